@@ -1,4 +1,4 @@
-"""`python -m bench`: run every program of this folder, one after the other, each in a process of its own."""
+"""`python -m bench`: run every benchmark in this folder in turn, each in its own process."""
 
 import pkgutil
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Returns the exit status: not 0 when a program failed or a number missed its mark."""
+    """Return 1 if a benchmark failed or missed its target, else 0."""
     names = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
     failed = []
     for name in names:

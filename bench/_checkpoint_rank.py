@@ -48,7 +48,7 @@ class Setup:
         self.batch = torch.randn(4, WIDTH)
 
     def steps(self, count: int) -> float:
-        """Seconds for so many updates."""
+        """Return the seconds that `count` updates take."""
         self.ranks.barrier()
         started = time.perf_counter()
         for _ in range(count):
@@ -59,7 +59,7 @@ class Setup:
         return time.perf_counter() - started
 
     def save(self, step: int) -> float:
-        """Seconds for which training stands still, as the trainer counts them."""
+        """Return the seconds for which a save stops training, as the trainer measures them."""
         self.ranks.barrier()
         started = time.perf_counter()
         self.manager.save(step, self.state.capture(step, 0), {})
@@ -67,7 +67,7 @@ class Setup:
 
 
 def main(plan_path: str, result_path: str) -> None:
-    """Rounds of: rank 0's torch.save, updates alone, a save, updates beside its writing."""
+    """Each round measures rank 0's torch.save, updates alone, a save, and updates during the save's writes."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     plan: dict[str, Any] = json.loads(Path(plan_path).read_text())
@@ -82,7 +82,7 @@ def main(plan_path: str, result_path: str) -> None:
 
 
 def rounds(setup: Setup, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One list of seconds for each thing measured, without the first round."""
+    """Return the seconds of each measurement in each round after the first, and the size of the state in bytes."""
     setup.steps(1)
     weights = whole_weights(setup.model.module)
     whole = {f"{name}.{part}": tensor.clone() for name, tensor in weights.items() for part in ("value", "m", "v")}

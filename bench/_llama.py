@@ -1,4 +1,4 @@
-"""A Llama with random weights, its tokenizer and its text, made in a folder: nothing is downloaded."""
+"""Makes a Llama with random weights, a tokenizer and a text in a folder, without any download."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from worker.data.builtin import load_stdlib
 
 @dataclass(frozen=True)
 class Size:
-    """Of a model and of what it is trained on."""
+    """The size of a model and of its training text."""
 
     name: str
     hidden: int
@@ -20,24 +20,24 @@ class Size:
     key_value_heads: int
     vocabulary: int
     length: int
-    """Tokens of an example."""
+    """Tokens in an example."""
     text: int
-    """Bytes."""
+    """Bytes of text."""
 
 
 LARGE = Size("Llama, 1.1 B parameters", 2048, 16, 8192, 32, 8, 32768, length=2048, text=8 * 2**20)
 TINY = Size("tiny Llama", 64, 2, 128, 4, 2, 512, length=64, text=2**16)
 
 
-def examples_that_fit(memory_bytes: int) -> int:
-    """Examples of `LARGE` in a micro-batch: 18 GB are the parameters', gradients' and moments', 6 GB each example's."""
+def max_micro_batch(memory_bytes: int) -> int:
+    """Return how many examples of `LARGE` fit: 18 GB for parameters, gradients and moments, and 6 GB per example."""
     return max(1, min(8, int((memory_bytes / 1e9 - 18) / 6)))
 
 
 def make(folder: Path, size: Size, batch: int) -> dict[str, Any]:
-    """Write model, tokenizer and text; the spec that trains on them."""
+    """Write the model, tokenizer and text; return a spec document that trains on them."""
     text = bytes(load_stdlib(size.text).numpy()).decode(errors="replace")
-    # One line: it is cut into examples of one length, and only the last one is shorter.
+    # The text is one line, so that all examples but the last have the same length.
     (folder / "text.jsonl").write_text(json.dumps({"text": text}))
     _save_tokenizer(folder, text, size.vocabulary)
     _save_model(folder, size)
@@ -46,7 +46,7 @@ def make(folder: Path, size: Size, batch: int) -> dict[str, Any]:
         "precision": "bf16",
         "strategy": "single",
         "model": {"source": "hf", "path": str(folder)},
-        # Of a row, the first token is no target and the last one no input.
+        # One token more than the sequence: the first token is no target and the last one no input.
         "data": {
             "source": "jsonl",
             "path": str(folder / "text.jsonl"),
@@ -62,18 +62,19 @@ def make(folder: Path, size: Size, batch: int) -> dict[str, Any]:
 
 
 def _save_tokenizer(folder: Path, text: str, vocabulary: int) -> None:
+    """Train and save a byte-level BPE tokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    pairs = Tokenizer(models.BPE())
-    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    pairs.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
     )
-    pairs.train_from_iterator([text], trainer)
-    PreTrainedTokenizerFast(tokenizer_object=pairs, eos_token="<|end|>").save_pretrained(folder)
+    tokenizer.train_from_iterator([text], trainer)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>").save_pretrained(folder)
 
 
 def _save_model(folder: Path, size: Size) -> None:

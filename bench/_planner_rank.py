@@ -1,6 +1,6 @@
 """One rank of `bench.planner`: `python -m bench._planner_rank <plan.json> <result.json>`, as torchrun starts it.
 
-Runs three updates of our engine for each document of the plan, and writes the third one's peak, phase by phase.
+Runs three steps of the engine for each spec of the plan and writes the memory of the third.
 """
 
 import gc
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bench._counted import Counted
+from bench._host_memory import LiveTensorBytes
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
@@ -37,7 +37,7 @@ STEPS = 3
 
 
 def main(plan_path: str, result_path: str) -> None:
-    """Writes `[{"peak", "rest", "parameters", "trained"}]` of rank 0, in the plan's order."""
+    """Write `[{"peak", "rest", "parameters", "trained"}]` of rank 0, in the plan's order."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     plan: dict[str, Any] = json.loads(Path(plan_path).read_text())
@@ -48,7 +48,7 @@ def main(plan_path: str, result_path: str) -> None:
     for spec in specs:
         release_memory(ranks.device)
         ranks.barrier()
-        measurements.append(measured(spec, select_task(spec), ranks))
+        measurements.append(measure(spec, select_task(spec), ranks))
     if ranks.first:
         Path(result_path).write_text(json.dumps(measurements))
     ranks.barrier()
@@ -56,35 +56,34 @@ def main(plan_path: str, result_path: str) -> None:
     os._exit(0)
 
 
-def measured(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
-    """Bytes, and elements of the whole model."""
-    meter = Allocated() if ranks.device.type == "cuda" else Counted()
+def measure(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
+    """Return the peak and the end of the last step in bytes, and the parameters of the whole model."""
+    meter = CudaAllocatedBytes() if ranks.device.type == "cuda" else LiveTensorBytes()
     with meter:
-        stepper, model, batches = engine(spec, task, ranks)
+        train_step, model, batches = engine(spec, task, ranks)
         parameters = list(model.parameters())
         for step in range(STEPS):
             if step == STEPS - 1:
                 gc.collect()
                 meter.reset_peak()
-            stepper.run(step + 1, batches.at(step), need_norm=True)
-        peak, rest = meter.peak, meter.live
+            train_step.run(step + 1, batches.at(step), need_norm=True)
         return {
-            "peak": peak,
-            "rest": rest,
+            "peak": meter.peak,
+            "rest": meter.live,
             "parameters": sum(p.numel() for p in parameters),
             "trained": sum(p.numel() for p in parameters if p.requires_grad),
         }
 
 
 def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[TrainStep, torch.nn.Module, GlobalBatches]:
-    """What `worker.engine.trainer.Trainer` is made of, warmed up as it does."""
+    """Build the parts of `worker.engine.trainer.Trainer` and run its dry run."""
     seed_generators(spec.seed)
     module = task.build_model()
     freeze_parameters(spec, module)
     model = parallelise(spec, module, ranks)
     optimizers = build_optimizers(task, spec, model.module, sharded=spec.strategy in SHARDED)
     precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in MANAGES_DTYPE)
-    stepper = TrainStep(
+    train_step = TrainStep(
         task,
         model,
         LearningRates(spec.schedule, optimizers, STEPS),
@@ -96,14 +95,14 @@ def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[TrainStep, tor
         progress=ProgressCounter(),
     )
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=spec.seed, last=spec.batch.last, shuffle=True)
-    stepper.warm_up(batches.at(0))
-    return stepper, model.module, batches
+    train_step.warm_up(batches.at(0))
+    return train_step, model.module, batches
 
 
-class Allocated:
-    """The same of a GPU: what torch's allocator has handed out."""
+class CudaAllocatedBytes:
+    """Bytes that torch's allocator has allocated on the GPU; the interface of `LiveTensorBytes`."""
 
-    def __enter__(self) -> "Allocated":
+    def __enter__(self) -> "CudaAllocatedBytes":
         return self
 
     def __exit__(self, *_: object) -> None:

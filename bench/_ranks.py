@@ -1,36 +1,29 @@
-"""Starting the ranks of a benchmark, and the plan and result files between it and them."""
+"""Starts the ranks of a benchmark, passes them a plan file and reads the result file."""
 
 import json
 import os
-import socket
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from trainyard.demo import free_port
+
 
 def run_ranks(module: str, plan: dict[str, Any], processes: int, folder: Path) -> dict[str, Any]:
-    """Run `python -m <module> plan.json result.json` on every rank; rank 0's result.
+    """Run `python -m <module> plan.json result.json` on every rank and return rank 0's result.
 
     Raises:
         SystemExit: a rank failed.
     """
     (folder / "plan.json").write_text(json.dumps(plan))
     command = [sys.executable, "-m", module, str(folder / "plan.json"), str(folder / "result.json")]
-    port = _free_port()
+    port = free_port()
     ranks = [subprocess.Popen(command, env=_environment(processes, rank, port)) for rank in range(processes)]
     if sum(rank.wait() for rank in ranks):
         raise SystemExit(f"a rank of {module} failed")
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return result
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _environment(world: int, rank: int, port: int) -> dict[str, str]:

@@ -1,11 +1,10 @@
-"""What it costs two ranks to agree between steps whether to stop: at every step, and as often as the worker does it.
+"""`python -m bench.boundary`: the cost of synchronizing two ranks' stop requests, at each step and as the worker does.
 
-`python -m bench.boundary` prints microseconds a step: of the quickest of interleaved rounds, as other work only adds,
-and the median of what was added within each round. The two agree on a quiet machine alone.
+Rounds alternate. The program prints microseconds per step of the fastest round, because other load only adds time, and
+the median of the differences within a round. The two results are equal only on an idle machine.
 """
 
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -13,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from trainyard.demo import free_port
+
 ROUNDS, STEPS, WORLD = 31, 60, 2
 
 
 def main() -> None:
-    """Start the ranks and print rank 0's answer."""
+    """Start the ranks; rank 0 prints the table."""
     from torch.multiprocessing.spawn import start_processes
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     os.environ |= {"WORLD_SIZE": str(WORLD), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     start_processes(_rank, nprocs=WORLD, start_method="spawn")
 
@@ -44,7 +43,7 @@ def _rank(rank: int) -> None:
     ranks = distributed.join(parse_spec({**load_template("mlp_parity").spec, "backend": "gloo"}))
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
     x = torch.randn(16, 64)
-    boundary = StepSync(ranks, StopSignal(Path(tempfile.gettempdir()) / "no-such-stop"))
+    step_sync = StepSync(ranks, StopSignal(Path(tempfile.gettempdir()) / "no-such-stop"))
 
     def step() -> None:
         model(x).sum().backward()
@@ -53,33 +52,33 @@ def _rank(rank: int) -> None:
             parameter.grad = None
 
     variants: dict[str, Callable[[], object]] = {
-        "no agreement": lambda: None,
-        "at every step": lambda: ranks.any(False),
-        "as it is done": boundary.should_stop,
+        "not synchronized": lambda: None,
+        "each step": lambda: ranks.any(False),
+        "as the worker": step_sync.should_stop,
     }
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(ROUNDS):
-        for name, agree in variants.items():
+        for name, synchronize in variants.items():
             ranks.barrier()
             started = time.perf_counter()
             for _ in range(STEPS):
                 step()
-                agree()
+                synchronize()
             times[name].append((time.perf_counter() - started) / STEPS * 1e6)
     if ranks.first:
-        alone = times["no agreement"]
-        print(f"{'':16} {'quickest':>8} {'beyond':>8} {'median of the pairs':>22}")
+        base = times["not synchronized"]
+        print(f"{'us per step':16} {'fastest':>8} {'added':>8} {'median added':>14}")
         for name, values in times.items():
-            beyond = median(value - other for value, other in zip(values, alone, strict=True))
-            print(f"{name:16} {min(values):8.0f} {min(values) - min(alone):+8.0f} {beyond:+22.0f}  us a step")
-        print(f"{'a mark':16} {_mark(ProgressCounter()):8.2f} us")
+            added = median(value - other for value, other in zip(values, base, strict=True))
+            print(f"{name:16} {min(values):8.0f} {min(values) - min(base):+8.0f} {added:+14.0f}")
+        print(f"{'progress mark':16} {_mark_microseconds(ProgressCounter()):8.2f} us each")
     ranks.barrier()
     distributed.leave()
     sys.stdout.flush()
     os._exit(0)
 
 
-def _mark(progress: object) -> float:
+def _mark_microseconds(progress: object) -> float:
     count = 200_000
     started = time.perf_counter()
     for _ in range(count):

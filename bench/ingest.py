@@ -1,20 +1,19 @@
-"""`python -m bench.ingest`: points stored per second on SQLite and Postgres, compared with MLflow and with a floor.
+"""`python -m bench.ingest`: points stored per second on SQLite and Postgres, compared with MLflow and with a baseline.
 
-Eight writers, each a process, send batches of 1000 and of 10 points; every tenth batch is sent twice. In turn they
-write to Trainyard over HTTP (downsampling runs at the same time), to MLflow's tracking server over HTTP on the same
-kind of database, and into the same table without any service, which is the floor: one writer on SQLite, which allows
-one at a time anyway, eight on Postgres. Commits reach the disk everywhere (SQLite: synchronous=FULL for ours, MLflow's
-own setting for it). Only stored points count, not those sent twice.
+Eight writer processes send batches of 1000 and of 10 points; every tenth batch is sent twice. In turn, they write to
+Trainyard over HTTP (which downsamples at the same time), to MLflow's tracking server over HTTP on the same kind of
+database, and directly into the same table (the baseline; on SQLite with one writer, because it allows only one).
+Each commit is flushed to disk (SQLite: synchronous=FULL for Trainyard, MLflow's own setting for MLflow). Points that
+were sent twice count once.
 
-The floor does less than the service: it knows the keys of jobs and metrics, numbers no batches, and does not count new
-points. Each rate is printed with the CPU time of all participants (writers, service, Postgres). On a shared machine CPU
-time is more reliable than the clock: eight writers with a connection each get a larger share than one service.
+The baseline does less than the service: it uses known keys of jobs and metrics, numbers no batches, and does not count
+new points. Each rate is printed with the CPU time of writers, service and Postgres. On a shared machine CPU time is
+more reliable than the clock: eight writers with a connection each get a larger share than one service.
 """
 
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,12 +27,12 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
-from bench._processor import spent_by_children, spent_by_server
-from bench._seeded import seed_jobs
+from bench._cpu_time import children_cpu_seconds, server_cpu_seconds
+from bench._seed_jobs import seed_jobs
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from tests.support.postgres import PostgresServer, running_server
-from trainyard.demo import ServiceProcess
+from trainyard.demo import ServiceProcess, free_port
 
 WRITERS = 8
 MIN_RATIO = {1000: 10.0, 10: 5.0}
@@ -56,13 +55,14 @@ class Rate:
     service: float = 0.0
 
     @property
-    def processor(self) -> float:
+    def cpu(self) -> float:
+        """Total CPU time in microseconds per point."""
         return self.writers + self.database + self.service
 
     def __str__(self) -> str:
         parts = f"writers {self.writers:.1f}, Postgres {self.database:.1f}, service {self.service:.1f}"
         rate = f"{self.points:10,.0f} points/s   p50 {self.p50:7.1f} ms   p99 {self.p99:7.1f} ms"
-        return f"{rate}   CPU {self.processor:6.1f} us per point ({parts})"
+        return f"{rate}   CPU {self.cpu:6.1f} us per point ({parts})"
 
 
 def main() -> int:
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument(
         "--mlflow", default=str(Path(sys.executable).with_name("mlflow")), help="path of the mlflow program"
     )
-    parser.add_argument("--peer-workers", type=int, default=4, help="MLflow's own default")
+    parser.add_argument("--mlflow-workers", type=int, default=4, help="MLflow's own default")
     parser.add_argument("--databases", nargs="*", default=["sqlite", "postgres"])
     parser.add_argument("--sizes", nargs="*", type=int, default=[1000, 10])
     options = parser.parse_args()
@@ -88,20 +88,23 @@ def main() -> int:
 
 def _compare(folder: Path, database: str, size: int, server: PostgresServer, options: Any) -> bool:
     print(f"\n{database}, batches of {size}")
-    ours = _ours(folder / "ours", _url(database, folder / "ours.sqlite", server), size, options.seconds, server)
-    print(f"  trainyard        {ours}")
-    floor = _floor(_url(database, folder / "floor.sqlite", server), size, options.seconds, server)
-    print(f"  floor            {floor}")
-    by_clock, by_cpu = ours.points / floor.points, floor.processor / ours.processor
-    print(f"                   trainyard is {by_clock:.2f} of the floor by the clock, {by_cpu:.2f} by CPU time")
+    trainyard = _measure_trainyard(
+        folder / "trainyard", _url(database, folder / "trainyard.sqlite", server), size, options.seconds, server
+    )
+    print(f"  trainyard        {trainyard}")
+    baseline = _measure_baseline(_url(database, folder / "baseline.sqlite", server), size, options.seconds, server)
+    print(f"  baseline         {baseline}")
+    wall_ratio, cpu_ratio = trainyard.points / baseline.points, baseline.cpu / trainyard.cpu
+    print(f"                   trainyard / baseline: {wall_ratio:.2f} by the clock, {cpu_ratio:.2f} by CPU time")
     if Path(options.mlflow).exists():
-        peer = _peer(folder / "peer", _url(database, folder / "peer.sqlite", server), size, options, server)
-        print(f"  mlflow           {peer}")
-        by_clock, by_cpu = ours.points / peer.points, peer.processor / ours.processor
-        print(f"                   trainyard is {by_clock:.1f} times MLflow by the clock, {by_cpu:.1f} by CPU time")
-        return ours.points >= MIN_RATIO.get(size, 0.0) * peer.points
-    else:
-        print(f"  mlflow           not measured: {options.mlflow} does not exist")
+        mlflow = _measure_mlflow(
+            folder / "mlflow", _url(database, folder / "mlflow.sqlite", server), size, options, server
+        )
+        print(f"  mlflow           {mlflow}")
+        wall_ratio, cpu_ratio = trainyard.points / mlflow.points, mlflow.cpu / trainyard.cpu
+        print(f"                   trainyard / mlflow: {wall_ratio:.1f} by the clock, {cpu_ratio:.1f} by CPU time")
+        return trainyard.points >= MIN_RATIO.get(size, 0.0) * mlflow.points
+    print(f"  mlflow           not measured: {options.mlflow} does not exist")
     return True
 
 
@@ -109,7 +112,7 @@ def _url(database: str, path: Path, server: PostgresServer) -> str:
     return f"sqlite:///{path}" if database == "sqlite" else server.create_database()
 
 
-def _ours(folder: Path, url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
+def _measure_trainyard(folder: Path, url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
     folder.mkdir()
     upgrade(url)
     database = Database(url)
@@ -126,7 +129,7 @@ def _ours(folder: Path, url: str, size: int, seconds: float, server: PostgresSer
         database.dispose()
 
 
-def _floor(url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
+def _measure_baseline(url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
     upgrade(url)
     database = Database(url)
     jobs = seed_jobs(database, WRITERS)
@@ -143,7 +146,7 @@ def _floor(url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
     return _measure([{"kind": "postgres", "path": path, "job": job.pk} for job in jobs], size, seconds, server)
 
 
-def _peer(folder: Path, url: str, size: int, options: Any, server: PostgresServer) -> Rate:
+def _measure_mlflow(folder: Path, url: str, size: int, options: Any, server: PostgresServer) -> Rate:
     folder.mkdir()
     with _mlflow_server(folder, url, options) as port:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/2.0/mlflow", timeout=120) as client:
@@ -155,16 +158,16 @@ def _peer(folder: Path, url: str, size: int, options: Any, server: PostgresServe
 
 @contextmanager
 def _mlflow_server(folder: Path, url: str, options: Any) -> Iterator[int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [options.mlflow, "server", "--backend-store-uri", url, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", str(options.peer_workers), "--default-artifact-root", str(folder)]
+    command += ["--workers", str(options.mlflow_workers), "--default-artifact-root", str(folder)]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
     try:
-        _until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).is_success, process, folder / "log")
+        _wait_until_ready(
+            lambda: httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).is_success, process, folder / "log"
+        )
         yield port
     finally:
         process.terminate()
@@ -179,10 +182,10 @@ def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
         with suppress(httpx.TransportError):
             return client.post(path, json=body).raise_for_status().json()
         time.sleep(1)
-    raise SystemExit("MLflow does not answer")
+    raise SystemExit("MLflow does not respond")
 
 
-def _until(ready: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait_until_ready(ready: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -197,7 +200,7 @@ def _until(ready: Callable[[], bool], process: "subprocess.Popen[bytes]", log: P
 
 
 def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server: PostgresServer) -> Rate:
-    served, stored = spent_by_children(), spent_by_server(server.pid)
+    service_started, database_started = children_cpu_seconds(), server_cpu_seconds(server.pid)
     start = time.time() + 1.5
     writers = []
     for plan in plans:
@@ -208,7 +211,7 @@ def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server:
         process.stdin.write(json.dumps({**plan, "size": size, "seconds": seconds, "start": start}).encode())
         process.stdin.close()
         writers.append(process)
-    points, count, own, times = 0.0, 0, 0.0, []
+    points, count, writer_cpu, times = 0.0, 0, 0.0, []
     for process in writers:
         assert process.stdout is not None
         result = json.loads(process.stdout.read() or b"{}")
@@ -217,13 +220,13 @@ def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server:
             raise SystemExit("a writer failed")
         points += result["points"] / result["seconds"]
         count += result["points"]
-        own += result["processor"]
+        writer_cpu += result["cpu"]
         times += result["times"]
     times.sort()
-    # The writers have ended: what children are left is a service.
-    spent = (own, spent_by_server(server.pid) - stored, spent_by_children() - served)
-    each = [seconds / count * 1e6 for seconds in spent]
-    return Rate(points, times[len(times) // 2] * 1000, times[int(len(times) * 0.99)] * 1000, *each)
+    # The writers have ended, so the only child left is the service.
+    cpu = (writer_cpu, server_cpu_seconds(server.pid) - database_started, children_cpu_seconds() - service_started)
+    cpu_per_point = [seconds / count * 1e6 for seconds in cpu]
+    return Rate(points, times[len(times) // 2] * 1000, times[int(len(times) * 0.99)] * 1000, *cpu_per_point)
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
 LIMIT_SECONDS = 0.100
-_HALVES = ("even", "odd")
-FINAL = ("succeeded", "succeeded", "succeeded", "failed", "cancelled")
-_UNSETTLED = "SELECT sum(relpages - relallvisible) FROM pg_class WHERE relname IN ('jobs', 'job_labels')"
-_NEVER = {"metadata[even]": "yes", "metadata[odd]": "yes"}
+HALF_LABELS = ("even", "odd")
+TERMINAL_STATUSES = ("succeeded", "succeeded", "succeeded", "failed", "cancelled")
+NOT_ALL_VISIBLE = "SELECT sum(relpages - relallvisible) FROM pg_class WHERE relname IN ('jobs', 'job_labels')"
+BOTH_HALVES = {"metadata[even]": "yes", "metadata[odd]": "yes"}
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def main() -> int:
 def fill(world: World, count: int) -> None:
     """Insert jobs of 20 users with 50 names over a year: 1 in 10,000 is lost, 1 in 1,000 has a rare label.
 
-    Half of the jobs have one label and the other half another: to find that no job has both takes longest.
+    Half of the jobs have one label and the other half another; the query for both has no result and is the slowest.
     """
     spec = dump_spec(resolve(parse_spec(SPEC), Site()))
     created_at = world.clock()
@@ -72,10 +72,10 @@ def fill(world: World, count: int) -> None:
             session.execute(sa.insert(Job), rows)
             session.execute(sa.insert(JobLabel), labels)
     world.clock.now = created_at
-    settle(world)
+    gather_statistics(world)
 
 
-def settle(world: World) -> None:
+def gather_statistics(world: World) -> None:
     """Gather statistics, and on Postgres vacuum, as autovacuum would within a minute, to allow index-only scans."""
     engine = sa.create_engine(world.database.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -85,21 +85,21 @@ def settle(world: World) -> None:
         # An autovacuum that started in the meantime can leave pages that are not marked as all-visible.
         for _ in range(20):
             connection.execute(sa.text("VACUUM ANALYZE jobs, job_labels"))
-            if connection.scalar(sa.text(_UNSETTLED)) == 0:
+            if connection.scalar(sa.text(NOT_ALL_VISIBLE)) == 0:
                 return
             time.sleep(1)
     raise RuntimeError("another transaction is open on this database")
 
 
 def _row(number: int, created_at: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    status = "lost" if number % 10_000 == 7 else FINAL[number % len(FINAL)]
+    status = "lost" if number % 10_000 == 7 else TERMINAL_STATUSES[number % len(TERMINAL_STATUSES)]
     rare = {"rare": "yes"} if number % 1000 == 3 else {}
     return {
         "id": new_job_id(created_at),
         "name": f"run {number % 50}",
         "status": status,
         "spec": spec,
-        "labels": {"team": f"team{number % 5}", "stage": f"s{number % 3}", _HALVES[number % 2]: "yes", **rare},
+        "labels": {"team": f"team{number % 5}", "stage": f"s{number % 3}", HALF_LABELS[number % 2]: "yes", **rare},
         "sweep_id": f"swp_{number // 100 % 400:026d}" if number % 4 == 0 else None,
         "created_by": f"user{number % 20}",
         "created_at": created_at,
@@ -132,8 +132,8 @@ def measure(name: str, world: World, requests: int) -> int:
         "metadata: rare": {"metadata[rare]": "yes"},
         "metadata: none": {"metadata[team]": "nobody"},
         "metadata: three": {"metadata[team]": "team1", "metadata[stage]": "s2", "metadata[even]": "yes"},
-        "metadata: three, oldest": {**_NEVER, "metadata[stage]": "s2", "order": "asc"},
-        "metadata: never together": _NEVER,
+        "metadata: three, oldest": {**BOTH_HALVES, "metadata[stage]": "s2", "order": "asc"},
+        "metadata: never together": BOTH_HALVES,
         "metadata, status: never": {"metadata[team]": "team1", "status": "failed"},
         "sweep": {"sweep": sweep},
         "sweep, status, creator": {"sweep": sweep, "status": "succeeded", "created_by": "user4"},
@@ -145,15 +145,15 @@ def measure(name: str, world: World, requests: int) -> int:
         "few, creator, metadata": {"status": "lost", "created_by": "user7", "metadata[team]": "team2"},
         "name, metadata, month": {"name": "run 7", "metadata[team]": "team2", **month},
     }
-    nothing = Timing.by(requests, lambda: _answer(world, "/livez"))
-    rows = floor(world, [job["id"] for job in page["data"]], requests)
+    empty = Timing.measure(requests, lambda: send_request(world, "/livez"))
+    rows = time_of_read_by_key(world, [job["id"] for job in page["data"]], requests)
     print(f"\n{name}: the rows of a page by key, p50 {rows * 1000:.1f} ms")
-    print(f"  {'empty request':<24} {nothing}")
+    print(f"  {'empty request':<24} {empty}")
     slow = 0
     for label, params in filters.items():
-        taken = Timing.by(requests, partial(_answer, world, "/v1/jobs", params))
-        slow += taken.p95 > LIMIT_SECONDS
-        print(f"  {label:<24} {taken}{'  too slow' if taken.p95 > LIMIT_SECONDS else ''}")
+        timing = Timing.measure(requests, partial(send_request, world, "/v1/jobs", params))
+        slow += timing.p95 > LIMIT_SECONDS
+        print(f"  {label:<24} {timing}{'  too slow' if timing.p95 > LIMIT_SECONDS else ''}")
     return slow
 
 
@@ -165,21 +165,21 @@ class Timing:
     cpu: float
 
     @classmethod
-    def by(cls, count: int, act: Callable[[], None]) -> "Timing":
-        act()
+    def measure(cls, count: int, action: Callable[[], None]) -> "Timing":
+        action()
         before = time.process_time()
-        return cls(timed(count, act), (time.process_time() - before) / (count + 1))
+        return cls(timed(count, action), (time.process_time() - before) / (count + 1))
 
     @property
     def p95(self) -> float:
         return quantiles(self.times, n=20)[-1]
 
     def __str__(self) -> str:
-        spent = f"CPU {self.cpu * 1000:5.1f} ms"
-        return f"p50 {median(self.times) * 1000:6.1f} ms   p95 {self.p95 * 1000:6.1f} ms   {spent}"
+        p50 = median(self.times)
+        return f"p50 {p50 * 1000:6.1f} ms   p95 {self.p95 * 1000:6.1f} ms   CPU {self.cpu * 1000:5.1f} ms"
 
 
-def floor(world: World, ids: list[str], requests: int) -> float:
+def time_of_read_by_key(world: World, ids: list[str], requests: int) -> float:
     """Return the median time of reading the same rows by key, without HTTP, in seconds."""
 
     def fetch() -> None:
@@ -189,19 +189,20 @@ def floor(world: World, ids: list[str], requests: int) -> float:
     return median(timed(requests, fetch))
 
 
-def timed(count: int, act: Callable[[], None]) -> list[float]:
-    act()
-    taken = []
+def timed(count: int, action: Callable[[], None]) -> list[float]:
+    """Return the seconds of `count` calls, after one call that is not counted."""
+    action()
+    times = []
     for _ in range(count):
         started = time.perf_counter()
-        act()
-        taken.append(time.perf_counter() - started)
-    return taken
+        action()
+        times.append(time.perf_counter() - started)
+    return times
 
 
-def _answer(world: World, path: str, params: dict[str, Any] | None = None) -> None:
-    answer = world.client.get(path, params=params)
-    assert answer.status_code == 200, answer.text
+def send_request(world: World, path: str, params: dict[str, Any] | None = None) -> None:
+    response = world.client.get(path, params=params)
+    assert response.status_code == 200, response.text
 
 
 if __name__ == "__main__":

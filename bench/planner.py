@@ -1,7 +1,7 @@
-"""`python -m bench.planner`: the planner's predicted peak beside the measured one, on a grid of runs of our engine.
+"""`python -m bench.planner`: the planner's predicted peak memory compared with the measured one, on a grid of runs.
 
-Measured is the third update of a run, gradients clipped and logged: on a GPU what torch's allocator handed out, without
-one the bytes of live tensors on rank 0 (`bench/_counted.py`). `docs/planner.md` has the table that this prints.
+The peak is measured in the third step, with gradient clipping and logging: on a GPU as torch's allocated bytes, else as
+the bytes of live tensors on rank 0 (`bench/_host_memory.py`). `docs/planner.md` has the resulting table.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 
 ALLOWED_ERROR = 0.1
-"""The prediction's error at most, as a part of what was measured."""
+"""The largest accepted error, relative to the measured peak."""
 
 Document = dict[str, Any]
 
@@ -38,16 +38,16 @@ _ON_GPU: dict[str, Document] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One run."""
+    """A run of the grid and its name in the table."""
 
     name: str
     document: Document
 
 
 def main() -> int:
-    """Returns the exit status: not 0 where a prediction is further off than asked."""
-    parser = argparse.ArgumentParser(prog="python -m bench.planner", description="Predicted memory beside measured.")
-    parser.add_argument("--only", default="", help="cases whose name holds this")
+    """Print the table; return 1 if a prediction's error is too large, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m bench.planner", description="Predicted and measured memory.")
+    parser.add_argument("--only", default="", help="only cases whose name contains this")
     only = parser.parse_args().only
     accelerator = "cuda" if _gpus() else "cpu"
     processes = (1, 2) if accelerator == "cpu" or _gpus() > 1 else (1,)
@@ -62,7 +62,7 @@ def main() -> int:
                 errors = compare(cases, ranks, accelerator)
                 worst, count = max(worst, *errors), count + len(cases)
     met = worst <= ALLOWED_ERROR
-    print(f"{count} runs, the worst {worst:.1%} off; allowed: {ALLOWED_ERROR:.0%}" + ("" if met else "  MISSED"))
+    print(f"{count} runs, largest error {worst:.1%}; allowed: {ALLOWED_ERROR:.0%}" + ("" if met else "  MISSED"))
     return 0 if met else 1
 
 
@@ -73,7 +73,7 @@ def _gpus() -> int:
 
 
 def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
-    """Every model with every strategy of so many ranks and both precisions; checkpointing and accumulation on some."""
+    """Return the cases: each model with each strategy and precision, some with checkpointing or accumulation."""
     strategies = ("single",) if ranks == 1 else ("ddp", "zero2", "fsdp")
     models: dict[str, Document] = {
         "mlp": _mlp(),
@@ -88,13 +88,13 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
                 cases.append(_case(name, document, ranks, strategy, precision))
             if name != "mlp":
                 cases.append(_case(name, document, ranks, strategy, "bf16", activation_checkpointing="full"))
-        cases.append(_case("gpt small, in 2 parts", models["gpt small"], ranks, strategy, "fp32", parts=2))
+        cases.append(_case("gpt small, accumulated", models["gpt small"], ranks, strategy, "fp32", parts=2))
         cases.append(
             _case("gpt small", models["gpt small"], ranks, strategy, "fp32", activation_checkpointing="selective")
         )
     if ranks > 1:
-        cases.append(_case("gpt medium, in 2 parts", models["gpt medium"], ranks, "zero1", "fp32", parts=2))
-        cases.append(_case("gpt medium, in 2 parts", models["gpt medium"], ranks, "ddp", "bf16", parts=2))
+        cases.append(_case("gpt medium, accumulated", models["gpt medium"], ranks, "zero1", "fp32", parts=2))
+        cases.append(_case("gpt medium, accumulated", models["gpt medium"], ranks, "ddp", "bf16", parts=2))
     return cases
 
 
@@ -103,8 +103,8 @@ def _case(
 ) -> Case:
     size = document["batch"]["size"]
     batch = {**document["batch"], "size": size * parts, "micro_size": size // ranks}
-    own = {"gpus": ranks, "strategy": strategy, "precision": precision, "steps": 5, "batch": batch}
-    return Case(name, {**document, **own, **more})
+    fields = {"gpus": ranks, "strategy": strategy, "precision": precision, "steps": 5, "batch": batch}
+    return Case(name, {**document, **fields, **more})
 
 
 def _mlp() -> Document:
@@ -128,7 +128,7 @@ def _gpt(sizes: Document) -> Document:
 
 
 def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
-    """Run them in one process group and print a line for each; the errors."""
+    """Run the cases in one process group, print a line for each, and return the relative errors."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         plan = {"documents": [case.document for case in cases], "accelerator": accelerator}
         results: Any = run_ranks("bench._planner_rank", plan, ranks, Path(folder))
@@ -146,7 +146,7 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
 
 
 def predict(document: Document, accelerator: str) -> int:
-    """As `POST /v1/plans` does."""
+    """Return the predicted peak in bytes, as `POST /v1/plans` computes it."""
     spec = resolve(parse_spec(document), Site(accelerator="cuda" if accelerator == "cuda" else "cpu"))
     model = ModelReader().find(spec, (os.sep,))
     assert model.structure is not None, model.unknown

@@ -1,7 +1,7 @@
 """`python -m bench.read`: time to read one series of a million points as 2,000 over HTTP, on SQLite and Postgres.
 
-The points are reported over HTTP like a worker's, while they are downsampled. Then the whole series and random windows
-of it are read. The floor is the same chart by one GROUP BY over the points in the database.
+The points are reported over HTTP as by a worker, while the service downsamples them. Then the whole series and random
+windows of it are read. The baseline is one GROUP BY over the same points in the database.
 """
 
 import argparse
@@ -16,20 +16,20 @@ from statistics import median
 import httpx
 import sqlalchemy as sa
 
-from bench._processor import spent_by_children
-from bench._seeded import SeededJob, seed_jobs
+from bench._cpu_time import children_cpu_seconds
+from bench._seed_jobs import SeededJob, seed_jobs
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from tests.support.postgres import running_server
 from trainyard.client import Client
 from trainyard.demo import ServiceProcess
 
-SECONDS = 0.250
-MOST = 2000
+LIMIT_SECONDS = 0.250
+MAX_POINTS = 2000
 
 
 def main() -> int:
-    """Print the table; 0 where the target is met."""
+    """Print the table; return 0 if the target is met."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--reads", type=int, default=40)
@@ -38,13 +38,13 @@ def main() -> int:
     good = True
     with running_server(durable=True) as server:
         for name in ("sqlite", "postgres"):
-            with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made:
-                url = f"sqlite:///{made}/bench.sqlite" if name == "sqlite" else server.create_database()
-                good &= _one(name, Path(made), url, options.points, options.reads)
+            with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+                url = f"sqlite:///{folder}/bench.sqlite" if name == "sqlite" else server.create_database()
+                good &= _measure(name, Path(folder), url, options.points, options.reads)
     return 0 if good else 1
 
 
-def _one(name: str, folder: Path, url: str, points: int, reads: int) -> bool:
+def _measure(name: str, folder: Path, url: str, points: int, reads: int) -> bool:
     upgrade(url)
     database = Database(url)
     (job,) = seed_jobs(database, 1)
@@ -52,28 +52,28 @@ def _one(name: str, folder: Path, url: str, points: int, reads: int) -> bool:
     service.start()
     try:
         with service.client() as client:
-            begun = time.perf_counter()
-            _fill(service.url, job, points)
-            filled = time.perf_counter() - begun
-            _settle(database, job, points)
-            settled = time.perf_counter() - begun
-            before = spent_by_children()
-            whole = [_timed(client, job, 0) for _ in range(reads)]
-            spent = (spent_by_children() - before) / reads
-            zoomed = [_timed(client, job, random.randrange(points // 2)) for _ in range(reads)]
-        floor = _grouped(database, job, points)
+            started = time.perf_counter()
+            report_points(service.url, job, points)
+            filled = time.perf_counter() - started
+            wait_for_downsampling(database, job, points)
+            settled = time.perf_counter() - started
+            cpu_started = children_cpu_seconds()
+            whole = [_read_seconds(client, job, 0) for _ in range(reads)]
+            cpu_per_read = (children_cpu_seconds() - cpu_started) / reads
+            zoomed = [_read_seconds(client, job, random.randrange(points // 2)) for _ in range(reads)]
+        baseline = _baseline_seconds(database, job, points)
     finally:
         service.stop()
         database.dispose()
     print(f"{name}: {points:,} points stored after {filled:.1f} s, downsampled after {settled:.1f} s")
-    for what, times in (("the whole", whole), ("a window", zoomed)):
-        print(f"  {what:10} to {MOST}: median {median(times) * 1e3:6.0f} ms   p95 {_p95(times) * 1e3:6.0f} ms")
-    print(f"  CPU time of the service for the whole series: {spent * 1e3:.0f} ms")
-    print(f"  the same by GROUP BY, without HTTP: {floor * 1e3:6.0f} ms")
-    return max(_p95(whole), _p95(zoomed)) < SECONDS
+    for label, times in (("whole", whole), ("window", zoomed)):
+        print(f"  {label:10} to {MAX_POINTS}: median {median(times) * 1e3:6.0f} ms   p95 {p95(times) * 1e3:6.0f} ms")
+    print(f"  CPU time of the service for the whole series: {cpu_per_read * 1e3:.0f} ms")
+    print(f"  the same by GROUP BY, without HTTP: {baseline * 1e3:6.0f} ms")
+    return max(p95(whole), p95(zoomed)) < LIMIT_SECONDS
 
 
-def _fill(url: str, job: SeededJob, points: int) -> None:
+def report_points(url: str, job: SeededJob, points: int) -> None:
     stamp = '"2026-01-01T00:00:00.000Z"'
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {job.token}"}, timeout=60) as client:
         for start in range(0, points, 1000):
@@ -86,8 +86,8 @@ def _fill(url: str, job: SeededJob, points: int) -> None:
             client.post(job.metrics_path, content=body, headers=headers).raise_for_status()
 
 
-def _settle(database: Database, job: SeededJob, points: int) -> None:
-    """Wait until downsampling has caught up as far as it does while points arrive."""
+def wait_for_downsampling(database: Database, job: SeededJob, points: int) -> None:
+    """Wait until downsampling lags by at most 20,000 points, its lag while points arrive."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with database.read() as session:
@@ -98,30 +98,30 @@ def _settle(database: Database, job: SeededJob, points: int) -> None:
     raise SystemExit("downsampling did not catch up")
 
 
-def _timed(client: Client, job: SeededJob, from_step: int) -> float:
-    begun = time.perf_counter()
-    (series,) = client.metrics(job.id, ["train/loss"], from_step=from_step, max_points=MOST).series
-    seconds = time.perf_counter() - begun
-    assert MOST / 2 <= len(series.steps) <= MOST
+def _read_seconds(client: Client, job: SeededJob, from_step: int) -> float:
+    started = time.perf_counter()
+    (series,) = client.metrics(job.id, ["train/loss"], from_step=from_step, max_points=MAX_POINTS).series
+    seconds = time.perf_counter() - started
+    assert MAX_POINTS / 2 <= len(series.steps) <= MAX_POINTS
     return seconds
 
 
-def _grouped(database: Database, job: SeededJob, points: int) -> float:
-    width = max(1, points * 2 // MOST)
+def _baseline_seconds(database: Database, job: SeededJob, points: int) -> float:
+    width = max(1, points * 2 // MAX_POINTS)
     query = sa.text(
         "SELECT step / :width AS bucket, MIN(value), MAX(value) FROM points WHERE job_pk = :pk"
         " GROUP BY step / :width ORDER BY bucket"
     )
     times = []
     for _ in range(5):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         with database.read() as session:
             session.execute(query, {"width": width, "pk": job.pk}).all()
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - started)
     return median(times)
 
 
-def _p95(times: list[float]) -> float:
+def p95(times: list[float]) -> float:
     return sorted(times)[int(len(times) * 0.95)]
 
 

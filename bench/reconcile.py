@@ -1,7 +1,7 @@
-"""One tick over many jobs: Slurm commands, CPU seconds, database statements and memory.
+"""`python -m bench.reconcile`: Slurm commands, CPU seconds, database statements and memory of one tick over many jobs.
 
 Slurm's commands are replaced by programs with fixed output; everything else is the service's own code. `scancel` is
-not counted: it is called for each job that has to end, at most once a minute.
+not counted: it is called at max_commands once a minute for each job that has to end.
 """
 
 import argparse
@@ -21,19 +21,17 @@ import sqlalchemy as sa
 from service.api.dependencies import AppState
 from service.core.settings import Settings
 from service.db.engine import Database
-from service.db.leader_lease import LeaderLease
 from service.db.migrate import upgrade
 from service.db.models import Attempt, Job
+from service.main import make_loop
 from service.reconciler.reconciler import Reconciler
-from service.reconciler.submission.pool import SubmitPool
-from service.reconciler.submission.submitter import Submitter
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.scheduler.slurm.sinfo import WIDE
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
-SHARES = {
+STATUS_SHARES = {
     "pending": 0.3,
     "running": 0.3,
     "pausing": 0.05,
@@ -45,15 +43,21 @@ SHARES = {
     "cancelled": 0.05,
 }
 """The fraction of jobs in each lasting status; none of them changes between two ticks."""
-REASONS = ("Priority", "Resources", "JobHeldUser", "QOSMaxGRESPerUser", "ReqNodeNotAvail, UnavailableNodes:node7")
+PENDING_REASONS = (
+    "Priority",
+    "Resources",
+    "JobHeldUser",
+    "QOSMaxGRESPerUser",
+    "ReqNodeNotAvail, UnavailableNodes:node7",
+)
 LIVE_STATES = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING")
-OTHERS = 5_000
+OTHER_JOBS = 5_000
 """Pending jobs of other accounts, ahead of ours."""
 NODES = 1_000
 
 
 def main() -> int:
-    """Print the figures as JSON; the exit status is 0 if the targets are met."""
+    """Print the figures as JSON; return 0 if the targets are met."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--ticks", type=int, default=5)
@@ -63,7 +67,7 @@ def main() -> int:
     print(json.dumps(figures, indent=2))
     good = (
         figures["commands_per_tick"] <= 2
-        and figures["most_commands"] <= 3
+        and figures["max_commands_per_tick"] <= 3
         and figures["cpu_seconds"] < 2.0
         and figures["statements"] < 100
     )
@@ -71,75 +75,56 @@ def main() -> int:
 
 
 def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
-    """The median of several ticks, after two that are not counted."""
+    """Return the figures of the tick with the median CPU time, after two ticks that are not counted."""
     settings = Settings(state_dir=folder / "state", backend="slurm", accelerator="cpu")
     settings.state.mkdir(parents=True)
     upgrade(settings.url)
     database = Database(settings.url)
-    listed = _fill(database, jobs)
-    calls = _canned(folder / "bin", listed)
-    reconciler = _reconciler(AppState(settings, database, lambda: datetime.now(UTC)))
+    squeue_lines = _insert_jobs(database, jobs)
+    call_log = _install_commands(folder / "bin", squeue_lines)
+    services = AppState(settings, database, lambda: datetime.now(UTC))
+    reconciler = make_loop(services, SlurmScheduler(poll_seconds=0)).reconciler
     statements: Counter[str] = Counter()
     for engine in {database._reader, database._writer}:
         sa.event.listen(engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.update([sql.split()[0]]))
     # The first ticks store the cluster snapshot and the status message of each job.
-    first = [_tick(reconciler, statements, calls) for _ in range(2)]
+    first = [_tick(reconciler, statements, call_log) for _ in range(2)]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    rows = [_tick(reconciler, statements, calls) for _ in range(ticks)]
+    rows = [_tick(reconciler, statements, call_log) for _ in range(ticks)]
     rows.sort(key=lambda row: row["cpu_seconds"])
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    memory_growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     database.dispose()
-    most = max(row["commands_per_tick"] for row in [*first, *rows])
-    middle = rows[len(rows) // 2]
-    return {"jobs": jobs, "ticks": ticks, **middle, "most_commands": most, "memory_grown_mb": round(grown / 1024, 1)}
+    max_commands = max(row["commands_per_tick"] for row in [*first, *rows])
+    median_tick = rows[len(rows) // 2]
+    return {
+        "jobs": jobs,
+        "ticks": ticks,
+        **median_tick,
+        "max_commands_per_tick": max_commands,
+        "memory_grown_mb": round(memory_growth / 1024, 1),
+    }
 
 
-def _tick(reconciler: Reconciler, statements: Counter[str], calls: Path) -> dict[str, Any]:
+def _tick(reconciler: Reconciler, statements: Counter[str], call_log: Path) -> dict[str, Any]:
     statements.clear()
-    calls.write_text("")
+    call_log.write_text("")
     cpu, wall = time.process_time(), time.monotonic()
     reconciler.run_once()
     return {
         "cpu_seconds": round(time.process_time() - cpu, 3),
         "wall_seconds": round(time.monotonic() - wall, 3),
-        "commands_per_tick": sum(name != "scancel" for name in calls.read_text().split()),
+        "commands_per_tick": sum(name != "scancel" for name in call_log.read_text().split()),
         "statements": sum(statements.values()),
         "changed": reconciler.changed,
     }
 
 
-def _reconciler(services: AppState) -> Reconciler:
-    scheduler = SlurmScheduler(poll_seconds=0)
-    lease = LeaderLease(services.database, "bench")
-    submitter = Submitter(
-        database=services.database,
-        settings=services.settings,
-        clock=services.clock,
-        acceptance=services.acceptance,
-        planner=services.planner,
-        scheduler=scheduler,
-        lease=lease,
-        metrics=services.metrics,
-        pool=SubmitPool(threads=4),
-    )
-    return Reconciler(
-        database=services.database,
-        clock=services.clock,
-        settings=services.settings,
-        quotas=services.quotas,
-        scheduler=scheduler,
-        submitter=submitter,
-        lease=lease,
-        metrics=services.metrics,
-    )
-
-
-def _fill(database: Database, count: int) -> list[str]:
+def _insert_jobs(database: Database, count: int) -> list[str]:
     """Insert jobs and attempts; returns the lines that squeue prints for them."""
     template = parse_spec(fill_template("digits_ddp", {"gpus": 2}))
-    now, listed = datetime.now(UTC), []
+    now, squeue_lines = datetime.now(UTC), []
     spec = dump_spec(resolve(template, Settings(backend="slurm", accelerator="cpu").site))
-    statuses = [status for status, share in SHARES.items() for _ in range(round(count * share))][:count]
+    statuses = [status for status, share in STATUS_SHARES.items() for _ in range(round(count * share))][:count]
     jobs, attempts = [], []
     for pk, status in enumerate(statuses, 1):
         attempt, tag = f"{pk:016x}", f"ty-main-{pk:016x}"
@@ -161,22 +146,22 @@ def _fill(database: Database, count: int) -> list[str]:
             | {"claimed_at": None if status == "pending" else now, "excluded_nodes": []}
         )
         if status in ("pending", "running", "pausing", "cancelling"):
-            waits = status == "pending"
-            state = "PENDING" if waits else LIVE_STATES[pk % len(LIVE_STATES)]
-            reason = REASONS[pk % len(REASONS)] if waits else "None"
-            listed.append(f"{pk}|{state}|2099-01-01T00:00:00|gpu|{pk}|{os.getuid()}||{reason}|{tag}")
+            pending = status == "pending"
+            state = "PENDING" if pending else LIVE_STATES[pk % len(LIVE_STATES)]
+            reason = PENDING_REASONS[pk % len(PENDING_REASONS)] if pending else "None"
+            squeue_lines.append(f"{pk}|{state}|2099-01-01T00:00:00|gpu|{pk}|{os.getuid()}||{reason}|{tag}")
     with database.write() as session:
         session.execute(sa.insert(Job), jobs)
         session.execute(sa.insert(Attempt), attempts)
-    return listed
+    return squeue_lines
 
 
-def _canned(folder: Path, listed: list[str]) -> Path:
+def _install_commands(folder: Path, squeue_lines: list[str]) -> Path:
     """Install programs that replace Slurm's commands and log each call; returns the log file."""
     folder.mkdir()
-    calls, answer, nodes = folder / "calls", folder / "answer", folder / "nodes"
-    others = [f"{900_000 + n}|PENDING|N/A|gpu|{10**6 + n}|1||Priority|x" for n in range(OTHERS)]
-    answer.write_text("\n".join([*listed, *others]) + "\n")
+    call_log, answer, nodes = folder / "call_log", folder / "answer", folder / "nodes"
+    others = [f"{900_000 + n}|PENDING|N/A|gpu|{10**6 + n}|1||Priority|x" for n in range(OTHER_JOBS)]
+    answer.write_text("\n".join([*squeue_lines, *others]) + "\n")
     cells = ("gpu*", "up", "1-00:00:00", "", "mixed", "1-infinite", "all", "gpu:a100:8(S:0-1)", "gpu:a100:3(IDX:0-2)")
     widths = [int(part.split(":")[1]) for part in WIDE.removeprefix("--Format=").split(",")]
     rows = ([*cells[:3], f"node{n}", *cells[4:]] for n in range(NODES))
@@ -184,10 +169,10 @@ def _canned(folder: Path, listed: list[str]) -> Path:
     marked = f'for a; do case $a in --format=*) m=${{a#--format=}};; esac; done; sed "s/^/${{m%%|*}}|/" {answer}'
     bodies = {"squeue": marked, "sacct": "true", "scancel": "true", "sbatch": "false", "sinfo": f"cat {nodes}"}
     for name, body in bodies.items():
-        (folder / name).write_text(f"#!/bin/sh\necho {name} >> {calls}\n{body}\n")
+        (folder / name).write_text(f"#!/bin/sh\necho {name} >> {call_log}\n{body}\n")
         (folder / name).chmod(0o755)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    return calls
+    return call_log
 
 
 if __name__ == "__main__":

@@ -1,23 +1,19 @@
-"""`python -m bench.reporting`: what reporting costs the thread that trains, whatever the service does.
+"""`python -m bench.reporting`: how much reporting slows the training thread, for a service in three states.
 
-A loop of matrix products stands for training steps of about 10 ms. It runs without reporting and with a report of ten
-values after every ten steps (the default), to an HTTP server in another process that answers at once, answers each
-request after 30 seconds, or is not there.
+A loop of matrix products stands for training steps of about 10 ms. It reports ten values after every ten steps (the
+default) to an HTTP server in another process that responds immediately, responds after 30 seconds, or is down.
 
-A machine that others use is not steady enough to show one per cent by a clock alone. So short blocks with and without
-reports take turns, the first of each pair by chance, and in those without a call that does nothing stands at the same
-places: what it takes is the clock's and the cold caches'. Garbage is collected at chosen steps, as in a run. Told is
-the median change of the pairs with the interval that holds it in 95 of 100 runs. Beside it stands what depends less on
-the others: the processor's time that the process spends on a report, in the call and in the threads beside it, as a
-share of the time between two reports. Were all of it taken from the training, the step would change by that much.
+Short blocks with and without reports alternate in random order, because the wall clock of a shared machine drifts by
+more than one per cent. A block without reports calls a reporter that does nothing, which shows the cost of the clock
+and of cold caches. Garbage is collected at fixed steps, as in a run. The program prints the median change of the
+block's time with its 95 % confidence interval. It also prints the CPU time of reporting, in the call and in the
+threads, as a share of the wall time: an upper limit of the change, and less sensitive to other load.
 """
 
 import argparse
 import math
 import os
 import random
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,86 +25,96 @@ from statistics import median
 
 import torch
 
+from bench._delayed_server import delayed_server
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import Progress
+from trainyard.demo import free_port
 from worker.engine.callbacks.garbage_collector import GarbageCollector
 from worker.reporting.reporter import NullReporter, SpoolReporter
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 
-CALL_SECONDS = 100e-6
-STEP_CHANGE = 0.01
+MAX_CALL_SECONDS = 100e-6
+MAX_STEP_CHANGE = 0.01
 STEP_SECONDS = 0.010
-VALUES = {f"train/value_{number}": 0.1 * number for number in range(10)}
-EVERY = 10
+REPORT_VALUES = {f"train/value_{number}": 0.1 * number for number in range(10)}
+STEPS_PER_REPORT = 10
 SLOW_SECONDS = 30.0
 DRAIN_SECONDS = 1.0
-"""After a block: what it left to the threads is not to fall on the next one."""
+"""Wait after a block, so that its work in other threads does not slow the next block."""
 CONNECT_SECONDS = 3.0
-"""For what is done once a run: to connect, and to read the certificates."""
-_SILENT = NullReporter()
+"""Wait until the reporter has connected and read the certificates, which it does once per run."""
+_NULL_REPORTER = NullReporter()
 
 
 @dataclass
 class Cost:
-    """What was measured with a service in one state."""
+    """The measurements with a service in one state."""
 
     changes: list[float] = field(default_factory=list)
-    """Of the time of a block, one a pair."""
+    """Relative change of a block's time by reporting, one per pair of blocks."""
     calls: list[float] = field(default_factory=list)
-    worked: list[float] = field(default_factory=list)
-    """Of these, the processor's time."""
-    empty: list[float] = field(default_factory=list)
-    """Of calls that do nothing."""
-    spent: float = 0.0
-    """Seconds of the processor, beyond the training itself."""
+    """Wall seconds of each report."""
+    call_cpu: list[float] = field(default_factory=list)
+    """CPU seconds of each report in the calling thread."""
+    null_calls: list[float] = field(default_factory=list)
+    """Wall seconds of each call of a reporter that does nothing."""
+    reporting_cpu: float = 0.0
+    """CPU seconds of the process, without those of training."""
     elapsed: float = 0.0
-    """Seconds of the blocks with reports."""
+    """Wall seconds of the blocks with reports."""
 
-    def share(self) -> float:
-        """Of the time of the blocks: much of it is spent by the clock, and not by the report."""
-        return self.spent / self.elapsed
+    def cpu_share(self) -> float:
+        """Return the CPU time of reporting as a share of the wall time."""
+        return self.reporting_cpu / self.elapsed
 
-    def good(self) -> bool:
-        """The clock does not contradict one per cent, and the processor's time shows it."""
-        return p99(self.calls) < CALL_SECONDS and interval(self.changes)[0] < STEP_CHANGE and self.share() < STEP_CHANGE
+    def meets_target(self) -> bool:
+        """Return whether a report is fast enough, and both wall and CPU time allow a change below the limit."""
+        return (
+            p99(self.calls) < MAX_CALL_SECONDS
+            and confidence_interval(self.changes)[0] < MAX_STEP_CHANGE
+            and self.cpu_share() < MAX_STEP_CHANGE
+        )
 
     def __str__(self) -> str:
-        low, high = interval(self.changes)
+        low, high = confidence_interval(self.changes)
         return (
             f"call p50 {median(self.calls) * 1e6:5.0f} us   p99 {p99(self.calls) * 1e6:5.0f} us"
-            f" ({p99(self.worked) * 1e6:.0f} of the processor; a call that does nothing"
-            f" {median(self.empty) * 1e6:.0f} and {p99(self.empty) * 1e6:.0f})   step {median(self.changes):+.2%}"
-            f" ({low:+.2%} to {high:+.2%})   processor {self.share():.2%} of the time,"
-            f" {self.spent / len(self.calls) * 1e6:.0f} us a report"
+            f" ({p99(self.call_cpu) * 1e6:.0f} us CPU; a call that does nothing: p50"
+            f" {median(self.null_calls) * 1e6:.0f} us, p99 {p99(self.null_calls) * 1e6:.0f} us)"
+            f"   step {median(self.changes):+.2%} ({low:+.2%} to {high:+.2%})"
+            f"   CPU {self.cpu_share():.2%} of the time, {self.reporting_cpu / len(self.calls) * 1e6:.0f} us per report"
         )
 
 
 def main() -> int:
-    """Print the table; 0 where the targets are met."""
+    """Print the table; return 0 if the targets are met."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--reports", type=int, default=40, help="of each block")
-    parser.add_argument("--pairs", type=int, default=12, help="of blocks with and without reports")
+    parser.add_argument("--reports", type=int, default=40, help="reports in each block")
+    parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks with and without reports")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    products, garbage = _products(), GarbageCollector()
-    with _reporting(0.0) as reporter:
-        _compare(Cost(), reporter, options.reports, products, garbage)  # what is done once a process
-    print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}; a report every {EVERY} steps")
-    print(f"  the machine itself holds up a loop that does nothing for more than 50 us {_held_up()} times a second")
-    good = True
-    for name, delay in (("up", 0.0), ("down", None), ("answers in 30 s", SLOW_SECONDS)):
+    products_per_step, garbage = _products_per_step(), GarbageCollector()
+    with _connected_reporter(0.0) as reporter:
+        _run_pair(Cost(), reporter, options.reports, products_per_step, garbage)  # warm-up
+    print(
+        f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f};"
+        f" one report per {STEPS_PER_REPORT} steps"
+    )
+    print(f"  the machine interrupts a thread for more than 50 us {_interruptions_per_second()} times a second")
+    meets_target = True
+    for name, delay in (("up", 0.0), ("down", None), ("responds in 30 s", SLOW_SECONDS)):
         cost = Cost()
-        with _reporting(delay) as reporter:
+        with _connected_reporter(delay) as reporter:
             for _ in range(options.pairs):
-                _compare(cost, reporter, options.reports, products, garbage)
+                _run_pair(cost, reporter, options.reports, products_per_step, garbage)
         print(f"  service {name:16} {cost}", flush=True)
-        good &= cost.good()
-    return 0 if good else 1
+        meets_target &= cost.meets_target()
+    return 0 if meets_target else 1
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """What holds the median in 95 of 100 cases, whatever the values' distribution. Pure."""
+def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the median, for any distribution (binomial order statistics)."""
     ordered = sorted(values)
     outside = max(0, math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
     return ordered[outside], ordered[-1 - outside]
@@ -118,19 +124,21 @@ def p99(values: Sequence[float]) -> float:
     return sorted(values)[int(len(values) * 0.99)]
 
 
-def _compare(cost: Cost, reporter: SpoolReporter, reports: int, products: int, garbage: GarbageCollector) -> None:
+def _run_pair(
+    cost: Cost, reporter: SpoolReporter, reports: int, products_per_step: int, garbage: GarbageCollector
+) -> None:
     order = random.sample((True, False), 2)
-    blocks = {speaks: _block(reports, products, reporter, cost, speaks, garbage) for speaks in order}
+    blocks = {reporting: _block(reports, products_per_step, reporter, cost, reporting, garbage) for reporting in order}
     cost.changes.append(blocks[True] / blocks[False] - 1)
 
 
 @contextmanager
-def _reporting(delay: float | None) -> Iterator[SpoolReporter]:
-    """A run's reporter, connected, to a service that answers after so long, or that is not there."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, _service(delay) as url:
+def _connected_reporter(delay: float | None) -> Iterator[SpoolReporter]:
+    """Yield a connected reporter; the service responds after `delay` seconds, or is down if None."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, _service_url(delay) as url:
         layout = AttemptLayout(Path(folder))
         reporter = SpoolReporter(layout, 1, 0, SpoolSender(layout, 1, lambda: ServiceClient(url, "a1", "token")))
-        reporter.points(0, VALUES)
+        reporter.points(0, REPORT_VALUES)
         time.sleep(CONNECT_SECONDS)
         try:
             yield reporter
@@ -139,38 +147,43 @@ def _reporting(delay: float | None) -> Iterator[SpoolReporter]:
 
 
 def _block(
-    reports: int, products: int, reporter: SpoolReporter, cost: Cost, speaks: bool, garbage: GarbageCollector
+    reports: int,
+    products_per_step: int,
+    reporter: SpoolReporter,
+    cost: Cost,
+    reporting: bool,
+    garbage: GarbageCollector,
 ) -> float:
-    """Seconds of so many times ten steps."""
+    """Run one block and return its wall seconds; adds the measurements of its calls to `cost`."""
     work = torch.randn(400, 400)
-    everything, own = time.process_time(), time.thread_time()
-    begun = time.perf_counter()
+    process_cpu_started, thread_cpu_started = time.process_time(), time.thread_time()
+    started = time.perf_counter()
     for number in range(reports):
-        for _ in range(products * EVERY):
+        for _ in range(products_per_step * STEPS_PER_REPORT):
             work @ work
-        garbage.collect_if_due(number * EVERY)
-        values = {key: number * value for key, value in VALUES.items()}
-        progress = Progress(step=number * EVERY, total_steps=reports * EVERY) if speaks else None
-        speaker = reporter if speaks else _SILENT
-        spent = time.thread_time()
-        called = time.perf_counter()
-        speaker.points(number * EVERY, values, progress)
-        answered = time.perf_counter()
-        worked = time.thread_time() - spent
-        (cost.calls if speaks else cost.empty).append(answered - called)
-        if speaks:
-            cost.worked.append(worked)
-    seconds = time.perf_counter() - begun
-    training = time.thread_time() - own
-    if speaks:
+        garbage.collect_if_due(number * STEPS_PER_REPORT)
+        values = {key: number * value for key, value in REPORT_VALUES.items()}
+        progress = (
+            Progress(step=number * STEPS_PER_REPORT, total_steps=reports * STEPS_PER_REPORT) if reporting else None
+        )
+        current = reporter if reporting else _NULL_REPORTER
+        cpu_started, call_started = time.thread_time(), time.perf_counter()
+        current.points(number * STEPS_PER_REPORT, values, progress)
+        call_seconds, call_cpu = time.perf_counter() - call_started, time.thread_time() - cpu_started
+        (cost.calls if reporting else cost.null_calls).append(call_seconds)
+        if reporting:
+            cost.call_cpu.append(call_cpu)
+    seconds = time.perf_counter() - started
+    training_cpu = time.thread_time() - thread_cpu_started
+    if reporting:
         cost.elapsed += seconds
         time.sleep(DRAIN_SECONDS)
-        cost.spent += sum(cost.worked[-reports:]) + time.process_time() - everything - training
+        cost.reporting_cpu += sum(cost.call_cpu[-reports:]) + time.process_time() - process_cpu_started - training_cpu
     return seconds
 
 
-def _held_up() -> int:
-    """How often in a second, whatever runs: a call during which it happens is that much longer."""
+def _interruptions_per_second() -> int:
+    """Count in one second how often the machine interrupts a busy loop for more than 50 us."""
     count, last = 0, time.perf_counter()
     end = last + 1
     while last < end:
@@ -180,31 +193,24 @@ def _held_up() -> int:
     return count
 
 
-def _products() -> int:
-    """How many matrix products take a step's time."""
+def _products_per_step() -> int:
+    """Return how many matrix products take `STEP_SECONDS`."""
     work = torch.randn(400, 400)
     times = []
     for _ in range(50):
-        begun = time.thread_time()
+        started = time.thread_time()
         work @ work
-        times.append(time.thread_time() - begun)
+        times.append(time.thread_time() - started)
     return max(1, round(STEP_SECONDS / median(times)))
 
 
 @contextmanager
-def _service(delay: float | None) -> Iterator[str]:
+def _service_url(delay: float | None) -> Iterator[str]:
     if delay is None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            yield f"http://127.0.0.1:{free.getsockname()[1]}"
+        yield f"http://127.0.0.1:{free_port()}"
         return
-    command = [sys.executable, "-m", "bench._answers", str(delay)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
+    with delayed_server(delay) as url:
+        yield url
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ torchrun`. The torchrun baseline has a run directory made from the contract, and
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from trainyard.contract.spec.templates import load_template
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 from trainyard.contract.wire.launch import LaunchDocument
-from trainyard.demo import ServiceProcess
+from trainyard.demo import ServiceProcess, free_port
 
 PRESET = "mlp_parity"
 RANKS = 2
@@ -41,42 +40,42 @@ RUN_SECONDS = 120.0
 ON_SLURM = {"resources": {"partition": "gpu", "gpus_per_node": RANKS}}
 
 Programs = Mapping[str, Callable[[int], float]]
-"""Functions that each measure one run, in seconds; their argument is the number of the round."""
+"""Functions that each measure one run in seconds; the argument is the number of the round."""
 
 
 def main() -> int:
-    """Run the measurements; returns the exit status."""
+    """Run the measurements; return 0 if the targets are met."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=["local", "slurm"], help="one of the two parts")
+    parser.add_argument("--only", choices=["local", "slurm"], help="measure only on this machine or only on Slurm")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     good = True
     if options.only != "slurm":
-        good &= on_this_machine(options.rounds)
+        good &= measure_local(options.rounds)
     if options.only != "local":
-        good &= on_slurm(options.rounds)
+        good &= measure_slurm(options.rounds)
     return 0 if good else 1
 
 
-def on_this_machine(rounds: int) -> bool:
+def measure_local(rounds: int) -> bool:
     """Measure from `submit`; returns whether the target is met."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made, running_service(Path(made)) as client:
         programs: Programs = {
             "trainyard submit": lambda _: since_submit(client),
-            "torchrun alone": lambda number: by_torchrun(Path(made) / f"floor-{number}"),
+            "torchrun alone": lambda number: by_torchrun(Path(made) / f"baseline-{number}"),
         }
         seconds = measure(programs, rounds)
     return report("from `submit`, on this machine", seconds, LOCAL_SECONDS)
 
 
-def on_slurm(rounds: int) -> bool:
+def measure_slurm(rounds: int) -> bool:
     """Measure from Slurm's start of the job; returns whether the target is met."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made, running_lab(Variant(stamps=True)) as lab:
         os.environ.update(lab.environment)
         with running_service(Path(made), backend="slurm", accelerator="cpu") as client:
             programs: Programs = {
                 "trainyard": lambda _: since_slurms_start(lab, client),
-                "srun torchrun": lambda number: by_srun(lab, Path(made) / f"floor-{number}"),
+                "srun torchrun": lambda number: by_srun(lab, Path(made) / f"baseline-{number}"),
             }
             seconds = measure(programs, rounds)
     return report("from Slurm's start of the job", seconds, SLURM_SECONDS)
@@ -94,22 +93,22 @@ def measure(programs: Programs, rounds: int) -> dict[str, list[float]]:
 
 def report(since: str, seconds: dict[str, list[float]], allowed: float) -> bool:
     """Print the table and the result; returns whether the target is met."""
-    ours, floor = (median(values) for values in seconds.values())
+    ours, baseline = (median(values) for values in seconds.values())
     rounds = len(next(iter(seconds.values())))
     print(f"seconds {since} to the first optimizer step: {PRESET}, {RANKS} processes, {rounds} rounds")
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
     print(f"{'':18}{'median':>8}{'least':>8}{'most':>8}")
     for name, values in seconds.items():
         print(f"{name:18}{median(values):8.2f}{min(values):8.2f}{max(values):8.2f}")
-    good = ours - floor <= allowed
+    good = ours - baseline <= allowed
     result = "within" if good else "MORE THAN"
-    print(f"{'difference':18}{ours - floor:8.2f}   {result} the allowed {allowed:g} s\n")
+    print(f"{'difference':18}{ours - baseline:8.2f}   {result} the allowed {allowed:g} s\n")
     return good
 
 
 @contextmanager
 def running_service(folder: Path, **settings: str) -> Iterator[Client]:
-    """A service on SQLite."""
+    """Run a service on SQLite and yield its client."""
     service = ServiceProcess(folder / "service", **settings)
     try:
         service.start()
@@ -192,17 +191,14 @@ def by_srun(lab: SlurmLab, folder: Path) -> float:
 
 
 def prepare(run: RunLayout) -> AttemptLayout:
-    """A run directory as the service makes it, for an attempt whose service is unreachable."""
+    """Create a run directory as the service does, for an attempt whose service is unreachable."""
     attempt = run.attempt(1)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     launch = LaunchDocument(
-        job_id="floor",
-        attempt_id="floor",
+        job_id="baseline",
+        attempt_id="baseline",
         attempt=1,
-        tag="ty-bench-floor",
-        service_url=f"http://127.0.0.1:{port}",
+        tag="ty-bench-baseline",
+        service_url=f"http://127.0.0.1:{free_port()}",
         execution=1,
         max_restarts=0,
         ranks_per_node=RANKS,

@@ -22,7 +22,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from bench._seeded import SeededJob, seed_jobs
+from bench._seed_jobs import SeededJob, seed_jobs
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from tests.support.postgres import running_server
@@ -33,7 +33,7 @@ P99_SECONDS = 1.0
 
 @dataclass
 class Watcher:
-    """One client: it speaks HTTP by hand, since 500 of a library's would be the load."""
+    """One client of a stream; uses plain sockets, because 500 clients of an HTTP library would load the machine."""
 
     job: SeededJob
     steps: list[int] = field(default_factory=list)
@@ -45,10 +45,10 @@ class Watcher:
         """Follow the stream forever and reconnect when the connection is lost."""
         while True:
             with suppress(OSError, asyncio.IncompleteReadError):
-                await self._once(port, token, measuring)
+                await self._follow(port, token, measuring)
             await asyncio.sleep(0.2)
 
-    async def _once(self, port: int, token: str, measuring: asyncio.Event) -> None:
+    async def _follow(self, port: int, token: str, measuring: asyncio.Event) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             request = f"GET /v1/jobs/{self.job.id}/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -73,26 +73,26 @@ class Watcher:
 
 
 def main() -> int:
-    """Print the measurements and return 0 if the targets are met."""
+    """Print the measurements; return 0 if the targets are met."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=20.0, help="before the restart, and after it")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration before and after the restart")
     parser.add_argument("--databases", nargs="*", default=["sqlite", "postgres"])
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
-    wrong = 0
+    failed = 0
     with running_server(durable=True) as server:
         for name in options.databases:
-            with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made:
-                folder = Path(made)
+            with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+                folder = Path(directory)
                 url = f"sqlite:///{folder}/bench.sqlite" if name == "sqlite" else server.create_database()
                 print(f"\n{name}")
-                wrong |= asyncio.run(_bench(folder, url, options.clients, options.jobs, options.seconds))
-    return wrong
+                failed |= asyncio.run(_measure(folder, url, options.clients, options.jobs, options.seconds))
+    return failed
 
 
-async def _bench(folder: Path, url: str, clients: int, job_count: int, seconds: float) -> int:
+async def _measure(folder: Path, url: str, clients: int, job_count: int, seconds: float) -> int:
     upgrade(url)
     database = Database(url)
     jobs = seed_jobs(database, job_count)
@@ -108,17 +108,17 @@ async def _bench(folder: Path, url: str, clients: int, job_count: int, seconds: 
         while not all(watcher.connected for watcher in watchers):
             await asyncio.sleep(0.1)
         print(f"{clients} clients on {job_count} jobs, 2 events a second each")
-        print(f"  memory a client: {(_memory(service) - before) / clients / 1024:.0f} KiB of the service's")
+        print(f"  memory a client: {(_memory(service) - before) / clients / 1024:.0f} KiB in the service")
         measuring.set()
-        sent = await _report(service.url, jobs, seconds, 0)
+        sent = await _send_points(service.url, jobs, seconds, 0)
         measuring.clear()
         service.kill()
         service.start()
         restarted = time.monotonic()
         await asyncio.to_thread(_token, service)
         up = time.monotonic() - restarted
-        sent += await _report(service.url, jobs, seconds, sent)
-        complete = await _until(watchers, sent)
+        sent += await _send_points(service.url, jobs, seconds, sent)
+        complete = await _seconds_until_complete(watchers, sent)
         for task in tasks:
             task.cancel()
     finally:
@@ -136,19 +136,19 @@ def _memory(service: ServiceProcess) -> int:
     return psutil.Process(service._process.pid).memory_info().rss
 
 
-async def _report(url: str, jobs: list[SeededJob], seconds: float, first: int) -> int:
-    """Two points a second for each job; how many."""
+async def _send_points(url: str, jobs: list[SeededJob], seconds: float, first: int) -> int:
+    """Send two points a second for each job; return how many were sent for each."""
     limits = httpx.Limits(max_connections=len(jobs))
-    count, begun = 0, time.monotonic()
+    count, started = 0, time.monotonic()
     async with httpx.AsyncClient(base_url=url, timeout=30, limits=limits) as client:
-        while time.monotonic() - begun < seconds:
+        while time.monotonic() - started < seconds:
             count += 1
-            await asyncio.gather(*(_one(client, job, first + count) for job in jobs))
-            await asyncio.sleep(max(0.0, begun + count * 0.5 - time.monotonic()))
+            await asyncio.gather(*(_send_point(client, job, first + count) for job in jobs))
+            await asyncio.sleep(max(0.0, started + count * 0.5 - time.monotonic()))
     return count
 
 
-async def _one(client: httpx.AsyncClient, job: SeededJob, step: int) -> None:
+async def _send_point(client: httpx.AsyncClient, job: SeededJob, step: int) -> None:
     stamp = datetime.now(UTC).isoformat()
     point = {"key": "sent", "step": step, "value": time.time(), "time": stamp}
     body = {"execution": 1, "resumed_from_step": 0, "points": [point]}
@@ -156,24 +156,24 @@ async def _one(client: httpx.AsyncClient, job: SeededJob, step: int) -> None:
     (await client.post(job.metrics_path, json=body, headers=headers)).raise_for_status()
 
 
-async def _until(watchers: list[Watcher], sent: int) -> float:
-    """Seconds until every client has received the last event."""
-    begun = time.monotonic()
-    while time.monotonic() - begun < 60 and not all(
+async def _seconds_until_complete(watchers: list[Watcher], sent: int) -> float:
+    """Wait until every client has received the last event; return the seconds."""
+    started = time.monotonic()
+    while time.monotonic() - started < 60 and not all(
         watcher.steps and watcher.steps[-1] == sent for watcher in watchers
     ):
         await asyncio.sleep(0.05)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def _print_results(watchers: list[Watcher], sent: int, up: float, complete: float) -> int:
     delays = sorted(delay for watcher in watchers for delay in watcher.delays)
     p50, p99 = delays[len(delays) // 2], delays[int(len(delays) * 0.99)]
-    exact = sum(watcher.steps == list(range(1, sent + 1)) for watcher in watchers)
+    complete_streams = sum(watcher.steps == list(range(1, sent + 1)) for watcher in watchers)
     print(f"  from sending a point to the client: p50 {p50 * 1e3:.0f} ms   p99 {p99 * 1e3:.0f} ms")
-    print(f"  after kill -9: up in {up:.1f} s; the last event was everywhere {complete:.1f} s after it was sent")
-    print(f"  {exact} of {len(watchers)} clients saw each of {sent} events exactly once")
-    return 0 if p99 < P99_SECONDS and exact == len(watchers) else 1
+    print(f"  after kill -9: up in {up:.1f} s; all clients had the last event {complete:.1f} s after it was sent")
+    print(f"  {complete_streams} of {len(watchers)} clients received each of {sent} events exactly once")
+    return 0 if p99 < P99_SECONDS and complete_streams == len(watchers) else 1
 
 
 if __name__ == "__main__":

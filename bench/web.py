@@ -1,9 +1,9 @@
-"""`python -m bench.web`: times of the dashboard in Chromium: to the first useful paint, and from a report to the chart.
+"""`python -m bench.web`: time to first paint of the dashboard, and from a report to the chart, in Chromium.
 
 The first useful paint is the frame after the one in which the rows of the table, or the curve, are in the document. It
-is measured from the start of the navigation, with an empty and with a filled browser cache. The floor is a page of the
-same service without a table. The time from a report to the chart is measured from before the worker's request until
-the frame in which the chart has the point, both with the clock of this machine.
+is measured from the start of the navigation, with an empty and with a filled browser cache. The baseline is a page of
+the same service without a table. The time from a report to the chart starts before the worker's request and ends with
+the frame in which the chart has the point.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import httpx
 from playwright.sync_api import Browser
 
 from bench import read
-from bench._seeded import SeededJob, seed_jobs
+from bench._seed_jobs import SeededJob, seed_jobs
 from bench.list_jobs import fill
 from service.db.engine import Database
 from service.db.migrate import upgrade
@@ -29,8 +29,8 @@ from tests.support.world import World
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 
-MAX_PAINT_SECONDS = 1.0
-MAX_DELAY_SECONDS = 1.0
+PAINT_SECONDS = 1.0
+DELAY_SECONDS = 1.0
 MAX_ROWS = 100
 
 RECORD_PAINT = """
@@ -56,7 +56,7 @@ RECORD_POINTS = """() => {
 
 
 def main() -> int:
-    """Print the tables; 0 if every number is below its limit."""
+    """Print the tables; return 0 if the targets are met."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--points", type=int, default=1_000_000)
@@ -64,8 +64,8 @@ def main() -> int:
     parser.add_argument("--reports", type=int, default=100)
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+        folder = Path(directory)
         url = f"sqlite:///{folder}/bench.sqlite"
         upgrade(url)
         world = World(url, folder / "state")
@@ -76,8 +76,8 @@ def main() -> int:
         service.start()
         try:
             with service.client():
-                read._fill(service.url, long, options.points)
-                read._settle(database, long, options.points)
+                read.report_points(service.url, long, options.points)
+                read.wait_for_downsampling(database, long, options.points)
                 good = measure(service, database, long, live, options)
         finally:
             service.stop()
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def measure(service: ServiceProcess, database: Database, long: SeededJob, live: SeededJob, options: Any) -> bool:
-    """Measure everything in one browser; return whether every number is below its limit."""
+    """Print the measurements of one browser; return whether the targets are met."""
     token = admin_token_file(service.state_dir).read_text().strip()
     pages = (
         ("a page of text", "/no-such-page", "h1", False),
@@ -95,22 +95,26 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
     )
     good = True
     with launched() as browser:
-        for label, path, selector, limited in pages:
-            cold = [paint(browser, service.url, token, path, selector, empty=True) for _ in range(options.loads)]
-            warm = [paint(browser, service.url, token, path, selector, empty=False) for _ in range(options.loads)]
+        for label, path, selector, has_target in pages:
+            cold = [
+                paint_seconds(browser, service.url, token, path, selector, empty=True) for _ in range(options.loads)
+            ]
+            warm = [
+                paint_seconds(browser, service.url, token, path, selector, empty=False) for _ in range(options.loads)
+            ]
             print(f"{label:28} first useful paint: {_format_times(cold)}   from the cache: {_format_times(warm)}")
-            good &= not limited or max(_p95(cold), _p95(warm)) < MAX_PAINT_SECONDS
+            good &= not has_target or max(read.p95(cold), read.p95(warm)) < PAINT_SECONDS
         with visiting(browser, service.url) as visit:
             visit.sign_in(token)
-            good &= scroll(visit, options.jobs)
-            delays = report(visit, service.url, live, options.reports)
+            good &= measure_scrolling(visit, options.jobs)
+            delays = report_delays(visit, service.url, live, options.reports)
             print(f"from a report to the chart, {len(delays)} reports: {_format_times(delays)}")
-            good &= _p95(delays) < MAX_DELAY_SECONDS
+            good &= read.p95(delays) < DELAY_SECONDS
     return good
 
 
-def paint(browser: Browser, url: str, token: str, path: str, selector: str, *, empty: bool) -> float:
-    """Return the seconds to the first useful paint of one load."""
+def paint_seconds(browser: Browser, url: str, token: str, path: str, selector: str, *, empty: bool) -> float:
+    """Load a page once and return the seconds to its first useful paint."""
     with visiting(browser, url) as visit:
         page = visit.sign_in(token)
         page.goto(url + "/no-such-page")
@@ -122,8 +126,8 @@ def paint(browser: Browser, url: str, token: str, path: str, selector: str, *, e
         return float(page.evaluate("window.usefulPaint")) / 1000
 
 
-def scroll(visit: Visit, jobs: int) -> bool:
-    """Sort all jobs by name and scroll to the end; print frame times, and return whether the document has few rows."""
+def measure_scrolling(visit: Visit, jobs: int) -> bool:
+    """Sort all jobs by name and scroll through them; print the time per frame, and return whether few rows exist."""
     page = visit.go("/jobs?sort=name:asc")
     started = time.perf_counter()
     page.wait_for_function("n => document.getElementById('loaded').textContent.replace(/\\D/g, '') >= n", arg=jobs)
@@ -132,10 +136,10 @@ def scroll(visit: Visit, jobs: int) -> bool:
         """async () => {
           const frames = []; let rows = 0;
           for (let i = 0; i < 120; i++) {
-            const start = performance.now();
+            const started = performance.now();
             scrollTo(0, document.body.scrollHeight * i / 120);
             await new Promise(requestAnimationFrame);
-            frames.push(performance.now() - start);
+            frames.push(performance.now() - started);
             rows = Math.max(rows, document.querySelectorAll('tr.job').length);
           }
           return [frames, rows];
@@ -146,8 +150,8 @@ def scroll(visit: Visit, jobs: int) -> bool:
     return rows < MAX_ROWS
 
 
-def report(visit: Visit, url: str, job: SeededJob, count: int) -> list[float]:
-    """Return the seconds from sending a point until the chart has it, for each of `count` points."""
+def report_delays(visit: Visit, url: str, job: SeededJob, count: int) -> list[float]:
+    """Send points and return the seconds from sending each to its frame in the chart."""
     page = visit.go(f"/jobs/{job.id}")
     sent = {}
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {job.token}"}) as worker:
@@ -172,11 +176,7 @@ def report(visit: Visit, url: str, job: SeededJob, count: int) -> list[float]:
 
 
 def _format_times(times: list[float]) -> str:
-    return f"median {median(times) * 1e3:5.0f} ms  p95 {_p95(times) * 1e3:5.0f} ms"
-
-
-def _p95(times: list[float]) -> float:
-    return sorted(times)[int(len(times) * 0.95)]
+    return f"median {median(times) * 1e3:5.0f} ms  p95 {read.p95(times) * 1e3:5.0f} ms"
 
 
 if __name__ == "__main__":

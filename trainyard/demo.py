@@ -53,7 +53,7 @@ class ServiceProcess:
     def __init__(self, folder: Path, **settings: str) -> None:
         """Take settings of the service by name, without the prefix TRAINYARD_."""
         self._settings = {f"TRAINYARD_{name.upper()}": value for name, value in settings.items()}
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "service.log"
         self.state_dir = folder / "state"
@@ -225,7 +225,8 @@ def _end_with(parent: int) -> Callable[[], None] | None:
     return before_exec
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that is free at this time."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -24,6 +24,7 @@ from service.api.routes import (
     logs,
     metrics,
     plans,
+    secrets,
     streams,
     sweeps,
     usage,
@@ -63,6 +64,9 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
         summary="Turns training specs into correct, resumable PyTorch runs.",
         responses=common_errors(),
         redirect_slashes=False,
+        # FastAPI's pages load scripts from another site, which would run with the rights of a signed-in user.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.services = services
     app.state.error_page = error_page
@@ -85,6 +89,7 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
         examination,
         access.router,
         access.audit_router,
+        secrets.router,
         webhooks.router,
         health,
     ):

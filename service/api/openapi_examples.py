@@ -30,6 +30,7 @@ _TOKEN = {
     "created_by": "admin",
     "created_at": _TIME,
 }
+_SECRET = {"object": "secret", "name": "HF_TOKEN", "created_at": _TIME, "updated_at": _LATER}
 _WEBHOOK = {
     "object": "webhook",
     "id": "whk_01kdvdna00az9cxjnszk8v8abh",
@@ -108,6 +109,8 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "modified_at": _TIME,
         },
         "Template": {"object": "template", "name": "mlp_parity", "description": "A small net.", "spec": _SPEC},
+        "SecretResource": _SECRET,
+        "SecretRequest": {"value": "..."},
         "ClusterResource": {
             "object": "cluster",
             "backend": "slurm",

@@ -1,5 +1,6 @@
 """Rejects unknown and repeated query parameters, so that no filter is silently ignored."""
 
+from collections import Counter
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin
@@ -8,6 +9,7 @@ from fastapi import Request
 from fastapi.dependencies.models import Dependant
 
 from service.core.errors import InvalidRequestError
+from trainyard.contract.spec.training_spec import MAX_LABELS
 
 
 def refuse_unknown(request: Request) -> None:
@@ -21,20 +23,28 @@ def refuse_unknown(request: Request) -> None:
     route = request.scope["route"]
     known = dict(_known(route.dependant))
     families = _families(route)
-    for name in request.query_params:
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    for name, count in counts.items():
         if name not in known and not (name.endswith("]") and name.startswith(families)):
             names = [*known, *(f"{family}key]" for family in families)]
             raise InvalidRequestError(_message(name, names), param=name, code="unknown_parameter")
-        if not known.get(name) and len(request.query_params.getlist(name)) > 1:
+        if not known.get(name) and count > 1:
             raise InvalidRequestError("is repeated; it takes one value", param=name, code="repeated_parameter")
 
 
 def metadata_filter(request: Request) -> dict[str, str]:
-    """Return the labels of query parameters such as `metadata[team]=nlp`: {"team": "nlp"}."""
+    """Return the labels of query parameters such as `metadata[team]=nlp`: {"team": "nlp"}.
+
+    Raises:
+        InvalidRequestError: There are more labels than a job can have.
+    """
     items = request.query_params.items()
-    return {
+    labels = {
         name[len("metadata[") : -1]: value for name, value in items if name.startswith("metadata[") and name[-1] == "]"
     }
+    if len(labels) > MAX_LABELS:
+        raise InvalidRequestError(f"selects by more than {MAX_LABELS} labels", param="metadata")
+    return labels
 
 
 def _message(name: str, known: list[str]) -> str:

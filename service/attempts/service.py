@@ -3,7 +3,7 @@
 Each call is one transaction and can be repeated without effect.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Literal
 
@@ -36,15 +36,18 @@ class AttemptService:
         attempt_id: str,
         now: datetime,
         count: Callable[[str, int], None] = lambda _kind, _amount: None,
+        secret_values: Callable[[str, Collection[str]], dict[str, str]] = lambda _owner, _names: {},
     ):
         """
         Args:
             count: Called with the kind and the amount of what was stored.
+            secret_values: Returns the values of a user's secrets by name.
         """
         self._database = database
         self._attempt_id = attempt_id
         self._now = now
         self._count = count
+        self._secret_values = secret_values
 
     def claim(self, claim: Claim) -> ClaimGrant:
         """Grant the attempt to its first claimant.
@@ -66,7 +69,8 @@ class AttemptService:
                 jobs.add_event(job, "submitted", f"the worker reports the scheduler id {claim.scheduler_id}")
             if job.status != "running":
                 jobs.transition(job, "running", f"running on {', '.join(nodes)}")
-            return ClaimGrant(execution=attempt.execution)
+            execution, owner, names = attempt.execution, job.created_by, job.spec["environment"].get("secrets", ())
+        return ClaimGrant(execution=execution, secrets=self._secret_values(owner, names))
 
     def heartbeat(self) -> HeartbeatReply:
         """Record a heartbeat and return the stop request or trace request for the worker."""

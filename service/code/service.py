@@ -1,17 +1,18 @@
-"""Checks before uploaded code runs: the user's permission, and that the archive exists."""
+"""Checks before code of a user runs: the user's permission, and that an uploaded archive exists."""
 
 from collections.abc import Collection
-from pathlib import Path
 
 from service.auth.principals import Principal
 from service.code.store import find_archive
 from service.core.errors import InvalidSpecError, PermissionDeniedError
+from service.core.settings import Settings
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.environment import restricted_variables
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.user_code import CODE_TASKS, runs_uploaded_file
 
 
-def require_code_role(principal: Principal, roles: Collection[str], what: str) -> None:
+def require_code_role(principal: Principal, roles: Collection[str], what: str, param: str | None = None) -> None:
     """Raises PermissionDeniedError: neither the role nor the token allows the user to run code of their own."""
     if principal.role not in roles and not principal.may_run_code:
         raise PermissionDeniedError(
@@ -19,22 +20,25 @@ def require_code_role(principal: Principal, roles: Collection[str], what: str) -
             f"{' or '.join(sorted(roles))}; yours has the role {principal.role} (an administrator can set "
             "TRAINYARD_CODE_ROLES, or create a token with `trainyard tokens create NAME --may-run-code`)",
             code="code_role_required",
+            param=param,
         )
 
 
-def check_code(principal: Principal, spec: TrainingSpec, *, roles: Collection[str], runs: Path) -> None:
-    """Check that the user may run the code of a spec and that the service has it.
+def check_code(principal: Principal, spec: TrainingSpec, settings: Settings) -> None:
+    """Check that the user may run the code of a spec, by task or by variable, and that the service has it.
 
     Raises:
         PermissionDeniedError: neither the role nor the token allows it.
         InvalidSpecError: the code was not uploaded, or the program needs code and the spec names none.
     """
+    for field in restricted_variables(spec, settings.allowed_variables):
+        require_code_role(principal, settings.code_roles, f"the code that `{field}` may load", param=field)
     if spec.task not in CODE_TASKS:
         return
-    require_code_role(principal, roles, f"the code of task `{spec.task}`")
+    require_code_role(principal, settings.code_roles, f"the code of task `{spec.task}`")
     if spec.code is None and spec.argv is not None and runs_uploaded_file(spec.argv):
         message = f"is required: `{spec.argv[0]}` is a file of an uploaded folder (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])
-    if spec.code is not None and find_archive(runs, spec.code) is None:
+    if spec.code is not None and find_archive(settings.runs, spec.code) is None:
         message = "has a digest of which no code was uploaded; upload it first (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])

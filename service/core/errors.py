@@ -1,4 +1,4 @@
-"""The service's error tree: each error knows its status, its type and its code; one envelope on the wire."""
+"""The service's errors. Each has an HTTP status, a type and a code, and all are sent in one envelope."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -64,6 +64,14 @@ class BodyTooLargeError(ServiceError):
     status = 413
     type = "invalid_request_error"
     code = "body_too_large"
+
+
+class HeadTooLargeError(ServiceError):
+    """The URL or the headers are larger than the service accepts."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "head_too_large"
 
 
 class RangeError(ServiceError):

@@ -1,6 +1,7 @@
 """Settings of the process: read once in `service.main` from TRAINYARD_* variables and passed on, never a global."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -20,6 +21,11 @@ from trainyard.contract.spec.site import Site
 Accelerator = Literal["cpu", "cuda"]
 
 _PREFIX = "TRAINYARD_"
+_LISTS = (
+    *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "trusted_proxies"),
+    "webhook_allowed_hosts",
+)
+"""Settings that are comma-separated."""
 _SIMILARITY = 0.9
 """Similarity above which a variable counts as misspelled; `PORTS` of the compose file is not a misspelled `PORT`."""
 
@@ -40,6 +46,9 @@ class Settings(BaseSettings):
     admin_token_file: Path | None = None
     """File with an administrator's token, `ty_<12 hexadecimal digits>_<secret>`, for replicas that share one token;
     default: the first start creates a token in the state directory."""
+    secrets_key_file: Path | None = None
+    """File with the key that encrypts users' secrets, for replicas that share one; default: the first use creates
+    `secrets.key` in the state directory. Without the key, stored secrets are lost."""
     reconcile: bool = True
     """Whether this process also reconciles and migrates the database; false for a replica of the API on Postgres."""
     backend: Literal["local", "slurm"] = "local"
@@ -97,17 +106,26 @@ class Settings(BaseSettings):
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)
     """Roles that may run their own code (`custom` and `script` jobs), comma-separated. The code has all rights of the
     service's account."""
+    allowed_variables: Annotated[tuple[str, ...], NoDecode] = ()
+    """Further environment variables that every user may set in a spec, comma-separated: names, and prefixes such as
+    `WANDB_*`. None of them may be read as a path, a library, a module or a command. All other names require the code
+    role."""
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` is trusted, comma-separated."""
     rate_per_second: Annotated[float, Field(gt=0)] = 100.0
-    """Sustained request rate of one token, in each process of the API; more get 429."""
+    """Sustained request rate of one token, or of all requests without a valid token from one address, in each process
+    of the API; more get 429."""
     rate_burst: Annotated[int, Field(ge=1)] = 1000
-    """Maximum burst of one token, in requests."""
+    """Maximum burst of one token or address, in requests."""
     worker_rate_per_second: Annotated[float, Field(gt=0)] = 1000.0
     """Sustained request rate of one attempt token."""
     worker_rate_burst: Annotated[int, Field(ge=1)] = 5000
     max_connections: Annotated[int, Field(ge=1)] = 4000
-    """Maximum number of open connections; further ones are closed immediately."""
+    """Maximum number of open connections. A further one replaces the connection that has waited longest without a
+    request."""
+    max_connections_per_address: Annotated[int, Field(ge=1)] = 1000
+    """Maximum number of open connections of one address; further ones are closed. Loopback and TRUSTED_PROXIES, behind
+    which there are many clients, are exempt."""
     max_gpus_per_user: Annotated[int | None, Field(ge=1)] = None
     """Maximum number of GPUs of one user's submitted jobs; further jobs wait in `queued`. Default: no limit."""
     max_gpus_per_admin: Annotated[int | None, Field(ge=1)] = None
@@ -127,13 +145,16 @@ class Settings(BaseSettings):
     delivery_retention_days: Annotated[int, Field(ge=1)] = 30
     """Retention of webhook deliveries."""
     body_limit: int = 1024 * 1024
-    """Maximum size of a request body in bytes; log appends have their own limit."""
+    """Maximum size of a worker's report in bytes; log appends have their own limit, and users' requests are limited to
+    256 KiB."""
     low_disk_gb: Annotated[float, Field(ge=0)] = 5.0
     """Free space of the runs directory, in 10^9 bytes, below which running jobs get a warning."""
     quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None
     """Maximum disk use of one user's jobs, in 10^9 bytes; beyond it new jobs are rejected. Default: no limit."""
     max_streams: Annotated[int, Field(ge=1)] = 1000
     """Maximum number of open live streams; further ones get 429."""
+    max_streams_per_user: Annotated[int, Field(ge=1)] = 100
+    """Maximum number of open live streams of one user."""
     metrics_retention_days: Annotated[int | None, Field(ge=1)] = None
     """How long after its end a job keeps every metric point;
     later only the downsampled points remain. Default: forever."""
@@ -148,7 +169,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _split_lists(cls, values: dict[str, object]) -> dict[str, object]:
-        for name in ("allowed_hosts", "allowed_roots", "code_roles", "trusted_proxies", "webhook_allowed_hosts"):
+        for name in _LISTS:
             text = values.get(name)
             if isinstance(text, str):
                 values[name] = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -161,6 +182,14 @@ class Settings(BaseSettings):
             if not Path(root).is_absolute() or ".." in Path(root).parts:
                 raise ValueError(f"`{root}` is not an absolute path without `..`")
         return roots
+
+    @field_validator("allowed_variables")
+    @classmethod
+    def _variable_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not re.fullmatch(r"[A-Z_][A-Z0-9_]*|[A-Z][A-Z0-9]*_\*", name):
+                raise ValueError(f"`{name}` is neither an uppercase name nor a prefix such as WANDB_*")
+        return names
 
     @field_validator("gpu_memory_gb")
     @classmethod

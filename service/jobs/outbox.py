@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from service.core.ids import new_id
 from service.db.models import Delivery, Job, Webhook
 from trainyard.contract.base import wire_time
-from trainyard.contract.spec.redaction import redact
 
 
 def enqueue_status_change(session: Session, job: Job, now: datetime) -> None:
@@ -54,6 +53,6 @@ def _job_payload(job: Job) -> dict[str, Any]:
         "status_reason": job.status_reason,
         "status_message": job.status_message,
         "created_by": job.created_by,
-        "metadata": redact(job.labels),
+        "metadata": job.labels,
         "sequence": job.sequence,
     }

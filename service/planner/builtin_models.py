@@ -6,7 +6,7 @@ from itertools import pairwise
 from service.planner.model_structure import ModelStructure, Parameter, Transformer
 from trainyard.contract.spec.sections import ConvnetModel, GptModel, MlpModel
 
-MAX_LAYERS = 1024
+MAX_LAYERS = 512
 """A model with more layers is not counted, because its list of parameters would take too much memory."""
 
 

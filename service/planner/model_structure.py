@@ -1,6 +1,7 @@
 """The structure of a model as far as its memory depends on it: parameters, layers, blocks."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -63,6 +64,7 @@ class ModelStructure:
     sizes: tuple[int, ...] = ()
     """Values that each block saves per example, for models other than transformers."""
 
-    @property
+    @cached_property
     def count(self) -> int:
+        """The number of elements of all parameters."""
         return sum(parameter.size for parameter in self.parameters)

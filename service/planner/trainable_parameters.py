@@ -1,12 +1,15 @@
 """Which parameters a run trains, by the rules of the worker's engine. Pure functions."""
 
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import translate
+from functools import cached_property, lru_cache
 
 from service.planner import builtin_models
 from service.planner.model_structure import ModelStructure, Parameter
 from trainyard.contract.problems import Problem, nearest_names
-from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.sections import ConvnetModel, GptModel, HfModel, Lora, MlpModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 
@@ -21,24 +24,32 @@ class TrainableModel:
     targets: tuple[str, ...] = ()
     """Names of the layers that have adapters."""
 
-    @property
+    @cached_property
     def trained_count(self) -> int:
+        """The number of elements of the trained parameters."""
         return sum(parameter.size for parameter in self.structure.parameters if parameter.name in self.trained)
 
 
 def trainable_model(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:
     """Return the model as the spec trains it, or why the spec does not match the model."""
-    if spec.lora_rank is not None:
-        return _with_adapters(structure, spec)
+    return _select(structure, spec.lora_rank, spec.lora, spec.trainable)
+
+
+def _select(
+    structure: ModelStructure, rank: int | None, lora: Lora, trainable: tuple[str, ...] | None
+) -> TrainableModel | Problem:
+    if rank is not None:
+        return _with_adapters(structure, rank, lora)
     names = [parameter.name for parameter in structure.parameters]
-    if spec.trainable is None:
+    if trainable is None:
         return TrainableModel(structure, frozenset(names))
     alias = dict(structure.aliases)
+    everything = [*names, *alias]
     chosen: set[str] = set()
-    for pattern in spec.trainable:
-        matches = {alias.get(name, name) for name in [*names, *alias] if fnmatchcase(name, pattern)}
+    for pattern in trainable:
+        matches = {alias.get(name, name) for name in _matches(everything, pattern)}
         if not matches:
-            near = nearest_names(pattern, [*names, *alias], count=3)
+            near = nearest_names(pattern, everything, count=3)
             return Problem(
                 param="trainable", message=f"`{pattern}` matches no parameter of the model; the closest: {near}"
             )
@@ -55,26 +66,38 @@ def trainable_problem(spec: TrainingSpec) -> Problem | None:
         return None
     if spec.lora_rank is None and spec.trainable is None:
         return None
-    structure = builtin_models.structure_of(spec.model)
-    result = trainable_model(structure, spec) if structure else None
+    return _builtin_problem(spec.model, spec.lora_rank, spec.lora, spec.trainable)
+
+
+@lru_cache(maxsize=256)
+def _builtin_problem(
+    model: GptModel | ConvnetModel | MlpModel, rank: int | None, lora: Lora, trainable: tuple[str, ...] | None
+) -> Problem | None:
+    """Return the problem of a builtin model. Cached, because the members of a sweep mostly share their model."""
+    structure = builtin_models.structure_of(model)
+    result = _select(structure, rank, lora, trainable) if structure else None
     return result if isinstance(result, Problem) else None
 
 
-def _with_adapters(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:
-    assert spec.lora_rank is not None
-    rank = spec.lora_rank
+def _with_adapters(structure: ModelStructure, rank: int, lora: Lora) -> TrainableModel | Problem:
     layers = {p.module: p for p in structure.parameters if p.kind == "linear" and p.name.endswith(".weight")}
-    if spec.lora.targets == "auto":
+    if lora.targets == "auto":
         targets = [name for name in layers if name != structure.output and name not in structure.tied]
     else:
-        targets = []
-        for target in spec.lora.targets:
-            matches = [name for name in layers if _matches(name, target)]
+        chosen_layers: dict[str, None] = {}
+        by_last_part: dict[str, list[str]] = {}
+        for name in layers:
+            by_last_part.setdefault(name.rpartition(".")[2], []).append(name)
+        for target in lora.targets:
+            matches = set(_matches(layers, target))
+            for last_part in _matches(by_last_part, target):
+                matches.update(by_last_part[last_part])
             if not matches:
-                available = nearest_names(target, dict.fromkeys(name.rpartition(".")[2] for name in layers), count=20)
+                available = nearest_names(target, by_last_part, count=20)
                 message = f"`{target}` matches no layer that can be adapted; there are: {available}"
                 return Problem(param="lora.targets", message=message)
-            targets += [name for name in matches if name not in targets]
+            chosen_layers |= dict.fromkeys(name for name in layers if name in matches)
+        targets = list(chosen_layers)
     if not targets:
         return Problem(param="lora.targets", message="`auto` finds no layer to adapt in this model")
     smallest = min(targets, key=lambda name: min(_sides(layers[name])))
@@ -89,12 +112,14 @@ def _with_adapters(structure: ModelStructure, spec: TrainingSpec) -> TrainableMo
         if parameter.module in chosen and parameter.name.endswith(".weight"):
             adapters += _adapters(parameter, rank)
             parameters += adapters[-2:]
-    whole = ModelStructure(**{**vars(structure), "parameters": tuple(parameters)})
+    whole = replace(structure, parameters=tuple(parameters))
     return TrainableModel(whole, frozenset(adapter.name for adapter in adapters), tuple(targets))
 
 
-def _matches(name: str, target: str) -> bool:
-    return any(fnmatchcase(part, target) for part in (name, name.rpartition(".")[2]))
+def _matches(names: Iterable[str], pattern: str) -> list[str]:
+    """Return the names that match a glob pattern."""
+    matches = re.compile(translate(pattern)).match
+    return [name for name in names if matches(name)]
 
 
 def _sides(weight: Parameter) -> tuple[int, int]:

@@ -27,7 +27,7 @@ _HUNG_SECONDS = 300.0
 
 
 def pause_seconds(busy: bool, quiet: int, errors: int, tick_seconds: float, max_tick_seconds: float) -> float:
-    """Seconds until the next tick without a hint.
+    """Return the seconds until the next tick without a hint.
 
     Args:
         busy: Whether any job needs further ticks.
@@ -42,7 +42,7 @@ def pause_seconds(busy: bool, quiet: int, errors: int, tick_seconds: float, max_
 
 
 def hint_cooldown(cpu_seconds: float) -> float:
-    """Seconds after a tick before a hint can start the next one, since the same process also serves requests.
+    """Return the seconds between a tick and one that a hint starts: the same process also serves requests.
 
     Args:
         cpu_seconds: CPU time of the last tick.
@@ -56,7 +56,7 @@ class ReconcileLoop:
     def __init__(self, reconciler: Reconciler, metrics: ServiceMetrics, tick_seconds: float, max_tick_seconds: float):
         self.idle_work: Callable[[], bool] = lambda: False
         """Called while no job needs a tick; returns whether more work remains."""
-        self._reconciler = reconciler
+        self.reconciler = reconciler
         self._metrics = metrics
         self._tick_seconds = tick_seconds
         self._max_tick_seconds = max_tick_seconds
@@ -69,7 +69,7 @@ class ReconcileLoop:
     @property
     def lease(self) -> LeaderLease:
         """The lease, for other tasks that only the leader may run."""
-        return self._reconciler.lease
+        return self.reconciler.lease
 
     def start(self) -> None:
         self._tick_thread.start()
@@ -89,7 +89,7 @@ class ReconcileLoop:
             log.warning("a tick is still in progress; its lease is left to expire")
             return
         try:
-            self._reconciler.close()
+            self.reconciler.close()
         except UnavailableError as error:
             log.warning("the lease could not be released and will expire", error=error.message)
 
@@ -101,7 +101,7 @@ class ReconcileLoop:
             self._tick_started = started
             busy = True
             try:
-                busy = self._reconciler.run_once()
+                busy = self.reconciler.run_once()
                 errors = 0
             except UnavailableError as error:
                 errors += 1
@@ -114,7 +114,7 @@ class ReconcileLoop:
             self._metrics.tick(time.monotonic() - started)
             if errors:
                 self._metrics.tick_failed()
-            quiet = 0 if self._reconciler.changed else quiet + 1
+            quiet = 0 if self.reconciler.changed else quiet + 1
             self._run_idle_work(busy, errors)
             self._stopping.wait(hint_cooldown(time.thread_time() - cpu))
             if self._wake.wait(pause_seconds(busy, quiet, errors, self._tick_seconds, self._max_tick_seconds)):
@@ -135,7 +135,7 @@ class ReconcileLoop:
             if started is None or time.monotonic() - started > _HUNG_SECONDS:
                 continue
             try:
-                self._reconciler.renew()
+                self.reconciler.renew()
             except UnavailableError as error:
                 log.warning("lease not renewed", error=error.message)
             except Exception:

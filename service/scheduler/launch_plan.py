@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from service.scheduler.base import LaunchPlan
-from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, forbidden_variables, matches_any
-from trainyard.contract.spec.redaction import redact
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, matches_any
 from trainyard.contract.wire.launch import LaunchDocument
 
 _INHERITED = (
@@ -31,21 +30,15 @@ def plan_launch(
     inherited: Mapping[str, str],
     search_path: Sequence[Path] = (),
 ) -> LaunchPlan:
-    """The plan for one attempt.
+    """The plan for one attempt. The environment has nothing of the spec, whose variables are for the ranks alone.
 
     Args:
         folder: The attempt's folder, which contains the document as `launch.json`.
         python: The interpreter on the nodes.
         inherited: The result of `inherited_environment`.
         search_path: Where the job's interpreter finds the worker if it is not installed (a source tree).
-
-    Raises:
-        ValueError: the spec sets variables that it may not set.
     """
-    problems = forbidden_variables(document.spec)
-    if problems:
-        raise ValueError("; ".join(map(str, problems)))
-    environment = {**inherited, **document.spec.environment.variables, ATTEMPT_VARIABLE: document.attempt_id}
+    environment = {**inherited, ATTEMPT_VARIABLE: document.attempt_id}
     if search_path:
         environment["PYTHONPATH"] = ":".join(map(str, search_path))
     return LaunchPlan(
@@ -61,10 +54,9 @@ def plan_launch(
 
 
 def _script(document: LaunchDocument, folder: Path, python: str, environment: Mapping[str, str]) -> str:
-    """The launch as shell text, for display only. User input appears in quoted values only; secrets are redacted."""
+    """The launch as shell text, for display only."""
     ranks = document.nodes * document.ranks_per_node
-    shown = redact(environment)
-    arguments = [f"{name}={shlex.quote(shown[name])}" for name in sorted(shown)]
+    arguments = [f"{name}={shlex.quote(environment[name])}" for name in sorted(environment)]
     arguments.append(f"{shlex.quote(python)} -m worker.launcher {shlex.quote(str(folder))}")
     return "\n".join(
         [

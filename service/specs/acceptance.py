@@ -10,6 +10,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.specs.site import site_of
 from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec.credentials import credential_problems
 from trainyard.contract.spec.environment import forbidden_variables
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
@@ -103,6 +104,6 @@ def _resolve(parsed: TrainingSpec, site: Site) -> TrainingSpec:
         spec = resolve(parsed, site)
     except SpecError as error:
         raise InvalidSpecError(error.problems) from None
-    if problems := forbidden_variables(spec):
+    if problems := [*forbidden_variables(spec), *credential_problems(spec)]:
         raise InvalidSpecError(problems)
     return spec

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from time import thread_time
 from typing import Any, NamedTuple
 
 from service.audit.log import set_audit_target
@@ -15,7 +16,7 @@ from service.db.models import Job, Sweep
 from service.db.paging import PageRequest
 from service.jobs.quota import UserQuotas, check_gpu_quota
 from service.jobs.repository import JobRepository
-from service.jobs.schemas import progress_resource
+from service.jobs.schemas import progress_resource, shown_metrics
 from service.jobs.service import require_change
 from service.jobs.submission import (
     SubmissionResult,
@@ -27,7 +28,7 @@ from service.jobs.submission import (
 )
 from service.specs.acceptance import AcceptedSpec
 from service.sweeps.repository import SweepRepository
-from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.problems import MAX_PROBLEMS, Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import (
@@ -40,6 +41,9 @@ from trainyard.contract.wire.sweeps import (
     member_spec,
     variants,
 )
+
+_MAX_SECONDS = 5.0
+"""Processor time for the members of one sweep."""
 
 AcceptSpec = Callable[[dict[str, Any]], AcceptedSpec]
 """Validates and resolves a document. Raises ServiceError."""
@@ -94,7 +98,13 @@ def _accept_members(
     problems: list[Problem] = []
     specs = []
     first_with: dict[str, Values] = {}
+    started = thread_time()
     for number, changes in enumerate(values):
+        if len(problems) >= MAX_PROBLEMS:
+            break
+        if thread_time() - started > _MAX_SECONDS:
+            message = f"the members take more than {_MAX_SECONDS:g} s to check; submit fewer of them at once"
+            raise InvalidSpecError([Problem(param="grid" if request.grid else "members", message=message)])
         try:
             accepted = accept(member_spec(request.spec, changes))
             _check_member(principal, accepted.spec, quotas)
@@ -221,5 +231,5 @@ def _member(member: dict[str, Any], job: Job | None, now: datetime) -> SweepMemb
         status=job.status,
         status_message=job.status_message,
         progress=progress_resource(job, now),
-        metrics=job.latest,
+        metrics=shown_metrics(job.latest),
     )

@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from service.api.app import create_api
 from service.api.dependencies import AppState
-from service.web.pages import admin, cluster, compare, jobs, sign_in, submit
+from service.web.pages import admin, api_docs, cluster, compare, jobs, sign_in, submit
 from service.web.rendering import Pages, accepts_html
 
 
@@ -16,7 +16,7 @@ def create_app(services: AppState) -> FastAPI:
     pages = Pages()
     app = create_api(services, partial(_error_page, pages))
     app.state.pages = pages
-    for module in (sign_in, jobs, admin, cluster, compare, submit):
+    for module in (sign_in, jobs, admin, api_docs, cluster, compare, submit):
         app.include_router(module.router)
     return app
 

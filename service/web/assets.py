@@ -12,6 +12,8 @@ from pathlib import Path
 _STATIC = Path(__file__).parent / "static"
 _MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 _IMPORT = re.compile(rb'^import (?:.* from )?"\./([a-z_]+\.js)";$', re.MULTILINE)
+SWAGGER_UI_VERSION = "5.35.0"
+"""Version of swagger-ui-dist from npm in `static/vendor/swagger-ui`, with its licence, without source maps."""
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -57,7 +59,19 @@ class Assets:
         """Return a file, or None if there is none. An outdated version in the address gets the current file."""
         if name == "plotly.min.js":
             return self._plotly if group == f"plotly-{self.plotly_version}" else None
+        if group == f"swagger-ui-{SWAGGER_UI_VERSION}":
+            return self._swagger_ui.get(name)
         return self._files.get(name)
+
+    def swagger_ui_url(self, name: str) -> str:
+        """Return the URL of a file of Swagger UI."""
+        return f"/static/swagger-ui-{SWAGGER_UI_VERSION}/{name}"
+
+    @cached_property
+    def _swagger_ui(self) -> dict[str, Asset]:
+        """The files of Swagger UI, which are read at the first request for one of them."""
+        folder = _STATIC / "vendor" / "swagger-ui"
+        return {path.name: _asset(path) for path in folder.iterdir() if path.suffix in _MEDIA_TYPES}
 
     @cached_property
     def _plotly(self) -> Asset:

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.api.dependencies import AppStateDep, NowDep
-from service.auth.sessions import authenticate_session
+from service.api.dependencies import get_caller
 from service.core.errors import AuthenticationError
 from service.web.rendering import Pages, Visitor
 
@@ -15,16 +14,16 @@ async def get_pages(request: Request) -> Pages:
     return pages
 
 
-def get_visitor(request: Request, services: AppStateDep, now: NowDep) -> Visitor:
-    """Return the signed-in user.
+async def get_visitor(request: Request) -> Visitor:
+    """Return the signed-in user. Pages accept only browser sessions, not API tokens.
 
     Raises:
         AuthenticationError: Nobody is signed in; the response is a redirect to the sign-in page.
     """
-    secret = services.cookie.read(request.headers.get("cookie"))
-    if secret is None:
+    caller = get_caller(request)
+    if caller.secret is None:
         raise AuthenticationError
-    return Visitor(authenticate_session(services.database, secret, now), secret)
+    return Visitor(caller.principal, caller.secret)
 
 
 PagesDep = Annotated[Pages, Depends(get_pages)]

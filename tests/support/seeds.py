@@ -44,6 +44,7 @@ def sow(world: World) -> Seeds:
     loser.finish("error", failure={"type": "ValueError", "message": "it failed"})
     queued = world.submit(name="waiting", metadata={"team": "nlp"})
     victims = [_cancelled(world) for _ in range(VICTIMS)]
+    secrets = [_secret(world, f"OLD_{number}_TOKEN") for number in range(VICTIMS)]
     webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
@@ -73,6 +74,8 @@ def sow(world: World) -> Seeds:
             "delete_job": {"job_id": victims},
             "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:2]},
             "delete_webhook": {"webhook_id": webhooks[1:]},
+            "set_secret": {"secret_name": ["HF_TOKEN"]},
+            "delete_secret": {"secret_name": secrets},
             "revoke_token": {"token_id": tokens[1:]},
             "stream_job": {"job_id": [done]},
             **{name: {"job_id": [done]} for name in _OF_DONE},
@@ -126,6 +129,12 @@ def _webhook(world: World) -> str:
     answer = world.client.post("/v1/webhooks", json={"url": "https://example.org/hook"})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
+
+
+def _secret(world: World, name: str) -> str:
+    answer = world.client.put(f"/v1/secrets/{name}", json={"value": "x"})
+    assert answer.status_code == 200, answer.text
+    return name
 
 
 def _token(world: World, name: str) -> str:

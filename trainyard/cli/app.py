@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The application: all commands of `trainyard`."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -19,6 +19,7 @@ from trainyard.cli import (
     logs,
     metrics,
     plan,
+    secrets,
     serve,
     submit,
     sweep,
@@ -64,6 +65,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "sweep": sweep.sweep,
         "fork": checkpoints.fork,
         "templates": submit.templates,
+        "secrets": secrets.app,
     },
     "Inspect": {
         "list": jobs.list_jobs,

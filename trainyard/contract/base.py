@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints
 
+from trainyard.contract.validation_messages import MAX_VARIABLE_NAME, VARIABLE_PATTERN
+
 
 def reject_bool(value: Any) -> Any:
     """Reject booleans, which Python accepts as numbers."""
@@ -28,12 +30,20 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidat
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(reject_bool)]
 
-_CONTROL_FREE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+CONTROL_FREE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
-DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=_CONTROL_FREE)]
+DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=CONTROL_FREE_PATTERN)]
 """Text on one line, for display; it is never passed to the scheduler."""
 
-ShortText = Annotated[str, StringConstraints(max_length=512, pattern=_CONTROL_FREE)]
+ShortText = Annotated[str, StringConstraints(max_length=512, pattern=CONTROL_FREE_PATTERN)]
+
+MAX_SPEC_SECRETS = 16
+
+VariableName = Annotated[str, StringConstraints(max_length=MAX_VARIABLE_NAME, pattern=VARIABLE_PATTERN)]
+"""Name of an environment variable."""
+
+SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=16_384, pattern=r"^[^\x00]*$")]
+"""Value of an environment variable; several lines are allowed."""
 
 SchedulerName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:,=\[\]&*-]+$")]
 """A partition, account, QOS or node list, without characters that are special to a shell or to sbatch."""

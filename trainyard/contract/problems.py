@@ -17,7 +17,13 @@ _UNION_TAGS = {
     "micro_size": {"int", "literal['auto']", "constrained-int"},
 }
 
+MAX_PROBLEMS = 100
+"""Problems of one document that are listed."""
+_MAX_SUGGESTIONS = 10
+"""Unknown fields for which a similar name is searched."""
 _FEW_NAMES = 20
+_MAX_COMPARED = 500
+"""Names that are compared with an unknown one; a deep model has thousands, which differ only in a number."""
 
 
 class Problem(BaseModel):
@@ -42,14 +48,21 @@ class SpecError(ValueError):
 
 
 def problems_of(error: ValidationError, *, model: type[BaseModel] | None = None) -> list[Problem]:
-    """Convert the errors of pydantic. With the model, the message for an unknown field suggests a similar one."""
+    """Convert the first `MAX_PROBLEMS` errors of pydantic. With the model, the messages for the first unknown fields
+    suggest a similar one."""
     problems: list[Problem] = []
-    for detail in error.errors():
+    unknown = 0
+    for detail in error.errors(include_url=False, include_input=False):
         inner = detail.get("ctx", {}).get("error")
         if isinstance(inner, SpecError):
             problems.extend(inner.problems)
         else:
-            problems.append(Problem(param=_path(detail["loc"]), message=_message(detail, model)))
+            unknown += detail["type"] == "extra_forbidden"
+            suggest = model if unknown <= _MAX_SUGGESTIONS else None
+            problems.append(Problem(param=_path(detail["loc"]), message=_message(detail, suggest)))
+        if len(problems) >= MAX_PROBLEMS:
+            more = error.error_count() - len(problems)
+            return [*problems, Problem(param="", message=f"and {more} more problems")] if more > 0 else problems
     return problems
 
 
@@ -122,6 +135,6 @@ def nearest_names(name: str, names: Collection[str], count: int = 5) -> str:
     ordered = list(names)
     if len(ordered) <= _FEW_NAMES:
         return ", ".join(ordered)
-    near = get_close_matches(name, ordered, n=count, cutoff=0.3) or ordered[:count]
+    near = get_close_matches(name, ordered[:_MAX_COMPARED], n=count, cutoff=0.3) or ordered[:count]
     more = f" and {len(ordered) - len(near)} more" if len(ordered) > len(near) else ""
     return ", ".join(near) + more

@@ -9,6 +9,7 @@ USER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
 FIELD_PATH_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 VARIABLE_PATTERN = r"^[A-Z_][A-Z0-9_]*$"
+MAX_VARIABLE_NAME = 128
 SLURM_ID_PATTERN = r"^[1-9][0-9]{0,9}$"
 SCHEDULER_ID_PATTERN = r"^[0-9]{1,20}$"
 NODE_LIST_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"

@@ -4,12 +4,13 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
 from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
 from trainyard.contract.spec.sections import Checkpoint
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
-from trainyard.contract.wire.reports import CheckpointReport
+from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointReport
 from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_valid_checkpoint
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
@@ -143,7 +144,7 @@ def _report(manifest: Manifest, text: bytes, removed: list[int]) -> CheckpointRe
         size_bytes=manifest.size_bytes,
         digest=f"sha256:{hashlib.sha256(text).hexdigest()}",
         world_size=manifest.world_size,
-        metrics=manifest.metrics,
+        metrics=dict(islice(manifest.metrics.items(), MAX_CHECKPOINT_METRICS)),
         time=manifest.created_at,
         removed_steps=tuple(removed),
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.wire.reports import Failure
+from trainyard.contract.wire.reports import MAX_NAME, Failure
 from worker.core.memory_hints import memory_hint
 
 _OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
@@ -113,10 +113,10 @@ def to_failure(error: RankError) -> Failure:
     return Failure(
         rank=error.rank,
         host=error.host,
-        type=error.type,
+        type=error.type[:MAX_NAME],
         message=error.message,
         traceback=error.traceback,
-        hint=error.hint,
+        hint=error.hint[:MAX_NAME] if error.hint else None,
         final=error.final,
         consequence=error.consequence,
     )

@@ -8,17 +8,22 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
 from trainyard.contract.validation_messages import NODE_LIST_PATTERN
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim
-from worker.reporting.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
+from worker.reporting.service_client import RefusedError, RejectedError, ServiceClient, ServiceError, UnavailableError
 
 log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 5.0
+_SECRETS_WAIT_SECONDS = 120.0
+"""How long the claim waits for the service if the ranks need secrets, which only the claim's answer contains."""
+_POLL_SECONDS = 0.5
+_FILE_SECONDS = 30.0
+"""How long a network filesystem may take to show node 0's claim to the other nodes."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Claimed:
     execution: int
     claim: Claim
     known_to_service: bool
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The values of the spec's secrets that the service has."""
 
 
 def claim_attempt(
@@ -46,7 +53,8 @@ def claim_attempt(
         nodes=_nodes(os.environ),
     )
     try:
-        answer = client.post_until(now() + _WAIT_SECONDS, "claim", claim.model_dump_json())
+        wait = _SECRETS_WAIT_SECONDS if launch.spec.environment.secrets else _WAIT_SECONDS
+        answer = client.post_until(now() + wait, "claim", claim.model_dump_json())
     except UnavailableError as error:
         log.warning("service unreachable, claiming the attempt by file: %s", error)
         return _by_file(layout, launch, claim)
@@ -56,7 +64,46 @@ def claim_attempt(
     if not _create_claim_file(layout, claim):
         log.warning("attempt %s was claimed by another run while the service was unreachable", launch.attempt_id)
         return None
-    return Claimed(int(answer.get("execution", launch.execution)), claim, known_to_service=True)
+    execution = int(answer.get("execution", launch.execution))
+    return Claimed(execution, claim, known_to_service=True, secrets=answer.get("secrets", {}))
+
+
+def repeat_claim(
+    layout: AttemptLayout, launch: LaunchDocument, client: ServiceClient, *, now: Callable[[], float] = time.monotonic
+) -> Mapping[str, str]:
+    """On the other nodes, repeat node 0's claim, which is granted again; return the secrets in the answer.
+
+    Raises:
+        ServiceError: The service cannot be reached, refuses the claim, or no longer has the secrets.
+        OSError: Node 0's claim cannot be read.
+    """
+    if not launch.spec.environment.secrets:
+        return {}
+    deadline = now() + _FILE_SECONDS
+    while not layout.claim.exists() and now() < deadline:
+        # Listing the folder makes a network filesystem refresh its cache.
+        os.listdir(layout.root)
+        time.sleep(_POLL_SECONDS)
+    claim = Claim.model_validate_json(layout.claim.read_bytes())
+    answer = client.post_until(now() + _SECRETS_WAIT_SECONDS, "claim", claim.model_dump_json())
+    claimed = Claimed(launch.execution, claim, known_to_service=True, secrets=answer.get("secrets", {}))
+    if reason := missing_secrets(launch, claimed):
+        raise ServiceError(reason)
+    return claimed.secrets
+
+
+def missing_secrets(launch: LaunchDocument, claimed: Claimed) -> str | None:
+    """Return why the ranks cannot get the spec's secrets; None if they can."""
+    missing = [name for name in launch.spec.environment.secrets if name not in claimed.secrets]
+    if not missing:
+        return None
+    if not claimed.known_to_service:
+        return "environment.secrets: the service, which has the secrets, cannot be reached"
+    names = ", ".join(missing)
+    return (
+        f"environment.secrets: {names} was deleted or cannot be decrypted; store it again with "
+        f"`trainyard secrets set {missing[0]}` and retry the job"
+    )
 
 
 def _nodes(environ: Mapping[str, str]) -> str | None:

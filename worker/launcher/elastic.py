@@ -1,4 +1,4 @@
-"""torchrun in a process of its own, which records how each start of the ranks failed.
+"""torchrun in a process of its own, which sets the spec's variables in the ranks alone and records how they failed.
 
 Run as `python -m worker.launcher.elastic <attempt folder> <node index> <arguments of torchrun>`. torchrun prints which
 rank was killed by which signal, but reports it to no program, and it keeps nothing of a start that it follows with
@@ -8,7 +8,7 @@ another one.
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,12 @@ _NO_FILE = "<N/A>"
 
 
 def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
-    """Run torchrun and return its exit code."""
+    """Run torchrun and return its exit code. The variables of the ranks are JSON on the standard input."""
+    variables = json.load(sys.stdin.buffer)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+
+    from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
@@ -34,11 +39,22 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     agent._monitor_workers = record_failures(
         agent._monitor_workers, lambda restart: rank_exits_file(layout, node, first + restart)
     )
+    processes: Any = local_elastic_agent
+    processes.start_processes = add_variables(processes.start_processes, variables)
     try:
         torchrun(arguments)
     except ChildFailedError:
         return 1
     return 0
+
+
+def add_variables(start: Callable[..., Any], variables: Mapping[str, str]) -> Callable[..., Any]:
+    """Wrap `start_processes`: add the variables to the environment of each rank. This process never has them."""
+
+    def start_with_variables(*, envs: Mapping[int, Mapping[str, str]], **arguments: Any) -> Any:
+        return start(envs={rank: {**env, **variables} for rank, env in envs.items()}, **arguments)
+
+    return start_with_variables
 
 
 def count_restarts(start: Callable[..., Any]) -> Callable[..., Any]:

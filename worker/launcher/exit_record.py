@@ -59,9 +59,9 @@ def finalize(
     return write_record(layout, record)
 
 
-def torchrun_not_started(layout: AttemptLayout, execution: int, error: OSError) -> FinishRecord:
-    """Write the record of an execution whose torchrun did not start."""
-    failure = Failure(host=socket.gethostname(), type=type(error).__name__, message=f"torchrun cannot start: {error}")
+def not_started(layout: AttemptLayout, execution: int, message: str, *, type_: str) -> FinishRecord:
+    """Write the record of an execution that did not start, and may in another attempt."""
+    failure = Failure(host=socket.gethostname(), type=type_, message=message)
     record = FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC))
     return write_record(layout, record)
 

@@ -6,16 +6,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.spec.environment import rank_variables
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
 from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
-from worker.launcher.claim import Claimed, claim_attempt
+from worker.launcher.claim import Claimed, claim_attempt, missing_secrets, repeat_claim
 from worker.launcher.code import prepare_code
 from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream
@@ -61,12 +63,10 @@ def run(attempt_folder: str) -> None:
     node = this_node(launch, os.environ)
     claimed = _claim(layout, launch, connect) if node.first else None
     execution = claimed.execution if claimed else None
-    if execution is not None:
-        rejection = prepare_code(layout, launch, execution) or _reject_unsupported(layout, launch, execution)
-        if rejection:
-            # The rendezvous makes the other nodes skip the attempt.
-            execution = None
-            _post_finish(connect, rejection)
+    if claimed and (rejection := _reject(layout, launch, claimed)):
+        # The rendezvous makes the other nodes skip the attempt.
+        execution = None
+        _post_finish(connect, rejection)
     rendezvous = publish(layout, node, execution) if node.first else await_rendezvous(layout, node)
     if rendezvous is None:
         return
@@ -78,10 +78,13 @@ def run(attempt_folder: str) -> None:
         sys.exit(1)
     presence.mark_alive(layout, node)
     try:
-        process = torchrun.start(layout, launch, node, rendezvous)
-    except OSError as error:
+        secrets = claimed.secrets if claimed else _repeat_claim(layout, launch, connect)
+        variables = rank_variables(launch.spec, secrets)
+        process = torchrun.start(layout, launch, node, rendezvous, variables)
+    except (OSError, ServiceError) as error:
         log.exception("torchrun could not be started")
-        _post_finish(connect, exit_record.torchrun_not_started(layout, rendezvous.execution, error))
+        message, kind = f"torchrun cannot start: {error}", type(error).__name__
+        _post_finish(connect, exit_record.not_started(layout, rendezvous.execution, message, type_=kind))
         return
     late_claim = claimed.claim if claimed and not claimed.known_to_service else None
     Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim).run()
@@ -93,6 +96,25 @@ def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[Serv
         return claim_attempt(layout, launch, client)
     finally:
         client.close()
+
+
+def _repeat_claim(
+    layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]"
+) -> Mapping[str, str]:
+    client = connect()
+    try:
+        return repeat_claim(layout, launch, client)
+    finally:
+        client.close()
+
+
+def _reject(layout: AttemptLayout, launch: LaunchDocument, claimed: Claimed) -> FinishRecord | None:
+    """Return the exit record if the claimed attempt cannot run; it is already written."""
+    if reason := missing_secrets(launch, claimed):
+        log.error("%s", reason)
+        write = exit_record.rejected if claimed.known_to_service else exit_record.not_started
+        return write(layout, claimed.execution, reason, type_="SecretsError")
+    return prepare_code(layout, launch, claimed.execution) or _reject_unsupported(layout, launch, claimed.execution)
 
 
 def _reject_unsupported(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:

@@ -1,12 +1,14 @@
 """torchrun as a child process: its command, its environment, and the signals that it ignores."""
 
 import ctypes
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import worker
@@ -22,8 +24,14 @@ SCRIPT_SECONDS = 10
 """A script's ranks ignore the signal with which torchrun ends the peers of a failed rank."""
 
 
-def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> subprocess.Popen[bytes]:
-    """Start torchrun. Must be called before any thread exists, since Python code runs between fork and exec."""
+def start(
+    layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start torchrun. Must be called before any thread exists, since Python code runs between fork and exec.
+
+    Args:
+        variables: What only the ranks get; torchrun reads it as JSON from its standard input, a file in memory.
+    """
     libc = ctypes.CDLL(None)
     launcher = os.getpid()
 
@@ -37,11 +45,13 @@ def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous:
         if os.getppid() != launcher:
             os._exit(1)
 
-    with layout.node_log(node.index).open("ab") as output:
+    with layout.node_log(node.index).open("ab") as output, os.fdopen(os.memfd_create("variables"), "w+b") as given:
+        given.write(json.dumps(variables).encode())
+        given.seek(0)
         return subprocess.Popen(
             command(layout, launch, node, rendezvous),
             env=environment(launch, rendezvous.execution, dict(os.environ)),
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -92,7 +102,7 @@ def unsupported(launch: LaunchDocument) -> str | None:
 
 
 def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:
-    """Return the environment of torchrun and the ranks."""
+    """Return the environment of torchrun and, with the variables of the spec in addition, of the ranks."""
     ranks = launch.processes_per_node
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     variables = {

@@ -7,9 +7,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.middleware.errors import header_map, send_error
 from service.core.errors import BodyTooLargeError, MalformedRequestError, RequestTimeoutError, ServiceError
+from trainyard.contract.bounds import MAX_SPEC_BYTES
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 
+_MAX_FORM_BYTES = 8192
+"""Size of the forms of the dashboard, which anybody can send."""
 _BODY_SECONDS = 30.0
 _MIN_BODY_RATE = 16 * 1024
 """Bytes a second that a body must reach after `_BODY_SECONDS`."""
@@ -19,6 +22,10 @@ class BodyLimitMiddleware:
     """Refuses bodies that are compressed, too large or sent too slowly."""
 
     def __init__(self, app: ASGIApp, *, limit: int):
+        """
+        Args:
+            limit: Maximum size of a worker's report in bytes. Users' requests have the limit of a spec.
+        """
         self._app = app
         self._limit = limit
 
@@ -35,9 +42,12 @@ class BodyLimitMiddleware:
         await self._app(scope, body.receive, body.send)
 
     def _limit_of(self, scope: Scope) -> int:
-        if scope["path"].startswith("/v1/code/") and scope["method"] == "PUT":
+        path: str = scope["path"]
+        if path.startswith("/v1/attempts/"):
+            return max(self._limit, MAX_LOG_CHUNK) if path.endswith("/logs") else self._limit
+        if path.startswith("/v1/code/") and scope["method"] == "PUT":
             return MAX_CODE_BYTES
-        return max(self._limit, MAX_LOG_CHUNK) if scope["path"].endswith("/logs") else self._limit
+        return min(self._limit, MAX_SPEC_BYTES if path.startswith("/v1/") else _MAX_FORM_BYTES)
 
 
 class _BoundedBody:

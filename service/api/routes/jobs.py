@@ -17,6 +17,7 @@ from service.api.dependencies import (
     QueryTimestamp,
     UserDep,
 )
+from service.api.json_body import JsonRoute
 from service.api.query_params import metadata_filter
 from service.api.spec_body import SPEC_BODY, read_document
 from service.auth.principals import Principal
@@ -40,7 +41,7 @@ from trainyard.contract.wire.jobs import (
 )
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 
 
 @router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
@@ -53,14 +54,15 @@ async def submit_job(
     force: Annotated[bool, Query(description="Submit the job even if it cannot fit the GPUs' memory.")] = False,
 ) -> Any:
     """Accept a training spec. The job is durable when the response arrives, and it runs once."""
-    document = read_document(await request.body(), request.headers)
+    body = await request.body()
 
     def accept() -> SubmissionResult:
         settings = services.settings
-        accepted = services.acceptance.accept(document, now)
-        check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
-        request = SubmissionRequest(accepted.spec, idempotency_key, accepted.unresolved, force)
-        return submit(services.database, user, request, runs=settings.runs, now=now, quotas=services.quotas)
+        accepted = services.acceptance.accept(read_document(body, request.headers), now)
+        check_code(user, accepted.spec, settings)
+        services.secrets.require(user, accepted.spec)
+        submission = SubmissionRequest(accepted.spec, idempotency_key, accepted.unresolved, force)
+        return submit(services.database, user, submission, runs=settings.runs, now=now, quotas=services.quotas)
 
     result = await run_in_threadpool(accept)
     services.failpoint("accept.after-commit")

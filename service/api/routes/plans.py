@@ -40,10 +40,10 @@ async def make_plan(
     wait_seconds: WaitSeconds = 3.0,
 ) -> Any:
     """Plan a spec: memory by strategy, disk, and the batch script. Nothing is submitted."""
-    document = read_document(await request.body(), request.headers)
+    body = await request.body()
 
     def make() -> PlanResource:
-        return services.planner.plan(services.acceptance.accept(document, now))
+        return services.planner.plan(services.acceptance.accept(read_document(body, request.headers), now))
 
     plan = await run_in_threadpool(make)
     if not estimate_start:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from service.api.dependencies import AppStateDep, NowDep, SweepWindowDep, UserDep
+from service.api.json_body import JsonRoute
 from service.code.service import check_code
 from service.jobs.schemas import page_of
 from service.specs.acceptance import AcceptedSpec
@@ -12,7 +13,7 @@ from service.sweeps import service as sweep_service
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import SweepDetail, SweepRequest, SweepResource
 
-router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"])
+router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=JsonRoute)
 
 SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$")]
 
@@ -32,7 +33,8 @@ def submit(
 
     def accept(document: dict[str, Any]) -> AcceptedSpec:
         accepted = services.acceptance.accept(document, now)
-        check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
+        check_code(user, accepted.spec, settings)
+        services.secrets.require(user, accepted.spec)
         return accepted
 
     options = sweep_service.SubmissionOptions(services.quotas, settings.max_sweep_members, idempotency_key, force)

@@ -15,6 +15,7 @@ from service.api.dependencies import (
     UserDep,
 )
 from service.api.idempotency import UnsupportedKey, reject_key
+from service.api.json_body import JsonRoute
 from service.audit.repository import AuditFilter, AuditRepository
 from service.auth.repository import TokenRepository
 from service.auth.token_service import issue, revoke
@@ -23,7 +24,7 @@ from service.jobs.schemas import page_of
 from trainyard.contract.wire.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1/tokens", tags=["access"])
+router = APIRouter(prefix="/v1/tokens", tags=["access"], route_class=JsonRoute)
 audit_router = APIRouter(prefix="/v1/audit", tags=["access"])
 
 TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
@@ -51,7 +52,7 @@ def list_all(services: AppStateDep, _admin: AdminDep, window: TokenWindowDep) ->
 def get_own(services: AppStateDep, user: UserDep) -> TokenResource:
     """Get the token of this request."""
     with services.database.read() as session:
-        row = TokenRepository(session).known(user.id)
+        row = TokenRepository(session).require(user.id)
     return token_resource(services, row)
 
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path
 
 from service.api.dependencies import AppStateDep, DeliveryWindowDep, NowDep, UserDep, WebhookWindowDep
 from service.api.idempotency import UnsupportedKey, reject_key
+from service.api.json_body import JsonRoute
 from service.db.models import Delivery, Webhook
 from service.jobs.schemas import page_of
 from service.webhooks import service as webhook_service
@@ -18,7 +19,7 @@ from trainyard.contract.wire.access import (
 )
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1/webhooks", tags=["access"])
+router = APIRouter(prefix="/v1/webhooks", tags=["access"], route_class=JsonRoute)
 
 WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$")]
 

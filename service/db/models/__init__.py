@@ -5,6 +5,7 @@ from service.db.models.base import Base
 from service.db.models.cluster import Cluster, Lease, StartEstimate
 from service.db.models.jobs import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel, Sweep
 from service.db.models.metrics import DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
+from service.db.models.secrets import Secret
 from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
 from service.db.models.webhooks import Delivery, Webhook
 
@@ -31,6 +32,7 @@ __all__ = [
     "LogStream",
     "MetricKey",
     "Point",
+    "Secret",
     "StartEstimate",
     "Sweep",
     "Token",

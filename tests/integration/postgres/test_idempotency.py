@@ -1,7 +1,6 @@
 """One idempotency key sent to two services at once: one job."""
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -14,14 +13,9 @@ import pytest
 from tests.conftest import empty
 from tests.support.wait import wait_until
 from tests.support.world import SPEC
+from trainyard.demo import free_port
 
 AT_ONCE = 8
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _ready(url: str) -> bool:
@@ -37,7 +31,7 @@ def pair(migrated_postgres: str, tmp_path: Path) -> Iterator[tuple[str, str, str
     processes, urls = [], []
     try:
         for name in ("one", "two"):
-            port = _free_port()
+            port = free_port()
             environment = os.environ | {
                 "TRAINYARD_DATABASE_URL": migrated_postgres,
                 "TRAINYARD_STATE_DIR": str(tmp_path / name),

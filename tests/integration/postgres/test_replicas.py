@@ -1,7 +1,6 @@
 """A replica of the API beside the service that reconciles: one token, and what it is told is acted on at once."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from tests.conftest import empty
 from tests.support.postgres import PostgresServer
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
+from trainyard.demo import free_port
 
 Start = Callable[..., str]
 
@@ -30,9 +30,7 @@ def start(migrated_postgres: str, tmp_path: Path) -> Iterator[Start]:
     token.chmod(0o600)
 
     def begin(name: str, **settings: str) -> str:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         given = {
             "database_url": migrated_postgres,
             "state_dir": str(tmp_path / name),

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +24,7 @@ from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
+from trainyard.demo import free_port
 
 T = TypeVar("T")
 Answer = tuple[int, dict[str, Any]]
@@ -33,12 +34,6 @@ Environ = dict[str, str] | None
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], T | Literal[False] | None], what: str, seconds: float = 60) -> T:
@@ -64,6 +59,7 @@ class FakeService:
         self.logs: dict[tuple[str, str], bytearray] = {}
         self.heartbeats: list[dict[str, Any]] = []
         self.refuse_claim = False
+        self.secrets: dict[str, str] = {}
         self.stop: str | None = None
         self.profile: dict[str, Any] | None = None
         self.lose_answers = 0
@@ -120,7 +116,7 @@ class FakeService:
     def _claim(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         if self.refuse_claim:
             return 409, {"error": {"code": "claimed"}}
-        return 200, {"execution": int(attempt.removeprefix("a")) * 10 - 9}
+        return 200, {"execution": int(attempt.removeprefix("a")) * 10 - 9, "secrets": self.secrets}
 
     def _heartbeat(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         self.heartbeats.append(json.loads(body))

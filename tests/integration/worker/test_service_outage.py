@@ -8,11 +8,11 @@ from tests.integration.worker.harness import (
     Run,
     all_spooled_points,
     finish_of,
-    free_port,
     launch,
     wait_for,
 )
 from trainyard.contract.wire.spool import parse_spool, read_acknowledged
+from trainyard.demo import free_port
 
 SINGLE = {"gpus": 1, "strategy": "single", "checkpoint.every_steps": 10}
 

@@ -18,15 +18,15 @@ class TestLoadYaml:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
-            ("a: [1", "not valid YAML: line 1, column 6: expected ',' or ']', but got '<stream end>'"),
-            ("a: b: c", "not valid YAML: line 1, column 5: mapping values are not allowed here"),
+            ("a: [1", "not valid YAML: line 2, column 1: did not find expected ',' or ']'"),
+            ("a: b: c", "not valid YAML: line 1, column 5: mapping values are not allowed in this context"),
             ("a: &x 1\nb: *x", "not valid YAML: line 1, column 4: anchors and aliases are not allowed"),
             ("a: *x", "not valid YAML: line 1, column 4: anchors and aliases are not allowed"),
             ("<<: *x", "not valid YAML: line 1, column 5: anchors and aliases are not allowed"),
-            ("a: 1\nb: 2\na: 3", "not valid YAML: line 3, column 1: the key 'a' stands twice"),
-            ("o: {lr: 1, lr: 2}", "not valid YAML: line 1, column 12: the key 'lr' stands twice"),
+            ("a: 1\nb: 2\na: 3", "not valid YAML: line 3, column 1: duplicate key 'a'"),
+            ("o: {lr: 1, lr: 2}", "not valid YAML: line 1, column 12: duplicate key 'lr'"),
             ("[" * 40 + "]" * 40, "not valid YAML: line 1, column 33: nested deeper than 32"),
-            ("a: \x00", "not valid YAML: unacceptable character #x0000: special characters are not allowed"),
+            ("a: \x00", "not valid YAML: unacceptable character #x0000: control characters are not allowed"),
         ],
     )
     def test_syntax_error_has_its_position(self, text, expected):

@@ -136,3 +136,33 @@ def test_webhooks_from_the_command_line(service, run):
         "jobs": "all",
     }
     assert "whk_01kdvdna00az9cxjnszk8v8abh" in run("webhooks", "list").stdout
+
+
+SECRET = {"name": "HF_TOKEN", "created_at": TIME, "updated_at": TIME}
+
+
+def test_secret_value_is_read_from_stdin_and_never_printed(service, run):
+    service.on("PUT", "/v1/secrets/HF_TOKEN", SECRET)
+    result = run("secrets", "set", "HF_TOKEN", input="hush-hush\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "stored secret HF_TOKEN\n")
+    assert json.loads(service.requests[-1].content) == {"value": "hush-hush"}
+    assert run("secrets", "set", "HF_TOKEN", "hush-hush", input="x").exit_code == 2
+
+
+def test_secret_value_is_prompted_for_without_echo(service, run, monkeypatch):
+    service.on("PUT", "/v1/secrets/HF_TOKEN", SECRET)
+    monkeypatch.setattr("trainyard.cli.secrets.getpass", lambda prompt: "typed")
+    monkeypatch.setattr("trainyard.cli.secrets._is_interactive", lambda: True)
+    assert run("secrets", "set", "HF_TOKEN").exit_code == 0
+    assert json.loads(service.requests[-1].content) == {"value": "typed"}
+
+
+def test_empty_secret_is_rejected(service, run):
+    assert run("secrets", "set", "HF_TOKEN", input="\n").exit_code == 2
+    assert service.requests == []
+
+
+def test_secrets_are_listed_and_deleted(service, run):
+    service.on("GET", "/v1/secrets", page(SECRET)).on("DELETE", "/v1/secrets/HF_TOKEN", httpx.Response(204))
+    assert "HF_TOKEN" in run("secrets", "list").stdout
+    assert run("secrets", "delete", "HF_TOKEN").stdout == "secret HF_TOKEN: deleted\n"

@@ -1,4 +1,4 @@
-"""Calls about API tokens, the audit log and webhooks."""
+"""Calls about API tokens, secrets, the audit log and webhooks."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -8,12 +8,24 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from trainyard.client._async.transport import AsyncTransport
-from trainyard.client.request import JSON, Request, as_list, format_time, model, nothing, paged, segment, without_none
+from trainyard.client.request import (
+    JSON,
+    Request,
+    as_list,
+    format_time,
+    model,
+    nothing,
+    paged,
+    segment,
+    unpaged,
+    without_none,
+)
 from trainyard.contract.wire.access import (
     AuditResource,
     DeliveryResource,
     NewTokenResource,
     NewWebhookResource,
+    SecretResource,
     TokenResource,
     WebhookResource,
 )
@@ -28,6 +40,10 @@ def _create(path: str, kind: type[M], **body: Any) -> Request[M]:
 
 def _webhook_path(webhook_id: str) -> str:
     return f"/v1/webhooks/{segment(webhook_id, 'webhook')}"
+
+
+def _secret_path(name: str) -> str:
+    return f"/v1/secrets/{segment(name, 'secret')}"
 
 
 class AsyncAccessCalls(AsyncTransport):
@@ -51,6 +67,19 @@ class AsyncAccessCalls(AsyncTransport):
     async def revoke_token(self, token_id: str) -> None:
         """Revoke a token; the next request with it is rejected. Administrators only."""
         await self._send(Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", nothing))
+
+    async def set_secret(self, name: str, value: str) -> SecretResource:
+        """Store a secret of yours. `environment.secrets` of a spec names those that the ranks get."""
+        path, content = _secret_path(name), json.dumps({"value": value}).encode()
+        return await self._send(Request("PUT", path, model(SecretResource), headers=JSON, content=content))
+
+    async def secrets(self) -> list[SecretResource]:
+        """Return your secrets by name, without their values."""
+        return await self._list(unpaged("/v1/secrets", SecretResource))
+
+    async def delete_secret(self, name: str) -> None:
+        """Delete a secret of yours."""
+        await self._send(Request("DELETE", _secret_path(name), nothing))
 
     def audit(self, *, limit: int | None = None, **filters: str | datetime | None) -> AsyncIterator[AuditResource]:
         """Iterate over the audit log, newest first.

@@ -1,5 +1,5 @@
 # Generated from _async/access.py by tests/support/generate_sync_client.py; do not edit.
-"""Calls about API tokens, the audit log and webhooks."""
+"""Calls about API tokens, secrets, the audit log and webhooks."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,12 +9,24 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from trainyard.client._sync.transport import Transport
-from trainyard.client.request import JSON, Request, as_list, format_time, model, nothing, paged, segment, without_none
+from trainyard.client.request import (
+    JSON,
+    Request,
+    as_list,
+    format_time,
+    model,
+    nothing,
+    paged,
+    segment,
+    unpaged,
+    without_none,
+)
 from trainyard.contract.wire.access import (
     AuditResource,
     DeliveryResource,
     NewTokenResource,
     NewWebhookResource,
+    SecretResource,
     TokenResource,
     WebhookResource,
 )
@@ -29,6 +41,10 @@ def _create(path: str, kind: type[M], **body: Any) -> Request[M]:
 
 def _webhook_path(webhook_id: str) -> str:
     return f"/v1/webhooks/{segment(webhook_id, 'webhook')}"
+
+
+def _secret_path(name: str) -> str:
+    return f"/v1/secrets/{segment(name, 'secret')}"
 
 
 class AccessCalls(Transport):
@@ -52,6 +68,19 @@ class AccessCalls(Transport):
     def revoke_token(self, token_id: str) -> None:
         """Revoke a token; the next request with it is rejected. Administrators only."""
         self._send(Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", nothing))
+
+    def set_secret(self, name: str, value: str) -> SecretResource:
+        """Store a secret of yours. `environment.secrets` of a spec names those that the ranks get."""
+        path, content = _secret_path(name), json.dumps({"value": value}).encode()
+        return self._send(Request("PUT", path, model(SecretResource), headers=JSON, content=content))
+
+    def secrets(self) -> list[SecretResource]:
+        """Return your secrets by name, without their values."""
+        return self._list(unpaged("/v1/secrets", SecretResource))
+
+    def delete_secret(self, name: str) -> None:
+        """Delete a secret of yours."""
+        self._send(Request("DELETE", _secret_path(name), nothing))
 
     def audit(self, *, limit: int | None = None, **filters: str | datetime | None) -> Iterator[AuditResource]:
         """Iterate over the audit log, newest first.

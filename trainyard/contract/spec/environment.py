@@ -1,6 +1,10 @@
-"""Environment variables of a job: the one that identifies its attempt, and those that a spec may not set."""
+"""Environment variables of a job: the one that identifies its attempt, and those that a spec may set.
 
-from collections.abc import Mapping, Sequence
+A spec's variables and secrets are set in the ranks alone. Pure functions.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from trainyard.contract.problems import Problem
@@ -9,31 +13,91 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 ATTEMPT_VARIABLE = "TRAINYARD_ATTEMPT"
 """Set in every process of an attempt, to the attempt's random id; no other process has this value."""
 
+VARIABLES, SECRETS = "environment.variables", "environment.secrets"
+
 _RESERVED: Mapping[str, Sequence[str]] = {
     "reserved for the service": ("TRAINYARD_*", "PATH", "HOME", "USER", "LOGNAME", "VIRTUAL_ENV"),
     "reserved for the scheduler": ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "SUBMITIT_*", "*_VISIBLE_DEVICES"),
     "set by torchrun for each rank": (
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_*", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
     ),
     "changes which code runs": (
         *("LD_*", "DYLD_*", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPLATLIBDIR"),
         *("PYTHONEXECUTABLE", "PYTHONINSPECT", "PYTHONBREAKPOINT", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS"),
     ),
 }
-"""Variables that a spec may not set, by the reason."""
+"""Variables that no spec may set, by the reason."""
+
+_HARMLESS_NAMES = """
+    BLIS_NUM_THREADS GOMP_CPU_AFFINITY KMP_AFFINITY KMP_BLOCKTIME MKL_DYNAMIC MKL_NUM_THREADS NUMEXPR_MAX_THREADS
+    NUMEXPR_NUM_THREADS OMP_DYNAMIC OMP_NUM_THREADS OMP_PLACES OMP_PROC_BIND OMP_SCHEDULE OMP_STACKSIZE OMP_WAIT_POLICY
+    OPENBLAS_NUM_THREADS RAYON_NUM_THREADS TOKENIZERS_PARALLELISM
+    HF_DATASETS_OFFLINE HF_HUB_OFFLINE TRANSFORMERS_OFFLINE TRANSFORMERS_VERBOSITY
+    CUBLAS_WORKSPACE_CONFIG CUDA_CACHE_DISABLE CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING
+    CUDA_MODULE_LOADING NVIDIA_TF32_OVERRIDE
+    PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_CPP_LOG_LEVEL TORCH_DISTRIBUTED_DEBUG TORCH_NCCL_ASYNC_ERROR_HANDLING
+    TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_CUDA_EVENT_CACHE TORCH_NCCL_DESYNC_DEBUG
+    TORCH_NCCL_ENABLE_MONITORING TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_HIGH_PRIORITY
+    TORCH_SHOW_CPP_STACKTRACES
+    GLOO_SOCKET_IFNAME
+    NCCL_ALGO NCCL_BUFFSIZE NCCL_CHECK_POINTERS NCCL_CROSS_NIC NCCL_CUMEM_ENABLE NCCL_DEBUG NCCL_DEBUG_SUBSYS
+    NCCL_DMABUF_ENABLE NCCL_IB_ADAPTIVE_ROUTING NCCL_IB_DISABLE NCCL_IB_GID_INDEX NCCL_IB_HCA
+    NCCL_IB_PCI_RELAXED_ORDERING NCCL_IB_QPS_PER_CONNECTION NCCL_IB_RETRY_CNT NCCL_IB_SL NCCL_IB_SPLIT_DATA_ON_QPS
+    NCCL_IB_TC NCCL_IB_TIMEOUT NCCL_IGNORE_CPU_AFFINITY NCCL_LAUNCH_MODE NCCL_MAX_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS
+    NCCL_MIN_NCHANNELS NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ NCCL_NSOCKS_PERTHREAD NCCL_NTHREADS NCCL_NVLS_ENABLE
+    NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_P2P_NET_CHUNKSIZE NCCL_PROTO NCCL_PXN_DISABLE NCCL_SHM_DISABLE
+    NCCL_SOCKET_FAMILY NCCL_SOCKET_IFNAME NCCL_SOCKET_NTHREADS
+"""
+HARMLESS_VARIABLES = (*_HARMLESS_NAMES.split(), "APP_*")
+"""Variables that every user may set: numbers, switches and names of devices, and names of the user's own. None is read
+as a path, a library, a module or a command; TORCH_LOGS, for example, imports a module."""
+
+_SECRET_NAME = re.compile(r"[A-Z0-9_]+_(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|ACCESS_KEY_ID)")
+"""Names of secrets that every user may set, because programs read them as values only."""
 
 
 def forbidden_variables(spec: TrainingSpec) -> list[Problem]:
-    """A problem for each variable of the spec that could affect more than the program that reads it."""
+    """Return a problem for each variable and secret of the spec that no spec may set."""
     return [
-        Problem(param=f"environment.variables.{name}", message=f"{reason}; a spec may not set this variable")
-        for name in spec.environment.variables
-        for reason, patterns in _RESERVED.items()
-        if matches_any(name, patterns)
+        Problem(param=f"{field}.{name}", message=f"{reason}; a spec may not set this variable")
+        for field, name in _names(spec)
+        if (reason := reserved_reason(name))
     ]
 
 
+def reserved_reason(name: str) -> str | None:
+    """Return why no spec may set a variable of this name; None if one may."""
+    return next((reason for reason, patterns in _RESERVED.items() if matches_any(name, patterns)), None)
+
+
+def restricted_variables(spec: TrainingSpec, allowed: Collection[str] = ()) -> list[str]:
+    """Return the fields of the variables and secrets that may make a program load code: they require the code role.
+
+    Args:
+        allowed: Further harmless names, and prefixes such as `WANDB_*`, which the administrator permits.
+    """
+    harmless = (*HARMLESS_VARIABLES, *allowed)
+    return [
+        f"{field}.{name}"
+        for field, name in _names(spec)
+        if not matches_any(name, harmless) and not (field == SECRETS and _SECRET_NAME.fullmatch(name))
+    ]
+
+
+def rank_variables(spec: TrainingSpec, secrets: Mapping[str, str]) -> dict[str, str]:
+    """Return what the ranks get in addition to the environment of the launcher: variables, and secrets by name."""
+    given = {**spec.environment.variables, **{name: secrets[name] for name in spec.environment.secrets}}
+    return {name: value for name, value in given.items() if reserved_reason(name) is None}
+
+
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
-    """Whether the name matches a shell-style pattern, case-sensitively."""
+    """Return whether the name matches a shell-style pattern, case-sensitively."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _names(spec: TrainingSpec) -> list[tuple[str, str]]:
+    """Return the field and the name of each variable and secret."""
+    environment = spec.environment
+    return [*((VARIABLES, name) for name in environment.variables), *((SECRETS, name) for name in environment.secrets)]

@@ -1,11 +1,13 @@
 """The sections of a training spec: model, data, optimizer, and the policies around them."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from trainyard.contract.base import (
+    CONTROL_FREE_PATTERN,
+    MAX_SPEC_SECRETS,
     ConstraintName,
     Float,
     Fraction,
@@ -16,8 +18,8 @@ from trainyard.contract.base import (
     SchedulerName,
     ShortText,
     Strict,
+    VariableName,
 )
-from trainyard.contract.validation_messages import VARIABLE_PATTERN
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -204,12 +206,20 @@ class Ddp(Strict):
     """Synchronize batch normalization over all ranks; GPUs only."""
 
 
+MAX_PATTERNS = 64
+"""Patterns in `lora.targets` or `trainable`; each is compared with every layer of the model."""
+
+NamePattern = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CONTROL_FREE_PATTERN)]
+"""A name of layers or parameters, or a glob pattern of names."""
+
+
 def _targets_tag(value: Any) -> str:
     return "auto" if value == "auto" else "names"
 
 
 Targets = Annotated[
-    Annotated[Literal["auto"], Tag("auto")] | Annotated[tuple[ShortText, ...], Field(min_length=1), Tag("names")],
+    Annotated[Literal["auto"], Tag("auto")]
+    | Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=MAX_PATTERNS), Tag("names")],
     Discriminator(_targets_tag),
 ]
 
@@ -292,14 +302,20 @@ class Resources(Strict):
     """Nodes to exclude, as a Slurm node list."""
 
 
-EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=VARIABLE_PATTERN)]
-
-
 class Environment(Strict):
     """The environment of the ranks."""
 
-    variables: dict[EnvironmentName, ShortText] = Field(default_factory=dict, max_length=64)
-    """Environment variables to set."""
+    variables: dict[VariableName, ShortText] = Field(default_factory=dict, max_length=64)
+    """Environment variables to set. Names other than `APP_*` and those in `docs/security.md` require the code role."""
+    secrets: Annotated[tuple[VariableName, ...], Field(max_length=MAX_SPEC_SECRETS)] = ()
+    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables."""
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        for name in self.secrets:
+            if name in self.variables or self.secrets.count(name) > 1:
+                raise ValueError(f"`{name}` is given twice; list it once, in `variables` or in `secrets`")
+        return self
 
 
 class Restart(Strict):
@@ -329,7 +345,7 @@ class Profile(Strict):
     """First step to trace, counted from 1."""
     steps: PositiveInt = 3
     """Number of steps to trace."""
-    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
     """Ranks to trace."""
     nsys: bool = False
     """Record with NVIDIA's `nsys` instead, which must be installed on the nodes."""

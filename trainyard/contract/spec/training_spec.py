@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.sections import (
+    MAX_PATTERNS,
     Amp,
     Batch,
     Checkpoint,
@@ -20,6 +21,7 @@ from trainyard.contract.spec.sections import (
     Log,
     Lora,
     Model,
+    NamePattern,
     Optimizer,
     Profile,
     Resources,
@@ -32,6 +34,9 @@ Task = Literal["causal_lm", "image_classification", "regression", "custom", "scr
 Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
+
+MAX_LABELS = 16
+"""Labels in `metadata`."""
 
 LOOP_TASKS = frozenset({"causal_lm", "image_classification", "regression", "custom"})
 """Tasks that Trainyard's training loop runs: they have a model, data and a number of steps."""
@@ -77,7 +82,7 @@ class TrainingSpec(Strict):
     fsdp: Fsdp = Fsdp()
     ddp: Ddp = Ddp()
     lora: Lora = Lora()
-    trainable: Annotated[tuple[ShortText, ...], Field(min_length=1)] | None = None
+    trainable: Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=MAX_PATTERNS)] | None = None
     """Glob patterns of the names of the parameters to train. Absent: all."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Recompute activations in the backward pass to save memory. The results are bitwise identical."""
@@ -102,7 +107,7 @@ class TrainingSpec(Strict):
     log: Log = Log()
     seed: NonNegativeInt = 0
     """Seed of initial weights, shuffling and dropout."""
-    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=16)] = Field(default_factory=dict)
+    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=MAX_LABELS)] = Field(default_factory=dict)
     """Labels to filter jobs by: `GET /v1/jobs?metadata[team]=nlp`."""
 
     @model_validator(mode="after")

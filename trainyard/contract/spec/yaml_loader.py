@@ -1,71 +1,60 @@
-"""YAML as data only: no tags, no anchors, bounded depth. What is refused says where it stands."""
+"""YAML as data only: no tags, no anchors, bounded depth and size. An error gives its position."""
 
 from collections.abc import Callable
 from typing import Any
 
 import yaml
 
+from trainyard.contract.bounds import MAX_DEPTH, MAX_SPEC_BYTES, MAX_TEXT, MAX_VALUES
 from trainyard.contract.problems import Problem, SpecError
-
-MAX_DEPTH = 32
 
 _NULL, _DATE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:timestamp"
 
+# libyaml is 10 times as fast; only a PyYAML that was compiled without it lacks this loader.
+_SafeLoader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-def _reading(accepts: Callable[[str], bool]) -> dict[str, list[Any]]:
-    """Which unquoted words a loader takes for something other than text: those with a tag that is wanted."""
+
+def _resolvers(accepts: Callable[[str], bool]) -> dict[str, list[Any]]:
+    """Return the rules that give unquoted text another type, for the tags that are accepted."""
     known = yaml.SafeLoader.yaml_implicit_resolvers
-    return {first: [one for one in kinds if accepts(one[0])] for first, kinds in known.items()}
+    return {first: [rule for rule in rules if accepts(rule[0])] for first, rules in known.items()}
 
 
-class _DataLoader(yaml.SafeLoader):
-    """SafeLoader less aliases (a few lines can expand to gigabytes), duplicate keys, deep nesting and dates, which
-    are text in JSON."""
+class _DataLoader(_SafeLoader):  # type: ignore[valid-type, misc]
+    """The safe loader, without dates, which are text in JSON, and without duplicate keys."""
 
-    yaml_implicit_resolvers = _reading(lambda tag: tag != _DATE)
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=event.start_mark)
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self._depth -= 1
+    yaml_implicit_resolvers = _resolvers(lambda tag: tag != _DATE)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[Any] = set()
         for key_node, _ in node.value:
             if isinstance(key_node, yaml.ScalarNode) and key_node.value in keys:
-                problem = f"the key {key_node.value!r} stands twice"
+                problem = f"duplicate key {key_node.value!r}"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
             keys.add(key_node.value if isinstance(key_node, yaml.ScalarNode) else id(key_node))
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 class _TextLoader(_DataLoader):
-    """Takes every word for text as it stands, but for `null`."""
+    """Loads every scalar as text, except `null`."""
 
-    yaml_implicit_resolvers = _reading(lambda tag: tag == _NULL)
+    yaml_implicit_resolvers = _resolvers(lambda tag: tag == _NULL)
 
 
-def load_yaml(text: str, *, all_text: bool = False) -> Any:
+def load_yaml(text: str, *, all_text: bool = False, max_values: int = MAX_VALUES) -> Any:
     """Parse one YAML document.
 
     Args:
-        all_text: numbers and `true` are text too, as if they stood in quotes.
+        all_text: Numbers and `true` are text too, as if they were quoted.
+        max_values: Maximum number of values, keys included.
 
     Raises:
-        SpecError: when it does not parse, or uses what only programs need (tags, anchors).
+        SpecError: The text is not YAML, uses tags or anchors, or exceeds a bound.
     """
     try:
+        # libyaml builds nodes recursively in C and calls no code of ours, so the events are checked before that.
+        _check_events(text, max_values)
         return yaml.load(text, Loader=_TextLoader if all_text else _DataLoader)  # noqa: S506 (SafeLoaders)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -73,3 +62,28 @@ def load_yaml(text: str, *, all_text: bool = False) -> Any:
         raise SpecError([Problem(param="", message=f"not valid YAML: {where}{error.problem}")]) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError([Problem(param="", message=f"not valid YAML: {error}")]) from None
+
+
+def _check_events(text: str, max_values: int) -> None:
+    if len(text) > MAX_SPEC_BYTES:
+        raise ValueError(f"longer than {MAX_SPEC_BYTES} characters")
+    depth = values = 0
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        problem = None
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.NodeEvent):
+            values += 1
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            if isinstance(event, yaml.AliasEvent) or event.anchor:
+                problem = "anchors and aliases are not allowed"
+            elif getattr(event, "tag", None) not in (None, "!"):
+                problem = "tags are not allowed"
+            elif depth > MAX_DEPTH:
+                problem = f"nested deeper than {MAX_DEPTH}"
+            elif values > max_values:
+                problem = f"more than {max_values} values"
+            elif isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_TEXT:
+                problem = f"a value has more than {MAX_TEXT} characters"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)  # type: ignore[arg-type]  # a libyaml mark is the same

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from trainyard.contract.base import Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.base import Resource, SecretValue, Strict, Timestamp, reject_bool
 from trainyard.contract.validation_messages import USER_NAME_PATTERN
 from trainyard.contract.wire.jobs import JobStatus
 
@@ -55,6 +55,23 @@ class NewTokenResource(TokenResource):
 
     token: str
     """The secret; only its hash is stored."""
+
+
+class SecretRequest(Strict):
+    """The body of `PUT /v1/secrets/{secret_name}`."""
+
+    value: Annotated[SecretValue, Field(repr=False)]
+    """The value of the environment variable."""
+
+
+class SecretResource(Resource):
+    """A secret without its value, which no route returns."""
+
+    object: Literal["secret"] = "secret"
+    name: str
+    """Name of the secret, and of the environment variable that has its value."""
+    created_at: Timestamp
+    updated_at: Timestamp
 
 
 class AuditResource(Resource):

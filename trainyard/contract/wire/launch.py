@@ -1,33 +1,37 @@
 """The launch document, `launch.json`: all that a worker needs about its attempt, except its token."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
 
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
 from trainyard.contract.spec.training_spec import TrainingSpec
+
+Identifier = Annotated[str, StringConstraints(max_length=256)]
 
 
 class Origin(Strict):
     """The checkpoint of another job from which a run starts; its files are linked into the run's `origin`."""
 
-    job_id: str
+    job_id: Identifier
     step: NonNegativeInt
     continues: bool
     """Whether the run continues exactly after that step, with optimizer, schedule and data, because both specs make the
     same updates. Else it loads only the weights and starts at its first step."""
-    differs: tuple[str, ...] = ()
+    differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
     """The fields that differ, if it does not continue."""
 
 
 class LaunchDocument(Strict):
     """Written by the service to the attempt's folder before submission; read by every launcher and rank."""
 
-    job_id: str
-    attempt_id: str
+    job_id: Identifier
+    attempt_id: Identifier
     attempt: PositiveInt
     """Number of the attempt within the job."""
-    tag: str
+    tag: Identifier
     """The name of the attempt in the scheduler."""
-    service_url: str
+    service_url: Annotated[str, StringConstraints(max_length=2000)]
     execution: PositiveInt
     """The first execution of this attempt. torchrun's n-th in-place restart is `execution + n`; the service leaves
     `max_restarts` numbers free before the next attempt's."""
@@ -39,9 +43,9 @@ class LaunchDocument(Strict):
     ranks_per_node: PositiveInt
     accelerator: Literal["cpu", "cuda"] = "cpu"
     """`cuda`: each rank has a GPU."""
-    host_suffix: str = ""
+    host_suffix: Identifier = ""
     """With several nodes: suffix of a node's name under which the other nodes reach it."""
-    network_interface: str = ""
+    network_interface: Identifier = ""
     """With several nodes: the interface for gloo and nccl. Empty: they choose it."""
     heartbeat_seconds: PositiveInt = 10
     log_bytes: PositiveInt = 1024**3
@@ -52,7 +56,7 @@ class LaunchDocument(Strict):
     """The partition's default time limit, if known."""
     lead_seconds: PositiveInt = 180
     """Seconds before the time limit at which the ranks are requested to save, if the limit is long enough."""
-    excluded_nodes: tuple[str, ...] = ()
+    excluded_nodes: Annotated[tuple[Identifier, ...], Field(max_length=1000)] = ()
     """Nodes on which earlier attempts failed; they are excluded from this attempt."""
     spec: TrainingSpec
     """The resolved spec."""

@@ -5,13 +5,16 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StringConstraints
 
 from trainyard.contract.base import (
+    MAX_SPEC_SECRETS,
     AnyFloat,
     NonNegativeInt,
     PositiveInt,
     SanitizedData,
     SanitizedText,
+    SecretValue,
     Strict,
     Timestamp,
+    VariableName,
 )
 from trainyard.contract.validation_messages import (
     DIGEST_PATTERN,
@@ -24,6 +27,12 @@ MAX_POINTS = 1000
 MAX_EVENTS = 100
 MAX_LOG_CHUNK = 256 * 1024
 """Bytes of one log append."""
+
+MAX_NAME = 1024
+"""Characters of a host, an error's type or its hint."""
+MAX_CHECKPOINT_METRICS = 1000
+
+ReportedName = Annotated[SanitizedText, StringConstraints(max_length=MAX_NAME)]
 
 MetricKey = Annotated[str, StringConstraints(min_length=1, max_length=250, pattern=r"^[A-Za-z0-9_.\-/ ]+$")]
 
@@ -49,7 +58,7 @@ class Claim(Strict):
 
     nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)]
     """Random value of the claimant, so that its repeated request is granted again and another's is rejected."""
-    host: SanitizedText
+    host: ReportedName
     pid: PositiveInt
     scheduler_id: Annotated[str, StringConstraints(pattern=SCHEDULER_ID_PATTERN)] | None = None
     """The scheduler's id of the job in which the claimant runs, if it has one."""
@@ -68,6 +77,8 @@ class ClaimGrant(Strict):
     """The claim is granted. A rejected claim is a 409."""
 
     execution: PositiveInt
+    secrets: dict[VariableName, SecretValue] = Field(default_factory=dict, max_length=MAX_SPEC_SECRETS, repr=False)
+    """The values of `environment.secrets`, without those that the user has deleted."""
 
 
 class Heartbeat(Strict):
@@ -83,7 +94,7 @@ class TraceRequest(Strict):
     request: PositiveInt
     """Number of the request within the job; it increases."""
     steps: PositiveInt
-    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)]
 
 
 class HeartbeatReply(Strict):
@@ -153,9 +164,11 @@ class CheckpointReport(Strict):
     digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
     """Digest of the manifest, which contains the digests of the files."""
     world_size: PositiveInt
-    metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, json_schema_extra={"additionalProperties": False})
+    metrics: dict[MetricKey, AnyFloat] = Field(
+        default_factory=dict, max_length=MAX_CHECKPOINT_METRICS, json_schema_extra={"additionalProperties": False}
+    )
     time: Timestamp
-    removed_steps: tuple[NonNegativeInt, ...] = ()
+    removed_steps: Annotated[tuple[NonNegativeInt, ...], Field(max_length=10_000)] = ()
     """Steps of the checkpoints that retention has deleted."""
 
 
@@ -163,15 +176,15 @@ class Failure(Strict):
     """The first error of an execution."""
 
     rank: NonNegativeInt | None = None
-    host: SanitizedText | None = None
-    type: SanitizedText
+    host: ReportedName | None = None
+    type: ReportedName
     message: Annotated[SanitizedText, StringConstraints(max_length=8192)]
     traceback: Annotated[SanitizedText, StringConstraints(max_length=65536)] = ""
-    hint: SanitizedText | None = None
+    hint: ReportedName | None = None
     """A suggested fix."""
     final: StrictBool = False
     """Whether a retry would fail in the same way."""
-    node: SanitizedText | None = None
+    node: ReportedName | None = None
     """The node that caused the error, by its name in the scheduler; the next attempt excludes it."""
     consequence: StrictBool = False
     """Whether another rank, which left no error, caused this one."""

@@ -1,6 +1,5 @@
 """Sweeps: the request, the resources, and the specs of the members. Pure functions."""
 
-import copy
 import itertools
 import json
 from collections import Counter
@@ -11,11 +10,14 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringC
 from pydantic.config import JsonDict
 
 from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.bounds import PlainData, PlainMapping
 from trainyard.contract.spec.templates import set_path
 from trainyard.contract.validation_messages import FIELD_PATH_PATTERN
 from trainyard.contract.wire.jobs import JobProgress, JobStatus
 
 MAX_AXES = 10
+MAX_CHANGES = 64
+"""Changed fields of one member."""
 
 FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH_PATTERN)]
 """The path of a field of a spec, such as `optimizer.lr`."""
@@ -28,7 +30,7 @@ _CLOSED: JsonDict = {"additionalProperties": False}
 def _reject_duplicate_values(values: list[Any]) -> list[Any]:
     counts = Counter(json.dumps(value, sort_keys=True, default=str) for value in values)
     if duplicate := next((value for value, count in counts.items() if count > 1), None):
-        raise ValueError(f"contains {duplicate} twice, which would create the same job twice")
+        raise ValueError(f"contains {duplicate!s:.80} twice, which would create the same job twice")
     return values
 
 
@@ -39,9 +41,11 @@ def _reject_nested_paths(changed: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-Axis = Annotated[list[Any], Field(min_length=1, max_length=1000), AfterValidator(_reject_duplicate_values)]
+Axis = Annotated[list[PlainData], Field(min_length=1, max_length=1000), AfterValidator(_reject_duplicate_values)]
 Member = Annotated[
-    dict[FieldPath, Any], Field(min_length=1, json_schema_extra=_CLOSED), AfterValidator(_reject_nested_paths)
+    dict[FieldPath, PlainData],
+    Field(min_length=1, max_length=MAX_CHANGES, json_schema_extra=_CLOSED),
+    AfterValidator(_reject_nested_paths),
 ]
 
 
@@ -66,7 +70,7 @@ class SweepRequest(Strict):
 
     name: DisplayName | None = None
     """Display name. Absent: the name of the spec."""
-    spec: dict[str, Any]
+    spec: PlainMapping
     """The spec, as for `POST /v1/jobs`."""
     grid: Annotated[dict[FieldPath, Axis], AfterValidator(_reject_nested_paths)] = Field(
         default_factory=dict, max_length=MAX_AXES, json_schema_extra=_CLOSED
@@ -154,13 +158,13 @@ def variants(request: SweepRequest) -> list[dict[str, Any]]:
 
 
 def member_spec(spec: Values, values: Values) -> dict[str, Any]:
-    """Return the spec of a member."""
-    document: dict[str, Any] = copy.deepcopy(dict(spec))
+    """Return the spec of a member. Sections without a change are shared with the given spec, not copied."""
+    document = dict(spec)
     for path, value in values.items():
-        set_path(document, path, copy.deepcopy(value))
+        set_path(document, path, value)
     return document
 
 
 def format_values(values: Values) -> str:
-    """Return changes as text: `optimizer.lr=0.001 seed=1`."""
-    return " ".join(f"{path}={value}" for path, value in values.items())
+    """Return changes as text, with long values cut off: `optimizer.lr=0.001 seed=1`."""
+    return " ".join(f"{path}={value!s:.80}" for path, value in values.items())

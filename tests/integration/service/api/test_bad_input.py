@@ -8,6 +8,7 @@ import pytest
 
 from service.core.settings import Settings
 from tests.support.world import SPEC, World
+from trainyard.contract.bounds import MAX_SPEC_BYTES
 
 pytestmark = pytest.mark.databases("sqlite")
 
@@ -128,11 +129,10 @@ def test_all_spec_problems_are_reported_at_once(world: World) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [", "not valid YAML: line 1, column 5: expected the node content, but found '<stream end>'"),
+        ("a: [", "not valid YAML: line 2, column 1: did not find expected node content"),
         (
             "!!python/object/apply:os.system [x]",
-            "not valid YAML: line 1, column 1: could not determine a constructor for the tag "
-            "'tag:yaml.org,2002:python/object/apply:os.system'",
+            "not valid YAML: line 1, column 1: tags are not allowed",
         ),
         ("a: &a [1,1]\nb: [*a,*a]", "not valid YAML: line 1, column 4: anchors and aliases are not allowed"),
     ],
@@ -160,10 +160,10 @@ def test_malformed_spec_bodies_are_rejected(world: World, body: bytes, status: i
 
 
 def test_oversized_body_is_rejected_before_parsing(world: World) -> None:
-    answer = world.client.post("/v1/jobs", content=b" " * (world.settings.body_limit + 1))
+    answer = world.client.post("/v1/jobs", content=b" " * (MAX_SPEC_BYTES + 1))
     assert answer.status_code == 413
     assert answer.json()["error"] == {
-        "message": "the body is larger than 1048576 bytes",
+        "message": "the body is larger than 262144 bytes",
         "type": "invalid_request_error",
         "param": None,
         "code": "body_too_large",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.world import World
+from tests.support.world import SPEC, World
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -84,6 +84,35 @@ def test_running_uploaded_code_requires_a_granted_role(world: World, spec: dict[
     world.services.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
     assert user.post("/v1/jobs", json=spec).status_code == 201
     assert world.new_user("viewer", "eve").post("/v1/jobs", json=spec).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"variables": {"PYTHONWARNINGS": "all:0:antigravity.x:0:0", "BROWSER": "/bin/sh -c id"}},
+        {"variables": {"TORCH_LOGS": "+antigravity.x"}},
+        {"variables": {"APP_MODE": "x", "NCCL_NET_PLUGIN": "/tmp/x.so"}},
+        {"secrets": ["PYTHONWARNINGS"]},
+    ],
+)
+def test_code_loading_variable_requires_a_granted_role(world: World, environment: dict[str, object]) -> None:
+    spec, user = {**SPEC, "environment": environment}, world.new_user("user", "ada")
+    for route, body in (("jobs", spec), ("sweeps", {"spec": spec, "grid": {"seed": [1, 2]}})):
+        answer = user.post(f"/v1/{route}", json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (403, "code_role_required"), answer.text
+        assert error["param"].startswith("environment.")
+        assert error["param"] in error["message"]
+    world.services.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
+    if "variables" in environment:
+        assert user.post("/v1/jobs", json=spec).status_code == 201
+
+
+def test_administrator_permits_further_variables(world: World) -> None:
+    spec, user = {**SPEC, "environment": {"variables": {"WANDB_MODE": "offline"}}}, world.new_user("user", "ada")
+    assert user.post("/v1/jobs", json=spec).status_code == 403
+    world.services.settings = world.settings.model_copy(update={"allowed_variables": ("WANDB_*",)})
+    assert user.post("/v1/jobs", json=spec).status_code == 201
 
 
 def test_only_a_script_with_progress_is_continued_forever(world: World) -> None:

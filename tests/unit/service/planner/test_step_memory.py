@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench._counted import Counted
+from bench._host_memory import LiveTensorBytes
 from service.planner import builtin_models
 from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_ops, head_of, saved
 from service.planner.block_model import MAX_ROW_TOKENS, tokens_per_example
@@ -91,7 +91,7 @@ def test_block_saves_the_counted_bytes(bf16):
     width, heads, examples, length = 64, 4, 3, 32
     block = Block(width, heads, 0.0)
     x = torch.randn(examples, length, width, requires_grad=True)
-    with Counted() as counted, torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+    with LiveTensorBytes() as counted, torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
         counted.add(x, *block.parameters())
         before = counted.live
         y = block(x)

@@ -9,26 +9,13 @@ from typing import Any
 import pytest
 
 from service.scheduler.launch_plan import inherited_environment, plan_launch
-from trainyard.contract.spec.environment import forbidden_variables
-from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from tests.unit.contract.test_environment import spec_with
 from trainyard.contract.wire.launch import LaunchDocument
 
 FOLDER = Path("/runs/job-1/attempts/1")
 
 
-def spec_with(variables: dict[str, str]) -> TrainingSpec:
-    return parse_spec(
-        {
-            "task": "regression",
-            "model": {"source": "builtin", "name": "mlp"},
-            "data": {"source": "builtin", "name": "parity"},
-            "steps": 1,
-            "environment": {"variables": variables},
-        }
-    )
-
-
-def document(variables: dict[str, str] | None = None, **changes: Any) -> LaunchDocument:
+def document(**changes: Any) -> LaunchDocument:
     fields: dict[str, Any] = {
         "job_id": "job-1",
         "attempt_id": "a1b2",
@@ -38,7 +25,7 @@ def document(variables: dict[str, str] | None = None, **changes: Any) -> LaunchD
         "execution": 1,
         "max_restarts": 2,
         "ranks_per_node": 2,
-        "spec": spec_with(variables or {}),
+        "spec": spec_with(),
     }
     return LaunchDocument(**(fields | changes))
 
@@ -60,45 +47,13 @@ class TestAllowed:
         assert inherited_environment({name: "x"}) == {}
 
 
-class TestForbiddenVariables:
-    def test_accepts_a_users_own_names(self) -> None:
-        assert (
-            forbidden_variables(spec_with({"OMP_NUM_THREADS": "1", "MY_FLAG": "a b $(c) `d`", "TOKENIZER": "x"})) == []
-        )
-
-    @pytest.mark.parametrize(
-        ("name", "reason"),
-        [
-            ("TRAINYARD_ATTEMPT", "reserved for the service"),
-            ("TRAINYARD_DATABASE_URL", "reserved for the service"),
-            ("PATH", "reserved for the service"),
-            ("SLURM_JOB_ID", "reserved for the scheduler"),
-            ("SBATCH_EXPORT", "reserved for the scheduler"),
-            ("SUBMITIT_EXECUTOR", "reserved for the scheduler"),
-            ("CUDA_VISIBLE_DEVICES", "reserved for the scheduler"),
-            ("RANK", "set by torchrun for each rank"),
-            ("MASTER_ADDR", "set by torchrun for each rank"),
-            ("TORCHELASTIC_RUN_ID", "set by torchrun for each rank"),
-            ("LD_PRELOAD", "changes which code runs"),
-            ("PYTHONPATH", "changes which code runs"),
-            ("PYTHONHOME", "changes which code runs"),
-            ("BASH_ENV", "changes which code runs"),
-        ],
-    )
-    def test_rejects_reserved_names(self, name: str, reason: str) -> None:
-        (problem,) = forbidden_variables(spec_with({name: "x", "FINE": "y"}))
-        assert str(problem) == f"environment.variables.{name}: {reason}; a spec may not set this variable"
-
-
 class TestPlanLaunch:
-    def test_environment_is_inherited_requested_and_tagged_variables_only(self) -> None:
-        plan = plan_launch(document({"MY_FLAG": "1"}), folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
-        assert plan.environment == {"PATH": "/bin", "MY_FLAG": "1", "TRAINYARD_ATTEMPT": "a1b2"}
+    def test_variables_and_secrets_of_the_spec_are_not_in_the_plan(self) -> None:
+        spec = spec_with({"MY_FLAG": "my value", "TZ": "Asia/Tokyo"}, ("HF_TOKEN",))
+        plan = plan_launch(document(spec=spec), folder=FOLDER, python="/py", inherited={"PATH": "/bin", "TZ": "UTC"})
+        assert plan.environment == {"PATH": "/bin", "TZ": "UTC", "TRAINYARD_ATTEMPT": "a1b2"}
         assert (plan.tag, plan.ranks, plan.python) == ("ty-main-a1b2", 2, "/py")
-
-    def test_the_spec_overrides_inherited_variables(self) -> None:
-        plan = plan_launch(document({"TZ": "Asia/Tokyo"}), folder=FOLDER, inherited={"TZ": "UTC"})
-        assert plan.environment["TZ"] == "Asia/Tokyo"
+        assert not any(text in plan.script for text in ("MY_FLAG", "my value", "HF_TOKEN"))
 
     def test_only_the_caller_sets_the_search_path(self) -> None:
         plan = plan_launch(document(), folder=FOLDER, inherited={}, search_path=[Path("/src"), Path("/more")])
@@ -108,10 +63,6 @@ class TestPlanLaunch:
         plan = plan_launch(document(nodes=3, time_limit_minutes=5), folder=FOLDER, inherited={})
         assert (plan.ranks, plan.time_limit_minutes) == (6, 5)
 
-    def test_reserved_variables_are_never_planned(self) -> None:
-        with pytest.raises(ValueError, match=r"environment\.variables\.LD_PRELOAD: changes which code runs"):
-            plan_launch(document({"LD_PRELOAD": "/x.so"}), folder=FOLDER, inherited={})
-
     def test_the_script_quotes_hostile_values(self, tmp_path: Path) -> None:
         hostile = "x'; touch pwned; echo \\'\" $(touch pwned) `touch pwned` #"
         packages = tmp_path / "it's src"
@@ -120,10 +71,10 @@ class TestPlanLaunch:
             "import os, sys\nprint(sys.argv[1], os.environ['MY_FLAG'], sep='|')\n"
         )
         plan = plan_launch(
-            document({"MY_FLAG": hostile}),
+            document(),
             folder=tmp_path,
             python=sys.executable,
-            inherited={"PATH": "/usr/bin:/bin"},
+            inherited={"PATH": "/usr/bin:/bin", "MY_FLAG": hostile},
             search_path=[packages],
         )
         done = subprocess.run(["sh"], input=plan.script, capture_output=True, text=True, check=True, timeout=30)

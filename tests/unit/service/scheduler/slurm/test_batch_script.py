@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from service.core.settings import Settings
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm.batch_script import batch_script, is_plain_path
-from tests.unit.service.scheduler.test_launch_plan import document, spec_with
+from tests.unit.contract.test_environment import spec_with
+from tests.unit.service.scheduler.test_launch_plan import document
 
 FOLDER = Path("/runs/job-1/attempts/1")
 

@@ -1,9 +1,9 @@
-"""Our engine as `bench.engine` runs it: as a job does, without checkpoints."""
+"""Trainyard's engine in `bench.engine`: as in a job, but without checkpoints."""
 
 import tempfile
 from pathlib import Path
 
-from bench._bench import Bench, Tick
+from bench._workload import StepCallback, Workload
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.core.distributed import Ranks
 from worker.core.stop_signal import StopSignal
@@ -14,37 +14,37 @@ from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 
 
-def trainyard(bench: Bench, tick: Tick) -> None:
-    """Spool on disk, sender thread, the ranks' agreement, metrics every ten steps."""
+def trainyard(workload: Workload, on_step: StepCallback) -> None:
+    """Train with the spool, its sender thread, synchronized stop requests and metrics every ten steps."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         attempt = RunLayout(Path(folder) / "job").attempt(1)
         attempt.root.mkdir(parents=True)
-        reporter = _reporter(bench, attempt)
+        reporter = _reporter(workload, attempt)
         Trainer(
-            bench.spec(),
-            bench.task,
-            bench.ranks,
+            workload.spec(),
+            workload.task,
+            workload.ranks,
             reporter=reporter,
-            step_sync=_Ticking(tick, bench.ranks, StopSignal(attempt.stop_request)),
+            step_sync=_TimedStepSync(on_step, workload.ranks, StopSignal(attempt.stop_request)),
             checkpoints=_NoCheckpoints(),  # type: ignore[arg-type]
         ).run()
         reporter.close(0.5)
 
 
-class _Ticking(StepSync):
-    """What the ranks agree on between steps, as in a real run, and the clock."""
+class _TimedStepSync(StepSync):
+    """Synchronizes the ranks between steps, as in a job, and reports each step to the clock."""
 
-    def __init__(self, tick: Tick, ranks: Ranks, stop: StopSignal) -> None:
+    def __init__(self, on_step: StepCallback, ranks: Ranks, stop: StopSignal) -> None:
         super().__init__(ranks, stop)
-        self._tick = tick
+        self._on_step = on_step
 
     def should_stop(self) -> bool:
-        self._tick()
+        self._on_step()
         return super().should_stop()
 
 
 class _NoCheckpoints:
-    """No contender writes any."""
+    """A checkpoint manager that writes nothing."""
 
     start_step = last_step = saved_ranks = 0
     weights_only = False
@@ -56,8 +56,8 @@ class _NoCheckpoints:
         return
 
 
-def _reporter(bench: Bench, attempt: AttemptLayout) -> NullReporter | SpoolReporter:
-    if not bench.ranks.first:
+def _reporter(workload: Workload, attempt: AttemptLayout) -> NullReporter | SpoolReporter:
+    if not workload.ranks.first:
         return NullReporter()
-    sender = SpoolSender(attempt, 1, lambda: ServiceClient(bench.service_url, "a1", "token"))
+    sender = SpoolSender(attempt, 1, lambda: ServiceClient(workload.service_url, "a1", "token"))
     return SpoolReporter(attempt, 1, 0, sender)

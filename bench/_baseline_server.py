@@ -1,4 +1,4 @@
-"""The floor of accepting a job: `python -m bench._floor DATABASE_URL PORT` serves a POST that commits one row."""
+"""`python -m bench._baseline_server DATABASE_URL PORT`: a server with one POST route, which commits one row."""
 
 import sys
 from typing import Any
@@ -12,21 +12,21 @@ from service.db.engine import Database
 
 
 def make_app(database: Database) -> FastAPI:
-    """One route; the row holds the body."""
+    """Return an app whose only route stores the request body as a row."""
     app = FastAPI()
-    text = sa.text("INSERT INTO floor (body) VALUES (:body)")
+    statement = sa.text("INSERT INTO floor (body) VALUES (:body)")
     with database.write() as session:
         session.execute(sa.text("CREATE TABLE IF NOT EXISTS floor (body TEXT)"))
 
-    def keep(body: str) -> None:
+    def insert(body: str) -> None:
         with database.write() as session:
-            session.execute(text, {"body": body})
+            session.execute(statement, {"body": body})
 
     @app.post("/floor", status_code=201)
     async def floor(request: Request) -> Any:
         body = (await request.body()).decode()
-        await run_in_threadpool(keep, body)
-        return {"kept": len(body)}
+        await run_in_threadpool(insert, body)
+        return {"stored": len(body)}
 
     return app
 

@@ -1,7 +1,6 @@
-"""Bytes of live tensors on a host, counted as operations make and drop them: what `max_memory_allocated` is on a GPU.
+"""Bytes of live tensors on the CPU and their peak, as `torch.cuda.max_memory_allocated` reports them for a GPU.
 
-Only storages that tensors own are counted, each once, at the size it has; buffers inside of kernels and of gloo are
-not.
+Each storage of a tensor is counted once, at its current size. Buffers inside kernels and gloo are not counted.
 """
 
 import weakref
@@ -14,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 
-class Counted(TorchDispatchMode):
-    """While entered, follows the storages that operations return; those that were there before must be told."""
+class LiveTensorBytes(TorchDispatchMode):
+    """While active, counts the storages that operations return; pass existing tensors to `add`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,19 +24,19 @@ class Counted(TorchDispatchMode):
         self._resize: Callable[..., Any] = torch.UntypedStorage.resize_
 
     def add(self, *tensors: torch.Tensor) -> None:
-        """Count tensors that were made before."""
+        """Count tensors that existed before."""
         for tensor in tensors:
-            self._see(tensor)
+            self._count(tensor)
 
     def reset_peak(self) -> None:
         self.peak = self.live
 
-    def __enter__(self) -> "Counted":
+    def __enter__(self) -> "LiveTensorBytes":
         counted, resize = self, self._resize
 
         def resized(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
-            counted._see_storage(storage)
+            counted._count_storage(storage)
             return result
 
         torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign, assignment]
@@ -56,15 +55,15 @@ class Counted(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for tensor in tree_iter(result):
             if isinstance(tensor, torch.Tensor):
-                self._see(tensor)
+                self._count(tensor)
         return result
 
-    def _see(self, tensor: torch.Tensor) -> None:
+    def _count(self, tensor: torch.Tensor) -> None:
         inner = getattr(tensor, "_local_tensor", tensor)
         if inner.device.type != "meta":
-            self._see_storage(inner.untyped_storage())
+            self._count_storage(inner.untyped_storage())
 
-    def _see_storage(self, storage: torch.UntypedStorage) -> None:
+    def _count_storage(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self._sizes:
             weakref.finalize(storage, self._drop, key)

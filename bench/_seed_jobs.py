@@ -1,4 +1,4 @@
-"""Jobs that look started, made without a scheduler: their workers' tokens open the reporting routes."""
+"""Inserts jobs with an attempt and a valid attempt token, without a scheduler."""
 
 import secrets
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from service.db.models import Attempt, Job
 
 @dataclass(frozen=True)
 class SeededJob:
-    """A job and what its worker needs."""
+    """A job and its attempt token."""
 
     pk: int
     id: str
@@ -25,9 +25,9 @@ class SeededJob:
 
 
 def seed_jobs(database: Database, count: int, *, status: str = "paused") -> list[SeededJob]:
-    """Jobs at rest, so that no reconciler ends them, with an attempt that still may report."""
+    """Insert jobs that can receive reports; they are paused, so that the reconciler does not change them."""
     now = datetime.now(UTC)
-    made = []
+    jobs = []
     for index in range(count):
         attempt_id = new_attempt_id()
         token = new_worker_token(attempt_id)
@@ -46,5 +46,5 @@ def seed_jobs(database: Database, count: int, *, status: str = "paused") -> list
                     token_hash=hash_token(token), execution=1, max_restarts=0, created_at=now, ended_at=now,
                 )
             )  # fmt: skip
-            made.append(SeededJob(job.pk, job_id, attempt_id, token))
-    return made
+            jobs.append(SeededJob(job.pk, job_id, attempt_id, token))
+    return jobs

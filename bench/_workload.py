@@ -1,4 +1,4 @@
-"""What `bench.engine` gives every contender: the same model, data and setting."""
+"""The workload of `bench.engine`: model, data and optimizer, the same for each engine."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -23,17 +23,17 @@ from worker.tasks.select import select_task
 
 LOG_EVERY = 10
 CLIP = 1.0
-RATE = 1e-3
+LEARNING_RATE = 1e-3
 
 Accelerator = Literal["cpu", "cuda"]
 
-Tick = Callable[[], None]
+StepCallback = Callable[[], None]
 """Called at the start of each step."""
 
 
 @dataclass
-class Bench:
-    """One setting on one rank."""
+class Workload:
+    """One setting of the benchmark, as one rank trains it."""
 
     document: dict[str, Any]
     task: Task
@@ -43,17 +43,17 @@ class Bench:
     compiled: bool = False
 
     @property
-    def share(self) -> int:
-        """This rank's examples of an update."""
+    def local_batch_size(self) -> int:
+        """This rank's examples in one step."""
         return int(self.document["batch"]["size"]) // self.ranks.world
 
     @property
-    def together(self) -> bool:
+    def distributed(self) -> bool:
         return self.ranks.world > 1
 
     @property
-    def low(self) -> bool:
-        """Whether the forward computes in bf16."""
+    def bf16(self) -> bool:
+        """Whether the forward pass computes in bf16."""
         return self.document["precision"] == "bf16"
 
     @property
@@ -61,22 +61,22 @@ class Bench:
         return self.ranks.device
 
     def spec(self) -> TrainingSpec:
-        """What ours trains by."""
+        """Return the resolved spec for Trainyard's engine."""
         run = {"steps": self.steps, "gpus": self.ranks.world, "compile": self.compiled}
         return resolve(parse_spec({**self.document, **run}), Site("cuda" if self.device.type == "cuda" else "cpu"))
 
     def autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.low else contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
 
     def model(self) -> nn.Module:
-        """A fresh one, called with a batch: the loss is the mean over the rank's tokens."""
+        """Return a new model; called with a batch, it returns the mean loss over this rank's tokens."""
         if self.document["model"]["source"] == "hf":
-            return HfLoss(self.document["model"]["path"])
-        return TaskLoss(self.task, self.task.weight(np.arange(self.share)))
+            return HfModelWithLoss(self.document["model"]["path"])
+        return TaskModelWithLoss(self.task, self.task.weight(np.arange(self.local_batch_size)))
 
     @cached_property
     def rows(self) -> TensorDataset:
-        """The training examples, each as long as the others."""
+        """The training examples of the greatest length, so that all have one shape."""
         examples = self.task.examples
         if not isinstance(examples, RowExamples):
             return TensorDataset(*(tensor[: examples.train] for tensor in examples.tensors))
@@ -84,17 +84,17 @@ class Bench:
         return TensorDataset(examples.train_batch(np.flatnonzero(lengths == lengths.max()), torch.device("cpu"))[0])
 
     def batches(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Endless batches of this rank, as people load them."""
+        """Yield this rank's batches without end, from a plain `DataLoader`."""
         sampler: DistributedSampler[Any] = DistributedSampler(self.rows, self.ranks.world, self.ranks.rank)
         pinned = self.device.type == "cuda"
-        loader = DataLoader(self.rows, self.share, sampler=sampler, drop_last=True, pin_memory=pinned)
+        loader = DataLoader(self.rows, self.local_batch_size, sampler=sampler, drop_last=True, pin_memory=pinned)
         while True:
             for batch in loader:
                 yield tuple(tensor.to(self.device, non_blocking=True) for tensor in batch)
 
 
-class TaskLoss(nn.Module):
-    """Model and loss of our own task in one module."""
+class TaskModelWithLoss(nn.Module):
+    """A task's model and its loss in one module."""
 
     def __init__(self, task: Task, divisor: float) -> None:
         super().__init__()
@@ -106,8 +106,8 @@ class TaskLoss(nn.Module):
         return {"loss": self._task.loss_sum(self.inner, (batch,)) / self._divisor}
 
 
-class HfLoss(nn.Module):
-    """A model of transformers with its own loss."""
+class HfModelWithLoss(nn.Module):
+    """A transformers model with its own loss."""
 
     def __init__(self, path: str) -> None:
         from transformers import AutoModelForCausalLM
@@ -119,16 +119,16 @@ class HfLoss(nn.Module):
         return {"loss": self.inner(input_ids=batch, labels=batch, use_cache=False).loss}
 
 
-def spec_of(document: dict[str, Any], accelerator: Accelerator) -> TrainingSpec:
-    """The spec as one process has it."""
+def single_process_spec(document: dict[str, Any], accelerator: Accelerator) -> TrainingSpec:
+    """Return the document's spec, resolved for one process."""
     return resolve(parse_spec({**document, "steps": 1, "gpus": 1, "strategy": "single"}), Site(accelerator))
 
 
-def task_of(document: dict[str, Any], accelerator: Accelerator) -> Task:
-    """The task with its data, loaded once for all."""
-    return select_task(spec_of(document, accelerator))
+def load_task(document: dict[str, Any], accelerator: Accelerator) -> Task:
+    """Load the task and its data."""
+    return select_task(single_process_spec(document, accelerator))
 
 
-def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
-    """The one that all use."""
-    return torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Return the fused AdamW that each engine uses."""
+    return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)

@@ -1,0 +1,95 @@
+"""What a user can request of their secrets: list the names, store a value, delete one. No request returns a value."""
+
+import re
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from service.audit.log import set_audit_target
+from service.auth.principals import Principal
+from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, NotFoundError
+from service.core.settings import Settings
+from service.db.engine import Database
+from service.db.models import Secret
+from service.jobs.service import require_change
+from service.secrets.encryption import SecretCipher
+from service.secrets.repository import SecretRepository
+from trainyard.contract.problems import Problem
+from trainyard.contract.spec.environment import SECRETS, reserved_reason
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.validation_messages import MAX_VARIABLE_NAME, PATTERN_MESSAGES, VARIABLE_PATTERN
+
+MAX_SECRETS = 100
+"""Secrets of one user."""
+
+
+class SecretService:
+    """The secrets of all users. A secret belongs to a user's name, as jobs do."""
+
+    def __init__(self, database: Database, settings: Settings):
+        given = settings.secrets_key_file
+        self._database = database
+        self._cipher = SecretCipher(given or settings.state / "secrets.key", create=given is None)
+
+    def list_all(self, principal: Principal) -> Sequence[Secret]:
+        """Return the caller's secrets by name."""
+        with self._database.read() as session:
+            return SecretRepository(session, principal.name).list_all()
+
+    def store(self, principal: Principal, name: str, value: str, now: datetime) -> Secret:
+        """Create or replace a secret of the caller.
+
+        Raises:
+            PermissionDeniedError: the caller is a viewer.
+            InvalidRequestError: no spec may set a variable of this name.
+            ConflictError: the caller has as many secrets as allowed.
+        """
+        require_change(principal)
+        _check_name(name)
+        encrypted = self._cipher.encrypt(principal.name, name, value)
+        with self._database.write() as session:
+            secrets = SecretRepository(session, principal.name)
+            if len({name, *(row.name for row in secrets.list_all())}) > MAX_SECRETS:
+                message = f"{principal.name} has {MAX_SECRETS} secrets, the limit per user"
+                raise ConflictError(message, code="too_many_secrets")
+            return secrets.store(name, encrypted, now)
+
+    def delete(self, principal: Principal, name: str) -> None:
+        """Delete a secret of the caller. Raises NotFoundError."""
+        require_change(principal)
+        with self._database.write() as session:
+            secrets = SecretRepository(session, principal.name)
+            rows = secrets.select([name])
+            if not rows:
+                raise NotFoundError(f"you have no secret {name!r}", code="secret_not_found", param="secret_name")
+            secrets.delete(rows[0])
+
+    def require(self, principal: Principal, spec: TrainingSpec) -> None:
+        """Raises InvalidSpecError: the spec names secrets that the caller does not have."""
+        names = spec.environment.secrets
+        if not names:
+            return
+        with self._database.read() as session:
+            existing = {row.name for row in SecretRepository(session, principal.name).select(names)}
+        if missing := [name for name in names if name not in existing]:
+            message = "is not a secret of yours; store it with: trainyard secrets set"
+            raise InvalidSpecError(
+                [Problem(param=f"{SECRETS}.{name}", message=f"{message} {name}") for name in missing]
+            )
+
+    def values(self, owner: str, names: Collection[str]) -> dict[str, str]:
+        """Return the values of a user's secrets by name, without those that do not exist or cannot be decrypted."""
+        if not names:
+            return {}
+        with self._database.read() as session:
+            rows = [(row.name, row.encrypted) for row in SecretRepository(session, owner).select(names)]
+        values = {name: self._cipher.decrypt(owner, name, encrypted) for name, encrypted in rows}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_name(name: str) -> None:
+    if len(name) > MAX_VARIABLE_NAME or not re.fullmatch(VARIABLE_PATTERN, name):
+        # The name may be a value by mistake.
+        set_audit_target("an invalid name")
+        raise InvalidRequestError(PATTERN_MESSAGES[VARIABLE_PATTERN], param="secret_name")
+    if reason := reserved_reason(name):
+        raise InvalidRequestError(f"`{name}` is {reason}; a spec may not set this variable", param="secret_name")

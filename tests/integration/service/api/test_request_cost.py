@@ -1,0 +1,166 @@
+"""The cost of requests: whatever a body contains, its request takes little processor time."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.support.world import SPEC, World
+from trainyard.contract.bounds import MAX_SPEC_BYTES
+
+pytestmark = pytest.mark.databases("sqlite")
+
+MAX_SECONDS = 1.0
+GPT: dict[str, Any] = {
+    "task": "causal_lm",
+    "model": {"source": "builtin", "name": "gpt", "layers": 512, "width": 128},
+    "data": {"source": "builtin", "name": "stdlib"},
+    "steps": 5,
+}
+LARGE = {"source": "builtin", "name": "gpt", "layers": 512, "width": 2**20, "heads": 1024, "context": 2**30}
+YAML = "application/yaml"
+JSON = "application/json"
+
+
+def many(count: int) -> dict[str, Any]:
+    return {f"optimizr{number}": 1 for number in range(count)}
+
+
+SPECS: dict[str, Any] = {
+    "sixty targets": {**GPT, "lora_rank": 4, "lora": {"targets": ["*"] * 60}},
+    "targets over the limit": {**GPT, "lora_rank": 4, "lora": {"targets": ["*"] * 4000}},
+    "starred targets": {**GPT, "lora_rank": 4, "lora": {"targets": ["*a" * 100 + str(n) for n in range(64)]}},
+    "starred parameters": {**GPT, "trainable": ["*[!x]" * 50 for _ in range(64)]},
+    "misspelled parameter": {**GPT, "trainable": ["blocks.7.attention.qkv.weights"]},
+    "model that never fits": {**GPT, "gpus": 4096, "batch": {"size": 2**53}, "model": LARGE, "strategy": "auto"},
+    "units by size": {**GPT, "gpus": 64, "batch": {"size": 2**40}, "strategy": "fsdp", "fsdp": {"wrap": "size"}},
+    "traced ranks": {**GPT, "gpus": 2, "profile": {"start_step": 1, "ranks": list(range(50_000))}},
+    "unknown fields": {**GPT, **many(3900)},
+    "more unknown fields": {**GPT, **many(15_000)},
+    "unknown labels": {**GPT, "metadata": many(3900)},
+    "long name": {**GPT, "name": "x" * 250_000},
+    "long number": {**GPT, "seed": int("9" * 4000)},
+    "deep": {**GPT, "lora": json.loads("[" * 400 + "]" * 400)},
+}
+
+DOCUMENTS: dict[str, tuple[str, str]] = {
+    "flow of lists": ("a: [" + "[]," * 87_000 + "]", YAML),
+    "flow of numbers": ("a: [" + "1," * 130_000 + "]", YAML),
+    "deep flow": ("[" * 260_000, YAML),
+    "deep block": ("- " * 130_000, YAML),
+    "sexagesimal number": ("seed: 1" + ":1" * 130_000, YAML),
+    "short sexagesimal numbers": ("a: [" + ("1" + ":1" * 2000 + ",") * 60 + "]", YAML),
+    "keys": ("\n".join(f"optimizr{number}: 1" for number in range(14_000)), YAML),
+    "merge keys": ("<<: {a: 1}\n" * 23_000, YAML),
+    "anchors": ("&a " * 87_000, YAML),
+    "quotes": ('"' + "\\" * 260_000, YAML),
+    "empty documents": ("---\n" * 65_000, YAML),
+    "JSON lists": ("[" + "[]," * 87_000 + "1]", JSON),
+    "JSON depth": ("[" * 260_000, JSON),
+    "JSON surrogates": (json.dumps({"name": ["\ud800"] * 26_000}), JSON),
+    "JSON number": ("9" * 260_000, JSON),
+    "JSON keys": (json.dumps({f"{number}": 1 for number in range(20_000)}), JSON),
+}
+
+SWEEPS: dict[str, Any] = {
+    "unknown fields": {"spec": {**SPEC, **many(3900)}, "grid": {"seed": list(range(200))}},
+    "large model": {"spec": {**GPT, "lora_rank": 4}, "grid": {"seed": list(range(200))}},
+    "members": {"spec": SPEC, "members": [{"seed": number} for number in range(200)]},
+    "paths": {"spec": SPEC, "members": [{f"a{number}": 1 for number in range(20_000)}]},
+    "grid over the limit": {"spec": SPEC, "grid": {f"a{axis}": list(range(1000)) for axis in range(10)}},
+    "deep path": {"spec": SPEC, "grid": {".".join("a" * 100): [1, 2]}},
+    "deep spec": {"spec": {"a": json.loads("[" * 700 + "]" * 700)}, "grid": {"seed": [1, 2]}},
+    "surrogate": {"spec": SPEC, "members": [{"name": "\ud800"}]},
+}
+
+
+@pytest.fixture(scope="module")
+def gpu_world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("cost")
+    database = folder / "test.sqlite"
+    database.write_bytes(migrated_sqlite.read_bytes())
+    made = World(f"sqlite:///{database}", folder / "state", accelerator="cuda", gpu_memory_gb="=24", local_slots=10_000)
+    made.client.get("/v1/jobs")
+    return made
+
+
+def cheap(world: World, path: str, body: str, kind: str = JSON) -> Any:
+    """The response to a request, which must take little processor time."""
+    content = body.encode("utf-8", "surrogatepass")
+    started = time.process_time()
+    answer = world.client.post(path, content=content, headers={"Content-Type": kind})
+    seconds = time.process_time() - started
+    assert seconds < MAX_SECONDS, f"{seconds:.2f} s"
+    assert answer.status_code < 500, answer.text[:300]
+    assert len(answer.content) < 1_000_000
+    return answer
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_spec_is_planned_cheaply(gpu_world: World, name: str) -> None:
+    cheap(gpu_world, "/v1/plans", json.dumps(SPECS[name]))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_document_is_parsed_cheaply(gpu_world: World, name: str) -> None:
+    text, kind = DOCUMENTS[name]
+    assert len(text) <= MAX_SPEC_BYTES
+    assert cheap(gpu_world, "/v1/plans", text, kind).status_code in (400, 422)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_sweep_is_expanded_cheaply(gpu_world: World, name: str) -> None:
+    cheap(gpu_world, "/v1/sweeps", json.dumps(SWEEPS[name]))
+
+
+def test_user_requests_are_limited_to_the_size_of_a_spec(gpu_world: World) -> None:
+    for path in ("/v1/jobs", "/v1/plans", "/v1/sweeps", "/v1/tokens", "/v1/webhooks"):
+        assert cheap(gpu_world, path, " " * (MAX_SPEC_BYTES + 1)).status_code == 413
+
+
+def json_routes(world: World) -> list[tuple[str, str]]:
+    return [
+        (method.upper(), path)
+        for path, operations in world.app.openapi()["paths"].items()
+        for method, operation in operations.items()
+        if "application/json" in operation.get("requestBody", {}).get("content", {})
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["[" * 450 + "]" * 450, "[" * 100_000, '{"\\ud800": 1}', '{"name": "\\udfff"}', '{"a": ' * 450 + "1" + "}" * 450],
+)
+def test_deep_json_and_surrogates_are_refused_on_every_route(gpu_world: World, body: str) -> None:
+    job_id = gpu_world.submit()
+    gpu_world.tick()
+    worker = gpu_world.worker(job_id)
+    routes = json_routes(gpu_world)
+    assert len(routes) > 10
+    for method, path in routes:
+        client = worker.client if "{aid}" in path else gpu_world.client
+        filled = path.replace("{aid}", worker.attempt_id).replace("{job_id}", job_id)
+        answer = client.request(method, filled, content=body, headers={"Content-Type": JSON})
+        assert answer.status_code in (400, 422, 404), (method, path, answer.text)
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=200),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=20), inner, max_size=20),
+    max_leaves=60,
+)
+fields = st.sampled_from(["model", "data", "lora", "trainable", "argv", "batch", "metadata", "profile", "strategy"])
+
+
+@seed(17)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.dictionaries(fields, plain, max_size=4), repeat=st.sampled_from([1, 10, 1000]))
+def test_no_generated_spec_takes_long(gpu_world: World, changes: dict[str, Any], repeat: int) -> None:
+    repeated = {name: value * repeat if isinstance(value, list | str) else value for name, value in changes.items()}
+    body = json.dumps({**GPT, **repeated})
+    cheap(gpu_world, "/v1/plans", body[:MAX_SPEC_BYTES])
+    cheap(gpu_world, "/v1/sweeps", json.dumps({"spec": {**GPT, **repeated}, "grid": {"seed": [1, 2]}})[:MAX_SPEC_BYTES])

@@ -1,0 +1,78 @@
+"""Request heads: bounds that hold before anything interprets cookies, headers or parameters."""
+
+import time
+
+import pytest
+
+from service.auth.sessions import MAX_COOKIE_BYTES, Cookie
+from tests.support.raw_http import exchange, served_with_limits
+from tests.support.world import World
+
+pytestmark = pytest.mark.databases("sqlite")
+
+
+@pytest.mark.parametrize("value", ['trainyard="' + "\\a" * 31_000 + '"', "a=b; " * 12_000, "x" * 62_000])
+def test_large_cookie_is_refused_at_once(world: World, value: str) -> None:
+    started = time.process_time()
+    answer = world.new_client(None).get("/v1/jobs", headers={"Cookie": value})
+    assert time.process_time() - started < 1
+    assert (answer.status_code, answer.json()["error"]["code"]) == (431, "head_too_large")
+
+
+@pytest.mark.parametrize("value", ['trainyard="' + "\\a" * 2000 + '"', "trainyard=" + ";" * 4000, "=;" * 2000])
+def test_malformed_cookie_is_read_in_linear_time(value: str) -> None:
+    assert len(value) <= MAX_COOKIE_BYTES
+    started = time.process_time()
+    for _ in range(20):
+        Cookie(secure=False).read(value)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("trainyard=abc", "abc"),
+        ("a=b; trainyard=abc; c=d", "abc"),
+        ("a=b;trainyard=abc", "abc"),
+        ("trainyard=abc; trainyard=other", "abc"),
+        ("trainyard=", None),
+        ("trainyard", None),
+        ("xtrainyard=abc", None),
+        ("trainyard=" + "x" * 201, None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_session_secret_is_read_from_the_cookie_header(header: str | None, expected: str | None) -> None:
+    assert Cookie(secure=False).read(header) == expected
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Host", "Cookie", "Origin", "X-CSRF-Token", "Content-Type"])
+def test_repeated_header_is_refused(world: World, name: str) -> None:
+    headers = [("Authorization", f"Bearer {world.token}"), (name, "localhost"), (name, "localhost")]
+    answer = world.new_client(None).get("/v1/jobs", headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "repeated_header")
+
+
+def test_second_host_header_is_refused_on_the_wire(world: World) -> None:
+    with served_with_limits(world) as port:
+        head = b"GET /livez HTTP/1.1\r\nHost: evil\r\nHost: localhost\r\n\r\n"
+        assert exchange(port, head).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("upgrade", [b"", b"Upgrade: h2c\r\nConnection: Upgrade\r\n"])
+def test_large_head_that_arrives_at_once_is_refused(world: World, upgrade: bytes) -> None:
+    with served_with_limits(world) as port:
+        head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"X: " + b"y" * 120_000 + b"\r\n\r\n"
+        assert exchange(port, head).split(b" ", 2)[1] == b"431"
+
+
+def test_many_query_parameters_are_refused(world: World) -> None:
+    query = "&".join(f"metadata[a{number}]=b" for number in range(300))
+    assert world.client.get(f"/v1/jobs?{query}").status_code == 431
+
+
+def test_more_labels_than_a_job_can_have_are_refused(world: World) -> None:
+    query = "&".join(f"metadata[a{number}]=b" for number in range(17))
+    answer = world.client.get(f"/v1/jobs?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "metadata")

@@ -1,0 +1,46 @@
+"""A world behind the service's own protocol on a real port, and requests as bytes."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from service.api.connection_limits import limited_protocol
+from tests.support.wait import wait_until
+from tests.support.world import World
+
+
+@contextmanager
+def served_with_limits(world: World, *, limit: int = 100, seconds: float = 0.4) -> Iterator[int]:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        world.app,
+        http=limited_protocol(limit, seconds),
+        ws="none",
+        log_level="critical",
+        lifespan="off",
+        proxy_headers=False,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started, 10, "the server to listen")
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def exchange(port: int, request: bytes, seconds: float = 10) -> bytes:
+    """Send a request and return the first bytes of the response; nothing if the connection was closed."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(seconds)
+        try:
+            connection.sendall(request)
+            return connection.recv(65536)
+        except ConnectionError:
+            return b""

@@ -1,0 +1,61 @@
+"""Credentials in a spec, which every user who may read the job would see. Pure functions."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.contract.problems import Problem
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+
+_NAME = re.compile(
+    r"token(?!iz|s)|passw|passphrase|secret|credential|(api|access|private|encryption)[_-]?key|auth$", re.IGNORECASE
+)
+_VARIABLE_NAME = re.compile(rf"{_NAME.pattern}|(^|_)key(_|$)", re.IGNORECASE)
+_VALUE = re.compile(
+    r"""
+      ://[^/\s:@]*:[^/\s@]+@                # a URL with a password
+    | -----BEGIN\ [A-Z ]{0,30}PRIVATE\ KEY
+    | \b(
+        hf_[A-Za-z0-9]{30,} | sk-[A-Za-z0-9_-]{20,} | gh[oprsu]_[A-Za-z0-9]{30,} | github_pat_[A-Za-z0-9_]{30,}
+      | (AKIA|ASIA)[A-Z0-9]{16}\b | xox[abeoprs]-[A-Za-z0-9-]{10,} | glpat-[A-Za-z0-9_-]{20,} | AIza[A-Za-z0-9_-]{35}
+      | tyw?_[0-9a-f]{12,16}_[A-Za-z0-9_-]{32,}
+      )
+    """,
+    re.VERBOSE,
+)
+"""Passwords in URLs, private keys, and tokens of common services by their prefixes."""
+_ADVICE = (
+    "looks like a credential, and every user can read a spec: store it with `trainyard secrets set NAME` and list the "
+    "name in `environment.secrets`"
+)
+
+
+def credential_problems(spec: TrainingSpec) -> list[Problem]:
+    """Return a problem for each text of the spec that looks like a credential; no problem contains the value."""
+    fields = dict.fromkeys(_fields_with_credentials(spec))
+    return [Problem(param=field, message=_ADVICE) for field in fields]
+
+
+def _fields_with_credentials(spec: TrainingSpec) -> Iterator[str]:
+    for field, values, pattern in (
+        ("environment.variables", spec.environment.variables, _VARIABLE_NAME),
+        ("metadata", spec.metadata, _NAME),
+    ):
+        for name in values:
+            if _VALUE.search(name):
+                yield field
+            elif pattern.search(name):
+                yield f"{field}.{name}"
+    for path, text in _texts(dump_spec(spec)):
+        if _VALUE.search(text):
+            # A name may be a credential too, and an error must not quote it.
+            yield path if not _VALUE.search(path) else path.partition(".")[0]
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the value of each text in JSON data."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(item, f"{path}.{key}" if path else str(key))
