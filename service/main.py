@@ -114,7 +114,11 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=limited_protocol(settings.max_connections),
+            http=limited_protocol(
+                settings.max_connections,
+                per_address=settings.max_connections_per_address,
+                trusted_proxies=settings.trusted_proxies,
+            ),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
@@ -151,7 +155,7 @@ def _admin_token(services: AppState) -> None:
 
 
 def _background_services(services: AppState) -> list[BackgroundService]:
-    """Build what only the leader does, in the order in which it starts."""
+    """Build the services that only the leader runs, in the order of their start."""
     loop = make_loop(services, make_scheduler(services))
     services.notify_reconciler = loop.hint
     maintenance_task = maintenance.MaintenanceTask(
@@ -165,10 +169,10 @@ def _background_services(services: AppState) -> list[BackgroundService]:
     cleanup = PeriodicTask("maintenance", maintenance_task.run_once, maintenance.SECONDS)
     services.notify_cleanup = cleanup.notify
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
-    post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
-    services.notify_webhooks = post.notify
-    background: list[BackgroundService] = [loop, cleanup, post]
+    dispatcher = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
+    delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
+    services.notify_webhooks = delivery.notify
+    background: list[BackgroundService] = [loop, cleanup, delivery]
     if services.database.dialect == "postgresql":
         watcher = ChangeWatcher(services.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))

@@ -64,6 +64,9 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
         summary="Turns training specs into correct, resumable PyTorch runs.",
         responses=common_errors(),
         redirect_slashes=False,
+        # FastAPI's pages load scripts from another site, which would run with the rights of a signed-in user.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.services = services
     app.state.error_page = error_page

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,12 +16,13 @@ from service.api.query_params import refuse_unknown
 from service.api.rate_limits import Rate, RateLimiter
 from service.audit.log import CURRENT_REQUEST, AuditLog
 from service.auth.principals import Principal, authenticate
-from service.auth.sessions import CSRF_HEADER, Cookie, authenticate_session, require_csrf
+from service.auth.sessions import CSRF_HEADER, Cookie, require_csrf
 from service.core.clock import Clock
-from service.core.errors import InvalidRequestError, PermissionDeniedError
+from service.core.errors import AuthenticationError, InvalidRequestError, PermissionDeniedError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
+from service.core.timed_cache import TimedCache
 from service.db.engine import Database
 from service.db.paging import PageRequest
 from service.jobs.quota import UserQuotas
@@ -77,13 +78,15 @@ class AppState:
             limit_bytes=self.settings.ingest_limit,
         )
         self.global_source = GlobalSource(self.database, self.settings.runs, lambda: self.clock())
-        self.broadcaster = Broadcaster(limit=self.settings.max_streams)
-        self.database.committed += [self.global_source.on_commit, self.broadcaster.on_commit]
+        self.broadcaster = Broadcaster(limit=self.settings.max_streams, owner_limit=self.settings.max_streams_per_user)
+        self.database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         self.worker_tokens = WorkerTokenCache(partial(authenticate, self.database))
         self.audit_log = AuditLog(self.database, lambda: self.clock())
         self.database.before_commit = self.audit_log.add_entry
         rates = self.settings
         self.rate_limiter = RateLimiter(Rate(rates.rate_per_second, rates.rate_burst))
+        self.metrics_page: TimedCache[bytes] = TimedCache(timedelta(seconds=1))
+        self.address_rate_limiter = RateLimiter(Rate(rates.rate_per_second, rates.rate_burst))
         self.worker_rate_limiter = RateLimiter(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
 
     @property
@@ -129,25 +132,42 @@ async def get_now(services: AppStateDep) -> datetime:
 NowDep = Annotated[datetime, Depends(get_now)]
 
 
-def get_user(request: Request, services: AppStateDep, now: NowDep) -> Principal:
-    """Authenticate a user by API token or browser session.
+@dataclass(frozen=True)
+class Caller:
+    """The authenticated caller of a request."""
+
+    principal: Principal
+    secret: str | None = None
+    """The secret of the browser session, if the caller was authenticated by its cookie."""
+
+
+def get_caller(request: Request) -> Caller:
+    """Return the caller that the middleware has authenticated.
 
     Raises:
-        AuthenticationError: the token or session is invalid.
-        PermissionDeniedError: it is an attempt token, or a session without the CSRF token.
+        AuthenticationError: the request has no valid token or session.
+    """
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is None:
+        raise AuthenticationError
+    return caller
+
+
+async def get_user(request: Request) -> Principal:
+    """Return the user that sends the request, with an API token or a browser session.
+
+    Raises:
+        AuthenticationError: the request has no valid token or session.
+        PermissionDeniedError: it has an attempt token, or a session without the CSRF token.
         InvalidRequestError: the query has unknown parameters.
     """
-    authorization, secret = request.headers.get("authorization"), services.cookie.read(request.headers.get("cookie"))
-    if authorization is None and secret is not None:
-        principal = authenticate_session(services.database, secret, now)
-    else:
-        principal, secret = authenticate(services.database, authorization, now), None
+    caller = get_caller(request)
+    principal = caller.principal
     set_audit_caller(request, principal)
-    if secret is not None and request.method not in SAFE_METHODS:
-        require_csrf(secret, request.headers.get(CSRF_HEADER))
+    if caller.secret is not None and request.method not in SAFE_METHODS:
+        require_csrf(caller.secret, request.headers.get(CSRF_HEADER))
     if principal.kind != "user":
         raise PermissionDeniedError("an attempt token is valid only for the routes of its attempt")
-    request.state.principal = principal.name
     refuse_unknown(request)
     return principal
 
@@ -164,7 +184,7 @@ def set_audit_caller(request: Request, principal: Principal) -> None:
 UserDep = Annotated[Principal, Depends(get_user)]
 
 
-def get_admin(user: UserDep) -> Principal:
+async def get_admin(user: UserDep) -> Principal:
     """Authenticate an administrator."""
     if user.role != "admin":
         raise PermissionDeniedError("requires the role admin", code="admin_required")
@@ -176,12 +196,21 @@ AdminDep = Annotated[Principal, Depends(get_admin)]
 AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$")]
 
 
-def get_worker(request: Request, services: AppStateDep, now: NowDep, aid: AttemptId) -> Principal:
-    """Authenticate the worker of the attempt in the path."""
-    principal = authenticate(services.database, request.headers.get("authorization"), now)
-    if principal.kind != "worker" or principal.id != aid:
+async def get_worker(request: Request, aid: AttemptId) -> Principal:
+    """Return the worker that sends the request, which must be the one of the attempt in the path."""
+    return require_worker(request, aid)
+
+
+def require_worker(request: Request, attempt_id: str) -> Principal:
+    """Return the caller, which must be the worker of this attempt.
+
+    Raises:
+        PermissionDeniedError: the token belongs to another attempt or to a user.
+        InvalidRequestError: the query has unknown parameters.
+    """
+    principal = get_caller(request).principal
+    if principal.kind != "worker" or principal.id != attempt_id:
         raise PermissionDeniedError("the token does not belong to this attempt")
-    request.state.principal = principal.name
     refuse_unknown(request)
     return principal
 

@@ -37,6 +37,13 @@ _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
     ),
     413: ("The body is too large.", "invalid_request_error", "body_too_large", None, "at most 1048576 bytes"),
     422: ("A value is invalid.", "invalid_request_error", "invalid_value", "limit", "must be at most 200"),
+    431: (
+        "The URL or the headers are too large.",
+        "invalid_request_error",
+        "head_too_large",
+        "Cookie",
+        "the Cookie header is larger than 4096 bytes",
+    ),
     429: ("Too many requests.", "rate_limit_error", "rate_limited", None, "rate limit exceeded; retry after 2 s"),
     503: ("A dependency of the service is unavailable.", "server_error", "database", None, "database unavailable"),
 }
@@ -80,7 +87,9 @@ def customize_openapi(document: dict[str, Any]) -> dict[str, Any]:
                 parameter["schema"] = _without_null(parameter["schema"])
                 parameter.setdefault("description", PARAMETERS.get(parameter["name"], ""))
             for status, answer in operation["responses"].items():
-                answer["headers"] = headers(operation["operationId"], status, limited=path not in _PUBLIC)
+                answer["headers"] = headers(
+                    operation["operationId"], status, private=path not in _PUBLIC, limited=path != "/livez"
+                )
     return document
 
 

@@ -65,8 +65,13 @@ _OF_ANSWER = {
 }
 
 
-def headers(operation: str, status: str, *, limited: bool) -> dict[str, Any]:
-    """Return the headers of one response: the request id, rate limits where they apply, and those of the status."""
+def headers(operation: str, status: str, *, private: bool, limited: bool) -> dict[str, Any]:
+    """Return the headers of one response: the request id, rate limits where they apply, and those of the status.
+
+    Args:
+        private: the route requires a token, and its answers must not be stored.
+    """
     descriptions = {"X-Request-ID": "Id of this request in the service's log."} | (_RATE if limited else {})
+    descriptions |= {"Cache-Control": "`no-store`: the answer is private."} if private else {}
     descriptions |= _OF_STATUS.get(status, {}) | (_OF_ANSWER.get(operation, {}) if status in ("200", "201") else {})
     return {name: {"description": text, "schema": {"type": "string"}} for name, text in descriptions.items()}

@@ -64,3 +64,10 @@ class RateLimiter:
             reset_seconds=ceil((rate.burst - level) / rate.per_second),
             retry_seconds=0 if allowed else max(1, ceil((1.0 - level) / rate.per_second)),
         )
+
+    def release(self, key: str) -> None:
+        """Return one request to the bucket of a key."""
+        with self._lock:
+            if key in self._levels:
+                level, updated_at = self._levels[key]
+                self._levels[key] = (min(float(self._rate.burst), level + 1.0), updated_at)

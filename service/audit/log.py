@@ -6,7 +6,7 @@ that the request commits includes the entry. A request that commits nothing gets
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -33,6 +33,21 @@ _FAILURE_WINDOW = timedelta(seconds=60)
 _MAX_ADDRESSES = 20
 """Addresses that one entry about failed authentications lists."""
 _MAX_COUNTED_ADDRESSES = 1000
+_REFUSAL_WINDOW = timedelta(seconds=60)
+_MAX_COUNTED_REFUSALS = 1000
+"""Kinds of refusals that are counted at once; further ones are only logged."""
+
+RefusalKey = tuple[str | None, str, int]
+"""The id of the token, the action and the HTTP status."""
+
+
+@dataclass
+class _Refusals:
+    """Refused requests of one kind within a minute. The first has an entry of its own; the others are counted."""
+
+    last: AuditEntry
+    started_at: datetime
+    count: int = 0
 
 
 @dataclass
@@ -89,6 +104,7 @@ class AuditLog:
         self._clock = clock
         self._failures: Counter[str] = Counter()
         self._flushed_at = datetime.min.replace(tzinfo=clock().tzinfo)
+        self._refusals: dict[RefusalKey, _Refusals] = {}
         self._lock = threading.Lock()
 
     def add_entry(self, session: Session) -> None:
@@ -113,10 +129,41 @@ class AuditLog:
         )
         entry = self._entry(context, outcome, status if status >= 400 else None)
         context.recorded = True
-        self._write(entry)
+        if status < 400 and context.is_change:
+            self._write([entry])
+        else:
+            self._write([*self._ended_refusals(), *self._count_refusal(entry, status)])
 
     def flush(self) -> None:
-        """Write one entry for all failed authentications since the last one, at most once a minute."""
+        """Write the summaries of refused requests and of failed authentications whose minute is over."""
+        if ended := self._ended_refusals():
+            self._write(ended)
+        self._flush_failures()
+
+    def _count_refusal(self, entry: AuditEntry, status: int) -> list[AuditEntry]:
+        """Return the entry if it is the first of its kind within a minute; else count it."""
+        key = (entry.token_id, entry.action, status)
+        with self._lock:
+            known = self._refusals.get(key)
+            if known is not None:
+                known.count += 1
+                known.last = entry
+                return []
+            if len(self._refusals) >= _MAX_COUNTED_REFUSALS:
+                log.warning("refusal without audit entry", actor=entry.actor, action=entry.action, status=status)
+                return []
+            self._refusals[key] = _Refusals(entry, entry.created_at)
+            return [entry]
+
+    def _ended_refusals(self) -> list[AuditEntry]:
+        """Return a summary for each kind of refusal that was counted for a minute."""
+        with self._lock:
+            now = self._clock()
+            ended = [key for key, one in self._refusals.items() if now - one.started_at >= _REFUSAL_WINDOW]
+            counted = [self._refusals.pop(key) for key in ended]
+        return [_summary(refusals) for refusals in counted if refusals.count]
+
+    def _flush_failures(self) -> None:
         with self._lock:
             now = self._clock()
             if not self._failures or now - self._flushed_at < _FAILURE_WINDOW:
@@ -126,13 +173,13 @@ class AuditLog:
         entry = AuditEntry(
             created_at=now, actor=ANONYMOUS, action="authenticate", outcome="refused", status=401, detail=detail
         )
-        self._write(entry)
+        self._write([entry])
 
     def _count_failure(self, address: str) -> None:
         with self._lock:
             known = address in self._failures or len(self._failures) < _MAX_COUNTED_ADDRESSES
             self._failures[address if known else "others"] += 1
-        self.flush()
+        self._flush_failures()
 
     def _entry(self, context: RequestContext, outcome: str, status: int | None) -> AuditEntry:
         return AuditEntry(
@@ -149,12 +196,34 @@ class AuditLog:
             detail=context.detail,
         )
 
-    def _write(self, entry: AuditEntry) -> None:
+    def _write(self, entries: Sequence[AuditEntry]) -> None:
+        if not entries:
+            return
         try:
             with self._database.write() as session:
-                AuditRepository(session).add(entry)
+                for entry in entries:
+                    AuditRepository(session).add(entry)
         except UnavailableError as error:
-            log.error("audit entry lost", action=entry.action, actor=entry.actor, error=error.message)
+            for entry in entries:
+                log.error("audit entry lost", action=entry.action, actor=entry.actor, error=error.message)
+
+
+def _summary(refusals: _Refusals) -> AuditEntry:
+    """Return the last entry of its kind, with the number of requests for which it stands."""
+    entry = refusals.last
+    return AuditEntry(
+        created_at=entry.created_at,
+        actor=entry.actor,
+        token_id=entry.token_id,
+        role=entry.role,
+        action=entry.action,
+        target=entry.target,
+        address=entry.address,
+        request_id=entry.request_id,
+        outcome=entry.outcome,
+        status=entry.status,
+        detail={**entry.detail, "count": refusals.count},
+    )
 
 
 def _is_unrecorded(context: RequestContext, status: int) -> bool:

@@ -18,9 +18,9 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
     """Create a token; return it and its secret.
 
     Raises:
-        InvalidRequestError: the name is reserved.
+        InvalidRequestError: the name is reserved, or differs from another token's name only by case.
     """
-    if request.name in _RESERVED:
+    if request.name.lower() in _RESERVED:
         message = f"`{request.name}` is reserved for the service; use the name of a person or program"
         raise InvalidRequestError(message, param="name", code="reserved_name")
     text = new_user_token()
@@ -37,7 +37,11 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
         expires_at=now + timedelta(days=request.expires_in_days) if request.expires_in_days else None,
     )
     with database.write() as session:
-        TokenRepository(session).add(token)
+        repository = TokenRepository(session)
+        if similar := repository.name_with_other_case(request.name):
+            message = f"differs from the existing name `{similar}` only by case; use that name or another one"
+            raise InvalidRequestError(message, param="name", code="similar_name")
+        repository.add(token)
         set_audit_target(token.id)
     return token, text
 
@@ -50,10 +54,10 @@ def revoke(database: Database, token_id: str, now: datetime) -> None:
     """
     with database.write() as session:
         repository = TokenRepository(session)
-        token = repository.known(token_id)
+        token = repository.require(token_id)
         if token.revoked_at is not None:
             return
         live = token.expires_at is None or token.expires_at > now
-        if token.role == "admin" and live and repository.live_administrators(now) == 1:
+        if token.role == "admin" and live and repository.count_valid_admins(now) == 1:
             raise ConflictError("this is the last administrator's token; make another one first", code="last_admin")
         token.revoked_at = now

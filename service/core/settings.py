@@ -119,14 +119,19 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` is trusted, comma-separated."""
     rate_per_second: Annotated[float, Field(gt=0)] = 100.0
-    """Sustained request rate of one token, in each process of the API; more get 429."""
+    """Sustained request rate of one token, or of all requests without a valid token from one address, in each process
+    of the API; more get 429."""
     rate_burst: Annotated[int, Field(ge=1)] = 1000
-    """Maximum burst of one token, in requests."""
+    """Maximum burst of one token or address, in requests."""
     worker_rate_per_second: Annotated[float, Field(gt=0)] = 1000.0
     """Sustained request rate of one attempt token."""
     worker_rate_burst: Annotated[int, Field(ge=1)] = 5000
     max_connections: Annotated[int, Field(ge=1)] = 4000
-    """Maximum number of open connections; further ones are closed immediately."""
+    """Maximum number of open connections. A further one replaces the connection that has waited longest without a
+    request."""
+    max_connections_per_address: Annotated[int, Field(ge=1)] = 1000
+    """Maximum number of open connections of one address; further ones are closed. Loopback and TRUSTED_PROXIES, behind
+    which there are many clients, are exempt."""
     max_gpus_per_user: Annotated[int | None, Field(ge=1)] = None
     """Maximum number of GPUs of one user's submitted jobs; further jobs wait in `queued`. Default: no limit."""
     max_gpus_per_admin: Annotated[int | None, Field(ge=1)] = None
@@ -154,6 +159,8 @@ class Settings(BaseSettings):
     """Maximum disk use of one user's jobs, in 10^9 bytes; beyond it new jobs are rejected. Default: no limit."""
     max_streams: Annotated[int, Field(ge=1)] = 1000
     """Maximum number of open live streams; further ones get 429."""
+    max_streams_per_user: Annotated[int, Field(ge=1)] = 100
+    """Maximum number of open live streams of one user."""
     metrics_retention_days: Annotated[int | None, Field(ge=1)] = None
     """How long after its end a job keeps every metric point;
     later only the downsampled points remain. Default: forever."""

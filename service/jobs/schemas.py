@@ -1,7 +1,7 @@
 """Conversion of rows into the resources of the API. Pure functions."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -9,13 +9,25 @@ from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.states import SUSPENDED
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.files import CheckpointResource
-from trainyard.contract.wire.jobs import AttemptResource, EventResource, JobProgress, JobResource
+from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.reports import Failure
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_LOSSES = ("train/loss", "eval/loss")
+_ENGINE_METRICS = ("train/", "eval/")
+"""Prefixes of the metrics that are shown first; the table of jobs and the sweeps use them."""
+
+
+def shown_metrics(latest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the latest values that a resource or stream carries: all, or of many the engine's own and the first."""
+    if len(latest) <= MAX_SHOWN_METRICS:
+        return dict(latest)
+    names = sorted(latest, key=lambda name: (name not in _LOSSES, not name.startswith(_ENGINE_METRICS), name))
+    return {name: latest[name] for name in names[:MAX_SHOWN_METRICS]}
 
 
 def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetime) -> JobResource:
@@ -36,7 +48,8 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         estimated_start=attempt.estimated_start if attempt and job.status == "pending" else None,
         progress=progress_resource(job, now),
         attempt=attempt_resource(attempt) if attempt else None,
-        metrics=job.latest,
+        metrics=shown_metrics(job.latest),
+        metrics_omitted=max(0, len(job.latest) - MAX_SHOWN_METRICS),
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=Failure.model_validate(job.failure) if job.failure else None,

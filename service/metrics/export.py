@@ -34,7 +34,7 @@ def point_page(
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
         curves = CurveRepository(session, database)
-        keys = curves.keys(job.pk)
+        keys = curves.keys(job.pk, names)
         selected = {keys[name]: name for name in names or keys if name in keys}
         rows = curves.points_page(job.pk, sorted(selected), cursor, limit + 1) if selected else []
     data = [

@@ -57,7 +57,7 @@ class _JobCurves:
         self._repository = repository
         self._job_pk = job_pk
         self._query = query
-        self._keys = repository.keys(job_pk)
+        self._keys = repository.keys(job_pk, query.keys)
         self._resumed = repository.executions(job_pk)
         self._cursor = repository.cursor(job_pk) or DownsampleCursor(0, 0)
         selected = {self._keys[name] for name in query.keys if name in self._keys} if query.keys else None
@@ -70,7 +70,8 @@ class _JobCurves:
 
     def execution_spans(self) -> Iterator[ExecutionSpan]:
         """Yield the visible part of each execution, in order, by the points of one metric."""
-        key_pk = self._keys.get(_REFERENCE_METRIC, next(iter(self._keys.values()), None))
+        keys = self._repository.keys(self._job_pk, (_REFERENCE_METRIC,)) or self._repository.keys(self._job_pk)
+        key_pk = next(iter(keys.values()), None)
         if key_pk is None:
             return
         raw = not self._cursor.raw_deleted

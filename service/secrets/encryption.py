@@ -31,7 +31,8 @@ class SecretCipher:
         Raises:
             ServiceError: the key file is unreadable, or readable by other accounts.
         """
-        return self._fernet.encrypt(_SEPARATOR.join((owner, name, value)).encode()).decode()
+        encrypted: bytes = self._fernet.encrypt(_SEPARATOR.join((owner, name, value)).encode())
+        return encrypted.decode()
 
     def decrypt(self, owner: str, name: str, encrypted: str) -> str | None:
         """Return the value; None if it was encrypted with another key, or for another owner or name.

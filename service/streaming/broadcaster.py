@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,7 +76,12 @@ class Source(Protocol):
 class Subscriber:
     """The queue of one client. It lives on the client's event loop; `closed` is set when nothing follows."""
 
-    def __init__(self, accepts: Callable[[Item], bool], *, logs: bool):
+    def __init__(self, accepts: Callable[[Item], bool], *, logs: bool, owner: str = ""):
+        """
+        Args:
+            owner: The user whose share of the streams this one belongs to.
+        """
+        self.owner = owner
         self.loop = asyncio.get_running_loop()
         self.logs = logs
         self.items: deque[Item] = deque()
@@ -118,17 +123,21 @@ class _TopicState:
 class Broadcaster:
     """The open streams of a process, by topic."""
 
-    def __init__(self, *, limit: int, poll: bool = True):
+    def __init__(self, *, limit: int, owner_limit: int | None = None, poll: bool = True):
         """
         Args:
             limit: Maximum number of open streams.
+            owner_limit: Maximum number of open streams of one user.
             poll: Other processes write to the same database.
         """
         self._limit = limit
+        self._owner_limit = limit if owner_limit is None else owner_limit
         self._poll_seconds = POLL_SECONDS if poll else IDLE_SECONDS
         self._topics: dict[Topic, _TopicState] = {}
         self._changed_topics: set[Topic] = set()
         self._count = 0
+        self._counts: Counter[str] = Counter()
+        """Open streams by owner."""
         self._all_read_at = 0.0
         self._condition = threading.Condition()
         self._running = False
@@ -147,13 +156,17 @@ class Broadcaster:
         """Push what follows the returned offset; the caller reads what precedes it. Must be called in a thread.
 
         Raises:
-            TooManyRequestsError: The maximum number of streams is open.
+            TooManyRequestsError: The maximum number of streams is open, in total or for this user.
         """
         head = source.head()
         with self._condition:
             if self._closing or self._count >= self._limit:
                 raise TooManyRequestsError("too many streams are open; try again later", code="too_many_streams")
+            if self._counts[subscriber.owner] >= self._owner_limit:
+                message = f"you have {self._owner_limit} open streams; close one of them"
+                raise TooManyRequestsError(message, code="too_many_streams")
             self._count += 1
+            self._counts[subscriber.owner] += 1
             state = self._topics.setdefault(source.topic, _TopicState(source, set(), head))
             state.subscribers.add(subscriber)
             if not self._running:
@@ -168,6 +181,7 @@ class Broadcaster:
                 return
             state.subscribers.discard(subscriber)
             self._count -= 1
+            self._counts -= Counter((subscriber.owner,))
             if not state.subscribers:
                 del self._topics[topic]
 

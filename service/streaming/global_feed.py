@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from service.db.engine import Database
 from service.db.models import Event, Job
-from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
+from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource, shown_metrics
 from service.streaming.broadcaster import StreamOffset
 from service.streaming.job_stream import Message, status_fields
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
 
-_ENTRIES = 200
+_MAX_ENTRIES = 200
 END_OF_ENTRY = 2**62
 """The `within` of an offset after the last message of an entry."""
 
@@ -53,7 +53,7 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
     with database.read() as session:
         repository = FeedRepository(session, database)
         first = after.position + 1 if after.within >= END_OF_ENTRY else after.position
-        entries = repository.entries_from(first, _ENTRIES)
+        entries = repository.entries_from(first, _MAX_ENTRIES)
         gap = after.position > 0 and bool(entries) and entries[0].position > first and repository.oldest() > first
         if not entries and after.position > (head := repository.head()):
             # A restored database is behind the offsets that its former streams sent.
@@ -64,7 +64,7 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
             messages += _messages(repository, jobs[entry.job_pk], entry, runs, now)
     new = [(offset, message) for offset, message in messages if offset > after]
     reached = StreamOffset(entries[-1].position, END_OF_ENTRY) if entries else after
-    return FeedPart(new, max(reached, after), len(entries) == _ENTRIES, gap)
+    return FeedPart(new, max(reached, after), len(entries) == _MAX_ENTRIES, gap)
 
 
 def _messages(
@@ -72,7 +72,8 @@ def _messages(
 ) -> list[tuple[StreamOffset, Message]]:
     messages: list[tuple[StreamOffset, Message]] = []
     if repository.has_points(entry):
-        update = JobMetricsUpdate(job_id=job.id, name=job.name, values=job.latest, progress=progress_resource(job, now))
+        values, progress = shown_metrics(job.latest), progress_resource(job, now)
+        update = JobMetricsUpdate(job_id=job.id, name=job.name, values=values, progress=progress)
         offset = StreamOffset(entry.position)
         messages.append((offset, Message(str(offset), "metrics", update)))
     for event in repository.events(entry):

@@ -15,16 +15,19 @@ KEEP_ALIVE = ": keep-alive\n\n"
 class Subscription:
     """Created when the request arrives, so that errors are raised before the response begins."""
 
-    def __init__(self, broadcaster: Broadcaster, source: Source, *, logs: bool, rank: str | None = None):
+    def __init__(
+        self, broadcaster: Broadcaster, source: Source, *, logs: bool, rank: str | None = None, owner: str = ""
+    ):
         """
         Args:
+            owner: The user whose share of the streams this one belongs to.
             rank: Restricts log messages to this rank.
         """
         self._broadcaster = broadcaster
         self._source = source
         self._rank = rank
         self._logs = logs
-        self._subscriber = Subscriber(self._accepts, logs=logs)
+        self._subscriber = Subscriber(self._accepts, logs=logs, owner=owner)
         self._missed = Update([], StreamOffset(0), finished=False)
         self._live_from = StreamOffset(0)
 

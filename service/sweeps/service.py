@@ -16,7 +16,7 @@ from service.db.models import Job, Sweep
 from service.db.paging import PageRequest
 from service.jobs.quota import UserQuotas, check_gpu_quota
 from service.jobs.repository import JobRepository
-from service.jobs.schemas import progress_resource
+from service.jobs.schemas import progress_resource, shown_metrics
 from service.jobs.service import require_change
 from service.jobs.submission import (
     SubmissionResult,
@@ -231,5 +231,5 @@ def _member(member: dict[str, Any], job: Job | None, now: datetime) -> SweepMemb
         status=job.status,
         status_message=job.status_message,
         progress=progress_resource(job, now),
-        metrics=job.latest,
+        metrics=shown_metrics(job.latest),
     )

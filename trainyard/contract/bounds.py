@@ -17,15 +17,19 @@ MAX_TEXT = 8192
 """Characters of one text in a spec; the longest that a field accepts has 4096."""
 
 
-def check_plain_data(value: Any, *, max_values: int = MAX_VALUES, max_depth: int = MAX_DEPTH) -> None:
+def check_plain_data(value: Any, *, max_values: int = MAX_VALUES, any_text: bool = False) -> None:
     """Check parsed JSON or YAML level by level, without recursion.
+
+    Args:
+        max_values: Maximum number of values, keys included.
+        any_text: Accept halves of surrogate pairs.
 
     Raises:
         ValueError: The data is nested too deeply, has too many values, or a text has half of a surrogate pair, which
             UTF-8 cannot represent.
     """
     level, values = [value], 0
-    for _ in range(max_depth + 1):
+    for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):
@@ -33,7 +37,7 @@ def check_plain_data(value: Any, *, max_values: int = MAX_VALUES, max_depth: int
                 inner += item.values()
             elif isinstance(item, list | tuple):
                 inner += item
-            elif isinstance(item, str) and not item.isascii():
+            elif isinstance(item, str) and not any_text and not item.isascii():
                 _check_text(item)
         values += len(inner)
         if values > max_values:
@@ -41,7 +45,7 @@ def check_plain_data(value: Any, *, max_values: int = MAX_VALUES, max_depth: int
         if not inner:
             return
         level = inner
-    raise ValueError(f"is nested deeper than {max_depth} levels")
+    raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
 
 
 def _check_text(text: str) -> None:
@@ -51,12 +55,13 @@ def _check_text(text: str) -> None:
         raise ValueError("contains half of a surrogate pair, which is not a character") from None
 
 
-def parse_json(body: bytes, *, max_values: int = MAX_VALUES, unique_keys: bool = False) -> Any:
+def parse_json(body: bytes, *, max_values: int = MAX_VALUES, unique_keys: bool = False, any_text: bool = False) -> Any:
     """Parse a JSON document in UTF-8.
 
     Args:
         max_values: Maximum number of values, keys included.
         unique_keys: Refuse an object that has a key twice.
+        any_text: Accept halves of surrogate pairs.
 
     Raises:
         UnicodeDecodeError: The text is not UTF-8.
@@ -66,7 +71,7 @@ def parse_json(body: bytes, *, max_values: int = MAX_VALUES, unique_keys: bool =
         document = json.loads(body.decode(), object_pairs_hook=_reject_duplicate_keys if unique_keys else None)
     except RecursionError:
         raise ValueError(f"is nested deeper than {MAX_DEPTH} levels") from None
-    check_plain_data(document, max_values=max_values)
+    check_plain_data(document, max_values=max_values, any_text=any_text)
     return document
 
 

@@ -6,11 +6,11 @@ from fastapi import FastAPI
 
 from service.api.dependencies import AppState
 from service.api.middleware.audit import AuditMiddleware
+from service.api.middleware.authentication import AuthenticationMiddleware
 from service.api.middleware.body import BodyLimitMiddleware
 from service.api.middleware.errors import ErrorMiddleware
 from service.api.middleware.head import RequestHeadMiddleware
 from service.api.middleware.origin import OriginMiddleware
-from service.api.middleware.rate_limit import RateLimitMiddleware
 from service.api.middleware.request_id import RequestIdMiddleware
 
 
@@ -20,7 +20,7 @@ def add_middleware(app: FastAPI, services: AppState, hosts: Iterable[str]) -> No
     app.add_middleware(ErrorMiddleware)
     app.add_middleware(BodyLimitMiddleware, limit=settings.body_limit)
     app.add_middleware(OriginMiddleware, hosts=hosts)
-    app.add_middleware(RateLimitMiddleware, services=services)
+    app.add_middleware(AuthenticationMiddleware, services=services)
     app.add_middleware(AuditMiddleware, audit_log=services.audit_log)
     app.add_middleware(RequestHeadMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=services.metrics, trusted_proxies=settings.trusted_proxies)

@@ -39,7 +39,7 @@ class RequestIdMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *own]}
+                message = {**message, "headers": [*message["headers"], *own, *_cache_headers(scope, message)]}
             await send(message)
 
         started = time.monotonic()
@@ -54,6 +54,12 @@ class RequestIdMiddleware:
         self._metrics.request(scope["method"], path, status, seconds)
         if status >= 500:
             self._log.error("request", method=scope["method"], path=scope["path"], status=status)
+
+
+def _cache_headers(scope: Scope, message: Message) -> list[tuple[bytes, bytes]]:
+    """Forbid browsers and proxies to store answers of the API; a cookie opens them too."""
+    present = any(name.lower() == b"cache-control" for name, _ in message["headers"])
+    return [(b"cache-control", b"no-store")] if scope["path"].startswith("/v1/") and not present else []
 
 
 def request_id(given: bytes) -> str:

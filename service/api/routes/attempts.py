@@ -6,9 +6,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state
-from service.api.json_body import JsonRoute
-from service.api.query_params import refuse_unknown
+from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state, require_worker
+from service.api.json_body import ReportRoute
 from service.api.routes.logs import Rank
 from service.attempts.service import AttemptService
 from service.core.errors import BodyTooLargeError
@@ -26,7 +25,7 @@ from trainyard.contract.wire.reports import (
     MetricsBatch,
 )
 
-router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"], route_class=JsonRoute)
+router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"], route_class=ReportRoute)
 
 
 def _inline_refs(node: Any, definitions: dict[str, Any]) -> Any:
@@ -70,8 +69,7 @@ def heartbeat(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: H
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Report points. A batch is stored as a whole or not at all; the response follows the commit. Repeats are safe."""
     services = await get_app_state(request)  # FastAPI's injection would cost a tenth of the request
-    await services.worker_tokens.require(request.headers.get("authorization"), aid, services.clock())
-    refuse_unknown(request)
+    require_worker(request, aid)
     body = await request.body()
     batch = decode_batch(body, services.ingest_queue.known_keys)
     stored = await services.ingest_queue.submit(aid, batch, len(body))

@@ -46,13 +46,18 @@ def readyz(services: AppStateDep) -> Any:
 
 @router.get("/metrics", operation_id="prometheus", response_class=Response)
 def prometheus(services: AppStateDep) -> Response:
-    """Get the metrics in Prometheus' text format."""
+    """Get the metrics in Prometheus' text format; they are at most a second old."""
+    body = services.metrics_page.get(services.clock(), lambda: _render_metrics(services))
+    return Response(body, media_type=CONTENT_TYPE_LATEST)
+
+
+def _render_metrics(services: AppState) -> bytes:
     now, backend = services.clock(), services.settings.backend
     with services.database.read() as session:
         jobs = JobRepository(session, now).count_by_status()
         unanswered = JobRepository(session, now).count_unconfirmed()
         cluster = ClusterRepository(session).resource(backend, now)
-    return Response(services.metrics.render(jobs, unanswered, cluster.age_seconds), media_type=CONTENT_TYPE_LATEST)
+    return services.metrics.render(jobs, unanswered, cluster.age_seconds)
 
 
 def _database(services: AppState) -> str:

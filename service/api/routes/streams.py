@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1", tags=["streams"])
 TOKEN_CHECK_SECONDS = 30.0
 """Interval at which an open stream checks that its token is still valid."""
 
-HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 """Headers that make proxies forward each event at once and unchanged."""
 
 JobEventId = Annotated[
@@ -69,7 +69,8 @@ async def stream_job(
             raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
         after = int(last_event_id)
     load = partial(JobSource, services.database, services.settings.runs, services.clock, job_id)
-    subscription = Subscription(services.broadcaster, await run_in_threadpool(load), logs=logs, rank=rank)
+    source = await run_in_threadpool(load)
+    subscription = Subscription(services.broadcaster, source, logs=logs, rank=rank, owner=user.name)
     return await _respond(services, user, subscription, StreamOffset(after))
 
 
@@ -87,7 +88,7 @@ async def stream_jobs(services: AppStateDep, user: UserDep, last_event_id: Globa
     offset = parse_offset(last_event_id) if last_event_id else None
     if last_event_id and offset is None:
         raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
-    subscription = Subscription(services.broadcaster, services.global_source, logs=False)
+    subscription = Subscription(services.broadcaster, services.global_source, logs=False, owner=user.name)
     return await _respond(services, user, subscription, offset)
 
 

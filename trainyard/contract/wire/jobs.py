@@ -38,6 +38,9 @@ StatusReason = Literal[
     "retries_exhausted",
 ]
 
+MAX_SHOWN_METRICS = 64
+"""Metrics that one resource or stream event carries."""
+
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 
 JOB: JsonDict = {
@@ -115,7 +118,9 @@ class JobResource(Resource):
     attempt: AttemptResource | None = None
     """The current attempt."""
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
-    """The latest value of each metric."""
+    """The latest values of at most 64 metrics; `GET /v1/jobs/{id}/metrics` returns all."""
+    metrics_omitted: int = 0
+    """Number of the job's metrics that are not in `metrics`."""
     last_checkpoint_step: int | None = None
     origin: Origin | None = None
     """The checkpoint of another job from which this job starts."""

@@ -1,12 +1,14 @@
 """Connections as a real server sees them: slow ones, too many, and what stands on every answer."""
 
 import socket
+from ipaddress import ip_network
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from service.api.connection_limits import ConnectionTable
 from service.api.middleware import body
 from tests.support.raw_http import served_with_limits as served
 from tests.support.wait import wait_until
@@ -35,10 +37,18 @@ def test_case_25_connection_without_a_request_is_closed(world: World) -> None:
         assert is_closed(dripping)
 
 
+def slow_request(world: World, port: int) -> socket.socket:
+    """A connection with a request in progress, whose body does not come."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {world.token}\r\n"
+    connection.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+    return connection
+
+
 def test_case_25_connections_over_the_limit_are_closed(world: World) -> None:
     with served(world, limit=2, seconds=30) as port:
-        connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
-        assert is_closed(socket.create_connection(("127.0.0.1", port)))
+        connections = [slow_request(world, port) for _ in range(2)]
+        wait_until(lambda: is_closed(socket.create_connection(("127.0.0.1", port))), 10, "both requests to be read")
         for connection in connections:
             connection.close()
 
@@ -49,6 +59,35 @@ def test_case_25_connections_over_the_limit_are_closed(world: World) -> None:
                 return False
 
         wait_until(is_open, 10, "room for another connection")
+
+
+def test_idle_connections_do_not_exclude_other_clients(world: World) -> None:
+    with served(world, limit=50, seconds=30) as port:
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        with httpx.Client(base_url=f"http://localhost:{port}") as client:
+            for _ in range(3):
+                assert client.get("/livez").status_code == 200
+        assert is_closed(idle[0])
+        idle[-1].sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle[-1].recv(1024).startswith(b"HTTP/1.1 200 ")
+
+
+class TestConnectionTable:
+    def test_one_address_has_a_limit(self) -> None:
+        table = ConnectionTable(100, 2, [])
+        assert [table.admit("192.0.2.1", number) for number in (1, 2, 3)] == [True, True, False]
+        assert table.admit("192.0.2.2", 4)
+        table.forget("192.0.2.1")
+        table.forget("192.0.2.1")
+        assert table.admit("192.0.2.1", 3)
+
+    def test_loopback_and_trusted_proxies_have_no_limit_of_an_address(self) -> None:
+        table = ConnectionTable(100, 1, [ip_network("10.0.0.0/8")])
+        for address in ("127.0.0.1", "::1", "10.1.2.3", ""):
+            assert all(table.admit(address, number) for number in range(5)), address
+
+    def test_full_table_without_idle_connections_admits_none(self) -> None:
+        assert not ConnectionTable(1, 10, []).admit("192.0.2.1", 2)
 
 
 def test_case_25_slow_body_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

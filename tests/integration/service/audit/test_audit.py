@@ -134,3 +134,25 @@ def test_audit_requires_an_administrator_and_has_a_retention(world: World) -> No
     world.clock.advance(2)
     world.run_maintenance()
     assert entries(world) == []
+
+
+def test_refusals_are_counted_by_token_action_and_minute(world: World) -> None:
+    job = world.submit()
+    viewer = world.new_user("viewer", "eve")
+    for _ in range(200):
+        assert viewer.post(f"/v1/jobs/{job}/cancel").status_code == 403
+        assert viewer.post(f"/v1/jobs/{job}/pause").status_code == 403
+    assert len(entries(world, "actor=eve")) == 2
+    world.clock.advance(61)
+    world.run_maintenance()
+    rows = entries(world, "actor=eve&action=cancel_job")
+    assert [row["detail"] for row in rows] == [{"count": 199}, {}]
+    assert {(row["outcome"], row["status"], row["target"]) for row in rows} == {("refused", 403, job)}
+    assert len(entries(world, "actor=eve")) == 4
+
+
+def test_changes_are_never_counted_together(world: World) -> None:
+    job = world.submit()
+    for _ in range(3):
+        assert world.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    assert len(entries(world, "action=cancel_job")) == 3

@@ -133,3 +133,11 @@ def test_token_list_is_paged(world: World) -> None:
             break
         after = f"&after={page['last_id']}"
     assert sorted(names) == ["a1", "a2", "a3", "admin"]
+
+
+@pytest.mark.parametrize("name", ["ADA", "aDa", "Admin", "SERVICE", "Anonymous"])
+def test_name_that_differs_only_by_case_is_refused(world: World, name: str) -> None:
+    assert world.client.post("/v1/tokens", json={"name": "Ada"}).status_code == 201
+    assert world.client.post("/v1/tokens", json={"name": "Ada"}).status_code == 201, "two tokens of one user"
+    answer = world.client.post("/v1/tokens", json={"name": name})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "name")

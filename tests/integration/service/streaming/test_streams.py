@@ -258,3 +258,21 @@ def test_slow_client_is_disconnected_without_affecting_others() -> None:
         return slow.closed, quick.closed, len(slow.items)
 
     assert asyncio.run(watch()) == (True, False, 0)
+
+
+def test_one_user_has_a_share_of_the_streams(world: World) -> None:
+    source, broadcaster = world.services.global_source, Broadcaster(limit=5, owner_limit=2)
+
+    async def watch() -> None:
+        subscriptions = [Subscription(broadcaster, source, logs=False, owner="ada") for _ in range(3)]
+        for subscription in subscriptions[:2]:
+            assert await subscription.start(None)
+        with pytest.raises(TooManyRequestsError):
+            await subscriptions[2].start(None)
+        assert await Subscription(broadcaster, source, logs=False, owner="bob").start(None)
+        stream = subscriptions[0].events()
+        await anext(stream)
+        await stream.aclose()
+        assert await subscriptions[2].start(None)
+
+    asyncio.run(watch())

@@ -1,0 +1,153 @@
+"""Authenticates requests and limits their rate, before a byte of the body is read."""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_address, ip_network
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.dependencies import AppState, Caller
+from service.api.middleware.errors import header_map, send_error
+from service.api.rate_limits import Allowance
+from service.audit.log import CURRENT_REQUEST
+from service.auth.principals import Principal, authenticate
+from service.auth.sessions import authenticate_session
+from service.core.errors import AuthenticationError, RateLimitedError, ServiceError, TooManyRequestsError
+
+_UNLIMITED = ("/livez", "/static/")
+"""Routes that cost next to nothing and need no authentication."""
+_MAX_VERIFIED = 10_000
+_MAX_CONCURRENT = 300
+"""Requests of one token that may be in progress, open streams included."""
+
+
+@dataclass(frozen=True)
+class _Credentials:
+    authorization: str | None = None
+    secret: str | None = None
+    """The secret of a browser session, which counts only without an `Authorization` header."""
+
+    @property
+    def digest(self) -> str:
+        return sha256(f"{self.authorization}\n{self.secret}".encode()).hexdigest()
+
+
+class AuthenticationMiddleware:
+    """Sets `request.state.caller`, and takes each request from the rate limit of its principal or address.
+
+    Routes under `/v1` require a valid token or session. Requests without one share the limit of their address, and so
+    do requests with a wrong one: once an address has used its limit, tokens that were not verified before are refused
+    without a look-up.
+    """
+
+    def __init__(self, app: ASGIApp, *, services: AppState):
+        self._app = app
+        self._services = services
+        self._verified: OrderedDict[str, None] = OrderedDict()
+        """Digests of the credentials that were valid when they were last used."""
+        self._in_progress: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_UNLIMITED):
+            await self._app(scope, receive, send)
+            return
+        allowances: list[Allowance] = []
+
+        async def send_with_limits(message: Message) -> None:
+            if message["type"] == "http.response.start" and allowances:
+                message = {**message, "headers": [*message["headers"], *allowances[-1].headers]}
+            await send(message)
+
+        try:
+            caller = await self._admit(scope, allowances)
+            if caller is None and scope["path"].startswith("/v1/"):
+                raise AuthenticationError
+        except ServiceError as error:
+            await send_error(error, send_with_limits)
+            return
+        scope.setdefault("state", {})["caller"] = caller
+        if caller is None:
+            await self._app(scope, receive, send_with_limits)
+            return
+        key = caller.principal.id
+        if self._in_progress[key] >= _MAX_CONCURRENT:
+            message = f"{_MAX_CONCURRENT} requests of this token are in progress"
+            await send_error(TooManyRequestsError(message), send_with_limits)
+            return
+        self._in_progress[key] += 1
+        try:
+            await self._app(scope, receive, send_with_limits)
+        finally:
+            self._in_progress -= Counter((key,))
+
+    async def _admit(self, scope: Scope, allowances: list[Allowance]) -> Caller | None:
+        """Return the caller; None without a valid token or session.
+
+        Args:
+            allowances: Receives the allowance of each rate limit that the request is taken from.
+
+        Raises:
+            RateLimitedError: The principal or the address has used its limit.
+        """
+        services, now = self._services, self._services.clock()
+        credentials, address = self._credentials(scope), _address_key()
+        verified = credentials is not None and credentials.digest in self._verified
+        if not verified:
+            allowances.append(services.address_rate_limiter.acquire(address, now))
+            _require(allowances[-1])
+        if credentials is None:
+            return None
+        try:
+            principal = await self._authenticate(scope, credentials)
+        except AuthenticationError:
+            self._verified.pop(credentials.digest, None)
+            if verified:
+                services.address_rate_limiter.acquire(address, now)
+            return None
+        if not verified:
+            services.address_rate_limiter.release(address)
+        self._remember(credentials.digest)
+        limiter = services.worker_rate_limiter if principal.kind == "worker" else services.rate_limiter
+        allowances.append(limiter.acquire(f"{principal.kind}:{principal.id}", now))
+        _require(allowances[-1])
+        return Caller(principal, credentials.secret)
+
+    def _credentials(self, scope: Scope) -> _Credentials | None:
+        headers = header_map(scope)
+        if (authorization := headers.get(b"authorization")) is not None:
+            return _Credentials(authorization=authorization.decode("latin-1"))
+        secret = self._services.cookie.read(headers.get(b"cookie", b"").decode("latin-1"))
+        return _Credentials(secret=secret) if secret is not None else None
+
+    async def _authenticate(self, scope: Scope, credentials: _Credentials) -> Principal:
+        services, now = self._services, self._services.clock()
+        path: str = scope["path"]
+        if credentials.secret is not None:
+            return await run_in_threadpool(authenticate_session, services.database, credentials.secret, now)
+        if path.startswith("/v1/attempts/") and path.endswith("/metrics"):
+            return await services.worker_tokens.authenticate(credentials.authorization, now)
+        return await run_in_threadpool(authenticate, services.database, credentials.authorization, now)
+
+    def _remember(self, digest: str) -> None:
+        self._verified[digest] = None
+        self._verified.move_to_end(digest)
+        if len(self._verified) > _MAX_VERIFIED:
+            self._verified.popitem(last=False)
+
+
+def _require(allowance: Allowance) -> None:
+    if not allowance.allowed:
+        raise RateLimitedError(allowance.retry_seconds)
+
+
+def _address_key() -> str:
+    """The client's address; for IPv6 its /64 network, which one client can have all addresses of."""
+    context = CURRENT_REQUEST.get()
+    text = context.address if context is not None else ""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return text
+    return str(ip_network((address, 64), strict=False)) if isinstance(address, IPv6Address) else text

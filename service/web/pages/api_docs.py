@@ -1,0 +1,14 @@
+"""The reference of the API as a page: Swagger UI from files of this package, for signed-in users."""
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from service.web.dependencies import PagesDep, VisitorDep
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/docs")
+def show_api_docs(pages: PagesDep, visitor: VisitorDep) -> HTMLResponse:
+    """Show the operations of the OpenAPI document."""
+    return pages.render("api_docs.html", visitor)

@@ -1,0 +1,49 @@
+"""Responses that must not be stored, and the reference of the API, which loads nothing from elsewhere."""
+
+import re
+
+import pytest
+import sqlalchemy as sa
+
+from service.core.errors import UnavailableError
+from tests.support.world import World
+
+pytestmark = pytest.mark.databases("sqlite")
+
+PAGE = {"Accept": "text/html"}
+
+
+def test_answers_of_the_api_are_not_stored(world: World) -> None:
+    job_id = world.submit()
+    for path in ("/v1/jobs", f"/v1/jobs/{job_id}", "/v1/tokens", f"/v1/jobs/{job_id}/export/files", "/v1/nope"):
+        assert "no-store" in world.client.get(path).headers["cache-control"], path
+    assert "no-store" in world.new_client(None).get("/v1/jobs").headers["cache-control"]
+
+
+def test_api_docs_require_a_session(world: World) -> None:
+    stranger = world.new_client(None)
+    answer = stranger.get("/docs", headers=PAGE, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/docs")
+    assert world.client.get("/redoc").status_code == 404
+
+
+def test_api_docs_load_only_own_files(world: World) -> None:
+    browser = world.new_client(None)
+    browser.post("/sign-in", data={"token": world.token}, headers={"Origin": "http://localhost"})
+    answer = browser.get("/docs", headers=PAGE)
+    assert answer.status_code == 200
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+    assert len(addresses) == 4
+    for address in addresses:
+        assert address.startswith("/static/")
+        file = browser.get(address)
+        assert (file.status_code, "immutable" in file.headers["cache-control"]) == (200, True), address
+
+
+def test_database_errors_hide_the_parameters(world: World) -> None:
+    with pytest.raises(UnavailableError) as caught, world.database.read() as session:
+        session.execute(sa.text("SELECT * FROM no_such_table WHERE name = :name"), {"name": "my secret"})
+    cause = str(caught.value.__cause__)
+    assert "no_such_table" in cause
+    assert "my secret" not in cause

@@ -1,0 +1,47 @@
+"""Jobs with very many metrics: what their resources, streams and exports carry and cost."""
+
+import pytest
+
+from service.metrics.repository import CurveRepository
+from tests.support.world import World
+from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS
+from trainyard.contract.wire.reports import MAX_POINTS
+
+pytestmark = pytest.mark.databases("sqlite")
+
+
+def many_metrics(world: World, count: int) -> str:
+    job_id = world.submit()
+    worker = world.start(job_id)
+    names = ["train/loss", *(f"a/{number:05}/{'x' * 200}" for number in range(count - 1))]
+    for start in range(0, count, MAX_POINTS):
+        points = [(name, 1, 1.0) for name in names[start : start + MAX_POINTS]]
+        assert worker.metrics(points).status_code == 200
+    return job_id
+
+
+def test_resources_carry_a_bounded_number_of_metrics(world: World) -> None:
+    job_id = many_metrics(world, 3000)
+    job = world.job(job_id)
+    assert (len(job["metrics"]), job["metrics_omitted"]) == (MAX_SHOWN_METRICS, 3000 - MAX_SHOWN_METRICS)
+    assert job["metrics"]["train/loss"] == 1.0
+    for path in ("/v1/jobs", f"/v1/jobs/{job_id}"):
+        assert len(world.client.get(path).content) < 50_000
+    assert len(world.client.get(f"/v1/jobs/{job_id}/metrics").json()["series"]) == 3000
+
+
+def test_csv_export_reads_each_name_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = many_metrics(world, 200)
+    rows = 0
+    keys = CurveRepository.keys
+
+    def counted(self: CurveRepository, *arguments: object) -> dict[str, int]:
+        nonlocal rows
+        result = keys(self, *arguments)  # type: ignore[arg-type]
+        rows += len(result)
+        return result
+
+    monkeypatch.setattr(CurveRepository, "keys", counted)
+    text = world.client.get(f"/v1/jobs/{job_id}/metrics?format=csv").text
+    assert text.count("\n") == 201
+    assert rows <= 3 * 200
