@@ -152,16 +152,16 @@ def test_too_many_members_are_rejected(tmp_path, monkeypatch):
 def test_mutated_archives_are_accepted_or_rejected(tmp_path, seed):
     """Archives with random changes, most of them with a valid checksum, never raise another error."""
     draw = random.Random(seed)
-    pieces = [
+    members = [
         *MALFORMED.values(),
         header("a.py", 3, content=b"x=1"),
         LONG,
         pax(path=b"ok"),
         header("d", 0, tarfile.DIRTYPE),
     ]
-    pieces = [piece for piece in pieces if len(piece) < 5000]
+    members = [raw for raw in members if len(raw) < 5000]
     for _ in range(60):
-        data = bytearray(b"".join(draw.choices(pieces, k=draw.randint(1, 4))))
+        data = bytearray(b"".join(draw.choices(members, k=draw.randint(1, 4))))
         for _ in range(draw.randint(0, 4)):
             block = draw.randrange(0, len(data), 512)
             at = block + draw.choice([draw.randrange(512), draw.randrange(100, 160), 156])
