@@ -1,4 +1,4 @@
-"""Promise 6: what went wrong first, on which rank, said plainly; and nothing is left running."""
+"""Promise 6: the first failure and its rank are reported, and no process remains."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Promise 2: whatever ends a run, the next execution goes on as if nothing had been. Compared as text."""
+"""Promise 2: after any end of a run, the next execution continues exactly. Losses are compared as text."""
 
 import json
 import signal
@@ -40,11 +40,11 @@ EVERY = {
         "layer": {},
     }.items()
 }
-"""Every strategy on 2 and 3 ranks; hsdp is on 4."""
+"""Each strategy on 2 and 3 ranks; hsdp on 4."""
 
 
 def undisturbed(run, folder):
-    """The same spec from start to end in one go, on as many ranks."""
+    """Return the losses of the same spec on as many ranks without an interruption."""
     case = {"spec": dump_spec(run.spec), "single": False}
     result = run_layout(run.spec.gpus, {"case": case}, folder)
     return {int(step): value for step, value in result[0]["case"]["series"]["train/loss"].items()}
@@ -61,12 +61,11 @@ class TestKilledRank:
     @pytest.mark.parametrize(
         ("overrides", "rank"),
         [
-            (MOMENTUM, 1),
-            (ADAMW, 0),
-            (FSDP, 1),
-            *(pytest.param(overrides, 1, marks=pytest.mark.slow) for overrides in (HSDP, *EVERY.values())),
+            (FSDP, 0),
+            pytest.param(ADAMW, 0, marks=pytest.mark.slow),
+            *(pytest.param(overrides, 1, marks=pytest.mark.slow) for overrides in (MOMENTUM, HSDP, *EVERY.values())),
         ],
-        ids=["momentum-2", "adamw-3", "fsdp-2", "hsdp-4", *EVERY],
+        ids=["fsdp-2", "adamw-3", "momentum-2", "hsdp-4", *EVERY],
     )
     def test_restart_in_the_attempt_keeps_the_losses(self, tmp_path, overrides, rank):
         with FakeService() as service:

@@ -1,4 +1,4 @@
-"""JSON lines as rows of bytes: what is learned, what shares a row, and what is refused."""
+"""JSON lines as rows of bytes: targets, packing, and invalid files."""
 
 import json
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.sections import GptModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
@@ -42,7 +43,24 @@ def refusal(path, **options):
     return str(caught.value).removeprefix(f"data.path: {path}")
 
 
-class TestWhatIsLearned:
+def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (allowed / "link.jsonl").symlink_to(file({"text": "abc"}))
+    (allowed / "real.jsonl").write_text('{"text": "abc"}\n')
+    (allowed / "inner.jsonl").symlink_to(allowed / "real.jsonl")
+    roots = AllowedRoots(allowed=(str(allowed),), excluded=(str(allowed / "state"),))
+    for name, refused in (("real", False), ("inner", False), ("link", True)):
+        path = str(allowed / f"{name}.jsonl")
+        data = JsonlData(path=path, packing=False)
+        if refused:
+            with pytest.raises(RefusedError, match="leads out of the folders that this service allows"):
+                build_gpt_on_jsonl(GptModel(context=24, heads=2), data, roots)
+        else:
+            assert len(load_rows("data.path", path, data, ByteTokenizer(), 16, roots=roots).ends) == 1
+
+
+class TestTargets:
     def test_text_trains_every_token_and_the_end_token(self, file):
         inputs, labels = batch(rows(file({"text": "abc"}), packing=False))
         assert inputs == [[97, 98, 99]]
@@ -123,7 +141,7 @@ class TestEvaluation:
         assert task.weight(np.array([3])) == 1.0
 
 
-class TestWhatIsRefused:
+class TestInvalidFiles:
     @pytest.mark.parametrize(
         ("line", "format", "message"),
         [
