@@ -261,4 +261,4 @@ def _with_plus(value: Any) -> Any:
 QueryTimestamp = Annotated[AwareDatetime, BeforeValidator(reject_number), BeforeValidator(_with_plus)]
 """A time in a query: RFC 3339 with a time zone."""
 
-AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]
+AttemptNumberQuery = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]
