@@ -96,6 +96,7 @@ def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
 def serve(settings: Settings) -> int:
     """Run the API, and the reconciler unless it is switched off, until a signal arrives."""
     tune_interpreter()
+    os.umask(settings.umask)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     restrict_permissions(settings.state, settings.url)
     settings.runs.mkdir(parents=True, exist_ok=True)
@@ -155,7 +156,7 @@ def _admin_token(services: AppState) -> None:
 
 
 def _background_services(services: AppState) -> list[BackgroundService]:
-    """Build what only the leader does, in the order in which it starts."""
+    """Build the services that only the leader runs, in the order of their start."""
     loop = make_loop(services, make_scheduler(services))
     services.notify_reconciler = loop.hint
     maintenance_task = maintenance.MaintenanceTask(
@@ -169,10 +170,10 @@ def _background_services(services: AppState) -> list[BackgroundService]:
     cleanup = PeriodicTask("maintenance", maintenance_task.run_once, maintenance.SECONDS)
     services.notify_cleanup = cleanup.notify
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
-    post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
-    services.notify_webhooks = post.notify
-    background: list[BackgroundService] = [loop, cleanup, post]
+    dispatcher = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
+    delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
+    services.notify_webhooks = delivery.notify
+    background: list[BackgroundService] = [loop, cleanup, delivery]
     if services.database.dialect == "postgresql":
         watcher = ChangeWatcher(services.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))

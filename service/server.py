@@ -79,8 +79,11 @@ def run_server(
         StartError: the address is in use or does not belong to this machine.
     """
     log = structlog.get_logger("service")
-    # uvicorn stops at a SIGTERM and then raises it again; the default handler would end the process before cleanup.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    server = _Server(config, end_streams)
+    # From before the first thread starts: an exception in the middle of a start would leave what had started running.
+    # uvicorn raises a signal again once it has stopped; the default handler would end the process before the cleanup.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, server.handle_exit)
     with _listening(settings) as listener:
         url_file = service_url_file(settings.state)
         write_atomic(url_file, settings.service_url + "\n")
@@ -90,9 +93,7 @@ def run_server(
         token = settings.admin_token_file or admin_token_file(settings.state)
         log.info("dashboard", page=f"{settings.service_url}/jobs", token=str(token))
         try:
-            _Server(config, end_streams).run(sockets=[listener])
-        except KeyboardInterrupt:
-            pass
+            server.run(sockets=[listener])
         finally:
             for service in reversed(background):
                 service.stop()

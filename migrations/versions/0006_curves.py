@@ -44,7 +44,7 @@ def upgrade() -> None:
         "downsample_states",
         sa.Column("job_pk", _BIG, nullable=False),
         sa.Column("sequence", _BIG, nullable=False),
-        sa.Column("shift", sa.SmallInteger(), nullable=False),
+        sa.Column("spacing_bits", sa.SmallInteger(), nullable=False),
         sa.Column("raw_deleted", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=op.f("fk_downsample_states_job_pk"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_pk", name=op.f("pk_downsample_states")),

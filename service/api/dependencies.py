@@ -83,7 +83,7 @@ class AppState:
         )
         self.global_source = GlobalSource(self.database, self.settings.runs, lambda: self.clock())
         self.broadcaster = Broadcaster(limit=self.settings.max_streams, owner_limit=self.settings.max_streams_per_user)
-        self.database.committed += [self.global_source.on_commit, self.broadcaster.on_commit]
+        self.database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         self.worker_tokens = WorkerTokenCache(partial(authenticate, self.database))
         self.audit_log = AuditLog(self.database, lambda: self.clock())
         self.database.before_commit = self.audit_log.add_entry

@@ -24,7 +24,7 @@ WORKER_GRACE = timedelta(hours=24)
 log = structlog.get_logger("service")
 
 ADMIN = "admin"
-_MADE_BY_HAND = re.compile(r"ty_[0-9a-f]{12}_[A-Za-z0-9_-]{32,150}")
+_OPERATOR_TOKEN = re.compile(r"ty_[0-9a-f]{12}_[A-Za-z0-9_-]{32,150}")
 _LAST_USED_INTERVAL = timedelta(seconds=60)
 """Minimum time between two updates of `last_used_at`, so that reads do not all become writes."""
 
@@ -78,13 +78,13 @@ def principal_for_token(database: Database, row: Token, now: datetime) -> Princi
     if row.revoked_at is not None or (row.expires_at is not None and now >= row.expires_at):
         raise AuthenticationError
     if row.last_used_at is None or now - row.last_used_at >= _LAST_USED_INTERVAL:
-        _note_use(database, row.id, now)
+        _update_last_used(database, row.id, now)
     role: Role = row.role  # type: ignore[assignment]
     return Principal(kind="user", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code)
 
 
 def is_token_valid(database: Database, token_id: str, now: datetime) -> bool:
-    """Whether a user's token is still valid; true while the database is unavailable."""
+    """Return whether a user's token is still valid; true while the database is unavailable."""
     try:
         with database.read() as session:
             row = TokenRepository(session).get(token_id)
@@ -93,10 +93,10 @@ def is_token_valid(database: Database, token_id: str, now: datetime) -> bool:
     return row is not None and row.revoked_at is None and (row.expires_at is None or now < row.expires_at)
 
 
-def _note_use(database: Database, token_id: str, now: datetime) -> None:
+def _update_last_used(database: Database, token_id: str, now: datetime) -> None:
     try:
         with database.write() as session:
-            TokenRepository(session).used(token_id, now, _LAST_USED_INTERVAL)
+            TokenRepository(session).set_last_used(token_id, now, _LAST_USED_INTERVAL)
     except UnavailableError:
         # A read must not fail because the database cannot be written now.
         return
@@ -121,7 +121,7 @@ def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
     assert parsed is not None
     with database.write() as session:
         repository = TokenRepository(session)
-        others = repository.live_administrators(now)
+        others = repository.count_valid_admins(now)
         repository.add(Token(id=parsed.id, hash=hash_token(text), name=ADMIN, role="admin", created_at=now))
     write_atomic(path, text + "\n", mode=0o600)
     if others:
@@ -136,7 +136,7 @@ def register_admin_token(database: Database, path: Path, now: datetime) -> None:
     """
     text = read_secret(path)
     parsed = parse_token(text)
-    if parsed is None or not _MADE_BY_HAND.fullmatch(text):
+    if parsed is None or not _OPERATOR_TOKEN.fullmatch(text):
         raise ServiceError(f"{path} must hold ty_<12 hexadecimal digits>_<32 random letters and digits, or more>")
     with database.write() as session:
         TokenRepository(session).add_new(

@@ -19,7 +19,7 @@ class TokenRepository:
     def get(self, token_id: str) -> Token | None:
         return self._session.get(Token, token_id)
 
-    def known(self, token_id: str) -> Token:
+    def require(self, token_id: str) -> Token:
         """Return the token with this id.
 
         Raises:
@@ -51,23 +51,23 @@ class TokenRepository:
         query = sa.select(Token)
         key = sa.tuple_(Token.created_at, Token.id)
         if after is not None:
-            mark = self.get(after)
-            if mark is None:
+            last_row = self.get(after)
+            if last_row is None:
                 raise NotFoundError(f"there is no token {after!r}", code="token_not_found", param="after")
-            start = sa.tuple_(sa.literal(mark.created_at, Token.created_at.type), sa.literal(mark.id))
+            start = sa.tuple_(sa.literal(last_row.created_at, Token.created_at.type), sa.literal(last_row.id))
             query = query.where(key < start if descending else key > start)
         columns = (Token.created_at, Token.id)
         order = [column.desc() if descending else column.asc() for column in columns]
         rows = list(self._session.scalars(query.order_by(*order).limit(limit + 1)))
         return rows[:limit], len(rows) > limit
 
-    def live_administrators(self, now: datetime) -> int:
-        """Return the number of administrators' tokens that are neither revoked nor expired."""
+    def count_valid_admins(self, now: datetime) -> int:
+        """Return the number of admin tokens that are neither revoked nor expired."""
         unexpired = sa.or_(Token.expires_at.is_(None), Token.expires_at > now)
         live = (Token.role == "admin", Token.revoked_at.is_(None), unexpired)
         return self._session.scalar(sa.select(sa.func.count()).select_from(Token).where(*live)) or 0
 
-    def used(self, token_id: str, now: datetime, interval: timedelta) -> None:
+    def set_last_used(self, token_id: str, now: datetime, interval: timedelta) -> None:
         """Update the token's time of last use, unless that was updated within the interval."""
         stale = sa.or_(Token.last_used_at.is_(None), Token.last_used_at <= now - interval)
         self._session.execute(sa.update(Token).where(Token.id == token_id, stale).values(last_used_at=now))
@@ -86,7 +86,7 @@ class SessionRepository:
     def add(self, row: WebSession) -> None:
         self._session.add(row)
 
-    def with_token(self, hash_: str) -> tuple[WebSession, Token] | None:
+    def get_with_token(self, hash_: str) -> tuple[WebSession, Token] | None:
         query = sa.select(WebSession, Token).join(Token, Token.id == WebSession.token_id)
         row = self._session.execute(query.where(WebSession.hash == hash_)).first()
         return (row[0], row[1]) if row is not None else None

@@ -75,7 +75,7 @@ def authenticate_session(database: Database, secret: str, now: datetime) -> Prin
         AuthenticationError: the session does not exist or has expired, or its token is revoked or expired.
     """
     with database.read() as session:
-        row = SessionRepository(session).with_token(hash_token(secret))
+        row = SessionRepository(session).get_with_token(hash_token(secret))
     if row is None or now >= row[0].expires_at:
         raise AuthenticationError
     return principal_for_token(database, row[1], now)

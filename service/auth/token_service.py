@@ -54,10 +54,10 @@ def revoke(database: Database, token_id: str, now: datetime) -> None:
     """
     with database.write() as session:
         repository = TokenRepository(session)
-        token = repository.known(token_id)
+        token = repository.require(token_id)
         if token.revoked_at is not None:
             return
         live = token.expires_at is None or token.expires_at > now
-        if token.role == "admin" and live and repository.live_administrators(now) == 1:
+        if token.role == "admin" and live and repository.count_valid_admins(now) == 1:
             raise ConflictError("this is the last administrator's token; make another one first", code="last_admin")
         token.revoked_at = now

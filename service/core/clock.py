@@ -7,5 +7,5 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The current time, aware, in UTC."""
+    """Return the current UTC time, time zone included."""
     return datetime.now(UTC)

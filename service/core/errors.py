@@ -1,4 +1,4 @@
-"""The service's error tree: each error knows its status, its type and its code; one envelope on the wire."""
+"""The service's errors. Each has an HTTP status, a type and a code, and all are sent in one envelope."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

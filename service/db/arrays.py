@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 
-def inside(column: Sequence[float | None]) -> str:
+def array_elements(column: Sequence[float | None]) -> str:
     """Return ints or finite floats as an array literal without its braces; None becomes NULL.
 
     For numbers and null, the elements of a JSON array have the same syntax.
@@ -13,6 +13,6 @@ def inside(column: Sequence[float | None]) -> str:
     return msgspec.json.encode(column)[1:-1].decode()
 
 
-def literal(column: Sequence[float | None]) -> str:
-    """Return the array literal of a column."""
-    return "{" + inside(column) + "}"
+def array_literal(column: Sequence[float | None]) -> str:
+    """Return a column of ints or finite floats as an array literal; None becomes NULL."""
+    return "{" + array_elements(column) + "}"

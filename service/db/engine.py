@@ -16,7 +16,7 @@ from service.db.fair_lock import FairLock, FairLockTimeoutError
 from service.db.raw import RawTransaction, raw_transaction
 
 BUSY_SECONDS = 5
-_TURN_SECONDS = 30.0
+_WRITE_LOCK_SECONDS = 30.0
 _MAX_IDLE_SECONDS = 1.0
 """A connection to Postgres that was idle for longer is pinged before use, which costs a round trip."""
 
@@ -32,16 +32,16 @@ class Database:
     """Called with every transaction that is about to commit; what it adds is committed too."""
 
     def __init__(self, url: str):
-        self.committed: list[Callable[[set[int]], None]] = []
+        self.after_commit: list[Callable[[set[int]], None]] = []
         """Called after a commit with the numbers of the jobs whose sequence it raised; must return at once."""
-        self._turns: FairLock | None = None
+        self._write_lock: FairLock | None = None
         self.url = sa.make_url(url)
         self.dialect = self.url.get_backend_name()
         if self.dialect == "sqlite":
             Path(str(self.url.database)).parent.mkdir(parents=True, exist_ok=True)
             self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=16)
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", pool_size=1)
-            self._turns = FairLock()
+            self._write_lock = FairLock()
         else:
             # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
             options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
@@ -62,7 +62,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Open a session whose changes are discarded."""
-        with _translated(self._driver_errors), Session(self._reader, expire_on_commit=False) as session:
+        with _translate_errors(self._driver_errors), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
@@ -72,7 +72,12 @@ class Database:
         Raises:
             UnavailableError: the database did not answer in time; nothing was written.
         """
-        with _translated(), self._turn(), Session(self._writer, expire_on_commit=False) as session, session.begin():
+        with (
+            _translate_errors(),
+            self._hold_write_lock(),
+            Session(self._writer, expire_on_commit=False) as session,
+            session.begin(),
+        ):
             yield session
             if self.before_commit is not None:
                 self.before_commit(session)
@@ -86,20 +91,24 @@ class Database:
         Raises:
             UnavailableError: as `write`, but if the commit was not answered, the transaction may be written.
         """
-        with _translated(self._driver_errors), self._turn(), raw_transaction(self._writer) as transaction:
+        with (
+            _translate_errors(self._driver_errors),
+            self._hold_write_lock(),
+            raw_transaction(self._writer) as transaction,
+        ):
             yield transaction
         self._notify(transaction.changed_job_pks)
 
     def _notify(self, changed: set[int]) -> None:
         if changed:
-            for callback in self.committed:
+            for callback in self.after_commit:
                 callback(changed)
 
-    def _turn(self) -> AbstractContextManager[None]:
-        return self._turns.turn(_TURN_SECONDS) if self._turns else nullcontext()
+    def _hold_write_lock(self) -> AbstractContextManager[None]:
+        return self._write_lock.hold(_WRITE_LOCK_SECONDS) if self._write_lock else nullcontext()
 
     def insert(self, table: Any) -> Any:
-        """Return an INSERT that supports ON CONFLICT, whose syntax both dialects share."""
+        """Return an INSERT statement that supports ON CONFLICT, which has the same syntax in both dialects."""
         from sqlalchemy.dialects import postgresql, sqlite
 
         return (sqlite if self.dialect == "sqlite" else postgresql).insert(table)
@@ -119,14 +128,19 @@ class Database:
         self._writer.dispose()
 
 
-_UNANSWERED: tuple[type[Exception], ...] = (OperationalError, InterfaceError, PoolTimeoutError, FairLockTimeoutError)
+_UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = (
+    OperationalError,
+    InterfaceError,
+    PoolTimeoutError,
+    FairLockTimeoutError,
+)
 
 
 @contextmanager
-def _translated(driver_errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def _translate_errors(driver_errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     try:
         yield
-    except (*_UNANSWERED, *driver_errors) as error:
+    except (*_UNAVAILABLE_ERRORS, *driver_errors) as error:
         raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
 
 
@@ -138,7 +152,7 @@ def _ping_after_idle(engine: sa.Engine) -> None:
     driver: Any = engine.dialect.dbapi
 
     @sa.event.listens_for(engine, "checkin")
-    def _note_checkin(_connection: Any, record: Any) -> None:
+    def _record_idle_since(_connection: Any, record: Any) -> None:
         record.info["idle_since"] = time.monotonic()
 
     @sa.event.listens_for(engine, "checkout")
@@ -147,7 +161,7 @@ def _ping_after_idle(engine: sa.Engine) -> None:
             try:
                 engine.dialect.do_ping(connection)
             except driver.Error as error:
-                raise DisconnectionError from error  # the pool opens another
+                raise DisconnectionError from error  # The pool opens another connection.
 
 
 def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int) -> sa.Engine:
@@ -164,7 +178,7 @@ def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # the driver's own BEGIN would come too late and without IMMEDIATE
+        connection.isolation_level = None  # The driver's own BEGIN would come too late and without IMMEDIATE.
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")

@@ -1,4 +1,4 @@
-"""A lock that is granted in the order of the requests.
+"""A lock that is acquired in the order of the requests.
 
 Python's locks, and therefore the connection pool, let a newly arrived thread overtake waiting ones. With many writers,
 one was overtaken for 0.1 s although the work before it took a few milliseconds.
@@ -11,49 +11,49 @@ from contextlib import contextmanager
 
 
 class FairLockTimeoutError(Exception):
-    """The lock was not granted in time."""
+    """The lock was not acquired before the timeout."""
 
 
 class FairLock:
-    """A mutex, first come, first served."""
+    """A first-in-first-out mutex."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._taken = False
+        self._locked = False
         self._waiting: deque[threading.Lock] = deque()
 
     @contextmanager
-    def turn(self, seconds: float) -> Iterator[None]:
-        """Hold the lock; not reentrant.
+    def hold(self, timeout: float) -> Iterator[None]:
+        """Hold the lock during the block. Not reentrant.
 
         Raises:
-            FairLockTimeoutError: the lock was not granted within that time.
+            FairLockTimeoutError: the lock was not acquired within `timeout` seconds.
         """
-        self._take(seconds)
+        self._acquire(timeout)
         try:
             yield
         finally:
-            self._pass_on()
+            self._release()
 
-    def _take(self, seconds: float) -> None:
+    def _acquire(self, timeout: float) -> None:
         with self._guard:
-            if not self._taken:
-                self._taken = True
+            if not self._locked:
+                self._locked = True
                 return
-            granted = threading.Lock()
-            granted.acquire()
-            self._waiting.append(granted)
-        if granted.acquire(timeout=seconds):
+            waiter = threading.Lock()
+            waiter.acquire()
+            self._waiting.append(waiter)
+        if waiter.acquire(timeout=timeout):
             return
         with self._guard:
-            # Otherwise it was granted after the timeout and before this line.
-            if granted in self._waiting:
-                self._waiting.remove(granted)
-                raise FairLockTimeoutError(f"no turn within {seconds:g} seconds")
+            # Otherwise it was released to this thread after the timeout and before this line.
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+                raise FairLockTimeoutError(f"the lock was not acquired within {timeout:g} seconds")
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         with self._guard:
             if self._waiting:
                 self._waiting.popleft().release()
             else:
-                self._taken = False
+                self._locked = False

@@ -49,7 +49,7 @@ class LeaderLease:
             return True
         with self.database.write() as session:
             row = _LeaseRow(session, self.database)
-            self.term = row.take(self.owner, now, now + TTL, abandoned=self._abandoned_expiry(now))
+            self.term = row.acquire(self.owner, now, now + TTL, abandoned=self._abandoned_expiry(now))
             expiry = row.expires_at() if self.term is None else None
         self.renewed_at = now if self.term is not None else None
         if expiry is None:
@@ -59,7 +59,7 @@ class LeaderLease:
         return self.is_leader
 
     def _abandoned_expiry(self, now: datetime) -> datetime | None:
-        """The expiry of a lease that was not renewed for a full TTL by our clock; the owner's clock may be ahead."""
+        """Return the expiry of a lease not renewed for a full TTL by our clock; the owner's clock may be ahead."""
         rival = self.rival_expiry
         return rival[0] if rival is not None and now - rival[1] >= TTL else None
 
@@ -68,7 +68,7 @@ class LeaderLease:
         with self.database.write() as session:
             row = _LeaseRow(session, self.database)
             if self.term is not None and row.holds(self.owner, self.term):
-                row.take(self.owner, now, now + TTL)
+                row.acquire(self.owner, now, now + TTL)
 
     @contextmanager
     def write(self, *, counts: bool = True) -> Iterator[Session]:
@@ -96,7 +96,7 @@ class LeaderLease:
 
 
 def lease_owner(state: Path) -> str:
-    """The owner name of the service that uses a state folder.
+    """Return the owner name of the service that uses a state folder.
 
     A lock on the folder lets one process at a time use the name, so that a service that was killed and restarted takes
     its own lease again at once.
@@ -111,8 +111,10 @@ class _LeaseRow:
         self._session = session
         self._database = database
 
-    def take(self, owner: str, now: datetime, expires_at: datetime, *, abandoned: datetime | None = None) -> int | None:
-        """Compare and set: renew our lease, or take a free one. The new term, or None where another owner holds it.
+    def acquire(
+        self, owner: str, now: datetime, expires_at: datetime, *, abandoned: datetime | None = None
+    ) -> int | None:
+        """Renew this owner's lease or take a free one; return the term, or None if another owner holds the lease.
 
         Args:
             abandoned: A lease with exactly this expiry counts as free.
@@ -122,10 +124,10 @@ class _LeaseRow:
         free = sa.or_(Lease.expires_at <= now, Lease.expires_at == abandoned)
         expired = sa.update(Lease).where(Lease.name == _NAME, free)
         takeover = expired.values(owner=owner, term=Lease.term + 1, expires_at=expires_at)
-        if not (self._run(ours) or self._run(takeover)):
-            # No row exists the very first time; whoever inserts it then renews it.
+        if not (self._update(ours) or self._update(takeover)):
+            # On the first start there is no row; the process that inserts it then renews it.
             self._session.execute(self._database.insert(Lease).values(values).on_conflict_do_nothing())
-            if not self._run(ours):
+            if not self._update(ours):
                 return None
         return self._session.scalar(sa.select(Lease.term).where(Lease.name == _NAME))
 
@@ -133,13 +135,13 @@ class _LeaseRow:
         return self._session.scalar(sa.select(Lease.expires_at).where(Lease.name == _NAME))
 
     def holds(self, owner: str, term: int) -> bool:
-        """Whether the lease still has this owner and term; a lock keeps it so until the transaction ends."""
+        """Return whether the lease still has this owner and term; a lock keeps it so until the transaction ends."""
         query = sa.select(Lease.term).where(Lease.name == _NAME, Lease.owner == owner, Lease.term == term)
         return self._session.scalar(query.with_for_update(read=True)) is not None
 
     def expire(self, owner: str, now: datetime) -> None:
-        self._run(sa.update(Lease).where(Lease.name == _NAME, Lease.owner == owner).values(expires_at=now))
+        self._update(sa.update(Lease).where(Lease.name == _NAME, Lease.owner == owner).values(expires_at=now))
 
-    def _run(self, statement: Any) -> bool:
+    def _update(self, statement: Any) -> bool:
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         return cast(sa.CursorResult[Any], result).rowcount == 1

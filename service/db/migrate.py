@@ -14,7 +14,7 @@ from service.core.errors import UnavailableError
 
 
 def alembic_config(url: str) -> Config:
-    """Alembic's configuration for one database, without an ini file."""
+    """Return Alembic's configuration for one database, without an ini file."""
     config = Config()
     config.set_main_option("script_location", str(Path(next(iter(migrations.__path__)))))
     config.attributes["url"] = url
@@ -41,7 +41,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def current(url: str) -> str | None:
-    """The revision that a database is at; None: it has no schema."""
+    """Return the revision of a database's schema; None without a schema."""
     engine = sa.create_engine(url)
     try:
         with engine.connect() as connection:
@@ -51,5 +51,5 @@ def current(url: str) -> str | None:
 
 
 def head() -> str | None:
-    """The newest revision of this release."""
+    """Return the newest revision of this release."""
     return ScriptDirectory.from_config(alembic_config("sqlite://")).get_current_head()

@@ -1,4 +1,4 @@
-"""Transactions on the connection of the driver, for many small ones, where a Session would cost more than the SQL."""
+"""Transactions on the driver's connection, for small frequent ones, where a Session would cost more than the SQL."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +14,7 @@ Statement = tuple[str, Sequence[Any]]
 
 
 class RawTransaction:
-    """One transaction. Statements raise the errors of the driver."""
+    """A transaction on the driver's connection. Statements raise the driver's errors."""
 
     def __init__(self, driver: Any, *, is_sqlite: bool):
         self._driver = driver
@@ -23,29 +23,29 @@ class RawTransaction:
         self.changed_job_pks: set[int] = set()
         """Keys of the jobs whose sequence the transaction raises."""
 
-    def run(self, statement: str, values: Sequence[Any] = ()) -> Any:
-        """Run a statement; return its cursor."""
-        return self._driver.execute(self._spelled(statement), tuple(values))
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """Execute a statement and return its cursor."""
+        return self._driver.execute(self._convert_placeholders(statement), tuple(values))
 
-    def many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement once for each row."""
+    def execute_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Execute a statement once for each row."""
         if rows:
-            self._driver.cursor().executemany(self._spelled(statement), list(rows))
+            self._driver.cursor().executemany(self._convert_placeholders(statement), list(rows))
 
-    def together(self, *statements: Statement, last: bool = False) -> list[Any]:
-        """Run several statements; return their cursors.
+    def execute_pipelined(self, *statements: Statement, commit: bool = False) -> list[Any]:
+        """Execute several statements and return their cursors.
 
-        Postgres gets them in one round trip, because after each one this thread would have to wait for the GIL.
+        Postgres gets them in one round trip, because after each round trip this thread waits for the GIL.
 
         Args:
-            last: Whether to commit in the same round trip.
+            commit: Whether to commit in the same round trip.
         """
         if self.is_sqlite:
-            return [self.run(*statement) for statement in statements]
+            return [self.execute(*statement) for statement in statements]
         driver: psycopg.Connection[Any] = self._driver
         with driver.pipeline():
-            cursors = [self.run(*statement) for statement in statements]
-            if last:
+            cursors = [self.execute(*statement) for statement in statements]
+            if commit:
                 driver.commit()
                 self._committed = True
         return cursors
@@ -61,7 +61,7 @@ class RawTransaction:
     def roll_back(self) -> None:
         self._driver.rollback()
 
-    def _spelled(self, statement: str) -> str:
+    def _convert_placeholders(self, statement: str) -> str:
         return statement if self.is_sqlite else statement.replace("?", "%s")
 
 
@@ -69,9 +69,9 @@ class RawTransaction:
 def raw_transaction(engine: sa.Engine) -> Iterator[RawTransaction]:
     """Open a transaction on a connection of the pool; an error of the driver discards the connection."""
     dbapi: Any = engine.dialect.dbapi
-    pooled = engine.raw_connection()
+    connection = engine.raw_connection()
     try:
-        transaction = RawTransaction(pooled.driver_connection, is_sqlite=engine.dialect.name == "sqlite")
+        transaction = RawTransaction(connection.driver_connection, is_sqlite=engine.dialect.name == "sqlite")
         transaction.begin()
         try:
             yield transaction
@@ -81,7 +81,7 @@ def raw_transaction(engine: sa.Engine) -> Iterator[RawTransaction]:
                 transaction.roll_back()
             raise
     except dbapi.Error:
-        pooled.invalidate()  # the connection may be broken
+        connection.invalidate()  # The connection may be broken.
         raise
     finally:
-        pooled.close()
+        connection.close()

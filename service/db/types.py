@@ -18,13 +18,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_micros(value: datetime) -> int:
-    """An aware time as whole microseconds since 1970."""
+    """Return an aware time as whole microseconds since 1970."""
     delta = value - _EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
 def from_micros(value: int) -> datetime:
-    """The inverse of `to_micros`."""
+    """Return the UTC time of whole microseconds since 1970."""
     seconds, micros = divmod(value, 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.db.arrays import literal
+from service.db.arrays import array_literal
 from service.db.engine import Database
 from service.db.models import DownsampleState, Execution, Job, JobKey, MetricKey, Point
 from service.metrics.downsampling.buckets import NewPoint, Sample
@@ -76,13 +76,15 @@ class CurveRepository:
         return {key: value for key, value in self._session.execute(query)}
 
     def cursor(self, job_pk: int) -> DownsampleCursor | None:
-        rows = self._rows("SELECT sequence, shift, raw_deleted FROM downsample_states WHERE job_pk = ?", (job_pk,))
+        rows = self._rows(
+            "SELECT sequence, spacing_bits, raw_deleted FROM downsample_states WHERE job_pk = ?", (job_pk,)
+        )
         return DownsampleCursor(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
 
     def step_count(self, job_pk: int, key_pk: int, *, raw: bool) -> int:
         """Return the number of steps between a series' first and last point, both included."""
         # Two subqueries: for one SELECT of both MIN and MAX, SQLite reads every row.
-        select = f"SELECT {{}}(step) FROM {_table(raw)}"  # noqa: S608 (a table's name)
+        select = f"SELECT {{}}(step) FROM {_series_table(raw)}"  # noqa: S608 (a table's name)
         both = f"SELECT ({select.format('MIN')}), ({select.format('MAX')})"
         lowest, highest = self._run(both, (job_pk, key_pk) * 2).one()
         return 0 if lowest is None else cast(int, highest) - cast(int, lowest) + 1
@@ -92,7 +94,7 @@ class CurveRepository:
     ) -> list[tuple[int, int]]:
         """Return (step, time) of the first and last point of one execution within these steps; empty without points."""
         select = (
-            f"SELECT step, time FROM {_table(raw)}"  # noqa: S608 (a table's name)
+            f"SELECT step, time FROM {_series_table(raw)}"  # noqa: S608 (a table's name)
             " AND step BETWEEN ? AND ? AND execution = ? ORDER BY step {} LIMIT 1"
         )
         values = (job_pk, key_pk, *steps, execution)
@@ -163,7 +165,7 @@ class CurveRepository:
         ]
 
     def start_cursor(self, job_pk: int, spacing_bits: int) -> None:
-        row = {"job_pk": job_pk, "sequence": 0, "shift": spacing_bits, "raw_deleted": False}
+        row = {"job_pk": job_pk, "sequence": 0, "spacing_bits": spacing_bits, "raw_deleted": False}
         self._session.execute(self._database.insert(DownsampleState).values(row).on_conflict_do_nothing())
 
     def advance_cursor(self, job_pk: int, old: int, new: int) -> bool:
@@ -229,7 +231,7 @@ class CurveRepository:
         return statement if self._sqlite else statement.replace("?", "%s")
 
 
-def _table(raw: bool) -> str:
+def _series_table(raw: bool) -> str:
     """Return the table of one series with its condition: the points, or the samples of the lowest level."""
     table, level = ("points", "") if raw else ("downsampled_points", " AND level = 0")
     return f"{table} WHERE job_pk = ? AND key_pk = ?{level}"
@@ -244,7 +246,7 @@ def _select_range(level: int) -> str:
 
 
 def _literals(rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    return [literal(column) for column in zip(*rows, strict=True)]
+    return [array_literal(column) for column in zip(*rows, strict=True)]
 
 
 _SELECT_PENDING = (

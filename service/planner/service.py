@@ -106,7 +106,7 @@ class Planner:
         return exceeds_memory(estimator, spec) if estimator else []
 
     def _model(self, spec: TrainingSpec) -> ModelInfo:
-        return self.models.find(spec, self.settings.site.roots)
+        return self.models.find(spec, self.settings.site.allowed_roots)
 
     def _estimator(self, accepted: AcceptedSpec, model: ModelInfo) -> FitEstimator | None:
         """Return None if the structure of the model is not known."""

@@ -89,7 +89,7 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
 
 
 def _finished_at(job: Job, exit_record: FinishRecord | None, now: datetime) -> datetime:
-    """The exit record's time, limited to the interval from the start to now, since the node's clock may be wrong."""
+    """Return the exit record's time, limited to start..now, since the node's clock may be wrong."""
     if exit_record is None or job.started_at is None:
         return now
     return min(now, max(job.started_at, exit_record.time))

@@ -14,7 +14,7 @@ from trainyard.contract.wire.cluster import ClusterSnapshot
 
 log = structlog.get_logger("cluster-poll")
 
-INTERVAL = {"slurm": timedelta(seconds=60), "local": timedelta(seconds=5)}
+POLL_INTERVALS = {"slurm": timedelta(seconds=60), "local": timedelta(seconds=5)}
 """The least time between two queries. The local queue is cheap to read."""
 
 
@@ -50,7 +50,7 @@ class ClusterPoll:
             ClusterRepository(session).keep(self.database, self.scheduler.name, now, result)
 
     def _is_due(self, now: datetime) -> bool:
-        interval = INTERVAL[self.scheduler.name]
+        interval = POLL_INTERVALS[self.scheduler.name]
         if self.polled_at is not None and timedelta(0) <= now - self.polled_at < interval:
             return False
         with self.database.read() as session:

@@ -94,7 +94,7 @@ NO_CHANGE = Decision()
 
 
 def decide(snapshot: JobSnapshot) -> Decision:
-    """The next step toward the desired state; `NO_CHANGE` where evidence is missing."""
+    """Return the next step toward the desired state; `NO_CHANGE` where evidence is missing."""
     observation = snapshot.observation
     if observation is None:
         return _scheduler_unreachable(snapshot)
@@ -200,7 +200,7 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
 
 
 def _exit_reason(snapshot: JobSnapshot) -> ExitReason:
-    """The exit record's reason, or the scheduler's if there is no record or the scheduler knows better."""
+    """Return the exit record's reason, or the scheduler's if there is no record or the scheduler knows better."""
     ended_as = snapshot.observation.ended_as if snapshot.observation else None
     if snapshot.exit_record is not None and not _scheduler_overrides(ended_as, snapshot.exit_record):
         return snapshot.exit_record.reason
@@ -214,7 +214,7 @@ def _exit_reason(snapshot: JobSnapshot) -> ExitReason:
 
 
 def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) -> bool:
-    """Whether the scheduler knows the reason better than the worker.
+    """Return whether the scheduler knows the reason better than the worker.
 
     A worker that receives a signal cannot distinguish a preemption from a cancellation or a failing node, and ranks
     that report only a lost peer do not know that its node failed.
@@ -300,7 +300,7 @@ _REMEDIES = {
 
 
 def _cause(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
-    """The cause of a continuation, with the scheduler's own words if the worker did not report it."""
+    """Return the cause of a continuation, with the scheduler's own words if the worker did not report it."""
     exit_record, observation = snapshot.exit_record, snapshot.observation
     if exit_reason == "preempted" and snapshot.status_message == MSG_REQUEUED:
         return "requeued by an operator or the site"
@@ -317,14 +317,14 @@ def _cause(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
 
 
 def _startup_error(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
-    """The error that prevented the worker's start, if the folder shows one and nothing else explains the end."""
+    """Return the error that prevented the worker's start, if the folder shows one and nothing else explains the end."""
     node_failed = snapshot.observation is not None and snapshot.observation.ended_as == "node_failure"
     explained = exit_reason != "node_failure" or snapshot.exit_record is not None or node_failed
     return "" if explained else snapshot.unclaimed.startup_error
 
 
 def _retries_exhausted_message(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
-    """The causes of the last attempts' ends, and the remedies for them."""
+    """Return the causes of the last attempts' ends, and the remedies for them."""
     exits = [*snapshot.previous_exits, exit_reason]
     cause, count = _cause(snapshot, exit_reason), snapshot.continuations_without_progress
     if _startup_error(snapshot, exit_reason) and len(set(exits)) == 1:

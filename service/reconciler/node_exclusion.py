@@ -19,7 +19,7 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def failed_node(
     exit_record: FinishRecord | None, observation: Observation | None, excluded: Sequence[str] = ()
 ) -> str | None:
-    """The node that made the attempt fail, by the scheduler's name; None if nothing points to one.
+    """Return the node that made the attempt fail, by the scheduler's name; None if there is no evidence of one.
 
     The exit record names the node, if it does. Otherwise the only node of the allocation counts as failed if the
     scheduler reports a node failure, or if the attempt failed without an exit record.
@@ -40,7 +40,7 @@ def failed_node(
 
 
 def next_excluded(excluded: Sequence[str], node: str | None) -> list[str]:
-    """The nodes that the next attempt excludes: those of the last attempt and the node that failed it."""
+    """Return the nodes that the next attempt excludes: those of the last attempt and the node that failed it."""
     if node is None:
         return list(excluded)
     return [*(name for name in excluded if name != node), node][-MAX_EXCLUDED:]

@@ -27,7 +27,7 @@ _HUNG_SECONDS = 300.0
 
 
 def pause_seconds(busy: bool, quiet: int, errors: int, tick_seconds: float, max_tick_seconds: float) -> float:
-    """Seconds until the next tick without a hint.
+    """Return the seconds until the next tick without a hint.
 
     Args:
         busy: Whether any job needs further ticks.
@@ -42,7 +42,7 @@ def pause_seconds(busy: bool, quiet: int, errors: int, tick_seconds: float, max_
 
 
 def hint_cooldown(cpu_seconds: float) -> float:
-    """Seconds after a tick before a hint can start the next one, since the same process also serves requests.
+    """Return the seconds between a tick and one that a hint starts: the same process also serves requests.
 
     Args:
         cpu_seconds: CPU time of the last tick.

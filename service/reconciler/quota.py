@@ -24,7 +24,7 @@ class QuotaEntry:
 
 
 def blocked_jobs(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:
-    """The waiting jobs that are not submitted yet, with the status message of each.
+    """Return the waiting jobs that are not submitted yet, with the status message of each.
 
     A job that waits for its sweep does not block its user's other jobs.
 
@@ -36,7 +36,7 @@ def blocked_jobs(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int,
 
 
 def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:
-    """The waiting jobs beyond their user's GPU quota, with the status message of each.
+    """Return the waiting jobs beyond their user's GPU quota, with the status message of each.
 
     A user's jobs start in the order of their creation: a small job does not overtake a large one that waits for quota.
     """
@@ -65,7 +65,7 @@ def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[in
 
 
 def over_sweep_limit(jobs: Sequence[QuotaEntry]) -> Mapping[int, str]:
-    """The waiting members beyond their sweep's concurrency limit, with the status message of each.
+    """Return the waiting members beyond their sweep's concurrency limit, with the status message of each.
 
     The oldest members start first.
     """

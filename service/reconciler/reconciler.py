@@ -301,14 +301,14 @@ def _quota_entry(job: Job) -> QuotaEntry:
 
 
 def _log_context(entry: _JobEntry) -> dict[str, str | None]:
-    """The fields of every log line about a job."""
+    """Return the fields of every log line about a job."""
     if entry.attempt is None:
         return {"job": entry.job.id}
     return {"job": entry.job.id, "attempt": entry.attempt.id, "scheduler_id": entry.attempt.scheduler_id}
 
 
 def _with_job_names(observation: Observation, job_names: Mapping[str, str]) -> Observation:
-    """The observation with job names in place of tags in its message."""
+    """Return the observation with job names in place of tags in its message."""
     message = observation.message
     for tag in observation.blocked_by:
         message = message.replace(tag, job_names.get(tag, tag))

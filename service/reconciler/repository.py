@@ -9,7 +9,7 @@ _WINDOW = 1000
 
 
 def newest_event(session: Session) -> tuple[int, int]:
-    """The newest event's number, and how many events exist among the last 1000 numbers.
+    """Return the newest event's number, and how many events exist among the last 1000 numbers.
 
     The count changes when an event with an earlier number is committed later.
     """

@@ -36,7 +36,7 @@ class UnclaimedAttempt:
 
 
 def read_exit_record(folder: AttemptLayout) -> FinishRecord | None:
-    """The exit record of the attempt's highest execution that can be read."""
+    """Return the exit record of the attempt's highest execution that can be read."""
     for path in sorted(folder.root.glob("finish-*.json"), reverse=True):
         try:
             content = read_regular_file(path, 0, _MAX_RECORD_BYTES)
@@ -47,27 +47,27 @@ def read_exit_record(folder: AttemptLayout) -> FinishRecord | None:
 
 
 def read_claimant(folder: AttemptLayout) -> str | None:
-    """The scheduler id in the claim file, if there is one."""
+    """Return the scheduler id in the claim file, if there is one."""
     claim = _read_claim(folder)
     return claim.scheduler_id if claim else None
 
 
 def read_unclaimed(folder: AttemptLayout, *, ended: bool) -> UnclaimedAttempt:
-    """What the folder shows of an attempt whose claim did not reach the service."""
+    """Return what the folder shows of an attempt whose claim did not reach the service."""
     if _read_claim(folder) is not None:
         return UnclaimedAttempt(started=True)
     return UnclaimedAttempt(startup_error=_read_startup_error(folder) if ended else "")
 
 
 def startup_error_in(text: str) -> str:
-    """The last line of a log that names a cause, at most 500 printable characters."""
+    """Return the last line of a log that names a cause, at most 500 printable characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if not _CONSEQUENCE.match(line)]
     return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 
 
 def read_regular_file(path: Path, offset: int, size: int) -> bytes:
-    """Up to `size` bytes of a regular file from `offset`.
+    """Return up to `size` bytes of a regular file from `offset`.
 
     Raises:
         OSError: the path cannot be read, or is a link, a pipe or anything else but a regular file.

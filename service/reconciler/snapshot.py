@@ -40,7 +40,7 @@ class SnapshotLoader:
         *,
         ended: bool,
     ) -> JobSnapshot:
-        """The snapshot for `decide`.
+        """Return the snapshot for `decide`.
 
         Args:
             observation: None if the scheduler did not answer.
@@ -80,7 +80,7 @@ class SnapshotLoader:
         )
 
     def has_recent_heartbeat(self, attempt: Attempt) -> bool:
-        """Whether the worker sent a heartbeat in the last 30 seconds."""
+        """Return whether the worker sent a heartbeat in the last 30 seconds."""
         return attempt.heartbeat_at is not None and self.clock() - attempt.heartbeat_at < _RECENT_HEARTBEAT
 
     def _unclaimed(
@@ -92,14 +92,14 @@ class SnapshotLoader:
         return read_unclaimed(RunLayout(self.settings.runs / job.id).attempt(attempt.number), ended=ended)
 
     def _seconds_since_pause(self, job: Job) -> float:
-        """Seconds since the worker could first learn of the pause request, not counting downtime of this service."""
+        """Return the seconds since the pause request could reach the worker, not counting downtime of this service."""
         now = self.clock()
         requested = max(job.pause_requested_at or now, self.watching_since)
         return max(0.0, (now - requested).total_seconds())
 
 
 def restarts(jobs: JobRepository, attempt: Attempt, exit_record: FinishRecord | None) -> int:
-    """The in-place restarts of an attempt, counted from the reports if the launcher left no exit record."""
+    """Return the in-place restarts of an attempt, counted from the reports if the launcher left no exit record."""
     return exit_record.restarts if exit_record is not None else jobs.count_restarts(attempt)
 
 
@@ -109,12 +109,12 @@ def continuations_without_progress(job: Job, attempt: Attempt) -> int:
 
 
 def _previous_exits(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[str, ...]:
-    """The exit reasons of the last `count` attempts before the current one, oldest first."""
+    """Return the exit reasons of the last `count` attempts before the current one, oldest first."""
     reasons = [attempt.exit_reason or "node_failure" for attempt in attempts if attempt.number < current.number]
     return tuple(reasons[len(reasons) - count :]) if count > 0 else ()
 
 
 def _seconds_since_contact(attempt: Attempt, watching_since: datetime, now: datetime) -> float:
-    """Seconds since the worker's last sign of life, not counting downtime of this service."""
+    """Return the seconds since the worker's last sign of life, not counting downtime of this service."""
     times = [at for at in (attempt.submitted_at, attempt.claimed_at, attempt.heartbeat_at) if at is not None]
     return (now - max([*times, watching_since])).total_seconds()

@@ -24,7 +24,7 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
 from trainyard.contract.wire.spool import SpoolCorruptError, SpoolRecord, parse_spool
 
-RESTORED = ".restored"
+RESTORE_MARKER = ".restored"
 """A marker file in the runs directory, to be touched after a restore of an older database."""
 
 _RANK = re.compile(r"[0-9]{1,6}")
@@ -104,7 +104,7 @@ def _skip_inaccessible(path: Path) -> Iterator[None]:
 
 
 def _acknowledged_offset(path: Path) -> int:
-    """As `read_acknowledged`, but for untrusted input."""
+    """Return the acknowledged offset like `read_acknowledged`, but treat the file as untrusted."""
     try:
         return max(0, int(read_regular_file(path, 0, 20)))
     except (OSError, ValueError):
@@ -112,9 +112,9 @@ def _acknowledged_offset(path: Path) -> int:
 
 
 def _restored_since(folder: AttemptLayout) -> bool:
-    """Whether the database was restored after the attempt's start; acknowledged reports may then be missing in it."""
+    """Return whether the database was restored after the attempt's start, and may lack acknowledged reports."""
     try:
-        return (folder.root.parents[2] / RESTORED).stat().st_mtime >= folder.launch.stat().st_mtime
+        return (folder.root.parents[2] / RESTORE_MARKER).stat().st_mtime >= folder.launch.stat().st_mtime
     except OSError:
         return False
 

@@ -14,7 +14,7 @@ from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
 
-_ENTRIES = 200
+_MAX_ENTRIES = 200
 END_OF_ENTRY = 2**62
 """The `within` of an offset after the last message of an entry."""
 
@@ -53,7 +53,7 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
     with database.read() as session:
         repository = FeedRepository(session, database)
         first = after.position + 1 if after.within >= END_OF_ENTRY else after.position
-        entries = repository.entries_from(first, _ENTRIES)
+        entries = repository.entries_from(first, _MAX_ENTRIES)
         gap = after.position > 0 and bool(entries) and entries[0].position > first and repository.oldest() > first
         if not entries and after.position > (head := repository.head()):
             # A restored database is behind the offsets that its former streams sent.
@@ -64,7 +64,7 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
             messages += _messages(repository, jobs[entry.job_pk], entry, runs, now)
     new = [(offset, message) for offset, message in messages if offset > after]
     reached = StreamOffset(entries[-1].position, END_OF_ENTRY) if entries else after
-    return FeedPart(new, max(reached, after), len(entries) == _ENTRIES, gap)
+    return FeedPart(new, max(reached, after), len(entries) == _MAX_ENTRIES, gap)
 
 
 def _messages(

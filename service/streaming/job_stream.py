@@ -18,9 +18,9 @@ from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import Point
 from trainyard.contract.wire.stream_events import LogUpdate, MetricsUpdate, StatusUpdate, StreamType
 
-_ROWS = 1000
-_POINTS = 4 * _ROWS
-_LOG_CHUNKS = _ROWS // 10
+_MAX_ROWS = 1000
+_MAX_POINTS = 4 * _MAX_ROWS
+_MAX_LOG_CHUNKS = _MAX_ROWS // 10
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,17 @@ def read_job_stream(
             after = 0  # the number is from before a restore of the database: resend everything
         if job.sequence == after:
             return StreamPart([], after, job.status in TERMINAL)
-        events = stream.events_after(job.pk, after, _ROWS)
-        points = stream.points_after(job.pk, after, _POINTS)
-        checkpoints = stream.checkpoints_after(job.pk, after, _ROWS)
-        chunks = stream.logs_after(job.pk, after, _LOG_CHUNKS) if logs else []
+        events = stream.events_after(job.pk, after, _MAX_ROWS)
+        points = stream.points_after(job.pk, after, _MAX_POINTS)
+        checkpoints = stream.checkpoints_after(job.pk, after, _MAX_ROWS)
+        chunks = stream.logs_after(job.pk, after, _MAX_LOG_CHUNKS) if logs else []
         resumed = CurveRepository(session, database).executions(job.pk)
     reached = min(
         job.sequence,
-        _complete_up_to([event.sequence for event in events], _ROWS),
-        _complete_up_to([point.sequence for point in points], _POINTS),
-        _complete_up_to([checkpoint.sequence for checkpoint in checkpoints], _ROWS),
-        _complete_up_to([chunk.sequence for chunk, _ in chunks], _LOG_CHUNKS),
+        _complete_up_to([event.sequence for event in events], _MAX_ROWS),
+        _complete_up_to([point.sequence for point in points], _MAX_POINTS),
+        _complete_up_to([checkpoint.sequence for checkpoint in checkpoints], _MAX_ROWS),
+        _complete_up_to([chunk.sequence for chunk, _ in chunks], _MAX_LOG_CHUNKS),
     )
     messages = [_event(job, event, now) for event in events]
     messages += _metrics(job, points, resumed, now)

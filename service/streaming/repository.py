@@ -23,7 +23,7 @@ from service.db.models import (
 )
 from service.metrics.values import decode_value
 
-_FEED = 1
+_FEED_ID = 1
 MAX_ENTRIES = 200_000
 """Entries that the feed keeps. A client that missed more receives a reset."""
 
@@ -91,7 +91,7 @@ class FeedRepository:
 
     def head(self) -> int:
         """Return the newest position; 0 if the feed was never written."""
-        return self._session.scalar(sa.select(FeedSequence.position).where(FeedSequence.id == _FEED)) or 0
+        return self._session.scalar(sa.select(FeedSequence.position).where(FeedSequence.id == _FEED_ID)) or 0
 
     def oldest(self) -> int:
         """Return the oldest position that is not trimmed."""
@@ -108,7 +108,7 @@ class FeedRepository:
 
     def append(self, jobs: Collection[int] | None) -> int:
         """Append the news of these jobs, or of all, and trim the feed; return its newest position."""
-        insert = self._database.insert(FeedSequence).values(id=_FEED, position=0)
+        insert = self._database.insert(FeedSequence).values(id=_FEED_ID, position=0)
         lock = insert.on_conflict_do_update(index_elements=[FeedSequence.id], set_={"position": FeedSequence.position})
         head: int = self._session.execute(lock.returning(FeedSequence.position)).scalar_one()
         # Queried under the lock: another process may have appended them.
@@ -126,7 +126,7 @@ class FeedRepository:
         )
         self._session.execute(cursors, [{"job_pk": pk, "sequence": last} for pk, _, last in lagging])
         head += len(rows)
-        self._session.execute(sa.update(FeedSequence).where(FeedSequence.id == _FEED).values(position=head))
+        self._session.execute(sa.update(FeedSequence).where(FeedSequence.id == _FEED_ID).values(position=head))
         self._session.execute(sa.delete(FeedEntry).where(FeedEntry.position <= head - MAX_ENTRIES))
         return head
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.support.live import (
-    kill_rank,
     losses,
     processes_of,
     run_of,
@@ -15,7 +14,6 @@ from tests.support.live import (
     wait_for_status,
     wait_for_step,
 )
-from tests.support.paced import SLOWLY, Pace, paced_run
 from tests.support.wait import wait_until
 from trainyard.client import Client, InvalidRequestError
 from trainyard.contract.spec.templates import fill_template
@@ -76,27 +74,6 @@ def test_a_killed_service_loses_and_duplicates_no_point(service: ServiceProcess,
         assert losses(again, job.id) == own
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
-def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str, pace: Pace) -> None:
-    momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
-    spec = paced_run(steps=120, optimizer={"name": optimizer, "lr": 0.01, **momentum})
-    undisturbed = client.submit(spec, code=pace.code)
-    wait_for_status(client, undisturbed.id, "succeeded")
-    pace.set(SLOWLY)
-    job = client.submit(spec, code=pace.code)
-    wait_until(lambda: 10 in {saved.step for saved in client.checkpoints(job.id)}, 120, "its second checkpoint")
-    attempt = client.job(job.id).attempt
-    assert attempt is not None
-    kill_rank(attempt.id, 1)
-    pace.set(0)
-    done = wait_for_status(client, job.id, "succeeded", "failed")
-    assert done.status == "succeeded", done.status_message
-    assert done.attempt is not None
-    assert (done.attempt.number, done.attempt.execution) == (1, 2)
-    assert (done.attempt.resumed_from_step or 0) >= 10
-    assert losses(client, job.id) == losses(client, undisturbed.id)
-
-
 def test_second_job_waits_and_cancelled_job_ends_within_ten_seconds(client: Client) -> None:
     first, second = client.submit(long_run(steps=100_000)), client.submit(parity(name="the second"))
     wait_for_step(client, first.id, 1)
@@ -119,6 +96,7 @@ def test_job_larger_than_the_machine_is_rejected_with_numbers(client: Client) ->
     assert refused.value.param == "gpus"
 
 
+@pytest.mark.slow
 def test_warm_up_longer_than_the_run_is_rejected_by_the_worker(client: Client) -> None:
     job = client.submit(parity(steps=None, epochs=1, schedule__warmup_steps=100))
     done = wait_for_status(client, job.id, "failed", "succeeded")
@@ -126,6 +104,7 @@ def test_warm_up_longer_than_the_run_is_rejected_by_the_worker(client: Client) -
     assert len(list(client.attempts(job.id))) == 1
 
 
+@pytest.mark.slow
 def test_a_diverging_run_fails_with_the_step_in_its_error(client: Client) -> None:
     job = client.submit(parity(optimizer__lr=1e30))
     done = wait_for_status(client, job.id, "failed", "succeeded")

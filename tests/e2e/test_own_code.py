@@ -55,6 +55,7 @@ def test_the_script_preset_reports_its_loss(trainyard, client: Client) -> None:
     assert float(job.resource.metrics["train/loss"] or 9) < 1e-3
 
 
+@pytest.mark.slow
 def test_comm_check_preset_writes_a_table(trainyard, client: Client, tmp_path: Path) -> None:
     trainyard("submit", "comm_check", "--watch")
     shown = trainyard("show", "comm-check")

@@ -7,6 +7,6 @@ def main() -> None:
     """Entry point of `trainyard`."""
     try:
         from trainyard.cli.app import app
-    except KeyboardInterrupt:  # the half second in which nothing of ours could say so
+    except KeyboardInterrupt:  # An interrupt during the imports, before any handler exists, must not print a traceback.
         sys.exit(130)
     app()

@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The application: all commands of `trainyard`."""
 
 from collections.abc import Callable
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What commands share: the client of this invocation, and finding the job that a person means."""
+"""What commands share: options, the client, and lookup of the referenced jobs."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -50,10 +50,10 @@ _UNITS = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(d
 
 
 def parse_date(text: str) -> datetime:
-    """`2026-01-31`, `2026-01-31 12:00` (both UTC, unless it says otherwise), `30min`, `2h`, `3d`, `1w`.
+    """Parse `2026-01-31`, `2026-01-31 12:00` (UTC by default), or an age such as `30min`, `2h`, `3d` or `1w`.
 
     Raises:
-        typer.BadParameter: it is none of them.
+        typer.BadParameter: the text has another form.
     """
     try:
         if ago := _AGO.fullmatch(text.strip()):
@@ -72,22 +72,22 @@ UntilOption = Annotated[
     datetime | None, typer.Option("--until", metavar="WHEN", parser=parse_date, help="Only before this time.")
 ]
 
-_SHORTEST = 4
+_MIN_ABBREVIATION = 4
 SEARCH_LIMIT = 2000
-"""Newest jobs among which an abbreviation is looked up."""
+"""Number of newest jobs that are searched for an abbreviated id."""
 
 
-def client_of(ctx: typer.Context) -> Client:
-    """A client for this command; tests put their own maker into the context."""
+def make_client(ctx: typer.Context) -> Client:
+    """Return a client for this command; tests put their own factory into the context."""
     return cast("Callable[[], Client]", ctx.obj or Client)()
 
 
 def find_job(client: Client, reference: str) -> JobResource:
-    """The job with this id, the only one whose id starts or ends so, or the newest of this name; `last` is the newest.
+    """Return the job with this id, a unique prefix or suffix of an id, or a name; `last` is the newest job.
 
     Raises:
-        NotFoundError: there is none.
-        UsageError: several ids start or end so.
+        NotFoundError: there is no such job.
+        UsageError: the abbreviation is ambiguous.
     """
     reference = reference.strip()
     if reference == "last":
@@ -97,9 +97,9 @@ def find_job(client: Client, reference: str) -> JobResource:
     try:
         return client.job(reference).resource
     except NotFoundError:
-        newest = client.jobs(limit=SEARCH_LIMIT) if len(reference) >= _SHORTEST else ()
+        newest = client.jobs(limit=SEARCH_LIMIT) if len(reference) >= _MIN_ABBREVIATION else ()
         matches = [job.resource for job in newest if is_abbreviation(reference, job.id)]
-        matches = matches or _named(client, reference)
+        matches = matches or _newest_with_name(client, reference)
         if not matches:
             raise
     if len(matches) > 1:
@@ -107,22 +107,24 @@ def find_job(client: Client, reference: str) -> JobResource:
     return matches[0]
 
 
-def _named(client: Client, name: str) -> list[JobResource]:
-    """The newest job of this name; which one that is is said."""
+def _newest_with_name(client: Client, name: str) -> list[JobResource]:
+    """Return the newest job of this name, if any, and print which job it is."""
     newest = [job.resource for job in client.jobs(name=name, limit=2)]
     if newest:
-        which = "the newest job of this name" if len(newest) > 1 else "the job of this name"
-        print_note(f"{name!r} is {newest[0].id}, {which}")
+        description = "the newest job of this name" if len(newest) > 1 else "the job of this name"
+        print_note(f"{name!r} is {newest[0].id}, {description}")
     return newest[:1]
 
 
 def find_jobs(client: Client, references: Sequence[str]) -> list[JobResource]:
-    """Those that are meant, each once, in the order in which they are named. Raises what `find_job` does."""
+    """Return the referenced jobs in this order, without duplicates. Raises like `find_job`."""
     matches = [find_job(client, reference) for reference in references]
     return list({job.id: job for job in matches}.values())
 
 
-def is_abbreviation(part: str, known: str) -> bool:
-    """Whether it is the start, with or without the kind, or the end of a known id, and long enough for that."""
-    start, kind = part.lower(), known.partition("_")[0]
-    return len(start) >= _SHORTEST and (known.endswith(start) or known.startswith((start, f"{kind}_{start}")))
+def is_abbreviation(part: str, full_id: str) -> bool:
+    """Return whether `part` is a prefix (with or without the kind) or suffix of the id, of at least four characters."""
+    start, kind = part.lower(), full_id.partition("_")[0]
+    return len(start) >= _MIN_ABBREVIATION and (
+        full_id.endswith(start) or full_id.startswith((start, f"{kind}_{start}"))
+    )

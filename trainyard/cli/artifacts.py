@@ -1,11 +1,11 @@
-"""`artifacts`: what a job left beside its weights, listed or fetched."""
+"""`artifacts`: list or download a job's artifacts."""
 
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.arguments import JobArgument, JsonOption, find_job, make_client
 from trainyard.cli.errors import UsageError
 from trainyard.cli.output import format_age, format_size, print_json, print_line, print_list
 from trainyard.client import Client
@@ -26,14 +26,14 @@ def artifacts(
 
     Example: trainyard artifacts last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         job = find_job(client, job_id)
         if download or everything:
             paths = [listed.path for listed in client.artifacts(job.id)] if everything else download or []
             _fetch(client, job.id, paths, to, as_json=as_json)
             return
         listed = client.artifacts(job.id)
-    print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, none="no artifacts")
+    print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, empty_message="no artifacts")
 
 
 def _row(artifact: ArtifactResource) -> tuple[str, ...]:

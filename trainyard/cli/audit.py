@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JsonOption, SinceOption, UntilOption, client_of
+from trainyard.cli.arguments import JsonOption, SinceOption, UntilOption, make_client
 from trainyard.cli.output import print_list
 from trainyard.contract.wire.access import AuditResource
 
@@ -24,7 +24,7 @@ def audit(
 
     Example: trainyard audit --since 2h --by ada
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         entries = list(
             client.audit(
                 limit=limit,
@@ -37,7 +37,14 @@ def audit(
             )
         )
     headings = ("TIME", "ACTOR", "ACTION", "TARGET", "OUTCOME", "ADDRESS", "REQUEST")
-    print_list(entries, headings, _row, as_json=as_json, none="no matching audit entries", spare=("REQUEST", "ADDRESS"))
+    print_list(
+        entries,
+        headings,
+        _row,
+        as_json=as_json,
+        empty_message="no matching audit entries",
+        optional=("REQUEST", "ADDRESS"),
+    )
 
 
 def _row(entry: AuditResource) -> tuple[str, ...]:
@@ -46,7 +53,7 @@ def _row(entry: AuditResource) -> tuple[str, ...]:
 
 
 def _addresses(entry: AuditResource) -> str:
-    """Of an entry that counts several requests, all of theirs."""
+    """Return the addresses of an entry; one that counts several requests may have several."""
     return entry.address or ", ".join(entry.detail.get("addresses", ())) or "-"
 
 

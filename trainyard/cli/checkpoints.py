@@ -1,4 +1,4 @@
-"""`checkpoints`, `download`, `fork` and `delete`: what a job has saved, and what becomes of it."""
+"""`checkpoints`, `download`, `fork`, `delete` and `usage`: a job's checkpoints and files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ from trainyard.cli.arguments import (
     JobsArgument,
     JsonOption,
     WatchOption,
-    client_of,
     find_job,
     find_jobs,
+    make_client,
 )
 from trainyard.cli.errors import UsageError, report_error
 from trainyard.cli.output import (
@@ -45,11 +45,13 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
 
     Example: trainyard checkpoints last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         job = find_job(client, job_id)
         listed = client.checkpoints(job.id)
     headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
-    print_list(listed, headings, _row, as_json=as_json, none=_none_message(job), spare=("FOLDER", "CREATED"))
+    print_list(
+        listed, headings, _row, as_json=as_json, empty_message=_none_message(job), optional=("FOLDER", "CREATED")
+    )
     if listed and not as_json:
         print_line(f"in {Path(listed[0].path).parent}")
         if policy := job.spec.get("checkpoint"):
@@ -57,12 +59,12 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
 
 
 def _none_message(job: JobResource) -> str:
-    """What a job without checkpoints has; one that is over will get no more."""
+    """Return the message for a job without checkpoints; an active job may still write one."""
     return "no checkpoints" if job.status in TERMINAL else "no checkpoint yet"
 
 
 def _retention(last: int, best: dict[str, str] | None) -> str:
-    """Which of them stay, by the spec."""
+    """Return the spec's retention policy as text."""
     newest = f"keeps the newest {last}" if last > 1 else "keeps the newest"
     return f"{newest}, and the best by {best['metric']}" if best else newest
 
@@ -103,16 +105,16 @@ def download(
     """
     if sum((export, checkpoint is not None, artifact is not None)) > 1:
         raise UsageError("use only one of --export, --checkpoint and --artifact")
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         job = find_job(client, job_id)
         if artifact is not None:
             target = (to or Path()) / Path(artifact).name
-            with _writing(target.parent):
+            with _translate_write_errors(target.parent):
                 client.download_artifact(job.id, artifact, target)
         else:
-            chosen = _chosen(client, job, checkpoint, "checkpoint") if checkpoint is not None else None
+            chosen = _find_checkpoint(client, job, checkpoint, "checkpoint") if checkpoint is not None else None
             target = to or Path(f"{job.id}-step-{chosen.step}" if chosen else f"{job.id}-export")
-            with _writing(target), _bars(quiet=as_json) as report_bytes:
+            with _translate_write_errors(target), _progress_bars(quiet=as_json) as report_bytes:
                 client.download(job.id, target, checkpoint=chosen, progress=report_bytes)
     if as_json:
         print_json({"object": "download", "job_id": job.id, "path": str(target)})
@@ -120,8 +122,8 @@ def download(
         print_line(str(target))
 
 
-def _chosen(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
-    """The checkpoint that `option` names. Raises NotFoundError: there is none such."""
+def _find_checkpoint(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
+    """Return the checkpoint of this step, `latest` or `best`. Raises NotFoundError, with `option` as its parameter."""
     listed = client.checkpoints(job.id)
     for candidate in listed:
         if (
@@ -131,15 +133,15 @@ def _chosen(client: Client, job: JobResource, reference: str, option: str) -> Ch
         ):
             return candidate
     steps = ", ".join(str(candidate.step) for candidate in listed)
-    there = f"there is no checkpoint {reference!r}; available steps: {steps}"
+    message = f"there is no checkpoint {reference!r}; available steps: {steps}"
     raise NotFoundError(
-        there if listed else f"job {job.id} has {_none_message(job)}", code="checkpoint_not_found", param=option
+        message if listed else f"job {job.id} has {_none_message(job)}", code="checkpoint_not_found", param=option
     )
 
 
 @contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    """Raises UsageError: nothing can be written there."""
+def _translate_write_errors(target: Path) -> Iterator[None]:
+    """Translate errors of writing to `target` to UsageError."""
     try:
         yield
     except BrokenPipeError:
@@ -150,17 +152,17 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _bars(*, quiet: bool) -> Iterator[ProgressCallback]:
-    """A bar a file on stderr, where that is a terminal."""
+def _progress_bars(*, quiet: bool) -> Iterator[ProgressCallback]:
+    """Show a progress bar for each file on stderr if that is a terminal; yields the callback of a download."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     shown: dict[str, Any] = {}
     screen = console(stderr=True)
     with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as progress:
 
-        def report_bytes(path: str, there: int, whole: int) -> None:
+        def report_bytes(path: str, bytes_done: int, size: int) -> None:
             if path not in shown:
-                shown[path] = progress.add_task(one_line(path), total=whole)
-            progress.update(shown[path], completed=there)
+                shown[path] = progress.add_task(one_line(path), total=size)
+            progress.update(shown[path], completed=bytes_done)
 
         yield report_bytes
 
@@ -182,13 +184,13 @@ def fork(
 
     Example: trainyard fork last --set steps=400
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         source = find_job(client, job_id)
         if source.spec["task"] not in LOOP_TASKS:
             report_bytes = f"a job of task `{source.spec['task']}` has no checkpoint to start from"
             raise UsageError(f"{report_bytes}; submit its spec anew, or run it again: trainyard retry {source.id}")
         if step is not None:
-            _chosen(client, source, str(step), "step")
+            _find_checkpoint(client, source, str(step), "step")
         changes = apply_settings(source.spec | ({"name": name} if name is not None else {}), settings or [])
         changes.pop("resume_from", None)
         made = client.fork(source.id, step=step, changes=changes, force=force).resource
@@ -224,7 +226,7 @@ def delete(
     Example: trainyard delete last --checkpoints
     """
     codes = []
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         for job in find_jobs(client, job_ids):
             try:
                 what = "the checkpoints of " if checkpoints else ""
@@ -263,7 +265,7 @@ def usage(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     Example: trainyard usage
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         listed = client.usage()
     if as_json:
         print_json(listed)

@@ -1,10 +1,10 @@
-"""`cluster`: what there is to run on, and how much of it is free."""
+"""`cluster`: partitions, nodes and GPUs, and how many are free."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import typer
 
-from trainyard.cli.arguments import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.output import format_duration, print_error, print_json, print_line, print_table
 from trainyard.contract.wire.cluster import AccountResource, ClusterResource, GpuCount, PartitionResource
 
@@ -14,7 +14,7 @@ def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     Example: trainyard cluster
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         snapshot = client.cluster()
     if as_json:
         print_json(snapshot)
@@ -61,16 +61,16 @@ def _nodes(nodes: Mapping[str, int]) -> str:
 
 
 def _account(account: AccountResource) -> str:
-    """`physics* (qos: long, normal)`; the default has a star."""
+    """Return an account, such as `physics* (qos: long, normal)`; the default account has an asterisk."""
     qos = f" (qos: {', '.join(account.qos)})" if account.qos else ""
     return f"{account.name}{'*' if account.default else ''}{qos}"
 
 
 def _gpus(gpus: Sequence[GpuCount]) -> str:
-    """`3 of 4 a100`; an unknown number of free ones is a question mark."""
-    return ", ".join(_of_type(one) for one in gpus)
+    """Return free and all GPUs by type, such as `3 of 4 a100`; `?` for an unknown number of free GPUs."""
+    return ", ".join(_gpus_of_type(one) for one in gpus)
 
 
-def _of_type(one: GpuCount) -> str:
+def _gpus_of_type(one: GpuCount) -> str:
     free = "?" if one.free is None else str(one.free)
     return f"{free} of {one.total} {one.type or ''}".rstrip()

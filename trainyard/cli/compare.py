@@ -1,4 +1,4 @@
-"""`compare`: what differs between jobs, and how they did."""
+"""`compare`: differing fields of jobs' specs, and their metrics."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from trainyard.cli.arguments import JsonOption, SweepOption, client_of, find_jobs
+from trainyard.cli.arguments import JsonOption, SweepOption, find_jobs, make_client
 from trainyard.cli.completion import complete_job
 from trainyard.cli.errors import UsageError
 from trainyard.cli.metrics import AxisOption, format_position, format_x, plot_series
@@ -28,7 +28,7 @@ from trainyard.contract.wire.curves import AXIS_COLUMNS, CurveAxis, MetricsResou
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 _PREFERRED = ("eval/loss", "train/loss")
-_AT_ONCE = 20
+_JOBS_PER_REQUEST = 20
 
 Field = tuple[str, list[str]]
 """A field's path, and its value in each of the jobs."""
@@ -53,18 +53,18 @@ def compare(
 
     Example: trainyard compare --sweep last --key eval/loss
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         jobs = _jobs(client, job_ids or [], sweep)
         results = _metrics(client, jobs, keys or (), x)
     if keys and all(job.status in TERMINAL for job in jobs):
-        _require_some(jobs, results, keys)
+        _require_points(jobs, results, keys)
     differing = differing_paths([flatten(job.spec) for job in jobs])
     if as_json:
         for job, metrics in zip(jobs, results, strict=True):
-            print_json(_plain(job, differing, metrics))
+            print_json(_as_json(job, differing, metrics))
         return
-    chosen = keys or choose(results)
-    fields = _fields(jobs, differing)
+    chosen = keys or default_metric(results)
+    fields = _differing_values(jobs, differing)
     result: list[Field] = [
         ("JOB", [job.id for job in jobs]),
         ("STATUS", [str(job.status) for job in jobs]),
@@ -81,15 +81,15 @@ def compare(
         print_error("no metrics yet")
 
 
-def choose(results: Sequence[MetricsResource]) -> list[str]:
-    """The metric to compare where nobody named one: the loss of evaluation, or of training where more jobs have it."""
+def default_metric(results: Sequence[MetricsResource]) -> list[str]:
+    """Return the default metric: the evaluation loss, or the training loss if more jobs have it; [] without both."""
     have = Counter(series.key for metrics in results for series in metrics.series if series.steps)
     best = max(_PREFERRED, key=have.__getitem__)
     return [best] if have[best] else []
 
 
-def _require_some(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
-    """Of jobs that are over, what is not there will not come. Raises NotFoundError."""
+def _require_points(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
+    """Raise NotFoundError if none of the jobs has points of these metrics."""
     if not any(series.steps for metrics in results for series in metrics.series):
         at_x = ", ".join(sorted({key for job in jobs for key in job.metrics}))
         raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {at_x or 'none'}")
@@ -110,19 +110,19 @@ def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobR
 
 def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str], x: CurveAxis) -> list[MetricsResource]:
     results: list[MetricsResource] = []
-    for start in range(0, len(jobs), _AT_ONCE):
-        ids = [job.id for job in jobs[start : start + _AT_ONCE]]
+    for start in range(0, len(jobs), _JOBS_PER_REQUEST):
+        ids = [job.id for job in jobs[start : start + _JOBS_PER_REQUEST]]
         results += client.metrics_of(ids, keys, max_points=400, x=x)
     return results
 
 
-def _fields(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field]:
+def _differing_values(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field]:
     specs = [flatten(job.spec) for job in jobs]
     return [(path, [str(spec.get(path, "-")) for spec in specs]) for path in differing]
 
 
 def _print_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
-    """A line for each field and job: more fields differ than the terminal holds beside the results."""
+    """Print one row per field and job, for fields that do not fit into the columns of the table of results."""
     rows = [(path if at == 0 else "", job.id, values[at]) for path, values in fields for at, job in enumerate(jobs)]
     print_table(("FIELD", "JOB", "VALUE"), rows)
     print()
@@ -144,7 +144,7 @@ def _tabulate(
     if key:
         print_line(key)
     headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "MIN", "MAX")
-    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("MAX", "MIN", "CURVE"))
+    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, optional=("MAX", "MIN", "CURVE"))
 
 
 def _draw(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
@@ -161,7 +161,7 @@ def _series(metrics: MetricsResource, key: str) -> Series | None:
     return next((series for series in metrics.series if series.key == key and series.steps), None)
 
 
-def _plain(job: JobResource, differing: list[str], metrics: MetricsResource) -> dict[str, Any]:
+def _as_json(job: JobResource, differing: list[str], metrics: MetricsResource) -> dict[str, Any]:
     specs = flatten(job.spec)
     return {
         "job_id": job.id,

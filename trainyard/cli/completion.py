@@ -1,4 +1,4 @@
-"""What the shell is offered for a word that is being typed. Nothing where there is no service to ask."""
+"""Shell completion of ids, names, presets and statuses; without a service there are no suggestions."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,18 +12,18 @@ from trainyard.contract.wire.jobs import JobStatus
 _LIMIT = 50
 
 Items = Iterable[tuple[str, str]]
-"""Each with what it stands for."""
+"""Suggestions, each with its description."""
 
 Completion = Callable[[typer.Context, str], list[tuple[str, str]]]
 
 
-def complete_from(listed: Callable[[Client], Items]) -> Completion:
-    """Of what the service lists, the words that begin as the typed one."""
+def complete_from(list_items: Callable[[Client], Items]) -> Completion:
+    """Return a completion function for the suggestions that `listed` requests from the service."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         try:
             with (ctx.obj or Client)() as client:
-                return [item for item in listed(client) if item[0].startswith(incomplete)]
+                return [item for item in list_items(client) if item[0].startswith(incomplete)]
         except Exception:
             return []
 
@@ -31,7 +31,7 @@ def complete_from(listed: Callable[[Client], Items]) -> Completion:
 
 
 def _jobs(client: Client) -> Iterator[tuple[str, str]]:
-    """By id, then by name, of which each stands for its newest job."""
+    """Yield the ids of the newest jobs, then their names."""
     newest = list(client.jobs(limit=_LIMIT))
     yield from ((job.id, f"{job.name}, {job.status}") for job in newest)
     yield from _names((job.name for job in newest), "the newest job of this name")
@@ -56,7 +56,7 @@ complete_webhook = complete_from(lambda client: ((one.id, one.url) for one in cl
 
 
 def complete_spec(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The presets, and the YAML files here."""
+    """Return the presets and the YAML files in the current folder."""
     files = [(str(path), "a file") for path in sorted(Path().glob(f"{incomplete}*.y*ml"))]
     return files + complete_preset(ctx, incomplete)
 

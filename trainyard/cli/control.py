@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobArgument, JobsArgument, JsonOption, WatchOption, client_of, find_job, find_jobs
+from trainyard.cli.arguments import JobArgument, JobsArgument, JsonOption, WatchOption, find_job, find_jobs, make_client
 from trainyard.cli.errors import UsageError, report_error
 from trainyard.cli.output import print_json, print_line
 from trainyard.cli.watch import watch
@@ -27,13 +27,13 @@ def cancel(
     Example: trainyard cancel last --wait
     """
 
-    def act(client: Client, job: JobResource) -> tuple[JobResource, str]:
+    def request(client: Client, job: JobResource) -> tuple[JobResource, str]:
         job = client.cancel(job.id)
         if wait:
             job = client.wait(job.id)
         return job, "" if job.status == "cancelled" else "cancellation requested; status: "
 
-    _each(ctx, job_ids, act, as_json=as_json)
+    _for_each_job(ctx, job_ids, request, as_json=as_json)
 
 
 def pause(
@@ -47,14 +47,14 @@ def pause(
     Example: trainyard pause last --wait
     """
 
-    def act(client: Client, job: JobResource) -> tuple[JobResource, str]:
+    def request(client: Client, job: JobResource) -> tuple[JobResource, str]:
         job = client.pause(job.id)
         while wait and job.status not in {"paused", *TERMINAL}:
             time.sleep(_POLL_SECONDS)
             job = client.job(job.id).resource
         return job, "" if job.status == "paused" else "pause requested; status: "
 
-    _each(ctx, job_ids, act, as_json=as_json)
+    _for_each_job(ctx, job_ids, request, as_json=as_json)
 
 
 def resume(ctx: typer.Context, job_ids: JobsArgument, follow: WatchOption = False, as_json: JsonOption = False) -> None:
@@ -63,10 +63,10 @@ def resume(ctx: typer.Context, job_ids: JobsArgument, follow: WatchOption = Fals
     Example: trainyard resume last --watch
     """
 
-    def act(client: Client, job: JobResource) -> tuple[JobResource, str]:
+    def request(client: Client, job: JobResource) -> tuple[JobResource, str]:
         return client.resume(job.id), "resume requested; status: "
 
-    _each(ctx, job_ids, act, follow=follow, as_json=as_json)
+    _for_each_job(ctx, job_ids, request, follow=follow, as_json=as_json)
 
 
 def retry(
@@ -83,7 +83,9 @@ def retry(
     Example: trainyard retry last --from-scratch
     """
     start = "scratch" if scratch else "checkpoint"
-    _each(ctx, job_ids, lambda client, job: (client.retry(job.id, start=start), ""), follow=follow, as_json=as_json)
+    _for_each_job(
+        ctx, job_ids, lambda client, job: (client.retry(job.id, start=start), ""), follow=follow, as_json=as_json
+    )
 
 
 def resolve(
@@ -101,7 +103,7 @@ def resolve(
     chosen = [name for name, given in (("adopt", adopt), ("resubmit", resubmit), ("give_up", give_up)) if given]
     if len(chosen) != 1:
         raise UsageError("use exactly one of --adopt ID, --resubmit and --give-up")
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         job = client.resolve(find_job(client, job_id).id, chosen[0], adopt)
     if as_json:
         print_json(job)
@@ -109,22 +111,22 @@ def resolve(
         print_line(f"job {job.id}: {job.status}: {job.status_message}")
 
 
-def _each(
+def _for_each_job(
     ctx: typer.Context,
     job_ids: list[str],
-    act: Callable[[Client, JobResource], tuple[JobResource, str]],
+    request: Callable[[Client, JobResource], tuple[JobResource, str]],
     *,
     follow: bool = False,
     as_json: bool,
 ) -> None:
-    """Ask it of each job, and say what each is then; `follow` one to its end."""
+    """Send a request for each job and print its new status; with `follow`, watch the job until it has ended."""
     if follow and len(job_ids) > 1:
         raise UsageError("--watch follows one job; name only one")
     codes = []
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         for target in find_jobs(client, job_ids):
             try:
-                job, prefix = act(client, target)
+                job, prefix = request(client, target)
             except TrainyardError as error:
                 codes.append(report_error(error))
                 continue

@@ -1,4 +1,4 @@
-"""`doctor`: is everything in order? The service's side is asked in a process of its own, where that is here."""
+"""`doctor`: checks the client, the service and, if the service runs here, its settings in a child process."""
 
 import json
 import os
@@ -13,15 +13,15 @@ import httpx
 import typer
 
 from trainyard import __version__
-from trainyard.cli.arguments import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.errors import FAILED
 from trainyard.cli.output import print_json, print_line
 from trainyard.client import AuthenticationError, Client, TrainyardError
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _SECONDS = 60.0
-_MOST_SKEW = 5.0
-_OLDEST_SNAPSHOT = 300.0
+_MAX_CLOCK_SKEW = 5.0
+_MAX_SNAPSHOT_AGE = 300.0
 _SIGNS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
 
@@ -35,8 +35,8 @@ def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
     Example: trainyard doctor
     """
     has_errors = False
-    with client_of(ctx) as client:
-        for finding in _examine(client):
+    with make_client(ctx) as client:
+        for finding in _run_checks(client):
             has_errors |= finding.state == "error"
             if as_json:
                 print_json(finding)
@@ -46,24 +46,24 @@ def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
     raise typer.Exit(FAILED if has_errors else 0)
 
 
-def _examine(client: Client) -> Iterator[Finding]:
+def _run_checks(client: Client) -> Iterator[Finding]:
     yield ok_finding("client", f"trainyard {__version__} with Python {sys.version.split()[0]}")
     answered = False
-    for finding in _way_to_service(client):
+    for finding in _check_service(client):
         answered = answered or (finding.name == "service" and finding.state == "ok")
         yield finding
     if answered:
-        yield from _with_the_token(client)
+        yield from _check_with_token(client)
         if client.local and os.environ.get("TRAINYARD_BACKEND") == "slurm":
             yield from _run_service_doctor("--scheduler")
     elif os.environ.get("TRAINYARD_URL"):
         message = f"not checked: TRAINYARD_URL is {client.url}, and it does not answer"
         yield warning_finding("local", message, "unset TRAINYARD_URL to check the settings of this shell")
     elif client.local:
-        yield from _service_side()
+        yield from _check_local_settings()
 
 
-def _as_the_service_sees_it(client: Client) -> Iterator[Finding]:
+def _service_diagnostics(client: Client) -> Iterator[Finding]:
     try:
         findings = client.doctor().findings
     except TrainyardError as error:
@@ -76,14 +76,14 @@ def _as_the_service_sees_it(client: Client) -> Iterator[Finding]:
     yield from findings
 
 
-def _way_to_service(client: Client) -> Iterator[Finding]:
+def _check_service(client: Client) -> Iterator[Finding]:
     try:
         answer = httpx.get(f"{client.url}/readyz", timeout=10.0, trust_env=not client.local)
     except httpx.HTTPError as error:
         message = f"{client.url} does not answer: {error or type(error).__name__}"
         yield error_finding("service", message, "start it with: trainyard serve; or set TRAINYARD_URL")
         return
-    if not _is_ours(answer):
+    if not _is_trainyard_response(answer):
         message = f"{client.url} answers {answer.status_code} with a body that is not Trainyard's"
         yield error_finding(
             "service", message, "set TRAINYARD_URL to the service's address; is there a proxy in between?"
@@ -98,7 +98,7 @@ def _way_to_service(client: Client) -> Iterator[Finding]:
     yield clock_finding(answer.headers.get("date"), datetime.now(UTC))
 
 
-def _is_ours(answer: httpx.Response) -> bool:
+def _is_trainyard_response(answer: httpx.Response) -> bool:
     try:
         body = answer.json()
     except ValueError:
@@ -107,19 +107,19 @@ def _is_ours(answer: httpx.Response) -> bool:
 
 
 def clock_finding(date: str | None, now: datetime) -> Finding:
-    """How far the service's clock is from ours, to the second. Pure."""
+    """Compare the `Date` header of a response with this machine's clock."""
     try:
         skew = abs((parsedate_to_datetime(date or "") - now).total_seconds())
     except (TypeError, ValueError):
         return warning_finding("clock", "the response has no Date header", "is there a proxy in between?")
-    if skew > _MOST_SKEW:
+    if skew > _MAX_CLOCK_SKEW:
         return warning_finding(
             "clock", f"the service's clock differs by {skew:.0f} s", "run NTP or chrony on both machines"
         )
     return ok_finding("clock", "the clocks agree")
 
 
-def _with_the_token(client: Client) -> Iterator[Finding]:
+def _check_with_token(client: Client) -> Iterator[Finding]:
     try:
         own = client.whoami()
     except TrainyardError as error:
@@ -128,11 +128,11 @@ def _with_the_token(client: Client) -> Iterator[Finding]:
             return
     else:
         yield ok_finding("token", f"token of {own.name} with the role {own.role}")
-    yield _cluster(client)
-    yield from _as_the_service_sees_it(client)
+    yield _check_cluster(client)
+    yield from _service_diagnostics(client)
 
 
-def _cluster(client: Client) -> Finding:
+def _check_cluster(client: Client) -> Finding:
     try:
         snapshot = client.cluster()
     except TrainyardError as error:
@@ -141,14 +141,14 @@ def _cluster(client: Client) -> Finding:
         return error_finding(
             "cluster", f"the scheduler does not answer: {snapshot.error}", "is it running? see the service's log"
         )
-    if snapshot.age_seconds is None or snapshot.age_seconds > _OLDEST_SNAPSHOT:
+    if snapshot.age_seconds is None or snapshot.age_seconds > _MAX_SNAPSHOT_AGE:
         return warning_finding(
             "cluster", "the scheduler has not responded recently", "is the reconciler running? see its log"
         )
     return ok_finding("cluster", f"{snapshot.backend}; updated {snapshot.age_seconds:.0f} s ago")
 
 
-def _service_side() -> Iterator[Finding]:
+def _check_local_settings() -> Iterator[Finding]:
     chosen = sorted(name for name in os.environ if name.startswith("TRAINYARD_"))
     message = f"set: {', '.join(chosen)}" if chosen else "no TRAINYARD_* variable is set; using defaults"
     yield ok_finding("local", f"no service answers; checking the settings of this shell ({message})")
@@ -159,7 +159,7 @@ def _service_side() -> Iterator[Finding]:
 
 
 def _run_service_doctor(*options: str) -> Iterator[Finding]:
-    """What the service's own program finds with the settings of this shell."""
+    """Run `python -m service doctor` with the settings of this shell and yield its findings."""
     command = [sys.executable, "-m", "service", "doctor", *options]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)

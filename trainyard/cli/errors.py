@@ -1,5 +1,4 @@
-"""Every way a command can end badly: one line on stderr, or with --json one object, and an exit code that means
-something."""
+"""Errors of commands: one line on stderr, or one object with --json, and an exit code for each kind."""
 
 import json
 import os
@@ -55,9 +54,9 @@ _KINDS: tuple[tuple[type[TrainyardError], str], ...] = (
     (InvalidRequestError, "invalid_request_error"),
     (SettingError, "setting_error"),
 )
-"""As the service names them, and those that it cannot have."""
+"""The `type` of each error in JSON: the service's types, and those of the client."""
 
-_NEXT: dict[str | None, str] = {
+_SUGGESTIONS: dict[str | None, str] = {
     "job_not_found": "list them with: trainyard list",
     "sweep_not_found": "list them with: trainyard sweeps",
     "token_not_found": "list them with: trainyard tokens list",
@@ -68,33 +67,33 @@ _NEXT: dict[str | None, str] = {
     "admin_required": "show your token with: trainyard tokens whoami",
     "forbidden": "show your token with: trainyard tokens whoami",
 }
-"""For people: what to do about an error of this code."""
+"""The suggestion that is printed after an error with this code."""
 
-_FOR_PROGRAMS: ContextVar[bool] = ContextVar("for_programs", default=False)
+_JSON_OUTPUT: ContextVar[bool] = ContextVar("for_programs", default=False)
 """Whether this command was called with --json."""
 
 
 class UsageError(Exception):
-    """The command was called with something that it cannot use."""
+    """The arguments of the command are invalid."""
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands: where errors become lines and exit codes."""
+    """The group of all commands. Translates errors to messages and exit codes."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         given = args[0] if args else kwargs.get("args")
-        _FOR_PROGRAMS.set("--json" in (sys.argv[1:] if given is None else given))
+        _JSON_OUTPUT.set("--json" in (sys.argv[1:] if given is None else given))
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except Exception as error:
-            # Typer's own usage errors, of whichever library it parses with.
+            # Usage errors of Typer; their class depends on the library that Typer parses with.
             if not hasattr(error, "format_message"):
                 raise
             code = report_error(UsageError(error.format_message()))
         sys.exit(code if isinstance(code, int) else 0)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands under the headings that they were given."""
+        """Write the commands grouped by their help panel."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             panel = getattr(command, "rich_help_panel", None)
@@ -113,7 +112,7 @@ class CommandGroup(TyperGroup):
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Report what goes wrong inside and leave with the exit code for it; `TRAINYARD_DEBUG=1` shows tracebacks."""
+    """Report an error of the block and exit with its exit code; `TRAINYARD_DEBUG=1` shows tracebacks."""
     try:
         yield
     except BrokenPipeError:
@@ -130,33 +129,33 @@ def exit_on_error() -> Iterator[None]:
 
 
 def show_help(ctx: typer.Context) -> None:
-    """For a group that was called without a command: its help, as for `trainyard` alone."""
+    """Print the help of a group that is called without a command."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
         raise typer.Exit(USAGE)
 
 
 def print_note(text: str) -> None:
-    """One line on stderr for people; programs have it in what they asked for, and read errors there."""
-    if not _FOR_PROGRAMS.get():
+    """Print a note on stderr, unless with --json, where stderr has only errors."""
+    if not _JSON_OUTPUT.get():
         print_error(f"note: {text}")
 
 
 def report_error(error: Exception) -> int:
-    """Say what went wrong, on stderr; the exit code for it."""
-    if _FOR_PROGRAMS.get():
-        print(json.dumps(_plain(error)), file=sys.stderr, flush=True)
-        return _code(error)
+    """Print the error on stderr and return its exit code."""
+    if _JSON_OUTPUT.get():
+        print(json.dumps(_as_json(error)), file=sys.stderr, flush=True)
+        return _exit_code(error)
     if isinstance(error, SpecError | InvalidRequestError):
         for problem in error.problems:
             print_error(str(problem) if problem.param else f"error: {problem.message}")
     else:
-        following = _NEXT.get(getattr(error, "code", None))
-        print_error(f"error: {_message(error)}" + (f"; {following}" if following else ""))
-    return _code(error)
+        suggestion = _SUGGESTIONS.get(getattr(error, "code", None))
+        print_error(f"error: {_message(error)}" + (f"; {suggestion}" if suggestion else ""))
+    return _exit_code(error)
 
 
-def _code(error: Exception) -> int:
+def _exit_code(error: Exception) -> int:
     if isinstance(error, SpecError | UsageError):
         return USAGE
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
@@ -171,8 +170,8 @@ def _message(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {error}; set TRAINYARD_DEBUG=1 for a traceback"
 
 
-def _plain(error: Exception) -> dict[str, Any]:
-    """In the form that the service's errors have."""
+def _as_json(error: Exception) -> dict[str, Any]:
+    """Return the error in the format of the service's errors."""
     if isinstance(error, TrainyardError):
         kind = next((name for one, name in _KINDS if isinstance(error, one)), "server_error")
         body = {"message": _message(error), "type": kind, "param": error.param, "code": error.code or kind}

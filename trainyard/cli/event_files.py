@@ -14,41 +14,41 @@ Checksum = Callable[[bytes], int]
 
 
 def records(series: list[Series], checksum: Checksum) -> Iterator[bytes]:
-    """The content of a file that shows these series."""
+    """Return the content of an event file with these series."""
     start = min((one.times[0].timestamp() for one in series if one.times), default=0.0)
-    yield _record(_double(1, start) + _bytes(3, b"brain.Event:2"), checksum)
+    yield _record(_double_field(1, start) + _bytes_field(3, b"brain.Event:2"), checksum)
     for one in series:
-        tag = _bytes(1, one.key.encode())
+        tag = _bytes_field(1, one.key.encode())
         for step, value, time in zip(one.steps, one.values, one.times, strict=True):
-            summary = _bytes(5, _bytes(1, tag + _float(2, value)))
-            yield _record(_double(1, time.timestamp()) + _whole(2, step) + summary, checksum)
+            summary = _bytes_field(5, _bytes_field(1, tag + _float_field(2, value)))
+            yield _record(_double_field(1, time.timestamp()) + _varint_field(2, step) + summary, checksum)
 
 
 def _record(message: bytes, checksum: Checksum) -> bytes:
     length = struct.pack("<Q", len(message))
-    return length + _masked(checksum(length)) + message + _masked(checksum(message))
+    return length + _mask(checksum(length)) + message + _mask(checksum(message))
 
 
-def _masked(value: int) -> bytes:
+def _mask(value: int) -> bytes:
     return struct.pack("<I", (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _whole(field: int, value: int) -> bytes:
+def _varint_field(field: int, value: int) -> bytes:
     return _varint(field << 3) + _varint(value)
 
 
-def _double(field: int, value: float) -> bytes:
+def _double_field(field: int, value: float) -> bytes:
     return _varint(field << 3 | 1) + struct.pack("<d", value)
 
 
-def _bytes(field: int, value: bytes) -> bytes:
+def _bytes_field(field: int, value: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(value)) + value
 
 
-def _float(field: int, value: float) -> bytes:
+def _float_field(field: int, value: float) -> bytes:
     try:
         packed = struct.pack("<f", value)
-    except OverflowError:  # larger than its 32 bits hold
+    except OverflowError:  # The value exceeds the range of 32 bits.
         packed = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
     return _varint(field << 3 | 5) + packed
 

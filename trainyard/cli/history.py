@@ -1,10 +1,10 @@
-"""`events`, `attempts` and `script`: what happened to a job, and what was handed to the scheduler."""
+"""`events`, `attempts` and `script`: a job's history and the submitted batch scripts."""
 
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.arguments import JobArgument, JsonOption, find_job, make_client
 from trainyard.cli.output import (
     format_age,
     format_duration,
@@ -22,7 +22,7 @@ def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False)
 
     Example: trainyard events last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         result = client.events(find_job(client, job_id).id)
         if as_json:
             print_json_lines(result)
@@ -42,10 +42,17 @@ def attempts(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = Fals
 
     Example: trainyard attempts last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         result = client.attempts(find_job(client, job_id).id)
     headings = ("ATTEMPT", "SCHEDULER ID", "NODES", "FROM STEP", "STARTED", "RUNTIME", "EXIT REASON")
-    print_list(result, headings, _attempt_row, as_json=as_json, none="no attempt yet", spare=("FROM STEP", "STARTED"))
+    print_list(
+        result,
+        headings,
+        _attempt_row,
+        as_json=as_json,
+        empty_message="no attempt yet",
+        optional=("FROM STEP", "STARTED"),
+    )
 
 
 def _attempt_row(attempt: AttemptResource) -> tuple[str, ...]:
@@ -66,7 +73,7 @@ def script(
 
     Example: trainyard script last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         result = client.script(find_job(client, job_id).id, attempt=attempt)
     if as_json:
         print_json(result)

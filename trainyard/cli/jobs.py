@@ -6,7 +6,15 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from trainyard.cli.arguments import JobArgument, JsonOption, SinceOption, SweepOption, UntilOption, client_of, find_job
+from trainyard.cli.arguments import (
+    JobArgument,
+    JsonOption,
+    SinceOption,
+    SweepOption,
+    UntilOption,
+    find_job,
+    make_client,
+)
 from trainyard.cli.completion import complete_status
 from trainyard.cli.errors import UsageError
 from trainyard.cli.output import (
@@ -55,7 +63,7 @@ def list_jobs(
 
     Example: trainyard list --status running
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         handles = client.jobs(
             status=status or None,
             name=name,
@@ -79,7 +87,7 @@ def list_jobs(
 def _print_jobs(rows: list[tuple[str | Text, ...]], status: list[str] | None, *, filtered: bool) -> None:
     if rows:
         headings = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
-        print_table(headings, rows, spare=("BY", "CREATED", "LOSS", "STEP"))
+        print_table(headings, rows, optional=("BY", "CREATED", "LOSS", "STEP"))
     elif filtered:
         print_error("no matching jobs")
     else:
@@ -105,7 +113,7 @@ def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -
 
     Example: trainyard show last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         job = find_job(client, job_id)
         if as_json:
             print_json(job)
@@ -165,7 +173,7 @@ def profile(
 
     Example: trainyard profile last --steps 5
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         job = client.profile(find_job(client, job_id).id, steps=steps, ranks=rank or [0])
     if as_json:
         print_json(job)
@@ -174,7 +182,7 @@ def profile(
 
 
 def comm_check_result(client: Client, job: JobResource) -> Mapping[str, Any] | None:
-    """What the job's newest execution found; None for other jobs, and before there is something."""
+    """Return the result of the newest communication check; None before one exists, and for jobs of other tasks."""
     if job.spec.get("task") != "comm_check":
         return None
     result = [event.data for event in client.events(job.id) if event.type == "comm_check"]
@@ -182,7 +190,7 @@ def comm_check_result(client: Client, job: JobResource) -> Mapping[str, Any] | N
 
 
 def print_comm_check(result: Mapping[str, Any]) -> None:
-    """The world's operations; the artifact has the groups and all pairs."""
+    """Print the results for all ranks; the artifact also has those of groups and pairs."""
     rows = [row for row in result.get("operations", ()) if isinstance(row, dict)]
     print_table(("OPERATION", "MESSAGE", "TIME", "BUS BANDWIDTH"), [_operation_row(row) for row in rows])
     slow = result.get("slowest_pair")

@@ -1,4 +1,4 @@
-"""`logs`: what a rank or the launcher printed, and what it goes on to print."""
+"""`logs`: print and follow the log of a rank or the launcher."""
 
 import codecs
 import time
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.arguments import JobArgument, JsonOption, find_job, make_client
 from trainyard.cli.errors import UsageError, print_note
 from trainyard.cli.output import print_error, print_json, print_text
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
@@ -36,7 +36,7 @@ def logs(
     """
     if rank != "launch" and not rank.isdecimal():
         raise UsageError(f"--rank takes a number or `launch`, not {rank!r}")
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         job = find_job(client, job_id)
         position = LogPosition(attempt or (job.attempt.number if job.attempt else None), rank, tail=tail)
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -55,7 +55,7 @@ def logs(
 
 @dataclass(frozen=True)
 class LogPosition:
-    """Where in which log to read next: at an offset, or first of all so many lines before its end."""
+    """The position of the next read in a log: an offset, or at first `tail` lines before the end."""
 
     attempt: int | None
     rank: str
@@ -75,14 +75,14 @@ def fetch(client: Client, job: JobResource, position: LogPosition) -> LogChunk:
 
 
 def read(client: Client, job: JobResource, position: LogPosition) -> Iterator[PositionedChunk]:
-    """The log as far as it goes now."""
+    """Yield the present content of the log from this position on."""
     while (chunk := fetch(client, job, position)).data:
         yield position, chunk
         position = position.after(chunk)
 
 
 class Follower:
-    """Reads on until the job is over, through attempts and restarts of the service."""
+    """Reads a log until the job has ended, across attempts and restarts of the service."""
 
     def __init__(self, client: Client, job: JobResource, position: LogPosition, *, fixed: bool) -> None:
         self._client = client
@@ -106,12 +106,12 @@ class Follower:
                 if ended and not self._next_attempt():
                     break
                 ended = self._has_ended()
-                self._recovered()
+                self._reset_failures()
             except TrainyardError as error:
-                self._wait_out(error)
+                self._wait_for_service(error)
                 continue
             if not ended:
-                self._say_why_there_is_none()
+                self._note_missing_log()
                 time.sleep(POLL_SECONDS)
         if self._missing is not None:
             raise self._missing
@@ -122,14 +122,14 @@ class Follower:
         try:
             chunk = fetch(self._client, self._job, self._position)
         except NotFoundError as error:
-            # A log appears with its first line; whether it ever does is known at the end.
+            # The log is created with its first line; only after the job's end is a missing log an error.
             self._missing = error
             return None
         self._missing = None
         return chunk
 
     def _has_ended(self) -> bool:
-        """Whether nothing more is written to this log; it is read once more after that."""
+        """Return whether the log is complete; the caller then reads its rest."""
         self._job = self._client.job(self._job.id).resource
         current = self._job.attempt.number if self._job.attempt else None
         if self._position.attempt is None:
@@ -144,13 +144,13 @@ class Follower:
         self._position = LogPosition(self._position.attempt + 1, self._position.rank)
         return True
 
-    def _say_why_there_is_none(self) -> None:
-        """Once, for a job that may wait for hours before its first line."""
+    def _note_missing_log(self) -> None:
+        """Print once that the log does not exist yet, and the job's status."""
         if not self._noted and (self._position.attempt is None or self._missing is not None):
             print_note(f"the log does not exist yet; the job is {self._job.status}: {self._job.status_message}")
             self._noted = True
 
-    def _wait_out(self, error: TrainyardError) -> None:
+    def _wait_for_service(self, error: TrainyardError) -> None:
         if not is_transient(error) or self._waited > PATIENCE_SECONDS:
             raise error
         if not self._failures:
@@ -160,5 +160,5 @@ class Follower:
         self._waited += delay
         time.sleep(delay)
 
-    def _recovered(self) -> None:
+    def _reset_failures(self) -> None:
         self._failures, self._waited = 0, 0.0

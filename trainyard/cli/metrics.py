@@ -1,11 +1,11 @@
-"""`metrics`: jobs' curves as a table, drawings, CSV or JSON."""
+"""`metrics`: jobs' curves as a table, plots, CSV or JSON."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobsArgument, JsonOption, client_of, find_jobs
+from trainyard.cli.arguments import JobsArgument, JsonOption, find_jobs, make_client
 from trainyard.cli.output import (
     format_duration,
     format_metric,
@@ -45,19 +45,21 @@ def metrics(
 
     Example: trainyard metrics last --key train/loss
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         jobs = find_jobs(client, job_ids)
         if as_csv:
             texts = [
                 client.metrics_csv(j.id, keys or (), from_step=from_step, max_points=max_points, x=x) for j in jobs
             ]
-            _require_some(client, jobs, keys, has_points=any(text.count("\n") > 1 for text in texts) or bool(from_step))
-            print_text(texts[0] if len(jobs) == 1 else "".join(_joined(jobs, texts)))
+            _require_points(
+                client, jobs, keys, has_points=any(text.count("\n") > 1 for text in texts) or bool(from_step)
+            )
+            print_text(texts[0] if len(jobs) == 1 else "".join(_join_csv(jobs, texts)))
             return
         drawn = max_points if as_json else max_points or _DRAWN_POINTS
         curves = [client.metrics(j.id, keys or (), from_step=from_step, max_points=drawn, x=x) for j in jobs]
         empty = not any(series.steps for one in curves for series in one.series)
-        _require_some(client, jobs, keys, has_points=not empty or bool(from_step))
+        _require_points(client, jobs, keys, has_points=not empty or bool(from_step))
     if as_json:
         for one in curves:
             print_json(one)
@@ -70,16 +72,18 @@ def metrics(
         print_metrics(curves)
 
 
-def _joined(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
-    """One CSV of several: the heading once, and whose each line is."""
+def _join_csv(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of one CSV text for several jobs, whose first column is the job."""
     yield f"job,{texts[0].splitlines()[0]}\n"
     for job, text in zip(jobs, texts, strict=True):
         for line in text.splitlines()[1:]:
             yield f"{job.id},{line}\n"
 
 
-def _require_some(client: Client, jobs: Sequence[JobResource], keys: Sequence[str] | None, *, has_points: bool) -> None:
-    """Of jobs that are over, what is not there will not come. Raises NotFoundError."""
+def _require_points(
+    client: Client, jobs: Sequence[JobResource], keys: Sequence[str] | None, *, has_points: bool
+) -> None:
+    """Raise NotFoundError if all jobs have ended and none has points of these metrics."""
     if not keys or has_points or not all(job.status in TERMINAL for job in jobs):
         return
     everything = client.metrics(jobs[0].id, max_points=_FEWEST_POINTS)
@@ -88,7 +92,7 @@ def _require_some(client: Client, jobs: Sequence[JobResource], keys: Sequence[st
 
 
 def print_metrics(curves: Sequence[MetricsResource]) -> None:
-    """One line a metric, and of several jobs one each."""
+    """Print a table with one row per metric and job."""
     several = len(curves) > 1
     axis = AXIS_COLUMNS.get(curves[0].axis, "").upper()
     rows = []
@@ -96,19 +100,19 @@ def print_metrics(curves: Sequence[MetricsResource]) -> None:
         row = _row(series, one.axis)
         rows.append((row[0], one.job_id, *row[1:]) if several else row)
     headings = ("METRIC", *(("JOB",) if several else ()), "LAST", "MIN", "MAX", "STEP")
-    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("MAX", "MIN", "CURVE"))
+    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, optional=("MAX", "MIN", "CURVE"))
 
 
 def print_plots(curves: Sequence[MetricsResource]) -> None:
-    """One drawing a metric and job."""
+    """Print one plot per metric and job."""
     for one, series in _by_metric(curves):
-        whose = f" of {one.job_id}" if len(curves) > 1 else ""
-        print_line(f"{series.key}{whose}: {format_number(series.values[-1])} at {format_position(series, one.axis)}")
+        suffix = f" of {one.job_id}" if len(curves) > 1 else ""
+        print_line(f"{series.key}{suffix}: {format_number(series.values[-1])} at {format_position(series, one.axis)}")
         print("\n".join(plot_series(series)))
 
 
 def _by_metric(curves: Sequence[MetricsResource]) -> list[tuple[MetricsResource, Series]]:
-    """Every curve that is not empty, those of one metric beside each other."""
+    """Return the curves that have points, grouped by metric."""
     names = dict.fromkeys(series.key for one in curves for series in one.series if series.steps)
     return [
         (one, series) for key in names for one in curves for series in one.series if series.key == key and series.steps
@@ -116,12 +120,12 @@ def _by_metric(curves: Sequence[MetricsResource]) -> list[tuple[MetricsResource,
 
 
 def plot_series(series: Series) -> list[str]:
-    """The curve, with the ends of what it is read over below."""
+    """Return the lines of a plot with the range of its x-axis below."""
     return plot(series.values, series.x or series.steps, unit="" if series.x else "step")
 
 
 def format_position(series: Series, axis: CurveAxis) -> str:
-    """Where its last point lies."""
+    """Return the position of the curve's last point, such as `step 100, 12 s of training`."""
     step = f"step {series.steps[-1]}"
     if not series.x:
         return step

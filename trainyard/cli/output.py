@@ -1,4 +1,4 @@
-"""What reaches the terminal: cleaned text, tables, JSON lines. Nothing a server says can move the cursor."""
+"""Output to the terminal: sanitized text, tables, JSON lines. Text from a server cannot move the cursor."""
 
 import json
 import math
@@ -17,15 +17,15 @@ from rich.text import Text
 R = TypeVar("R", bound=BaseModel)
 
 _ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor moves
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x1b\x07\x9c]*(?:\x07|\x9c|\x1b\\)"  # titles, links, device strings
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # Control sequences: colours, cursor moves.
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x1b\x07\x9c]*(?:\x07|\x9c|\x1b\\)"  # Titles, links, device strings.
     r"|\x1b[ -/]*[0-~]"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BREAKS = re.compile(r"\s*[\n\u2028\u2029]\s*")
 
-_WHOLE = re.compile(r"[a-z]+_[0-9a-z]{26}|ty-\S+|step-\d+|[▁-█x]{2,}")
-"""An id, a checkpoint's folder or a curve: broken over two lines it is none."""
+_NO_WRAP = re.compile(r"[a-z]+_[0-9a-z]{26}|ty-\S+|step-\d+|[▁-█x]{2,}")
+"""An id, a checkpoint's folder or a curve, which must not be broken over two lines."""
 _GAP = 2
 _READABLE = 20
 
@@ -33,47 +33,47 @@ _STATUS_STYLE = {"succeeded": "green", "running": "cyan", "failed": "red", "lost
 
 
 class TerminalConsole(Console):
-    """A console that takes text as text (no markup) and lets a closed pipe be handled in one place."""
+    """A console without markup, which raises BrokenPipeError for a closed pipe instead of exiting."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> TerminalConsole:
-    """For one command. Into a pipe, lines are not folded."""
+    """Return a new console. Lines are not wrapped if the output is not a terminal."""
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if terminal else 1000
     return TerminalConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
 def sanitize(text: str) -> str:
-    """Without escape sequences, control characters and direction overrides; lines and tabs stay."""
+    """Return the text without escape sequences, control characters and direction overrides; keep newlines and tabs."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def one_line(text: str) -> str:
-    """Cleaned, with each line break a space."""
+    """Return sanitized text with a space for each line break."""
     return _BREAKS.sub(" ", sanitize(text)).rstrip()
 
 
 def print_line(text: str) -> None:
-    """One line on stdout."""
+    """Print one line on stdout."""
     print(one_line(text), flush=True)
 
 
 def print_error(text: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     print(one_line(text), file=sys.stderr, flush=True)
 
 
 def print_text(text: str) -> None:
-    """Text of the service as it is, cleaned."""
+    """Print text of the service, sanitized."""
     sys.stdout.write(sanitize(text))
     sys.stdout.flush()
 
 
 def print_json(resource: BaseModel | dict[str, Any]) -> None:
-    """One JSON object on one line."""
+    """Print one JSON object on one line."""
     plain = resource.model_dump(mode="json", by_alias=True) if isinstance(resource, BaseModel) else resource
     print(json.dumps(plain), flush=True)
 
@@ -84,7 +84,7 @@ def print_json_lines(resources: Iterable[BaseModel]) -> None:
 
 
 def print_deleted(kind: str, id_: str, how: str, *, as_json: bool) -> None:
-    """Say what is no more."""
+    """Print that a resource was deleted."""
     if as_json:
         print_json({"object": how, "id": id_})
     else:
@@ -97,38 +97,38 @@ def print_list(
     row: Callable[[R], Sequence[str | Text]],
     *,
     as_json: bool,
-    none: str = "",
-    spare: Sequence[str] = (),
+    empty_message: str = "",
+    optional: Sequence[str] = (),
 ) -> None:
-    """A list for programs, or as a table.
+    """Print items as JSON lines or as a table.
 
     Args:
-        none: what is said, on stderr, of an empty one; without it the headings stand alone.
+        empty_message: message on stderr for an empty list; without it only the headings are printed.
     """
     if as_json:
         print_json_lines(items)
-    elif none and not items:
-        print_error(none)
+    elif empty_message and not items:
+        print_error(empty_message)
     else:
-        print_table(headings, [row(one) for one in items], spare=spare)
+        print_table(headings, [row(one) for one in items], optional=optional)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
-    """A plain table on stdout. Ids and curves stay whole.
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, optional: Sequence[str] = ()) -> None:
+    """Print a plain table on stdout. Ids and curves are not wrapped.
 
     Args:
-        spare: headings of columns that go, the first one first, where the terminal is too narrow for all.
+        optional: headings of columns that are omitted, in this order, if the terminal is too narrow.
     """
     cells = [[cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row] for row in rows]
     columns = list(zip(headings, zip(*cells, strict=True), strict=True)) if cells else [(h, ()) for h in headings]
     screen = console()
-    for heading in spare:
+    for heading in optional:
         if sum(map(_min_column_width, columns)) <= screen.width:
             break
         columns = [column for column in columns if column[0] != heading]
     out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for heading, column in columns:
-        whole = any(map(_is_whole, column))
+        whole = any(map(_must_not_wrap, column))
         out.add_column(heading, overflow="fold", no_wrap=whole, min_width=max(map(len, column)) if whole else None)
     for row in zip(*(column for _, column in columns), strict=True):
         out.add_row(*row)
@@ -136,20 +136,20 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *
 
 
 def fits_terminal(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
-    """Whether all of these, each a heading and its cells, can be read beside each other."""
+    """Return whether these columns, each a heading and its cells, fit into the terminal side by side."""
     texts = [(heading, [Text(one_line(cell)) for cell in cells]) for heading, cells in columns]
     return sum(map(_min_column_width, texts)) <= console().width
 
 
 def _min_column_width(column: tuple[str, Sequence[Text]]) -> int:
-    """Of an id or curve all, of other text enough to be read."""
+    """Return the minimum width of a column: its full width if it has ids or curves, else a readable part."""
     heading, cells = column
-    widths = [cell.cell_len if _is_whole(cell) else min(cell.cell_len, _READABLE) for cell in cells]
+    widths = [cell.cell_len if _must_not_wrap(cell) else min(cell.cell_len, _READABLE) for cell in cells]
     return max(len(heading), *widths, 0) + _GAP
 
 
-def _is_whole(cell: Text) -> bool:
-    return _WHOLE.fullmatch(cell.plain) is not None
+def _must_not_wrap(cell: Text) -> bool:
+    return _NO_WRAP.fullmatch(cell.plain) is not None
 
 
 def status_text(status: str) -> Text:
@@ -157,12 +157,12 @@ def status_text(status: str) -> Text:
 
 
 def format_age(time: datetime) -> str:
-    """`3 min ago`."""
+    """Return the age of a time, such as `3 min ago`."""
     return f"{format_duration((datetime.now(UTC) - time).total_seconds())} ago"
 
 
 def format_duration(seconds: float) -> str:
-    """`42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`: two units at most."""
+    """Return a duration in at most two units: `42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
     left = max(0, round(seconds))
     if left < 60:
         return f"{left} s"
@@ -177,7 +177,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(count: int) -> str:
-    """`1.5 MB`."""
+    """Return a size in decimal units, such as `1.5 MB`."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -187,18 +187,18 @@ def format_size(count: int) -> str:
 
 
 def format_metric(metric: str, value: Any) -> str:
-    """A metric's value: bytes as a size, all else as a number."""
+    """Return a metric's value as text: bytes as a size, other values as a number."""
     finite = value is not None and math.isfinite(float(value))
     return format_size(int(float(value))) if finite and metric.endswith("_bytes") else format_number(value)
 
 
 def format_number(value: Any) -> str:
-    """A metric's value, short; `NaN` and infinities stay visible."""
+    """Return a short form of a number; NaN and infinities are shown as such."""
     return "-" if value is None else f"{float(value):.4g}"
 
 
 def discard_stdout() -> None:
-    """Nobody reads stdout any more: keep the interpreter's last flush from complaining."""
+    """Redirect stdout to /dev/null after its reader has closed it, so that the last flush does not fail."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JsonOption, SpecArgument, client_of
+from trainyard.cli.arguments import JsonOption, SpecArgument, make_client
 from trainyard.cli.errors import FAILED
 from trainyard.cli.output import (
     format_duration,
@@ -22,8 +22,8 @@ from trainyard.cli.specs import read_spec
 from trainyard.client import Client
 from trainyard.contract.wire.plans import MemoryParts, PlanResource, StartEstimateResource, StrategyPlan
 
-_ASK_SECONDS = 1.0
-"""Between two looks for the scheduler's answer."""
+_POLL_SECONDS = 1.0
+"""Seconds between two requests for the start estimate."""
 
 
 def plan(
@@ -46,7 +46,7 @@ def plan(
 
     Example: trainyard plan spec.yaml --set gpus=8
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         result = client.plan(read_spec(client, source, settings or []), estimate_start=estimate_start)
         if result.start_estimate is not None:
             result = result.model_copy(
@@ -65,10 +65,10 @@ def _show(result: PlanResource, *, with_script: bool) -> None:
     for line in _summary(result):
         print_line(line)
     if result.strategies:
-        each = "PER RANK" if result.accelerator == "cpu" else "PER GPU"
-        headings = ("STRATEGY", "FITS", each, "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "MICRO SIZE")
-        spare = ("OTHER", "GRADS", "OPTIMIZER", "WEIGHTS", "ACTIVATIONS")
-        print_table(headings, [_row(one) for one in result.strategies], spare=spare)
+        per_rank = "PER RANK" if result.accelerator == "cpu" else "PER GPU"
+        headings = ("STRATEGY", "FITS", per_rank, "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "MICRO SIZE")
+        optional = ("OTHER", "GRADS", "OPTIMIZER", "WEIGHTS", "ACTIVATIONS")
+        print_table(headings, [_row(one) for one in result.strategies], optional=optional)
         if any(one.fits is None for one in result.strategies):
             print_line("?: unknown, because the available memory or the model's activation memory is unknown")
     if result.start_estimate is not None:
@@ -82,9 +82,9 @@ def _show(result: PlanResource, *, with_script: bool) -> None:
 
 
 def _wait_for_estimate(client: Client, estimate: StartEstimateResource, until: float) -> StartEstimateResource:
-    """The scheduler's answer, or the question where there is none in time."""
+    """Return the start estimate when it is answered, or still waiting at the time `until`."""
     while estimate.state == "waiting" and estimate.id is not None and time.monotonic() < until:
-        time.sleep(_ASK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         estimate = client.start_estimate(estimate.id)
     return estimate
 
@@ -138,7 +138,7 @@ def _row(one: StrategyPlan) -> tuple[str, ...]:
 
 
 def _memory(count: int) -> str:
-    """Binary, as GPUs are sold and as the service's words have it."""
+    """Return a memory size in binary units, as GPU memory is specified."""
     if count >= 1000 * 2**30:
         return f"{count / 2**40:.3g} TiB"
     if count >= 2**29:

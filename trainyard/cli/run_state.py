@@ -1,4 +1,4 @@
-"""What a watcher knows of a run: folded from the job and its stream. Pure."""
+"""The state of a watched run, updated from the events of its stream. Pure functions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,15 +10,15 @@ from trainyard.contract.wire.jobs import EventResource, JobProgress, JobResource
 from trainyard.contract.wire.reports import Progress
 from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate
 
-SHOWN = {"train/loss": "loss", "eval/loss": "eval loss", "eval/accuracy": "accuracy"}
+METRIC_LABELS = {"train/loss": "loss", "eval/loss": "eval loss", "eval/accuracy": "accuracy"}
 
-JOINT = "  "
-"""Between two parts of a summary."""
+SEPARATOR = "  "
+"""Separator of the parts of a summary."""
 
 
 @dataclass
 class RunState:
-    """The latest of everything."""
+    """The latest status, progress and metrics of a run."""
 
     status: str = ""
     message: str = ""
@@ -29,46 +29,46 @@ class RunState:
 
     @classmethod
     def of(cls, job: JobResource) -> "RunState":
-        """Before the first event of a stream, which begins with the job's first status."""
+        """Return the state before the first event of the stream."""
         state = cls(metrics=dict(job.metrics))
         state._progress(job.progress)
         return state
 
-    def fold(self, event: StreamEvent) -> str | None:
-        """Take the event in; the line to show for it, if it is worth one."""
+    def update_from(self, event: StreamEvent) -> str | None:
+        """Update the state; return the line to print for the event, or None."""
         match event.data:
             case StatusUpdate() as update:
                 changed = (update.status, update.status_message) != (self.status, self.message)
                 self.status, self.message = update.status, update.status_message
                 self._progress(update.progress)
-                # A bad end is told once, by who concludes, with its reason and its hint.
+                # `print_outcome` prints a failed or cancelled job's status with its reason and hint.
                 return self.headline() if changed and update.status not in ("failed", "cancelled") else None
             case MetricsUpdate() as update:
                 self.metrics |= {point.key: point.value for point in update.points}
                 self._progress(update.progress)
             case CheckpointResource() as checkpoint:
                 return f"checkpoint of step {checkpoint.step}"
-            case EventResource(level="warning" | "error") as happened:
-                return f"{happened.level}: {happened.message}"
+            case EventResource(level="warning" | "error") as event_resource:
+                return f"{event_resource.level}: {event_resource.message}"
         return None
 
     def headline(self) -> str:
-        """`running: training on 2 processes`."""
+        """Return status and status message, such as `running: training on 2 processes`."""
         return one_line(f"{self.status}: {self.message}" if self.message else self.status)
 
     def summary(self) -> str:
-        """`step 120/500  12 s left  loss 0.31  accuracy 0.9  2,900 examples/s`."""
-        return JOINT.join(self.parts())
+        """Return a summary such as `step 120/500  ETA 12 s  loss 0.31  accuracy 0.9  2,900 examples/s`."""
+        return SEPARATOR.join(self.parts())
 
     def parts(self) -> list[str]:
-        """Of the summary; what matters most comes first."""
+        """Return the parts of the summary, the most important first."""
         total = f"/{self.total}" if self.total else ""
-        left = [f"ETA {format_duration(self.eta_seconds)}"] if self.eta_seconds is not None else []
-        return [f"step {self.step}{total}", *left, *self.values()]
+        eta = [f"ETA {format_duration(self.eta_seconds)}"] if self.eta_seconds is not None else []
+        return [f"step {self.step}{total}", *eta, *self.values()]
 
     def values(self) -> list[str]:
-        """The few metrics that everyone looks at."""
-        labelled = ((label, self.metrics.get(key)) for key, label in SHOWN.items())
+        """Return losses, accuracy and throughput as text."""
+        labelled = ((label, self.metrics.get(key)) for key, label in METRIC_LABELS.items())
         return [
             *(f"{label} {format_number(value)}" for label, value in labelled if value is not None),
             *self._throughput(),

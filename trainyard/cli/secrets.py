@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.completion import complete_secret
 from trainyard.cli.errors import UsageError, show_help
 from trainyard.cli.output import format_age, print_deleted, print_error, print_json, print_list
@@ -35,7 +35,7 @@ def set_secret(
     value = value.removesuffix("\n").removesuffix("\r")
     if not value:
         raise UsageError("the value is empty")
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         stored = client.set_secret(name, value)
     if as_json:
         print_json(stored)
@@ -53,7 +53,7 @@ def list_secrets(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     Example: trainyard secrets list
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         listed = client.secrets()
     headings = ("NAME", "CREATED", "CHANGED")
     print_list(
@@ -76,6 +76,6 @@ def delete(
 
     Example: trainyard secrets delete HF_TOKEN
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         client.delete_secret(name)
     print_deleted("secret", name, "deleted", as_json=as_json)

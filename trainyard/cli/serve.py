@@ -1,4 +1,4 @@
-"""`serve`: become the service. The command line never imports it: it starts it by name, in this very process."""
+"""`serve`: replace this process by the service, which the command line does not import."""
 
 import os
 import sys

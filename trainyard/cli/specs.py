@@ -1,4 +1,4 @@
-"""Where a spec comes from: a file, standard input or a preset, with fields set on top."""
+"""Reads specs from a file, standard input or a preset, and sets fields of them."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _YAML_POSITION = re.compile(r"^not valid YAML: (line \d+, column \d+: )?")
 """The prefix of a YAML error; it is dropped, because a single value has no useful line number."""
 
 _BARE = re.compile(r"""\s*(?!(null|Null|NULL|~)\s*$)[^\s"'\[{]""")
-"""Neither quoted, nor a list or mapping, nor null: YAML would end it at ` #` and refuse `: ` in it."""
+"""A text that is not quoted, a list, a mapping or null. In YAML it would end at ` #` and could not contain `: `."""
 
 CodeOption = Annotated[
     Path | None,
@@ -36,10 +36,10 @@ CodeOption = Annotated[
 
 
 def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The document to submit; whether it is a good spec is for the service to say.
+    """Return the document to submit, which the service validates.
 
     Raises:
-        SpecError: it is not YAML, or not a mapping.
+        SpecError: the source is not YAML, or not a mapping.
         UsageError: there is neither a file nor a preset of that name.
     """
     document = _load(client, source)
@@ -49,10 +49,10 @@ def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str,
 
 
 def apply_settings(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The document with each `path=value` set in it; to set `steps` alone takes `epochs` back, and the other way round.
+    """Return the document with each `path=value` set; `steps` without `epochs` removes `epochs`, and vice versa.
 
     Raises:
-        UsageError: one is not of that form.
+        UsageError: a setting has another form.
     """
     chosen = {}
     for setting in settings:
@@ -65,10 +65,10 @@ def apply_settings(document: dict[str, Any], settings: Sequence[str]) -> dict[st
 
 
 def read_value(option: str, given: str, text: str, path: str) -> Any:
-    """What a text on the command line stands for: in a field of text, where a shell takes the quotes, `1` is text too.
+    """Parse a value of the command line as YAML; for a field of text, `1` is a text, since the shell removes quotes.
 
     Raises:
-        UsageError: it is not YAML; of several options this says which.
+        UsageError: the text is not YAML; the message names the option.
     """
     textual = is_text(path)
     if textual and _BARE.match(text):
@@ -81,7 +81,7 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
 
 
 def find_code(document: dict[str, Any], source: str) -> Path | None:
-    """The folder to upload where nobody named one: the spec file's own, or the presets', if the program is in it."""
+    """Return the default folder to upload: that of the spec file or of the presets, if it contains the program."""
     expected = expected_code_files(document.get("task"), document.get("target"), document.get("argv"))
     if document.get("code") is not None:
         return None
@@ -107,7 +107,7 @@ def _load(client: Client, source: str) -> Any:
 
 
 def _is_readable(path: Path) -> bool:
-    """A file, or a pipe such as the shell makes of `<(...)`."""
+    """Return whether the path is a file or a pipe, such as the shell's `<(...)`."""
     return path.exists() and not path.is_dir()
 
 

@@ -12,8 +12,8 @@ from trainyard.cli.arguments import (
     KeyOption,
     SpecArgument,
     WatchOption,
-    client_of,
     find_job,
+    make_client,
 )
 from trainyard.cli.completion import complete_preset
 from trainyard.cli.output import one_line, print_json, print_json_lines, print_line, print_table, print_text
@@ -43,7 +43,7 @@ def submit(
 
     Example: trainyard submit spec.yaml --set optimizer.lr=1e-4 --set gpus=4 --watch
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         document = read_spec(client, source, settings or [])
         document |= {"name": name} if name is not None else {}
         document |= {"gpus": gpus} if gpus is not None else {}
@@ -64,7 +64,7 @@ def watch_command(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption =
 
     Example: trainyard watch last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         raise typer.Exit(watch(client, find_job(client, job_id), as_json=as_json))
 
 
@@ -79,7 +79,7 @@ def templates(
 
     Example: trainyard templates digits_ddp > my.yaml
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         if name is not None:
             preset = client.template(name)
             if as_json:
@@ -95,6 +95,6 @@ def templates(
 
 
 def as_yaml(template: Template) -> str:
-    """A file that `trainyard submit` takes: small sections on one line, as people write them."""
+    """Return a template as a YAML file for `trainyard submit`, with small sections on one line."""
     spec = yaml.safe_dump(template.spec, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000)
     return f"# {one_line(template.description)}\n{spec}"

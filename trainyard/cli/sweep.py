@@ -14,8 +14,8 @@ from trainyard.cli.arguments import (
     JsonOption,
     KeyOption,
     SpecArgument,
-    client_of,
     is_abbreviation,
+    make_client,
 )
 from trainyard.cli.completion import complete_sweep
 from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED, UsageError
@@ -42,7 +42,7 @@ _POLL_SECONDS = 2.0
 
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*["]""")
 _EMPTY = re.compile(r"(?:^|,)\s*(?:,|$)")
-"""A value of which nothing is written, before, between or after commas."""
+"""An empty value before, between or after commas."""
 
 
 def sweep(
@@ -74,7 +74,7 @@ def sweep(
     if not grid:
         raise UsageError("a sweep needs at least one --grid PATH=VALUE,VALUE, like --grid optimizer.lr=1e-4,3e-4")
     axes = parse_grid(grid)
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         document = read_spec(client, source, settings or [])
         document |= excluded_by(axes)
         if folder := code or find_code(document, source):
@@ -107,7 +107,7 @@ def sweeps(
 
     Example: trainyard sweeps last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         if sweep_id is not None:
             detail = find_sweep(client, sweep_id)
             if as_json:
@@ -125,7 +125,7 @@ def sweeps(
             (s.id, s.name, _tally(s.counts), ", ".join(s.fields), format_age(s.created_at), s.created_by)
             for s in listed
         ]
-        print_table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "FIELDS"))
+        print_table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows, optional=("BY", "CREATED", "FIELDS"))
 
 
 def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOption = False) -> None:
@@ -133,7 +133,7 @@ def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOptio
 
     Example: trainyard sweep-cancel last
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         detail = find_sweep(client, sweep_id)
         if set(detail.counts) <= TERMINAL:
             message = f"sweep {detail.id} has already ended ({_tally(detail.counts)}); there is nothing to cancel"
@@ -146,11 +146,11 @@ def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOptio
 
 
 def find_sweep(client: Client, reference: str) -> SweepDetail:
-    """The sweep with this id, or an id that starts or ends so, or the newest of this name; `last` is the newest.
+    """Return the sweep with this id, a unique prefix or suffix of an id, or a name; `last` is the newest sweep.
 
     Raises:
-        NotFoundError: there is none.
-        UsageError: several ids start or end so.
+        NotFoundError: there is no such sweep.
+        UsageError: the abbreviation is ambiguous.
     """
     reference = reference.strip()
     if reference == "last":
@@ -172,10 +172,10 @@ def find_sweep(client: Client, reference: str) -> SweepDetail:
 
 
 def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
-    """`optimizer.lr=1e-4,3e-4` as {"optimizer.lr": ["1e-4", "3e-4"]}; values are YAML, `[a, b]` one value each.
+    """Parse `optimizer.lr=1e-4,3e-4` to {"optimizer.lr": ["1e-4", "3e-4"]}; values are YAML, and `[a, b]` is one value.
 
     Raises:
-        UsageError: one is not of that form, has an empty value, or names a field twice.
+        UsageError: an axis has another form, has an empty value, or repeats a field.
     """
     axes: dict[str, list[Any]] = {}
     for axis in grid:
@@ -193,8 +193,8 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
 def show(detail: SweepDetail) -> None:
     print_line(f"sweep       {detail.id} ({detail.name})")
     print_line(f"created     {format_age(detail.created_at)} by {detail.created_by}")
-    together = f", {detail.max_parallel} at once" if detail.max_parallel else ""
-    print_line(f"jobs        {_tally(detail.counts)}{together}")
+    parallel = f", {detail.max_parallel} at once" if detail.max_parallel else ""
+    print_line(f"jobs        {_tally(detail.counts)}{parallel}")
     rows: list[tuple[str | Text, ...]] = []
     for member in detail.members:
         step = f"{member.progress.step}/{member.progress.total_steps}" if member.progress else "-"
@@ -205,7 +205,7 @@ def show(detail: SweepDetail) -> None:
 
 
 def _follow(client: Client, detail: SweepDetail, *, as_json: bool) -> int:
-    """A line whenever something changes, until all are over; the exit code of the worst."""
+    """Print each change until all members have ended; return the exit code of the worst outcome."""
     previous = ""
     try:
         while True:

@@ -1,4 +1,4 @@
-"""`tensorboard`: the metrics of jobs as files that TensorBoard reads."""
+"""`tensorboard`: write jobs' metrics as TensorBoard event files."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobsArgument, JsonOption, client_of, find_job
+from trainyard.cli.arguments import JobsArgument, JsonOption, find_job, make_client
 from trainyard.cli.errors import UsageError
 from trainyard.cli.event_files import records
 from trainyard.cli.output import print_error, print_json, print_line
@@ -29,7 +29,7 @@ def tensorboard(
         from crc32c import crc32c
     except ImportError:
         raise UsageError("needs a package that is missing: pip install 'trainyard[tensorboard]'") from None
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         for job_id in job_ids:
             job = find_job(client, job_id)
             folder = to / _folder(job)
@@ -43,7 +43,7 @@ def tensorboard(
 
 
 def _folder(job: JobResource) -> str:
-    """A name to recognise in TensorBoard, with nothing in it that a path could be led astray by."""
+    """Return a folder name with the job's name and id, without characters that are unsafe in a path."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", job.name).strip("-")[:60] or "job"
     return f"{name}-{job.id[-6:]}"
 
@@ -51,7 +51,7 @@ def _folder(job: JobResource) -> str:
 def _write(client: Client, job: JobResource, folder: Path, checksum: Callable[[bytes], int]) -> int:
     series_list = client.metrics(job.id).series
     folder.mkdir(parents=True, exist_ok=True)
-    # One name, so that writing again replaces what was there instead of showing every point twice.
+    # A fixed name: a repeated call replaces the file, so that TensorBoard does not show points twice.
     path = folder / f"events.out.tfevents.0000000000.{job.id}"
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:

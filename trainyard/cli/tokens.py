@@ -1,11 +1,11 @@
-"""`trainyard tokens`: who may use the service, and as what."""
+"""`trainyard tokens`: create, list and revoke API tokens."""
 
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.completion import complete_token
 from trainyard.cli.errors import UsageError, show_help
 from trainyard.cli.output import format_age, print_deleted, print_error, print_json, print_line, print_list
@@ -35,7 +35,7 @@ def create(
 
     Example: trainyard tokens create anna --role user
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         made = client.create_token(name, role=role, expires_in_days=days, may_run_code=may_run_code)
     if as_json:
         print_json(made)
@@ -52,14 +52,14 @@ def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     Example: trainyard tokens list
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         listed = list(client.tokens())
     print_list(
         listed,
         ("ID", "NAME", "ROLE", "CODE", "CREATED", "LAST USED", "STATE"),
         _row,
         as_json=as_json,
-        spare=("CREATED", "CODE"),
+        optional=("CREATED", "CODE"),
     )
 
 
@@ -84,7 +84,7 @@ def revoke(
 
     Example: trainyard tokens revoke 0123456789ab
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         try:
             client.revoke_token(token_id)
         except NotFoundError:
@@ -101,7 +101,7 @@ def whoami(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     Example: trainyard tokens whoami
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         own = client.whoami()
     if as_json:
         print_json(own)

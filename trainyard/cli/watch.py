@@ -1,4 +1,4 @@
-"""Following one job to its end: a live bar on a terminal, plain lines elsewhere, JSON lines for programs."""
+"""Watching a job: a progress bar on a terminal, plain lines elsewhere, JSON lines with --json."""
 
 import sys
 import time
@@ -12,16 +12,16 @@ from rich.text import Text
 
 from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED
 from trainyard.cli.output import console, one_line, print_error, print_json, print_line
-from trainyard.cli.run_state import JOINT, RunState
+from trainyard.cli.run_state import SEPARATOR, RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
 from trainyard.contract.wire.jobs import JobResource
 
 PLAIN_INTERVAL = 5.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress without a terminal."""
 
 
 class View(Protocol):
-    """Shows a run as it goes. Entered before the first event, left after the last."""
+    """Shows the events of a run. Entered before the first event and exited after the last."""
 
     def __enter__(self) -> Self: ...
 
@@ -34,39 +34,39 @@ class View(Protocol):
 
 _STATUS, _BAR, _SHORT_BAR, _GAPS = 10, 20, 8, 2
 _WIDE = 100
-"""Columns of a terminal that holds the whole bar beside the words."""
+"""Minimum number of columns for the long progress bar."""
 
 
-def fit_line(parts: Sequence[str], room: int) -> str:
-    """As many of the first parts as one line holds: half a number would read as another one."""
-    return next((line for n in range(len(parts), 0, -1) if cell_len(line := JOINT.join(parts[:n])) <= room), "")
+def fit_line(parts: Sequence[str], width: int) -> str:
+    """Join as many of the first parts as fit into a line; a part is never cut, since half a number would mislead."""
+    return next((line for n in range(len(parts), 0, -1) if cell_len(line := SEPARATOR.join(parts[:n])) <= width), "")
 
 
-def wrap_lines(parts: Sequence[str], room: int) -> list[str]:
-    """All parts, on as many lines as they need."""
+def wrap_lines(parts: Sequence[str], width: int) -> list[str]:
+    """Join all parts, on as many lines as they need."""
     lines: list[str] = []
     for part in parts:
-        longer = JOINT.join((*lines[-1:], part))
-        lines[-1:] = [longer] if cell_len(longer) <= room else [*lines[-1:], part]
+        extended = SEPARATOR.join((*lines[-1:], part))
+        lines[-1:] = [extended] if cell_len(extended) <= width else [*lines[-1:], part]
     return lines
 
 
 class _Values(ProgressColumn):
-    """What is told beside the bar: while the run goes on, what fits into its line; at the end all of it."""
+    """The values beside the bar: those that fit into its line, and all of them after the end of the run."""
 
-    def __init__(self, room: Callable[[str], int]) -> None:
+    def __init__(self, width: Callable[[str], int]) -> None:
         super().__init__()
-        self._room = room
+        self._room = width
 
     def render(self, task: Task) -> Text:
-        room = self._room(task.fields["status"])
+        width = self._room(task.fields["status"])
         if task.fields["over"]:
-            return Text("\n".join(wrap_lines(task.fields["parts"], room)))
-        return Text(fit_line(task.fields["parts"], room), no_wrap=True)
+            return Text("\n".join(wrap_lines(task.fields["parts"], width)))
+        return Text(fit_line(task.fields["parts"], width), no_wrap=True)
 
 
 class LiveView:
-    """A progress bar that stays at the foot, and a line above it for what happens."""
+    """A progress bar on the last line, and a line above it for each event."""
 
     def __init__(self, job: JobResource) -> None:
         self._state = RunState.of(job)
@@ -89,7 +89,7 @@ class LiveView:
         self._bar.stop()
 
     def show(self, event: StreamEvent) -> None:
-        line = self._state.fold(event)
+        line = self._state.update_from(event)
         if line is not None:
             self.notice(line)
         self._refresh()
@@ -109,7 +109,7 @@ class LiveView:
 
 
 class PlainView:
-    """A line when something changes, and one of progress now and then."""
+    """A line for each event, and a line of progress every few seconds."""
 
     def __init__(self, job: JobResource, clock: Callable[[], float] = time.monotonic) -> None:
         self._state = RunState.of(job)
@@ -125,7 +125,7 @@ class PlainView:
             self._progress()
 
     def show(self, event: StreamEvent) -> None:
-        line = self._state.fold(event)
+        line = self._state.update_from(event)
         if line is not None:
             print_line(line)
         if self._state.step and self._clock() - self._shown_at >= PLAIN_INTERVAL:
@@ -143,7 +143,7 @@ class PlainView:
 
 
 class JsonView:
-    """Every event as it came."""
+    """Each event as a line of JSON."""
 
     def __enter__(self) -> Self:
         return self
@@ -164,16 +164,16 @@ def make_view(job: JobResource, *, as_json: bool = False) -> View:
 
 
 def follow(client: Client, job: JobResource, view: View, after: int | None = None) -> JobResource:
-    """Show the run until it is over; the job as it ended. `after`: what came up to there in its stream is left out."""
+    """Show the run from sequence number `after` on until the job has ended; return the job."""
 
-    def waiting(error: TrainyardError, _delay: float) -> None:
+    def on_retry(error: TrainyardError, _delay: float) -> None:
         if not lost:
             view.notice(f"connection lost, waiting for the service: {error.message}")
         lost.append(error)
 
     lost: list[TrainyardError] = []
     with view:
-        for event in client.stream(job.id, last_event_id=after, logs=False, on_retry=waiting):
+        for event in client.stream(job.id, last_event_id=after, logs=False, on_retry=on_retry):
             if lost:
                 view.notice("reconnected")
                 lost.clear()
@@ -182,7 +182,7 @@ def follow(client: Client, job: JobResource, view: View, after: int | None = Non
 
 
 def watch(client: Client, job: JobResource, *, as_json: bool, after: int | None = None) -> int:
-    """Follow the job, from its beginning or from `after` on, and say how it ended; the exit code of the command."""
+    """Watch the job from sequence number `after` on, print its outcome, and return the exit code."""
     try:
         ended = follow(client, job, make_view(job, as_json=as_json), after)
     except KeyboardInterrupt:
@@ -190,14 +190,14 @@ def watch(client: Client, job: JobResource, *, as_json: bool, after: int | None 
         return INTERRUPTED
     code = print_outcome(ended, as_json=as_json)
     if ended.status == "failed" and not as_json:
-        # What was refused as it is would be again.
-        again = "" if ended.status_reason == "rejected" else f"; run it again: trainyard retry {job.id}"
-        print_error(f"details: trainyard show {job.id}{again}")
+        # A rejected job would be rejected again.
+        suggestion = "" if ended.status_reason == "rejected" else f"; run it again: trainyard retry {job.id}"
+        print_error(f"details: trainyard show {job.id}{suggestion}")
     return code
 
 
 def print_outcome(job: JobResource, *, as_json: bool = False) -> int:
-    """The last line about a job that is over, and the exit code for it."""
+    """Print the outcome of a job that has ended and return the exit code."""
     match job.status:
         case "succeeded":
             if not as_json:
@@ -213,12 +213,12 @@ def print_outcome(job: JobResource, *, as_json: bool = False) -> int:
 
 
 def error_lines(job: JobResource) -> list[str]:
-    """Which rank failed first, with what, and what to try."""
+    """Return the lines about the first error: its rank, type and message, and a hint."""
     error = job.error
     if error is None:
         return []
     if error.message == job.status_message:
-        # Said already, with the status.
+        # The status message has the same text.
         return [f"hint: {error.hint}"] if error.hint else []
     rank = "" if error.rank is None else f" on rank {error.rank}"
     host = f" ({error.host})" if error.host else ""

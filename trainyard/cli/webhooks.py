@@ -1,10 +1,10 @@
-"""`trainyard webhooks`: who is told of changes of status."""
+"""`trainyard webhooks`: notifications of status changes."""
 
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.completion import complete_status, complete_webhook
 from trainyard.cli.errors import show_help
 from trainyard.cli.output import format_age, print_deleted, print_error, print_json, print_line, print_list
@@ -40,7 +40,7 @@ def create(
 
     Example: trainyard webhooks create https://example.org/hook
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         made = client.create_webhook(url, statuses=status or (), jobs="all" if every else "own")
     if as_json:
         print_json(made)
@@ -55,10 +55,10 @@ def list_webhooks(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     Example: trainyard webhooks list
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         listed = list(client.webhooks())
     headings = ("ID", "URL", "STATUSES", "JOBS", "OWNER", "STATE")
-    print_list(listed, headings, _row, as_json=as_json, none="no webhooks yet", spare=("OWNER", "JOBS"))
+    print_list(listed, headings, _row, as_json=as_json, empty_message="no webhooks yet", optional=("OWNER", "JOBS"))
 
 
 def _row(hook: WebhookResource) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def delete(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOption 
 
     Example: trainyard webhooks delete whk_01...
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         client.delete_webhook(webhook_id)
     print_deleted("webhook", webhook_id, "deleted", as_json=as_json)
 
@@ -83,7 +83,7 @@ def send_test(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpti
 
     Example: trainyard webhooks test whk_01...
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         delivery = client.test_webhook(webhook_id)
     if as_json:
         print_json(delivery)
@@ -97,7 +97,7 @@ def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpt
 
     Example: trainyard webhooks deliveries whk_01...
     """
-    with client_of(ctx) as client:
+    with make_client(ctx) as client:
         listed = list(client.deliveries(webhook_id))
     headings = ("ID", "TYPE", "JOB", "CREATED", "STATE", "ATTEMPTS", "ERROR")
     print_list(
@@ -105,8 +105,8 @@ def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpt
         headings,
         _delivery_row,
         as_json=as_json,
-        none="no deliveries yet",
-        spare=("ID", "TYPE", "ATTEMPTS", "CREATED"),
+        empty_message="no deliveries yet",
+        optional=("ID", "TYPE", "ATTEMPTS", "CREATED"),
     )
 
 

@@ -52,7 +52,7 @@ def list_all(services: AppStateDep, _admin: AdminDep, window: TokenWindowDep) ->
 def get_own(services: AppStateDep, user: UserDep) -> TokenResource:
     """Get the token of this request."""
     with services.database.read() as session:
-        row = TokenRepository(session).known(user.id)
+        row = TokenRepository(session).require(user.id)
     return token_resource(services, row)
 
 

@@ -10,7 +10,7 @@ from service.db.models.base import Base
 
 
 class Token(Base):
-    """An API token; only its hash is kept."""
+    """An API token. Only its hash is stored."""
 
     __tablename__ = "tokens"
 
@@ -22,27 +22,27 @@ class Token(Base):
     created_by: Mapped[str | None] = mapped_column(String(128))
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
-    """To the minute."""
+    """Updated at most once a minute."""
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
 
 
 class WebSession(Base):
-    """Somebody is signed in with a browser."""
+    """A signed-in browser."""
 
     __tablename__ = "web_sessions"
     __table_args__ = (Index(None, "expires_at"),)
 
     hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    """Of the cookie's secret, which is kept nowhere."""
+    """SHA-256 of the secret in the cookie; the secret itself is not stored."""
     token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
-    """What they signed in with: it says who they are, and the session ends with it."""
+    """The API token of the sign-in. It determines the user, and the session ends with it."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
 
 
 class AuditEntry(Base):
-    """One change that somebody asked for, and what came of it."""
+    """A requested change and its outcome."""
 
     __tablename__ = "audit"
     __table_args__ = (Index(None, "created_at"), Index(None, "actor", "pk"), Index(None, "action", "pk"))

@@ -10,7 +10,7 @@ from service.db.models.base import Base
 
 
 class Lease(Base):
-    """Who reconciles. The term rises with every change of hands."""
+    """The leader lease. The term rises with every change of the owner."""
 
     __tablename__ = "leases"
 
@@ -21,21 +21,21 @@ class Lease(Base):
 
 
 class Cluster(Base):
-    """What the scheduler of a backend had to run on when it was last asked."""
+    """The newest cluster snapshot of a backend."""
 
     __tablename__ = "clusters"
 
     backend: Mapped[str] = mapped_column(String(16), primary_key=True)
     polled_at: Mapped[datetime]
     taken_at: Mapped[datetime | None]
-    """Of the newest answer."""
+    """Time of the snapshot; `polled_at` is that of the last query, which may have failed."""
     snapshot: Mapped[dict[str, Any]]
     error: Mapped[str | None] = mapped_column(Text)
-    """Why there was no answer when it was last asked."""
+    """Error of the last query; None if it succeeded."""
 
 
 class StartEstimate(Base):
-    """What would become of a batch script, were it submitted: asked by a person, answered by the reconciler."""
+    """A user's request for a start estimate, and the reconciler's answer."""
 
     __tablename__ = "start_estimates"
     __table_args__ = (Index(None, "answered_at"),)

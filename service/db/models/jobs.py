@@ -11,7 +11,7 @@ from service.db.types import Json, PublicId
 
 
 class Job(Base):
-    """What a person asked for, and what became of it. Keeps its id for life."""
+    """A job: its spec, its desired state and its actual state."""
 
     __tablename__ = "jobs"
     # Filters of job lists have an index that ends with the id, by which pages are ordered.
@@ -33,9 +33,9 @@ class Job(Base):
     )
 
     pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    """Short key for the tables that have many rows a job."""
+    """Internal key, for tables with many rows per job."""
     id: Mapped[str] = mapped_column(PublicId, unique=True)
-    """Public; sorts by time of creation."""
+    """Public id; sorts by time of creation."""
     name: Mapped[str] = mapped_column(String(120))
     status: Mapped[str] = mapped_column(String(16))
     status_reason: Mapped[str | None] = mapped_column(String(32))
@@ -45,16 +45,16 @@ class Job(Base):
     labels: Mapped[dict[str, Any]]
     created_by: Mapped[str] = mapped_column(String(128))
     submitter_role: Mapped[str] = mapped_column(String(16), default="user", server_default="user")
-    """The role with which it was submitted."""
+    """Role of the user at submission."""
     gpus: Mapped[int] = mapped_column(default=1, server_default="1")
-    """Of its spec."""
+    """Number of GPUs in the spec, for quotas."""
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     sequence: Mapped[int] = mapped_column(default=0)
-    """Rises with everything that the job's stream shows; the UPDATE that raises it also makes writers of one job wait
-    in line, so that no reader sees a number before a smaller one."""
+    """The newest number of the job's sequence: each entry of the job's stream has one. The UPDATE that raises it locks
+    the row, so that the numbers of a job are committed in order."""
     attempts: Mapped[int] = mapped_column(default=0)
     next_execution: Mapped[int] = mapped_column(default=1)
     retries_used: Mapped[int] = mapped_column(default=0)
@@ -67,23 +67,23 @@ class Job(Base):
     attempt_id: Mapped[str | None] = mapped_column(String(32))
     """The current attempt."""
     first_execution: Mapped[int] = mapped_column(default=1, server_default="1")
-    """Since the last retry from scratch: what lower executions left is not gone on from."""
+    """First execution since the last retry from scratch; checkpoints of lower executions are not resumed from."""
     pause_requested_at: Mapped[datetime | None]
     origin: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The checkpoint of another job from which it starts, as `trainyard.contract.wire.launch.Origin`."""
+    """Checkpoint of another job from which this job starts, as `trainyard.contract.wire.launch.Origin`."""
     disk_bytes: Mapped[int | None]
-    """Of its run directory, when it was last measured."""
+    """Size of the run directory at `measured_at`."""
     measured_at: Mapped[datetime | None]
     deletion_requested_at: Mapped[datetime | None]
-    """When its deletion was asked for: from then on nobody sees it."""
+    """Time of the deletion request. From then on the API hides the job."""
     sweep_id: Mapped[str | None] = mapped_column(String(40))
-    """The sweep of which it is a member."""
+    """The sweep of which the job is a member."""
     sweep_parallel: Mapped[int | None]
-    """How many members of that sweep the scheduler may have at once."""
+    """Maximum number of members of that sweep at the scheduler at once."""
 
 
 class JobLabel(Base):
-    """A job's `metadata`, to find it by."""
+    """An entry of a job's `metadata`, for filters of job lists."""
 
     __tablename__ = "job_labels"
     __table_args__ = (Index(None, "job_id", "key", "value"),)
@@ -108,37 +108,37 @@ class Attempt(Base):
     script: Mapped[str] = mapped_column(Text, default="")
     token_hash: Mapped[str] = mapped_column(String(64))
     execution: Mapped[int]
-    """Its first; an in-place restart has the next one."""
+    """First execution of the attempt; each in-place restart has the next number."""
     max_restarts: Mapped[int]
     created_at: Mapped[datetime]
     last_submit_at: Mapped[datetime | None]
-    """The latest time at which the scheduler may have been asked: while the question is under way, when that is given
-    up at the latest. None: it was not asked."""
+    """The latest time at which the scheduler may have received the attempt: the timeout of the call while it runs,
+    then the time of the call. None: the scheduler was never called."""
     submitted_at: Mapped[datetime | None]
     absence_checks: Mapped[int] = mapped_column(default=0)
-    """Successful look-ups that found nothing since the ambiguous submission."""
+    """Lookups since the unconfirmed submission that did not find the attempt."""
     estimated_start: Mapped[datetime | None]
-    """While it waits: the scheduler's guess."""
+    """The scheduler's estimate while the attempt is pending."""
     claim_nonce: Mapped[str | None] = mapped_column(String(64))
     claimed_at: Mapped[datetime | None]
     nodes: Mapped[list[Any]] = mapped_column(default=list)
     heartbeat_at: Mapped[datetime | None]
     reported_execution: Mapped[int | None]
-    """The highest that has reported, and the step it resumed from."""
+    """The highest execution that has reported; `resumed_from_step` belongs to it."""
     resumed_from_step: Mapped[int | None]
     checkpoint_step: Mapped[int | None]
-    """The job's newest checkpoint when the attempt began."""
+    """Step of the job's newest checkpoint at the start of the attempt."""
     finish: Mapped[dict[str, Any] | None] = mapped_column(Json)
     ended_at: Mapped[datetime | None]
     exit_reason: Mapped[str | None] = mapped_column(String(32))
     failed_node: Mapped[str | None] = mapped_column(String(64))
-    """The node that failed it, by the scheduler's name."""
+    """The node that made the attempt fail, by the scheduler's name."""
     excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
-    """Nodes that failed earlier attempts and are not to run this one."""
+    """Nodes that made earlier attempts fail; the scheduler must not use them for this one."""
 
 
 class Execution(Base):
-    """One start of the ranks. What it resumed from hides what lower executions reported after that step."""
+    """One start of the ranks. Points of lower executions after `resumed_from_step` are hidden."""
 
     __tablename__ = "executions"
 
@@ -150,7 +150,7 @@ class Execution(Base):
 
 
 class Event(Base):
-    """A line of a job's history. A worker's event is stored once, whatever is delivered twice."""
+    """An event of a job's history. A worker's event is unique by execution and `worker_sequence`."""
 
     __tablename__ = "events"
     __table_args__ = (Index(None, "job_pk", "sequence"), UniqueConstraint("job_pk", "execution", "worker_sequence"))
@@ -168,7 +168,7 @@ class Event(Base):
 
 
 class Checkpoint(Base):
-    """A complete checkpoint, for as long as its files are kept."""
+    """A complete checkpoint. The row remains after its files are deleted."""
 
     __tablename__ = "checkpoints"
     __table_args__ = (UniqueConstraint("job_pk", "step"), Index(None, "job_pk", "sequence"), Index(None, "removing"))
@@ -184,12 +184,12 @@ class Checkpoint(Base):
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
     removing: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Its deletion was asked for, and its files may still be there."""
+    """Whether its deletion was requested; its files may still exist."""
     sequence: Mapped[int]
 
 
 class Sweep(Base):
-    """One spec in several variants. Its members are jobs that name it."""
+    """Several variants of one spec. Its members are the jobs with its `sweep_id`."""
 
     __tablename__ = "sweeps"
 
@@ -199,11 +199,11 @@ class Sweep(Base):
     created_at: Mapped[datetime]
     max_parallel: Mapped[int | None]
     members: Mapped[list[Any]]
-    """As submitted, in order: `{"job_id", "values"}` each."""
+    """The members in the order of submission, each `{"job_id", "values"}`."""
 
 
 class IdempotencyKey(Base):
-    """The first answer to a keyed request, replayed to the same request again."""
+    """The response to a request with an idempotency key, replayed to repeated requests."""
 
     __tablename__ = "idempotency_keys"
 

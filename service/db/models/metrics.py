@@ -9,7 +9,7 @@ from service.db.models.base import Base
 
 
 class MetricKey(Base):
-    """A metric's name, once."""
+    """The name of a metric, and the number that stands for it in other tables."""
 
     __tablename__ = "metric_keys"
 
@@ -18,10 +18,10 @@ class MetricKey(Base):
 
 
 class Point(Base):
-    """One value. `special` is set where SQLite has no number for it: 1 NaN, 2 infinity, 3 minus infinity.
+    """One value of a metric. `special` encodes values that SQLite cannot store: 1 NaN, 2 infinity, 3 minus infinity.
 
-    The job and the metric are in no foreign key: to look both up costs more than to store the point. Whoever writes
-    holds the job's row, and the job is deleted with its points (see docs/decisions/0043).
+    Without foreign keys, whose checks cost more than the INSERT. Writers lock the job's row, and the deletion of a job
+    deletes its points (docs/decisions/0043).
     """
 
     __tablename__ = "points"
@@ -38,7 +38,7 @@ class Point(Base):
 
 
 class JobKey(Base):
-    """A metric that a job has. Without it, listing a job's metrics would read every point."""
+    """A metric of a job. Without this table, listing a job's metrics would read all its points."""
 
     __tablename__ = "job_keys"
 
@@ -47,9 +47,9 @@ class JobKey(Base):
 
 
 class DownsampledPoint(Base):
-    """A point that stands out in its bucket of steps, at one of several widths: see service/metrics/downsampling.
+    """A sample of a bucket of steps, at one level of bucket widths; see service/metrics/downsampling.
 
-    Without foreign keys, as the points themselves; whoever writes holds the job's row of `downsample_states`.
+    Without foreign keys, like `points`; writers lock the job's row of `downsample_states`.
     """
 
     __tablename__ = "downsampled_points"
@@ -66,14 +66,14 @@ class DownsampledPoint(Base):
 
 
 class DownsampleState(Base):
-    """How far a job's points have been thinned."""
+    """The position of downsampling in a job's sequence."""
 
     __tablename__ = "downsample_states"
 
     job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
     sequence: Mapped[int]
-    """Everything up to this place of the job's sequence is in the buckets."""
-    shift: Mapped[int] = mapped_column(SmallInteger)
-    """The job's points are about two to the power of this many steps apart."""
+    """Points up to this number of the job's sequence are in the buckets."""
+    spacing_bits: Mapped[int] = mapped_column(SmallInteger)
+    """Distance between the job's points as a power of two of steps, estimated from the first points."""
     raw_deleted: Mapped[bool] = mapped_column(default=False)
-    """Retention has taken the points themselves."""
+    """Whether retention has deleted the points; the samples remain."""

@@ -7,7 +7,7 @@ from service.db.models.base import Base
 
 
 class FeedEntry(Base):
-    """A stretch of one job's sequence, in the order in which the stream of all jobs tells them."""
+    """An entry of the global feed: the numbers `first` to `last` of one job's sequence."""
 
     __tablename__ = "feed"
 
@@ -18,7 +18,7 @@ class FeedEntry(Base):
 
 
 class FeedSequence(Base):
-    """The newest number of the feed. Its row is locked by whoever adds to the feed, so that numbers appear in order."""
+    """The newest position of the feed. Writers lock its row, so that positions are committed in order."""
 
     __tablename__ = "feed_sequences"
 
@@ -27,7 +27,7 @@ class FeedSequence(Base):
 
 
 class FeedCursor(Base):
-    """How far of a job's sequence is in the feed."""
+    """The last number of a job's sequence that is in the feed."""
 
     __tablename__ = "feed_cursors"
 
@@ -36,7 +36,7 @@ class FeedCursor(Base):
 
 
 class LogStream(Base):
-    """How much of one rank's log has arrived."""
+    """The number of bytes of one rank's log that were received."""
 
     __tablename__ = "log_streams"
 

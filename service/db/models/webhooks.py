@@ -10,7 +10,7 @@ from service.db.models.base import Base
 
 
 class Webhook(Base):
-    """An address that is told of changes of status."""
+    """A URL that receives notifications of status changes."""
 
     __tablename__ = "webhooks"
     __table_args__ = (Index(None, "created_by"),)
@@ -18,19 +18,19 @@ class Webhook(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     secret: Mapped[str] = mapped_column(String(128))
-    """As it is: a signature cannot be made with a hash."""
+    """In plain text, because a signature needs the secret itself."""
     statuses: Mapped[list[Any]]
     jobs: Mapped[str] = mapped_column(String(8))
     created_by: Mapped[str] = mapped_column(String(128))
     created_at: Mapped[datetime]
     disabled_at: Mapped[datetime | None]
     failures: Mapped[int] = mapped_column(default=0)
-    """In a row."""
+    """Consecutive failures."""
     failing_since: Mapped[datetime | None]
 
 
 class Delivery(Base):
-    """One message to one webhook: written with the event that it tells, sent afterwards."""
+    """A notification for one webhook. Stored in the transaction of its event and sent later."""
 
     __tablename__ = "deliveries"
     __table_args__ = (Index(None, "next_at"), Index(None, "webhook_id", "id"))
@@ -40,11 +40,11 @@ class Delivery(Base):
     type: Mapped[str] = mapped_column(String(32))
     job_id: Mapped[str | None] = mapped_column(String(40))
     body: Mapped[str] = mapped_column(Text)
-    """What is signed and sent, to the byte."""
+    """The exact body that is signed and sent."""
     created_at: Mapped[datetime]
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[datetime | None]
-    """When it is to be sent; none once it has arrived or was given up."""
+    """Time of the next try; None after the delivery succeeded or was given up."""
     delivered_at: Mapped[datetime | None]
     answer_status: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(String(256))

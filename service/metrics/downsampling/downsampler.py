@@ -78,7 +78,7 @@ def _changes(
     added: list[tuple[Any, ...]] = []
     bits = bucket_bits(0, spacing_bits)
     series = {key: sample_new_points(sorted(group), bits) for key, group in _by_series(points).items()}
-    ranges = [one for key, new in series.items() for one in _bucket_ranges(key, new, spacing_bits)]
+    ranges = [sample for key, new in series.items() for sample in _bucket_ranges(key, new, spacing_bits)]
     samples = curves.samples(job_pk, ranges)
     for (key_pk, execution), new in series.items():
         for level in range(LEVELS):

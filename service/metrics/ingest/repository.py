@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from service.db.arrays import inside
+from service.db.arrays import array_elements
 from service.db.raw import RawTransaction, Statement
 from service.metrics.values import PointRow
 
@@ -104,12 +104,12 @@ class PointsRepository:
     def lock_attempts(self, attempt_ids: Sequence[str]) -> dict[str, AttemptState]:
         """Return the attempts by id and lock their jobs, always in the same order to avoid deadlocks."""
         if self._transaction.is_sqlite:
-            (cursor,) = self._transaction.together((_SQLITE_ATTEMPTS, (_json(attempt_ids),)))
+            (cursor,) = self._transaction.execute_pipelined((_SQLITE_ATTEMPTS, (_json(attempt_ids),)))
             rows: Iterable[Any] = msgspec.json.decode(cursor.fetchone()[0])
         else:
             ids = (list(attempt_ids),)
             # Two statements: the second reads what was committed while the first waited for the locks.
-            rows = self._transaction.together((_POSTGRES_LOCK, ids), (_POSTGRES_ATTEMPTS, ids))[1].fetchall()
+            rows = self._transaction.execute_pipelined((_POSTGRES_LOCK, ids), (_POSTGRES_ATTEMPTS, ids))[1].fetchall()
         attempts: dict[str, AttemptState] = {}
         jobs: dict[int, JobState] = {}
         for attempt_id, first, restarts, reported, resumed, pk, job_id, current, sequence, latest in rows:
@@ -126,24 +126,26 @@ class PointsRepository:
             chunk = ordered[start : start + 500]
             placeholders = ",".join("?" * len(chunk))
             query = f"SELECT name, pk FROM metric_keys WHERE name IN ({placeholders})"  # noqa: S608
-            numbers.update((name, pk) for name, pk in self._transaction.run(query, chunk))
+            numbers.update((name, pk) for name, pk in self._transaction.execute(query, chunk))
         return numbers
 
     def add_keys(self, names: Iterable[str]) -> None:
-        self._transaction.many(
+        self._transaction.execute_many(
             "INSERT INTO metric_keys (name) VALUES (?) ON CONFLICT DO NOTHING", [(name,) for name in sorted(names)]
         )
 
     def job_keys(self, job_pk: int) -> set[int]:
-        return {row[0] for row in self._transaction.run("SELECT key_pk FROM job_keys WHERE job_pk = ?", (job_pk,))}
+        return {row[0] for row in self._transaction.execute("SELECT key_pk FROM job_keys WHERE job_pk = ?", (job_pk,))}
 
     def add_job_keys(self, job_pk: int, keys: Iterable[int]) -> None:
         rows = [(job_pk, key) for key in sorted(keys)]
-        self._transaction.many("INSERT INTO job_keys (job_pk, key_pk) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+        self._transaction.execute_many(
+            "INSERT INTO job_keys (job_pk, key_pk) VALUES (?, ?) ON CONFLICT DO NOTHING", rows
+        )
 
     def add_execution(self, attempt: AttemptState, number: int, resumed: int, now: int) -> None:
         """Record the start of an execution; an existing record stays unchanged."""
-        self._transaction.run(
+        self._transaction.execute(
             "INSERT INTO executions (job_pk, number, attempt_id, resumed_from_step, created_at)"
             " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (attempt.job.pk, number, attempt.attempt_id, resumed, now),
@@ -151,7 +153,7 @@ class PointsRepository:
 
     def set_reported_execution(self, attempt: AttemptState) -> None:
         """Save the highest execution that has reported."""
-        self._transaction.run(
+        self._transaction.execute(
             "UPDATE attempts SET reported_execution = ?, resumed_from_step = ? WHERE id = ?",
             (attempt.reported_execution, attempt.resumed_from_step, attempt.attempt_id),
         )
@@ -180,7 +182,7 @@ class PointsRepository:
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
     ) -> list[int]:
         changed = [(job.pk, job.sequence, _json(job.latest), _json(job.progress)) for job in jobs]
-        self._transaction.run(_SQLITE_SAVE, (now, _json(changed)))
+        self._transaction.execute(_SQLITE_SAVE, (now, _json(changed)))
         return [self._insert_sqlite(batch, keys) for batch in batches]
 
     def _insert_sqlite(self, batch: AcceptedBatch, keys: dict[str, int]) -> int:
@@ -190,7 +192,7 @@ class PointsRepository:
                 values: list[Any] = [batch.job.pk, batch.execution, batch.sequence]
                 for key, step, value, special, time in rows[done : done + size]:
                     values += (keys[key], step, value, special, time)
-                inserted += self._transaction.run(_sqlite_insert(size), values).rowcount
+                inserted += self._transaction.execute(_sqlite_insert(size), values).rowcount
                 done += size
         return inserted
 
@@ -205,7 +207,7 @@ class PointsRepository:
         if columns:
             literals = ["{" + ",".join(column) + "}" for column in zip(*columns, strict=True)]
             statements.append((_POSTGRES_INSERT, literals))
-        cursors = self._transaction.together(*statements, last=True)
+        cursors = self._transaction.execute_pipelined(*statements, commit=True)
         counts = {(job, sequence): n for job, sequence, n in cursors[1].fetchall()} if columns else {}
         return [counts.get((batch.job.pk, batch.sequence), 0) for batch in batches]
 
@@ -220,7 +222,7 @@ def _array_bodies(batch: AcceptedBatch, keys: dict[str, int]) -> list[str]:
     constants = (batch.job.pk, batch.execution, batch.sequence)
     columns = ([keys[name] for name in names], steps, values, specials, times)
     repeated = [",".join([str(constant)] * len(batch.rows)) for constant in constants]
-    return repeated + [inside(column) for column in columns]
+    return repeated + [array_elements(column) for column in columns]
 
 
 @cache

@@ -22,12 +22,10 @@ SPEC = {
 SLOW_STEPS = [{"kind": "sleep", "seconds": 0.05}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kills",
-    [
-        pytest.param(2, marks=pytest.mark.timeout(200)),
-        pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
-    ],
+    [pytest.param(2, marks=pytest.mark.timeout(200)), pytest.param(50, marks=pytest.mark.timeout(1800))],
 )
 def test_losses_after_random_kills_equal_an_undisturbed_run(tmp_path, kills):
     chance = random.Random(kills)

@@ -182,10 +182,10 @@ class TestProcess:
         assert done.stderr.count("\n") == 1
 
     def test_a_pipe_that_closes_early(self):
-        program = "import sys; from trainyard.cli.errors import one_line_errors\n"
-        program += "with one_line_errors():\n  [print('x' * 1000) for _ in range(1000)]"
+        program = "from trainyard.cli.errors import exit_on_error\n"
+        program += "with exit_on_error():\n  [print('x' * 1000) for _ in range(1000)]"
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
-            done.stdout.readline()
+            assert done.stdout.readline() == b"x" * 1000 + b"\n"
             done.stdout.close()
             assert b"BrokenPipe" not in done.stderr.read()
 
@@ -224,7 +224,7 @@ class TestForPrograms:
         self.ends(run("submit", "nowhere.yaml", "--json"), 2, message="there is no file 'nowhere.yaml'")
 
     def test_unexpected_exception(self, service, run, monkeypatch):
-        monkeypatch.setattr("trainyard.cli.cluster.client_of", lambda ctx: 1 / 0)
+        monkeypatch.setattr("trainyard.cli.cluster.make_client", lambda ctx: 1 / 0)
         self.ends(run("cluster", "--json"), 1, type="client_error", code="client_error")
 
     def test_failure_of_one_of_several_jobs(self, service, run):

@@ -197,22 +197,22 @@ class TestNarrowTerminal:
 
     @pytest.mark.parametrize("width", [60, 80])
     def test_keeps_ids_whole(self, shown, width):
-        for options in ({}, {"spare": ("BY", "CREATED", "LOSS")}):
+        for options in ({}, {"optional": ("BY", "CREATED", "LOSS")}):
             text = shown(width, **options)
             assert f"job_{ULID}" in text
             assert max(map(len, text.splitlines())) <= width
 
     def test_only_as_many_optional_columns_as_needed_are_dropped(self, shown):
-        spare = ("BY", "CREATED", "LOSS")
-        assert shown(200, spare=spare).split()[:7] == list(self.HEADINGS)
-        assert shown(80, spare=spare).splitlines()[0].split() == ["JOB", "NAME", "STATUS", "STEP"]
-        assert len(shown(80, spare=spare).splitlines()) == 2
+        optional = ("BY", "CREATED", "LOSS")
+        assert shown(200, optional=optional).split()[:7] == list(self.HEADINGS)
+        assert shown(80, optional=optional).splitlines()[0].split() == ["JOB", "NAME", "STATUS", "STEP"]
+        assert len(shown(80, optional=optional).splitlines()) == 2
 
     def test_curve_fits_on_one_line_or_is_omitted(self, shown):
         curve = "▁▂▃▄▅▆▇█" * 4
         self.HEADINGS, self.ROW = ("METRIC", "LAST", "CURVE"), ("perf/checkpoint_stall_seconds", "0.1234", curve)
-        assert curve in shown(70, spare=("CURVE",))
-        assert "▁" not in shown(60, spare=("CURVE",))
+        assert curve in shown(70, optional=("CURVE",))
+        assert "▁" not in shown(60, optional=("CURVE",))
 
     @pytest.mark.parametrize("width", [80, 200])
     def test_checkpoint_folder_is_printed_once(self, service, run, monkeypatch, width):

@@ -1,4 +1,4 @@
-"""Which fields of a spec are text alone, so that whatever is written there is meant as text."""
+"""Which fields of a spec accept only text, so that a value such as `1` is read as text."""
 
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -9,7 +9,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 
 
 def is_text(path: str) -> bool:
-    """Whether the field there can hold nothing but text, or lists and mappings of text."""
+    """Return whether the field at the path accepts only text, or lists and mappings of text."""
     kinds: list[Any] = [TrainingSpec]
     for part in path.split("."):
         kinds = [inner for kind in kinds for inner in _inside(kind, part)]
@@ -17,7 +17,7 @@ def is_text(path: str) -> bool:
 
 
 def _inside(kind: Any, name: str) -> list[Any]:
-    """What may stand under that name."""
+    """Return the types that a value with this name may have inside a type."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         fields = kind.model_fields.items()
         return [one for key, field in fields if name == (field.alias or key) for one in _kinds(field.annotation)]
@@ -25,7 +25,7 @@ def _inside(kind: Any, name: str) -> list[Any]:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The alternatives of an annotation, less `None`."""
+    """Return the alternatives of an annotation without `None`."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kinds(inner[0])

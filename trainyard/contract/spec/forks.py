@@ -1,4 +1,4 @@
-"""Starting from another job's checkpoint: what `resume_from` names, and what of it two specs can share. Pure."""
+"""Forks: the checkpoint that `resume_from` names, and whether two specs are compatible. Pure functions."""
 
 import re
 from typing import Any
@@ -12,32 +12,32 @@ TRAJECTORY = (
     *("task", "target", "code", "model", "data", "batch.size", "batch.last", "optimizer", "schedule", "precision"),
     *("amp", "tf32", "lora_rank", "lora.alpha", "lora.dropout", "lora.targets", "trainable", "seed", "health.on_nan"),
 )
-"""Two specs that agree in these make the same updates. Strategy and ranks are not among them: that is promise 1."""
+"""Specs with equal values of these fields make the same updates, with any strategy and number of ranks."""
 
 _FITTING = ("task", "lora_rank", "lora.targets", "trainable")
-"""And in these: the same parameters are trained, so that one's weights are the other's."""
+"""Specs with equal values of these fields train the same parameters, so that the weights are compatible."""
 
 _MODEL_FREE = {"dropout", "path"}
-"""Of a model: what can differ while its parameters are the same ones. Whether another folder's are, its worker sees."""
+"""Fields of a model that do not change its parameters. The worker checks the parameters of another folder."""
 
 
 def parse_origin(text: str) -> tuple[str, int | None] | None:
-    """The job and, where it is named, the step; None for what names neither."""
+    """Return the job's id and the step, if it is given; None if the text has another form."""
     match = _FORM.fullmatch(text)
     return (match[1], int(match[2]) if match[2] else None) if match else None
 
 
 def trajectory_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
-    """The fields in which the fork's updates cannot be a continuation of the source's."""
+    """Return the differing fields because of which the fork cannot continue the source's training exactly."""
     names = [name for name in TRAJECTORY if _value(source, name) != _value(fork, name)]
     if fork.schedule.name != "constant":
-        # What the learning rate is at a step depends on how many there are.
+        # The learning rate at a step depends on the number of steps.
         names += [name for name in ("steps", "epochs") if _value(source, name) != _value(fork, name)]
     return names
 
 
 def incompatible_fields(source: TrainingSpec, fork: TrainingSpec) -> list[Problem]:
-    """Fields that make the source's weights another model's."""
+    """Return the differing fields because of which the source's weights do not fit the fork's model."""
     names = [name for name in _FITTING if _value(source, name) != _value(fork, name)]
     ours, theirs = _plain(fork.model), _plain(source.model)
     names += [f"model.{key}" for key in sorted({*ours, *theirs} - _MODEL_FREE) if ours.get(key) != theirs.get(key)]

@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     schema = TrainingSpec.model_json_schema()
     sections: Schema = schema.pop("$defs")
     parts = [_HEAD, "## Top level\n", _table(schema)]
@@ -31,7 +31,7 @@ def _section(name: str, schema: Schema) -> list[str]:
 
 
 def _order(schema: Schema, sections: Schema) -> list[str]:
-    """The sections in the order in which the top level speaks of them, each once."""
+    """Return the sections in the order in which the top level refers to them, without duplicates."""
     names: list[str] = []
     for field in schema["properties"].values():
         names += [name for name in _references(field) if name not in names]
@@ -71,7 +71,7 @@ def _default(field: Schema) -> str:
 
 
 def _kind(field: Schema) -> str:
-    """What may stand there, in words."""
+    """Return a description of the values that a field accepts."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

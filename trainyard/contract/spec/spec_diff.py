@@ -1,4 +1,4 @@
-"""What differs between specs, field by field. Pure."""
+"""The differing fields of specs. Pure functions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ _NAMES = frozenset({"name", "metadata"})
 
 
 def flatten(spec: Any, path: str = "") -> dict[str, Any]:
-    """A spec's fields by dotted path; lists are values."""
+    """Return a spec's values by dotted path; lists count as values."""
     if not isinstance(spec, dict):
         return {path: spec}
     fields: dict[str, Any] = {}
@@ -18,6 +18,6 @@ def flatten(spec: Any, path: str = "") -> dict[str, Any]:
 
 
 def differing_paths(specs: Sequence[dict[str, Any]]) -> list[str]:
-    """The paths whose values are not the same everywhere, in the order of the first spec that has them."""
+    """Return the paths whose values differ, in the order of the first spec that has them."""
     paths = dict.fromkeys(path for spec in specs for path in spec)
     return [path for path in paths if any(spec.get(path) != specs[0].get(path) for spec in specs)]

@@ -1,4 +1,4 @@
-"""The ready-made specs of `jobs_templates/`: list, load, fill."""
+"""The presets in `jobs_templates/`: list, load and fill."""
 
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +10,7 @@ from trainyard.contract.spec.yaml_loader import load_yaml
 
 
 class Template(Resource):
-    """A preset, ready to POST."""
+    """A preset and its description."""
 
     object: str = "template"
     name: str
@@ -19,19 +19,19 @@ class Template(Resource):
 
 
 def code_folder() -> Path:
-    """The code that presets of the tasks `custom` and `script` run, to be uploaded like a user's own."""
+    """Return the folder with the code of the presets for `custom` and `script`; it is uploaded like a user's code."""
     return _folder() / "code"
 
 
 class UnknownTemplateError(LookupError):
-    """No preset of that name; the message lists those there are."""
+    """There is no preset with this name; the message lists the presets."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no template {name!r}; there are: {', '.join(template_names())}")
 
 
 def template_names() -> list[str]:
-    """Every preset's name, sorted."""
+    """Return the names of all presets, sorted."""
     return sorted(file.stem for file in _folder().glob("*.yaml"))
 
 
@@ -43,7 +43,7 @@ def _folder() -> Path:
 
 
 def load_template(name: str) -> Template:
-    """One preset, validated. Its description is the file's leading comment."""
+    """Return a validated preset. Its description is the leading comment of the file."""
     if name not in template_names():
         raise UnknownTemplateError(name)
     text = (_folder() / f"{name}.yaml").read_text()
@@ -61,7 +61,7 @@ def fill_template(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     """A preset with some fields replaced; `overrides` maps dotted paths to values.
 
     Raises:
-        UnknownTemplateError: no such preset.
+        UnknownTemplateError: there is no such preset.
         SpecError: the result is not a spec.
     """
     document = dict(load_template(name).spec)
@@ -72,7 +72,7 @@ def fill_template(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_path(document: dict[str, Any], path: str, value: Any) -> None:
-    """Set `a.b.c` in nested plain data, making the sections on the way."""
+    """Set `a.b.c` in nested plain data, and create missing sections."""
     *sections, last = path.split(".")
     for section in sections:
         inner = document.get(section)

@@ -1,4 +1,4 @@
-"""A user's code on its way to the ranks: its name by digest, its bounds, and the words of a spec that point into it."""
+"""Uploaded code of a user: its path, its size limit, and the fields of a spec that refer to it."""
 
 import re
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from trainyard.contract.problems import Problem
 from trainyard.contract.validation_messages import DIGEST_PATTERN
 
 MAX_CODE_BYTES = 50 * 1024 * 1024
-"""Of one archive, which is an uncompressed tar: nothing unpacks to more than was uploaded."""
+"""Maximum size of an archive, an uncompressed tar, so that unpacking cannot exceed it."""
 
 CODE_TASKS = frozenset({"custom", "script"})
-"""Tasks that run a user's own code, as the service's account."""
+"""Tasks that run a user's code with the rights of the service's account."""
 
 CodeDigest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 Argument = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -23,20 +23,20 @@ _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*
 
 
 def code_archive(runs: Path, digest: str) -> Path:
-    """Where the archive of that digest is kept: under the runs directory, which all nodes share."""
+    """Return the path of an archive: below the runs directory, which all nodes share."""
     return runs / "code" / f"{digest.removeprefix('sha256:')}.tar"
 
 
 def module_paths(module: str) -> tuple[str, str]:
-    """The two files that a module may be, from the folder on the search path."""
+    """Return the two possible files of a module, relative to a folder of the search path."""
     path = module.replace(".", "/")
     return f"{path}.py", f"{path}/__init__.py"
 
 
 def expected_code_files(task: object, target: object, argv: object) -> tuple[str, ...]:
-    """The files of which a folder must have one to be the code of such a spec; none where it needs no folder.
+    """Return the files of which the code folder of a spec must contain one; none if the spec needs no folder.
 
-    Takes what stands in a document that nobody has checked yet.
+    The arguments are those of a document that is not validated yet.
     """
     if task == "custom" and isinstance(target, str):
         return module_paths(target.partition(":")[0])
@@ -50,12 +50,12 @@ def expected_code_files(task: object, target: object, argv: object) -> tuple[str
 
 
 def runs_uploaded_file(argv: Sequence[str]) -> bool:
-    """Whether the program is a file of the uploaded folder."""
+    """Return whether the program is a file of the uploaded folder."""
     return argv[0] != "-m" and not argv[0].startswith("/")
 
 
 def code_problems(task: str, target: str | None, argv: Sequence[str] | None, code: str | None) -> list[Problem]:
-    """What is wrong with the fields about a user's code."""
+    """Return the problems of the fields about user code."""
     problems = []
     if code is not None and task not in CODE_TASKS:
         problems.append(Problem(param="code", message="is for tasks `custom` and `script` only"))

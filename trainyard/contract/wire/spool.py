@@ -1,4 +1,4 @@
-"""The spool of an execution: what rank 0 wrote down before the network saw it. A record a line, with a checksum."""
+"""The spool of an execution: rank 0's reports, written before they are sent; one record per line, with a checksum."""
 
 import re
 import zlib
@@ -23,11 +23,11 @@ _LINE = re.compile(
 
 
 _MAX_LINE = 16 * 1024 * 1024
-"""Bytes; far more than a request may hold. A file without line breaks is not to be read into memory whole."""
+"""Maximum bytes of a line, so that a file without line breaks is not read into memory as a whole."""
 
 
 class SpoolCorruptError(ValueError):
-    """A whole line that is not what its checksum says; nothing after it can be trusted to be in order."""
+    """A complete line does not match its checksum. The records after it are not trusted."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(f"the spool is damaged at byte {offset}: {why}")
@@ -36,7 +36,7 @@ class SpoolCorruptError(ValueError):
 
 @dataclass(frozen=True)
 class SpoolRecord:
-    """One record as it stands in the file."""
+    """One record of the file."""
 
     seq: int
     kind: SpoolKind
@@ -50,20 +50,20 @@ class SpoolRecord:
 
 
 def format_record(seq: int, kind: SpoolKind, body: SpoolBody) -> bytes:
-    """The record's line, newline included."""
+    """Return the record's line with its newline."""
     text = body.model_dump_json().encode()
     return b'{"seq": %d, "crc": "%08x", "kind": "%s", "body": %s}\n' % (seq, zlib.crc32(text), kind.encode(), text)
 
 
 def parse_spool(source: bytes | Path, offset: int = 0) -> Iterator[SpoolRecord]:
-    """The records from `offset` on, in order. A torn last line (a writer that was killed) ends them silently.
+    """Yield the records from `offset` on. An incomplete last line, left by a killed writer, ends them without an error.
 
     Args:
         source: the file, or its content.
-        offset: where a record starts; what `spool_acknowledged` holds.
+        offset: the start of a record, as `spool_acknowledged` contains it.
 
     Raises:
-        SpoolCorruptError: at a line that is whole but wrong, after the records before it.
+        SpoolCorruptError: a complete line is invalid; raised after the records before it.
     """
     if isinstance(source, bytes):
         yield from _records(iter(source[offset:].splitlines(keepends=True)), offset)
@@ -90,7 +90,7 @@ def _records(lines: Iterator[bytes], offset: int) -> Iterator[SpoolRecord]:
 
 
 def read_acknowledged(path: Path) -> int:
-    """The offset up to which the service has everything; 0 before the first acknowledgement."""
+    """Return the offset up to which the service has acknowledged records; 0 before the first acknowledgement."""
     try:
         return int(path.read_text())
     except (FileNotFoundError, ValueError):

@@ -17,7 +17,7 @@ def keys(database: Database) -> int:
 
 def add(database: Database, name: str) -> None:
     with database.write_raw() as transaction:
-        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", (name,))
+        transaction.execute("INSERT INTO metric_keys (name) VALUES (?)", (name,))
 
 
 def break_connections(database: Database) -> None:
@@ -37,7 +37,7 @@ def postgres(world: World) -> Database:
 
 def test_failed_transaction_is_rolled_back(world: World) -> None:
     with pytest.raises(ZeroDivisionError), world.database.write_raw() as transaction:  # noqa: PT012
-        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
+        transaction.execute("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
         raise ZeroDivisionError
     assert keys(world.database) == 0
     add(world.database, "a")
@@ -46,12 +46,12 @@ def test_failed_transaction_is_rolled_back(world: World) -> None:
 
 def test_callbacks_run_only_after_a_commit(world: World) -> None:
     calls: list[tuple[set[int], int]] = []
-    world.database.committed.append(lambda jobs: calls.append((jobs, keys(world.database))))
+    world.database.after_commit.append(lambda jobs: calls.append((jobs, keys(world.database))))
     with pytest.raises(ZeroDivisionError), world.database.write_raw() as transaction:  # noqa: PT012
         transaction.changed_job_pks.add(7)
         raise ZeroDivisionError
     with world.database.write_raw() as transaction:
-        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
+        transaction.execute("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
         transaction.changed_job_pks.add(7)
     assert calls == [({7}, 1)]
 
@@ -60,18 +60,18 @@ def test_error_in_the_committing_round_trip_rolls_back(postgres: Database) -> No
     add(postgres, "a")
     insert = "INSERT INTO metric_keys (name) VALUES (?)"
     with pytest.raises(Exception, match="duplicate key"), postgres.write_raw() as transaction:
-        transaction.together((insert, ("b",)), (insert, ("a",)), last=True)
+        transaction.execute_pipelined((insert, ("b",)), (insert, ("a",)), commit=True)
     assert keys(postgres) == 1
     with postgres.write_raw() as transaction:
-        transaction.together((insert, ("b",)), (insert, ("c",)), last=True)
+        transaction.execute_pipelined((insert, ("b",)), (insert, ("c",)), commit=True)
     assert keys(postgres) == 3
 
 
 def test_broken_connection_in_use_raises_unavailable_once(postgres: Database) -> None:
     with pytest.raises(UnavailableError), postgres.write_raw() as transaction:  # noqa: PT012
-        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
+        transaction.execute("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
         break_connections(postgres)
-        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("b",))
+        transaction.execute("INSERT INTO metric_keys (name) VALUES (?)", ("b",))
     assert keys(postgres) == 0
     add(postgres, "a")
     assert keys(postgres) == 1

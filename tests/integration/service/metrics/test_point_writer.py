@@ -106,7 +106,7 @@ def test_commit_notifies_downsampler_and_subscribers(world: World) -> None:
     attempt = world.start(world.submit()).attempt_id
     writer.write([(attempt, batch(1))], NOW)
     results.clear()
-    world.database.committed.append(changed_jobs.append)
+    world.database.after_commit.append(changed_jobs.append)
     writer.write([(attempt, batch(2)), (attempt, batch(2))], NOW)
     assert [result.inserted for result in results] == [1, 0]
     assert changed_jobs == [{results[0].job_pk}]

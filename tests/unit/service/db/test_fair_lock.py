@@ -16,11 +16,11 @@ def test_lock_is_granted_in_order() -> None:
     turns, served = FairLock(), []
 
     def serve(number: int) -> None:
-        with turns.turn(10):
+        with turns.hold(10):
             served.append(number)
 
     threads = [threading.Thread(target=serve, args=(number,)) for number in range(5)]
-    with turns.turn(10):
+    with turns.hold(10):
         for number, thread in enumerate(threads, 1):
             thread.start()
             wait_until(lambda number=number: waiting(turns) == number, 10, "it to wait")
@@ -34,7 +34,7 @@ def test_lock_is_exclusive() -> None:
 
     def serve() -> None:
         for _ in range(200):
-            with turns.turn(10):
+            with turns.hold(10):
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
@@ -49,17 +49,17 @@ def test_lock_is_exclusive() -> None:
 
 def test_timed_out_waiter_does_not_block_others() -> None:
     turns = FairLock()
-    with turns.turn(1):
-        with pytest.raises(FairLockTimeoutError), turns.turn(0.01):
+    with turns.hold(1):
+        with pytest.raises(FairLockTimeoutError), turns.hold(0.01):
             pass
         assert waiting(turns) == 0
-    with turns.turn(0.01):
+    with turns.hold(0.01):
         pass
 
 
 def test_error_releases_the_lock() -> None:
     turns = FairLock()
-    with pytest.raises(ValueError, match="no"), turns.turn(1):
+    with pytest.raises(ValueError, match="no"), turns.hold(1):
         raise ValueError("no")
-    with turns.turn(0.01):
+    with turns.hold(0.01):
         pass

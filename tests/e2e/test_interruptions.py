@@ -1,10 +1,15 @@
-"""Pause, resume and retry of real runs: the curve is that of a run nobody touched, to the last digit."""
+"""Kill, pause, resume, retry and fork real runs: the losses equal those of an undisturbed run, to the last digit."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import pytest
 
 from tests.e2e.test_jobs import long_run
-from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
+from tests.support.live import kill_rank, losses, processes_of, run_of, wait_for_status, wait_for_step
 from tests.support.paced import SLOWLY, Pace, paced_run
+from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.demo import ServiceProcess
@@ -12,14 +17,45 @@ from trainyard.demo import ServiceProcess
 pytestmark = pytest.mark.e2e
 
 
-def test_pause_resume_and_retry_do_not_change_the_losses(client: Client, pace: Pace) -> None:
-    spec = paced_run(steps=150)
-    undisturbed = client.submit(spec, code=pace.code)
-    wait_for_status(client, undisturbed.id, "succeeded")
-    expected = losses(client, undisturbed.id)
+@pytest.fixture(scope="module")
+def undisturbed(service: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[int, str]]:
+    """Return the losses of an undisturbed run with that optimizer."""
 
+    @cache
+    def train(optimizer: str) -> dict[int, str]:
+        with service.client() as client:
+            job = client.submit(interrupted_run(optimizer), code=Pace(tmp_path_factory.mktemp(optimizer)).code)
+            wait_for_status(client, job.id, "succeeded")
+            return losses(client, job.id)
+
+    return train
+
+
+def interrupted_run(optimizer: str) -> dict[str, Any]:
+    momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
+    return paced_run(steps=120, optimizer={"name": optimizer, "lr": 0.01, **momentum})
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
+def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str, pace: Pace, undisturbed) -> None:
     pace.set(SLOWLY)
-    job = client.submit(spec, code=pace.code)
+    job = client.submit(interrupted_run(optimizer), code=pace.code)
+    wait_until(lambda: 10 in {saved.step for saved in client.checkpoints(job.id)}, 120, "its second checkpoint")
+    attempt = client.job(job.id).attempt
+    assert attempt is not None
+    kill_rank(attempt.id, 1)
+    pace.set(0)
+    done = wait_for_status(client, job.id, "succeeded", "failed")
+    assert done.status == "succeeded", done.status_message
+    assert done.attempt is not None
+    assert (done.attempt.number, done.attempt.execution) == (1, 2)
+    assert (done.attempt.resumed_from_step or 0) >= 10
+    assert losses(client, job.id) == undisturbed(optimizer)
+
+
+def test_pause_resume_and_retry_do_not_change_the_losses(client: Client, pace: Pace, undisturbed) -> None:
+    pace.set(SLOWLY)
+    job = client.submit(interrupted_run("adamw"), code=pace.code)
     wait_for_step(client, job.id, 7)
     client.pause(job.id)
     paused = wait_for_status(client, job.id, "paused")
@@ -36,12 +72,12 @@ def test_pause_resume_and_retry_do_not_change_the_losses(client: Client, pace: P
     done = wait_for_status(client, job.id, "succeeded", "failed")
     assert done.status == "succeeded", done.status_message
     assert [a.exit_reason for a in client.attempts(job.id)] == ["paused", "user_cancelled", "completed"]
-    assert losses(client, job.id) == expected
+    assert losses(client, job.id) == undisturbed("adamw")
 
 
 def test_retry_from_scratch_restarts_at_step_1(client: Client, service: ServiceProcess, pace: Pace) -> None:
     pace.set(SLOWLY)
-    job = client.submit(paced_run(steps=150), code=pace.code)
+    job = client.submit(paced_run(steps=60), code=pace.code)
     wait_for_step(client, job.id, 12)
     client.cancel(job.id)
     wait_for_status(client, job.id, "cancelled")
@@ -51,7 +87,7 @@ def test_retry_from_scratch_restarts_at_step_1(client: Client, service: ServiceP
     done = wait_for_status(client, job.id, "succeeded", "failed")
     assert done.attempt is not None
     assert done.attempt.resumed_from_step == 0
-    assert sorted(losses(client, job.id)) == list(range(1, 151))
+    assert sorted(losses(client, job.id)) == list(range(1, 61))
     on_disk = [checkpoint.step for checkpoint in run_of(service.runs_dir, job.id).complete_checkpoints()]
     assert on_disk == [checkpoint.step for checkpoint in client.checkpoints(job.id)]
 
