@@ -1,4 +1,4 @@
-"""Promise 6: the first failure and its rank are reported, and no process remains."""
+"""A failure names what failed first and on which rank, and no process survives it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Promises 1 and 2 for a partly trained Llama, and exports that give the trained outputs in other tools."""
+"""A partly trained Llama: equal updates on any number of ranks, exact resumption, exports that other tools load."""
 
 import json
 

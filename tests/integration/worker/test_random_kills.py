@@ -1,4 +1,4 @@
-"""Promise 2 with random SIGKILLs of one rank, torchrun or the whole node."""
+"""Losses stay identical under SIGKILL of a rank, torchrun or the whole node at random times."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Promise 2: after any end of a run, the next execution continues exactly. Losses are compared as text."""
+"""However a run ends, the next execution continues with identical losses, compared as text."""
 
 import json
 import signal

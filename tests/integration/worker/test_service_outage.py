@@ -1,4 +1,4 @@
-"""Promise 4: training never waits for the service, and no report is lost or duplicated."""
+"""Training never waits for the service, and no report is lost or stored twice."""
 
 import pytest
 
