@@ -37,7 +37,10 @@ def test_service_can_write_only_to_its_own_folders(stack: Stack) -> None:
 
 def test_secrets_are_absent_from_logs_processes_and_images(stack: Stack) -> None:
     folder = stack.folder / "docker" / "secrets"
-    secrets = [(folder / name).read_text().strip() for name in ("postgres_password", "mariadb_password", "admin_token")]
+    secrets = [
+        (folder / name).read_text().strip()
+        for name in ("postgres_password", "mariadb_password", "admin_token", "secrets_key")
+    ]
     for container in stack.containers():
         shown = [stack.engine.run("docker", "inspect", container)]
         shown.append(stack.engine.run("sh", "-c", f"docker logs {container} 2>&1"))

@@ -52,10 +52,10 @@ def sow(world: World) -> Seeds:
     sweep = world.client.post("/v1/sweeps", json=body).json()
     with world.database.write() as session:
         now = world.clock()
-        ask = StartEstimate(id=new_id("est", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
-        session.add(ask)
+        estimate = StartEstimate(id=new_id("est", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
+        session.add(estimate)
         session.flush()
-        estimate_id = ask.id
+        estimate_id = estimate.id
     return Seeds(
         worker_token=world.folder(running).token.read_text().strip(),
         values={

@@ -1,4 +1,4 @@
-"""Promise 1: the same updates on any number of processes, and the same as a loop that knows nothing of ours."""
+"""Any number of processes makes the same updates, and the same as a bare PyTorch loop."""
 
 import math
 from functools import cache

@@ -1,4 +1,4 @@
-"""Promises 1 and 2 for a Llama trained in part, and its exports: what others load computes what was trained."""
+"""A partly trained Llama: equal updates on any number of ranks, exact resumption, exports that other tools load."""
 
 import json
 

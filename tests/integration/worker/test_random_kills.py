@@ -1,4 +1,4 @@
-"""Promise 2 at moments that nobody chose: SIGKILL for one rank, torchrun or the whole node, again and again."""
+"""Losses stay identical under SIGKILL of a rank, torchrun or the whole node at random times."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Promise 2: whatever ends a run, the next execution goes on as if nothing had been. Compared as text."""
+"""However a run ends, the next execution continues with identical losses, compared as text."""
 
 import json
 import signal

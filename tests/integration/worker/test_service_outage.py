@@ -1,4 +1,4 @@
-"""Promise 4: training never waits for the service, and nothing that it was told is lost or doubled."""
+"""Training never waits for the service, and no report is lost or stored twice."""
 
 import pytest
 

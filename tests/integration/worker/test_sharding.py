@@ -1,4 +1,4 @@
-"""Promises 1 and 2 for the sharded strategies: the updates of one process, and resumption on any layout."""
+"""Sharded strategies make the updates of one process, and resume on any layout."""
 
 from fnmatch import fnmatchcase
 

@@ -55,7 +55,7 @@ def described() -> Any:
                     parameter["schema"] = {"type": "string", "enum": _PLACES}
                     parameter.pop("example", None)
     api_schema = schemathesis.openapi.from_dict(document)
-    # Of an address with a NUL nothing is read: test_nul.py.
+    # Of an address with a NUL nothing is read: test_nul_bytes.py.
     api_schema.config.generation.update(allow_extra_parameters=False, allow_x00=False)
     return api_schema.exclude(operation_id=ENDLESS)
 

@@ -1,6 +1,7 @@
 """What a request touches: the database and the run directories; no other file, and no scheduler."""
 
 import os
+import re
 import shutil
 import sys
 import threading
@@ -129,10 +130,12 @@ def elsewhere(recorder: FileAccessRecorder, world: World) -> set[str]:
 
 
 def filled(seeds: Seeds, operation: str, path: str) -> str:
-    """Return the path with existing ids."""
-    parts = [part.strip("{}") if part.startswith("{") else None for part in path.split("/")]
-    known = [seeds.of(operation, name) if name else None for name in parts]
-    return "/".join(ids[0] if ids else part for part, ids in zip(path.split("/"), known, strict=True))
+    """Return the path with existing ids; fails on a parameter that tests/support/seeds.py does not know."""
+    for name in re.findall(r"\{(.*?)\}", path):
+        values = seeds.of(operation, name)
+        assert values, f"tests/support/seeds.py has no value for {{{name}}}"
+        path = path.replace(f"{{{name}}}", values[0])
+    return path
 
 
 def example(world: World, body: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.unit.worker.test_nodes import SPEC, document, node
+from tests.unit.worker.launcher.test_rendezvous import SPEC, document, node
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord

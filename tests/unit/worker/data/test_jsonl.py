@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.sections import GptModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
@@ -40,6 +41,23 @@ def refusal(path, **options):
     with pytest.raises(RefusedError) as caught:
         rows(path, **options)
     return str(caught.value).removeprefix(f"data.path: {path}")
+
+
+def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (allowed / "link.jsonl").symlink_to(file({"text": "abc"}))
+    (allowed / "real.jsonl").write_text('{"text": "abc"}\n')
+    (allowed / "inner.jsonl").symlink_to(allowed / "real.jsonl")
+    roots = AllowedRoots(allowed=(str(allowed),), excluded=(str(allowed / "state"),))
+    for name, refused in (("real", False), ("inner", False), ("link", True)):
+        path = str(allowed / f"{name}.jsonl")
+        data = JsonlData(path=path, packing=False)
+        if refused:
+            with pytest.raises(RefusedError, match="leads out of the folders that this service allows"):
+                build_gpt_on_jsonl(GptModel(context=24, heads=2), data, roots)
+        else:
+            assert len(load_rows("data.path", path, data, ByteTokenizer(), 16, roots=roots).ends) == 1
 
 
 class TestWhatIsLearned:

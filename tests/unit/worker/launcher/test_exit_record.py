@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.unit.worker.test_nodes import document
+from tests.unit.worker.launcher.test_rendezvous import document
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
@@ -22,7 +22,7 @@ from worker.launcher.exit_record import finalize
 from worker.launcher.stop_signals import StopRequest, SuspendDetector, TimeLimit
 
 SPEC = parse_spec(fill_template("mlp_parity", {}))
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
