@@ -31,28 +31,27 @@ from trainyard.demo import ServiceProcess
 
 PAINT_SECONDS = 1.0
 DELAY_SECONDS = 1.0
-MOST_ROWS = 100
+MAX_ROWS = 100
 
-WATCH = """
+RECORD_PAINT = """
 (() => {
-  const look = () => {
-    const found = document.querySelector(%r);
-    if (found) requestAnimationFrame(() => { window.useful ??= performance.now(); });
-    else requestAnimationFrame(look);
+  const check = () => {
+    if (!document.querySelector(%r)) requestAnimationFrame(check);
+    else requestAnimationFrame(() => { window.usefulPaint ??= performance.now(); });
   };
-  requestAnimationFrame(look);
+  requestAnimationFrame(check);
 })();
 """
 
-RECORD = """() => {
-  const seen = window.seen = {};
+RECORD_POINTS = """() => {
+  const times = window.pointTimes = {};
   const frame = document.querySelector('#chart-loss .frame');
-  const look = () => {
+  const record = () => {
     const steps = frame.data?.[0]?.x ?? [];
-    for (let i = steps.length - 1; i >= 0 && !(steps[i] in seen); i--) seen[steps[i]] = Date.now();
-    requestAnimationFrame(look);
+    for (let i = steps.length - 1; i >= 0 && !(steps[i] in times); i--) times[steps[i]] = Date.now();
+    requestAnimationFrame(record);
   };
-  look();
+  record();
 }"""
 
 
@@ -92,7 +91,7 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
     pages = (
         ("a page of text", "/no-such-page", "h1", False),
         (f"{options.jobs:,} jobs", "/jobs", "tr.job:nth-of-type(15)", True),
-        (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss svg.sketch .line", True),
+        (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss svg.preview .line", True),
     )
     good = True
     with launched() as browser:
@@ -121,10 +120,10 @@ def paint_seconds(browser: Browser, url: str, token: str, path: str, selector: s
         page.goto(url + "/no-such-page")
         if empty:
             page.context.new_cdp_session(page).send("Network.clearBrowserCache")
-        page.add_init_script(WATCH % selector)
+        page.add_init_script(RECORD_PAINT % selector)
         page.goto(url + path, wait_until="commit")
-        page.wait_for_function("() => window.useful")
-        return float(page.evaluate("window.useful")) / 1000
+        page.wait_for_function("() => window.usefulPaint")
+        return float(page.evaluate("window.usefulPaint")) / 1000
 
 
 def measure_scrolling(visit: Visit, jobs: int) -> bool:
@@ -148,7 +147,7 @@ def measure_scrolling(visit: Visit, jobs: int) -> bool:
     )
     seconds = [frame / 1000 for frame in frames]
     print(f"sorted by name after {loaded:.1f} s; {rows} rows in the document; per frame: {_format_times(seconds)}")
-    return rows < MOST_ROWS
+    return rows < MAX_ROWS
 
 
 def report_delays(visit: Visit, url: str, job: SeededJob, count: int) -> list[float]:
@@ -167,12 +166,12 @@ def report_delays(visit: Visit, url: str, job: SeededJob, count: int) -> list[fl
         for step in range(3):
             send(step)
         page.wait_for_function("() => document.querySelector('#chart-loss .frame').data?.[0].x.length >= 3")
-        page.evaluate(RECORD)
+        page.evaluate(RECORD_POINTS)
         for step in range(3, 3 + count):
             send(step)
             page.wait_for_timeout(400)
-        page.wait_for_function("step => step in window.seen", arg=2 + count)
-    received = {int(step): at / 1000 for step, at in page.evaluate("window.seen").items()}
+        page.wait_for_function("step => step in window.pointTimes", arg=2 + count)
+    received = {int(step): at / 1000 for step, at in page.evaluate("window.pointTimes").items()}
     return [received[step] - sent[step] for step in range(3, 3 + count)]
 
 

@@ -96,6 +96,7 @@ def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
 def serve(settings: Settings) -> int:
     """Run the API, and the reconciler unless it is switched off, until a signal arrives."""
     tune_interpreter()
+    os.umask(settings.umask)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     restrict_permissions(settings.state, settings.url)
     settings.runs.mkdir(parents=True, exist_ok=True)
@@ -126,6 +127,7 @@ def serve(settings: Settings) -> int:
         try:
             run_server(config, settings, background, end_streams=services.broadcaster.close)
         finally:
+            services.process_pool.close()
             database.dispose()
     return 0
 

@@ -39,6 +39,9 @@ class Settings(BaseSettings):
     """The service's own files: SQLite database, admin token, local queue."""
     runs_dir: Path | None = None
     """Run directories, on the filesystem that is shared with the nodes; default `<state_dir>/runs`."""
+    runs_group_readable: bool = False
+    """Whether the group of the runs directory may read run directories (modes 0640 and 0750). The directory needs the
+    setgid bit: `chgrp team <runs>; chmod g+s <runs>`. Default: only the service's account (0600 and 0700)."""
     database_url: str = ""
     """`sqlite:///...` or `postgresql://...`; default: SQLite in the state directory."""
     database_password_file: Path | None = None
@@ -59,6 +62,9 @@ class Settings(BaseSettings):
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
     public_url: str = ""
     """URL of the service for workers; default `http://<host>:<port>`."""
+    worker_ca_file: Path | None = None
+    """File with the certificate authorities that workers trust (`SSL_CERT_FILE`), as the nodes see it; for a service
+    with a certificate of your own authority. Default: those of the node."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Further host names of the service, comma-separated; its own name and that of PUBLIC_URL are always allowed."""
     allowed_roots: Annotated[tuple[str, ...], NoDecode] = ()
@@ -229,6 +235,11 @@ class Settings(BaseSettings):
         return (self.runs_dir or self.state / "runs").expanduser().absolute()
 
     @property
+    def umask(self) -> int:
+        """The permissions that new files and folders do not get."""
+        return 0o027 if self.runs_group_readable else 0o077
+
+    @property
     def url(self) -> str:
         """The database URL with an installed driver and the password.
 
@@ -276,11 +287,19 @@ class Settings(BaseSettings):
         return "cuda" if Path("/dev/nvidia0").exists() else "cpu"
 
     @property
+    def _own_files(self) -> tuple[str, ...]:
+        """The state folder, and the service's files that may be elsewhere."""
+        database = sa.make_url(self.database_url).database if self.database_url.startswith("sqlite:") else None
+        files = (self.admin_token_file, self.database_password_file, self.secrets_key_file, database)
+        return (str(self.state), *(str(Path(file).expanduser().absolute()) for file in files if file))
+
+    @property
     def site(self) -> Site:
         return Site(
             accelerator=self.known_accelerator,
             scheduler=self.backend,
             roots=self.allowed_roots or (str(Path.home()), str(self.runs)),
+            excluded_roots=self._own_files,
             gpus_per_node=self.slurm_gpus_per_node,
             slots=self.local_slots if self.backend == "local" else None,
         )

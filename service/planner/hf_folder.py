@@ -7,11 +7,13 @@ executed, and weights are never read. The header format is documented at https:/
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO, Any
+
+from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -57,7 +59,7 @@ class FolderContents:
     """Bytes of the weights on disk."""
 
 
-def read_folder(path: str, roots: Sequence[str]) -> FolderContents:
+def read_folder(path: str, roots: AllowedRoots) -> FolderContents:
     """Read a model's configuration and headers.
 
     Raises:
@@ -80,19 +82,17 @@ def read_folder(path: str, roots: Sequence[str]) -> FolderContents:
     return FolderContents(config, tensors, total)
 
 
-def _inside(path: Path, roots: Sequence[str]) -> Path:
+def _inside(path: Path, roots: AllowedRoots) -> Path:
     """Return the real path, with links resolved."""
     try:
-        real = path.resolve(strict=True)
-        allowed = [Path(root).resolve() for root in roots]
+        return roots.resolve(path)
+    except OutsideRootsError as error:
+        raise FolderError(str(error)) from None
     except (OSError, RuntimeError) as error:
         raise FolderError(f"{path} cannot be read: {_reason(error)}") from None
-    if not any(real.is_relative_to(root) for root in allowed):
-        raise FolderError(f"{path} leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)")
-    return real
 
 
-def _open(path: Path, roots: Sequence[str]) -> IO[bytes]:
+def _open(path: Path, roots: AllowedRoots) -> IO[bytes]:
     real = _inside(path, roots)
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
@@ -106,7 +106,7 @@ def _open(path: Path, roots: Sequence[str]) -> IO[bytes]:
     return file
 
 
-def _json(path: Path, most: int, roots: Sequence[str]) -> dict[str, Any]:
+def _json(path: Path, most: int, roots: AllowedRoots) -> dict[str, Any]:
     with _open(path, roots) as file:
         text = _read(file, most + 1, path.name)
     if len(text) > most:
@@ -131,7 +131,7 @@ def _read(file: IO[bytes], count: int, name: str) -> bytes:
         raise FolderError(f"{name} cannot be read: {_reason(error)}") from None
 
 
-def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
+def _shards(folder: Path, roots: AllowedRoots) -> list[str]:
     """Return the names of the weight files: those of the index, or all *.safetensors."""
     if (folder / INDEX).is_file():
         weights = _json(folder / INDEX, MAX_INDEX_BYTES, roots).get("weight_map")
@@ -157,7 +157,7 @@ def _listed(folder: Path) -> list[str]:
         raise FolderError(f"{folder} cannot be read: {_reason(error)}") from None
 
 
-def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, StoredTensor], int, int]:
+def _header(path: Path, roots: AllowedRoots, room: int) -> tuple[dict[str, StoredTensor], int, int]:
     """Return the tensors, the bytes of weights and the bytes of the header."""
     with _open(path, roots) as file:
         prefix = _read(file, 8, path.name)

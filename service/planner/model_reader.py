@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from service.planner import builtin_models, hf_models
 from service.planner.hf_folder import FolderContents, FolderError, read_folder
 from service.planner.model_structure import ModelStructure
+from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
@@ -31,9 +32,9 @@ class ModelReader:
 
     seconds: float = SECONDS
     _threads: ThreadPoolExecutor | None = field(default=None, init=False)
-    _reading: dict[tuple[str, tuple[str, ...]], "Future[FolderContents]"] = field(default_factory=dict, init=False)
+    _reading: dict[tuple[str, AllowedRoots], "Future[FolderContents]"] = field(default_factory=dict, init=False)
 
-    def find(self, spec: TrainingSpec, roots: tuple[str, ...]) -> ModelInfo:
+    def find(self, spec: TrainingSpec, roots: AllowedRoots) -> ModelInfo:
         """Return what is known of the spec's model. Blocks for at most `seconds`."""
         if spec.task not in LOOP_TASKS:
             return ModelInfo(unknown=f"task `{spec.task}` runs its own program, whose memory is not known")
@@ -52,7 +53,7 @@ class ModelReader:
             return ModelInfo(unknown=f"model.path: {spec.model.path} was not read within {self.seconds:g} s")
         return ModelInfo(hf_models.structure_of(facts), hf_models.context_of(facts.config))
 
-    def _read(self, path: str, roots: tuple[str, ...]) -> FolderContents:
+    def _read(self, path: str, roots: AllowedRoots) -> FolderContents:
         """Read a folder, or wait for the reading of it that is in progress."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="folders")

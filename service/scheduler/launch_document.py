@@ -46,6 +46,8 @@ def launch_document(
         network_interface=settings.slurm_network_interface,
         time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
         partition_limit_minutes=partition_limit_minutes if slurm else None,
+        umask=settings.umask,
+        roots=settings.site.allowed_roots,
         lead_seconds=settings.slurm_signal_lead_seconds,
         spec=spec,
         **attempt,

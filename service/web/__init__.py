@@ -1,1 +1,1 @@
-"""The dashboard: pages drawn here, and scripts that use the public API as any other client does."""
+"""The dashboard: pages with embedded answers of the API, and scripts that render them and use the public API."""

@@ -7,8 +7,8 @@ from fastapi.responses import Response
 
 from service.api.app import create_api
 from service.api.dependencies import AppState
-from service.web.pages import admin, api_docs, cluster, compare, jobs, submit
-from service.web.rendering import Pages, wants_page
+from service.web.pages import admin, api_docs, cluster, compare, jobs, sign_in, submit
+from service.web.rendering import Pages, accepts_html
 
 
 def create_app(services: AppState) -> FastAPI:
@@ -16,11 +16,11 @@ def create_app(services: AppState) -> FastAPI:
     pages = Pages()
     app = create_api(services, partial(_error_page, pages))
     app.state.pages = pages
-    for module in (jobs, admin, api_docs, cluster, compare, submit):
+    for module in (sign_in, jobs, admin, api_docs, cluster, compare, submit):
         app.include_router(module.router)
     return app
 
 
 def _error_page(pages: Pages, request: Request, status: int, message: str) -> Response | None:
-    """An error as a page for browsers; None for programs, which get JSON."""
-    return pages.problem(request, status, message) if wants_page(request) else None
+    """Return an error as a page for browsers; None for programs, which get JSON."""
+    return pages.error(request, status, message) if accepts_html(request) else None

@@ -1,6 +1,7 @@
-"""Scripts and styles, under addresses that change with their contents, so that a browser may keep them for ever."""
+"""Scripts and styles, under addresses that change with their contents, so that browsers can cache them forever."""
 
 import gzip
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -8,8 +9,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-_OWN = Path(__file__).parent / "static"
-_KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+_STATIC = Path(__file__).parent / "static"
+_MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+_IMPORT = re.compile(rb'^import (?:.* from )?"\./([a-z_]+\.js)";$', re.MULTILINE)
 SWAGGER_UI_VERSION = "5.35.0"
 """Version of swagger-ui-dist from npm in `static/vendor/swagger-ui`, with its licence, without source maps."""
 CACHE_FOREVER = "public, max-age=31536000, immutable"
@@ -20,35 +22,41 @@ class Asset:
     """A file as it is sent."""
 
     body: bytes
-    kind: str
+    media_type: str
     gzipped: bytes
-    """The same, gzipped."""
 
 
 def _asset(path: Path) -> Asset:
     body = path.read_bytes()
-    return Asset(body, _KINDS[path.suffix], gzip.compress(body, 6, mtime=0))
+    return Asset(body, _MEDIA_TYPES[path.suffix], gzip.compress(body, 6, mtime=0))
 
 
 class Assets:
-    """What lies in `static/`, and Plotly's script, which its Python package brings."""
+    """The files of `static/`, and Plotly's script from its Python package."""
 
-    def __init__(self, folder: Path = _OWN):
-        self._files = {path.name: _asset(path) for path in sorted(folder.iterdir()) if path.suffix in _KINDS}
+    def __init__(self, folder: Path = _STATIC):
+        self._files = {path.name: _asset(path) for path in sorted(folder.iterdir()) if path.suffix in _MEDIA_TYPES}
         digest = sha256(b"".join(name.encode() + asset.body for name, asset in self._files.items()))
         self.version = digest.hexdigest()[:12]
         self.plotly_version = version("plotly")
 
     def url(self, name: str) -> str:
-        """Where a file of ours is. A module's relative imports stay under the same version."""
+        """Return the address of a file. A module's relative imports resolve to the same version."""
         return f"/static/{self.version}/{name}"
 
     @property
     def plotly_url(self) -> str:
         return f"/static/plotly-{self.plotly_version}/plotly.min.js"
 
+    def imports(self, name: str) -> list[str]:
+        """Return the modules that a script imports, directly or not, so that a page can preload them at once."""
+        names = [name]
+        for current in names:
+            names += [one.decode() for one in _IMPORT.findall(self._files[current].body) if one.decode() not in names]
+        return names[1:]
+
     def get(self, group: str, name: str) -> Asset | None:
-        """None where there is no such file. A version of yesterday gets the file of today."""
+        """Return a file, or None if there is none. An outdated version in the address gets the current file."""
         if name == "plotly.min.js":
             return self._plotly if group == f"plotly-{self.plotly_version}" else None
         if group == f"swagger-ui-{SWAGGER_UI_VERSION}":
@@ -62,12 +70,12 @@ class Assets:
     @cached_property
     def _swagger_ui(self) -> dict[str, Asset]:
         """The files of Swagger UI, which are read at the first request for one of them."""
-        folder = _OWN / "vendor" / "swagger-ui"
-        return {path.name: _asset(path) for path in folder.iterdir() if path.suffix in _KINDS}
+        folder = _STATIC / "vendor" / "swagger-ui"
+        return {path.name: _asset(path) for path in folder.iterdir() if path.suffix in _MEDIA_TYPES}
 
     @cached_property
     def _plotly(self) -> Asset:
-        """Found without importing the package, which takes long; read when it is first asked for."""
+        """Plotly's script, located without importing the package, which is slow, and read on the first request."""
         spec = find_spec("plotly")
         assert spec is not None
         assert spec.origin is not None

@@ -1,8 +1,7 @@
-"""Templates, and what every page has in common: who looks, where they can go, what the browser is told."""
+"""Templates, and the parts that all pages share: navigation, headers and the embedded data of the scripts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
@@ -15,41 +14,43 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from service.auth.principals import Principal
 from service.auth.sessions import csrf_of
 from service.core.errors import NotFoundError
-from service.web import formatting, svg_preview
 from service.web.assets import CACHE_FOREVER, SWAGGER_UI_VERSION, Assets
 from service.web.security import PAGE_HEADERS
 from trainyard import __version__
 
 _NAVIGATION = (("/jobs", "Jobs"), ("/compare", "Compare"), ("/submit", "Submit"), ("/cluster", "Cluster"))
-_NAVIGATION_OF: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
+_NAVIGATION_BY_ROLE: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
     {
         "admin": (*_NAVIGATION, ("/admin", "Admin")),
-        "viewer": tuple((path, "Plan" if path == "/submit" else word) for path, word in _NAVIGATION),
+        "viewer": tuple((path, "Plan" if path == "/submit" else label) for path, label in _NAVIGATION),
     }
 )
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who looks at a page."""
+    """The signed-in user of a page, with the secret of the session."""
 
     user: Principal
     secret: str
-    """Of their session."""
 
     def may_change(self, owner: str) -> bool:
-        """Whether what belongs to `owner` is theirs to change."""
+        """Return whether the user may change the resources of `owner`."""
         role = self.user.role
         return role == "admin" or (role == "user" and self.user.name == owner)
 
     @property
-    def shown(self) -> dict[str, Any]:
-        """What a page's script may know of them."""
+    def script_data(self) -> dict[str, Any]:
+        """The user's name and role and the CSRF token, as scripts need them."""
         return {"name": self.user.name, "role": self.user.role, "csrf": csrf_of(self.secret)}
 
 
 class Pages:
-    """Makes answers of templates."""
+    """Renders templates to responses.
+
+    A page embeds the API's answers as JSON in `<script type="application/json">`, which browsers do not execute.
+    Jinja's `tojson` escapes `<`, `>`, `&`, `'` and all characters beyond ASCII, so that no value can end the element.
+    """
 
     def __init__(self) -> None:
         self.assets = Assets()
@@ -60,57 +61,55 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= formatting.FILTERS
+        self._templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
         self._templates.globals |= {
             "asset": self.assets.url,
+            "imports": self.assets.imports,
             "swagger_ui": self.assets.swagger_ui_url,
             "plotly_url": self.assets.plotly_url,
             "version": __version__,
-            "sketch": svg_preview.draw,
         }
 
-    def show(
-        self, template: str, visitor: Visitor | None, now: datetime, *, status: int = 200, **context: Any
-    ) -> HTMLResponse:
-        """A page; `visitor` is None where nobody is signed in."""
-        navigation = _NAVIGATION_OF.get(visitor.user.role or "", _NAVIGATION) if visitor else ()
-        shared: Mapping[str, Any] = {"visitor": visitor, "navigation": navigation, "here": "", "now": now, "data": {}}
+    def render(self, template: str, visitor: Visitor | None, *, status: int = 200, **context: Any) -> HTMLResponse:
+        """Return a page; `visitor` is None if nobody is signed in. `data` in the context is for the page's script."""
+        navigation = _NAVIGATION_BY_ROLE.get(visitor.user.role or "", _NAVIGATION) if visitor else ()
+        shared: Mapping[str, Any] = {"visitor": visitor, "navigation": navigation, "section": "", "data": {}}
         body = self._templates.get_template(template).render({**shared, **context})
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
 
-    def file(self, group: str, name: str, *, gzipped: bool) -> Response:
-        """A script or a style.
+    def static_file(self, group: str, name: str, *, gzipped: bool) -> Response:
+        """Return a script or a style.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: There is no file of that name.
         """
         asset = self.assets.get(group, name)
         if asset is None:
             raise NotFoundError("there is no such file")
-        versions = (f"plotly-{self.assets.plotly_version}", f"swagger-ui-{SWAGGER_UI_VERSION}")
-        current = group in (self.assets.version, *versions)
+        libraries = (f"plotly-{self.assets.plotly_version}", f"swagger-ui-{SWAGGER_UI_VERSION}")
+        current = group in (self.assets.version, *libraries)
         headers = {"Cache-Control": CACHE_FOREVER if current else "no-cache", "Vary": "Accept-Encoding"}
         if gzipped:
             headers["Content-Encoding"] = "gzip"
-        return Response(asset.gzipped if gzipped else asset.body, media_type=asset.kind, headers=headers)
+        return Response(asset.gzipped if gzipped else asset.body, media_type=asset.media_type, headers=headers)
 
-    def problem(self, request: Request, status: int, message: str) -> Response:
-        """A page instead of an error in JSON."""
+    def error(self, request: Request, status: int, message: str) -> Response:
+        """Return an error as a page; a missing session redirects to the sign-in page."""
         if status == HTTPStatus.UNAUTHORIZED:
-            return self.to_sign_in(request)
-        now = request.app.state.services.clock()
-        return self.show("problem.html", None, now, status=status, title=HTTPStatus(status).phrase, message=message)
+            return self.redirect_to_sign_in(request)
+        return self.render("error.html", None, status=status, title=HTTPStatus(status).phrase, message=message)
 
-    def to_sign_in(self, request: Request) -> Response:
-        """To the page for signing in, with the way back."""
+    def redirect_to_sign_in(self, request: Request) -> Response:
+        """Redirect to the sign-in page, which redirects back to the requested page."""
         if request.headers.get("sec-fetch-site") == "cross-site":
-            # A link on another site's page: the browser held the cookie back. Asked for by a page of ours, it comes.
-            return self.show("bounce.html", None, request.app.state.services.clock())
+            # Browsers withhold a SameSite=Strict cookie if a link on another site leads here. A page that reloads
+            # itself makes a same-site request, which carries the cookie.
+            return self.render("reload.html", None)
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(f"/sign-in?next={quote(target, safe='/')}", status_code=303, headers=PAGE_HEADERS)
 
 
-def wants_page(request: Request) -> bool:
-    """Whether a person with a browser asks, rather than a program."""
+def accepts_html(request: Request) -> bool:
+    """Return whether the request comes from a browser that opens a page."""
     is_api = request.url.path.startswith("/v1/")
     return request.method == "GET" and not is_api and "text/html" in request.headers.get("accept", "")

@@ -1,10 +1,10 @@
-"""What every page tells the browser that it must not do. Pure."""
+"""Security headers of every page, and the check of redirect targets. Pure functions."""
 
 POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        # Plotly sets styles on what it draws.
+        # Plotly sets styles on the elements that it draws.
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
         "connect-src 'self'",
@@ -17,7 +17,7 @@ POLICY = "; ".join(
 
 PAGE_HEADERS = {
     "Content-Security-Policy": POLICY,
-    # Without any referrer a browser would call the origin of a form `null`.
+    # Without any referrer, a browser would send `Origin: null` with a form.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -27,7 +27,7 @@ PAGE_HEADERS = {
 
 
 def safe_redirect(target: str) -> str:
-    """A path of ours to go to after signing in; anything else becomes the list of jobs."""
+    """Return a path of this site to open after signing in; any other target becomes the list of jobs."""
     plain = target.isascii() and target.isprintable() and "\\" not in target and len(target) <= 2000
     if not plain or not target.startswith("/") or target.startswith(("//", "/sign-in", "/v1/")):
         return "/jobs"

@@ -1,4 +1,4 @@
-"""What the containers may do, and what they show."""
+"""Privileges of the containers, and secrecy of their secrets."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_only_the_nodes_run_as_root(stack: Stack) -> None:
         details = stack.inspect(container)
         if not details["State"]["Running"]:
             continue
-        # As the kernel has it, which knows of no setting.
+        # The effective user in the kernel, independent of the settings.
         status = Path(f"/proc/{details['State']['Pid']}/status").read_text()
         if "\nUid:\t0\t" in status:
             as_root.add(details["Config"]["Labels"]["com.docker.compose.service"])
@@ -37,7 +37,10 @@ def test_service_can_write_only_to_its_own_folders(stack: Stack) -> None:
 
 def test_secrets_are_absent_from_logs_processes_and_images(stack: Stack) -> None:
     folder = stack.folder / "docker" / "secrets"
-    secrets = [(folder / name).read_text().strip() for name in ("postgres_password", "mariadb_password", "admin_token")]
+    secrets = [
+        (folder / name).read_text().strip()
+        for name in ("postgres_password", "mariadb_password", "admin_token", "secrets_key")
+    ]
     for container in stack.containers():
         shown = [stack.engine.run("docker", "inspect", container)]
         shown.append(stack.engine.run("sh", "-c", f"docker logs {container} 2>&1"))

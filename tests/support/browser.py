@@ -1,4 +1,4 @@
-"""A browser that is signed in, and that remembers what a page must not do: errors, and requests to other hosts."""
+"""Chromium with a signed-in user; records errors of pages and requests to other hosts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +10,18 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from tests.support.chromium import chromium
 
-# Without a GPU and in a container: Chromium's own sandbox needs privileges that a container does not have.
+# There is no GPU, and Chromium's own sandbox needs privileges that a container does not have.
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
-_WITHOUT_NETWORK = "net::ERR_"
+_NETWORK_ERROR = "net::ERR_"
 
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """Raises ChromiumMissingError."""
+    """Start Chromium.
+
+    Raises:
+        ChromiumMissingError: Chromium is neither installed nor installable.
+    """
     path = chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
@@ -29,41 +33,47 @@ def launched() -> Iterator[Browser]:
 
 @dataclass
 class Visit:
-    """A browser's window on one service."""
+    """A browser tab on one service."""
 
     page: Page
     url: str
     errors: list[str] = field(default_factory=list)
-    """What the console complained of."""
-    strangers: list[str] = field(default_factory=list)
+    """Errors in the console, and exceptions of scripts."""
+    foreign_requests: list[str] = field(default_factory=list)
     """Requests to other hosts."""
 
     def go(self, path: str) -> Page:
+        """Open a page of the service."""
         self.page.goto(self.url + path)
         return self.page
 
     def sign_in(self, token: str, path: str = "/jobs") -> Page:
-        """By the form, as a person does."""
+        """Open a page, and sign in with the form to which it redirects."""
         self.go(path)
         self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url(self.url + path)
         return self.page
 
-    def forgive_lost_connections(self) -> None:
-        """Chromium writes a line for every request that finds no network: such lines are no fault of the page."""
-        self.errors = [error for error in self.errors if _WITHOUT_NETWORK not in error]
+    def ignore_errors(self, text: str) -> None:
+        """Remove the errors that contain a text. Chromium logs each failed request, even if the page handles it."""
+        self.errors = [error for error in self.errors if text not in error]
 
-    def require_clean(self) -> None:
+    def ignore_network_errors(self) -> None:
+        """Remove the errors of requests for which there was no network."""
+        self.ignore_errors(_NETWORK_ERROR)
+
+    def assert_clean(self) -> None:
+        """Fail if there was an error or a request to another host."""
         assert not self.errors, self.errors
-        assert not self.strangers, self.strangers
+        assert not self.foreign_requests, self.foreign_requests
 
 
 @contextmanager
-def seated(
+def browser_context(
     browser: Browser, *, scheme: Literal["light", "dark"] = "light", size: tuple[int, int] = (1280, 800), **options: Any
 ) -> Iterator[BrowserContext]:
-    """A browser of one person: their cookies, what they have loaded before, and any number of windows."""
+    """Create a browser profile, with its own cookies and cache, for any number of tabs."""
     context = browser.new_context(
         color_scheme=scheme,
         viewport={"width": size[0], "height": size[1]},
@@ -80,22 +90,22 @@ def seated(
 
 
 @contextmanager
-def window(context: BrowserContext, url: str) -> Iterator[Visit]:
-    """A window on a service, empty so far."""
+def open_tab(context: BrowserContext, url: str) -> Iterator[Visit]:
+    """Open an empty tab for the service at `url`."""
     visit = Visit(context.new_page(), url)
     home = urlsplit(url).netloc
 
-    def request(sent: Request) -> None:
-        parts = urlsplit(sent.url)
+    def on_request(request: Request) -> None:
+        parts = urlsplit(request.url)
         if parts.scheme in ("http", "https", "ws", "wss") and parts.netloc != home:
-            visit.strangers.append(sent.url)
+            visit.foreign_requests.append(request.url)
 
-    def console(message: ConsoleMessage) -> None:
+    def on_console(message: ConsoleMessage) -> None:
         if message.type == "error":
             visit.errors.append(f"{message.text} ({message.location.get('url', '')})")
 
-    visit.page.on("request", request)
-    visit.page.on("console", console)
+    visit.page.on("request", on_request)
+    visit.page.on("console", on_console)
     visit.page.on("pageerror", lambda error: visit.errors.append(str(error)))
     try:
         yield visit
@@ -112,6 +122,6 @@ def visiting(
     size: tuple[int, int] = (1280, 800),
     **options: Any,
 ) -> Iterator[Visit]:
-    """A window of somebody who has not been here before."""
-    with seated(browser, scheme=scheme, size=size, **options) as context, window(context, url) as visit:
+    """Open an empty tab in a new browser profile."""
+    with browser_context(browser, scheme=scheme, size=size, **options) as context, open_tab(context, url) as visit:
         yield visit

@@ -1,6 +1,6 @@
-"""`python -m tests.support.screenshots FOLDER`: every page of the dashboard, dark and light, wide and phone-narrow.
+"""`python -m tests.support.screenshots FOLDER`: screenshots of every page, dark and light, wide and narrow.
 
-A service of its own with jobs that really train: one that runs, one behind it, one that failed, one that is paused.
+It starts a service with jobs that train: one runs, one waits for it, one failed, and one is paused.
 """
 
 import sys
@@ -19,14 +19,15 @@ from trainyard.demo import ServiceProcess
 
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 SIZES = {"wide": (1280, 800), "narrow": (360, 740)}
-_SETTLED = 500
-"""Milliseconds after what a page waits for: what slides or fades has come to rest."""
+_ANIMATION_TIME = 500
+"""Milliseconds after which transitions have ended."""
 _READY = """() => {
   const frames = [...document.querySelectorAll('.chart .frame, #frame')].filter((frame) => frame.offsetParent);
-  const drawn = (frame) => frame.classList.contains('js-plotly-plot') || frame.querySelector('.nothing')?.textContent;
-  return frames.every(drawn) && !document.querySelector('#busy')?.textContent;
+  const isDrawn = (frame) =>
+    frame.classList.contains('js-plotly-plot') || frame.querySelector('.placeholder')?.textContent;
+  return frames.every(isDrawn) && !document.querySelector('#plan-state')?.textContent;
 }"""
-"""Every chart that has points is drawn, and no plan is being made."""
+"""Whether every chart with points is drawn, and no plan is pending."""
 
 SMALL: dict[str, Any] = {
     "task": "image_classification",
@@ -40,7 +41,7 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Jobs:
-    """Those that pages are about."""
+    """Ids of the jobs that the pages show."""
 
     running: str
     failed: str
@@ -49,7 +50,7 @@ class Jobs:
 
 
 def main() -> int:
-    """Fill the folder; 1 where a page complained or was wider than its window."""
+    """Take the screenshots; 1 if a page had errors or was wider than its window."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainyard-screens-") as made:
@@ -58,28 +59,28 @@ def main() -> int:
         try:
             with service.client() as client, launched() as browser:
                 try:
-                    jobs = train(client)
+                    jobs = submit_jobs(client)
                     token = admin_token_file(service.state_dir).read_text().strip()
-                    wrong = shoot(browser, service.url, token, jobs, folder)
+                    problems = take_screenshots(browser, service.url, token, jobs, folder)
                 finally:
-                    end(client)
+                    cancel_all(client)
         finally:
             service.stop()
-    print("\n".join(wrong) or f"the pages are in {folder}")
-    return 1 if wrong else 0
+    print("\n".join(problems) or f"the screenshots are in {folder}")
+    return 1 if problems else 0
 
 
-def end(client: Client) -> None:
-    """Leave nothing that runs, whatever happened."""
-    left = [job.id for job in client.jobs(status=["queued", "submitting", "pending", "running", "paused"])]
-    for job_id in left:
+def cancel_all(client: Client) -> None:
+    """Cancel all jobs, and wait until they have ended."""
+    active = [job.id for job in client.jobs(status=["queued", "submitting", "pending", "running", "paused"])]
+    for job_id in active:
         client.cancel(job_id)
-    for job_id in left:
+    for job_id in active:
         wait_for_status(client, job_id, "cancelled", "succeeded", "failed")
 
 
-def train(client: Client) -> Jobs:
-    """Jobs in every state that a page looks different in."""
+def submit_jobs(client: Client) -> Jobs:
+    """Submit jobs for every state that pages show differently, and wait until they have reached it."""
     rates = [
         client.submit({**SMALL, "name": f"digits-lr-{lr:g}", "steps": 150, "optimizer": {"name": "adamw", "lr": lr}})
         for lr in (1e-3, 1e-2)
@@ -102,8 +103,8 @@ def train(client: Client) -> Jobs:
     return Jobs(running.id, failed.id, (rates[0].id, rates[1].id), sweep.id)
 
 
-def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> list[str]:
-    """A picture of each page in each form; what was wrong with them."""
+def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> list[str]:
+    """Take a screenshot of each page in each scheme and size; return the problems."""
     one, other = jobs.compared
     pages = {
         "jobs": "/jobs",
@@ -119,7 +120,7 @@ def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> l
         "admin-webhooks": "/admin/webhooks",
         "admin-audit": "/admin/audit",
     }
-    wrong = []
+    problems = []
     for scheme in SCHEMES:
         for form, size in SIZES.items():
             with visiting(browser, url, scheme=scheme, size=size) as visit:
@@ -128,24 +129,25 @@ def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> l
                 visit.sign_in(token)
                 for name, path in pages.items():
                     visit.go(path)
-                    wrong += [
-                        f"{name} {problem}" for problem in picture(page, folder / f"{name}-{scheme}-{form}.png", size)
+                    problems += [
+                        f"{name} {problem}"
+                        for problem in take_screenshot(page, folder / f"{name}-{scheme}-{form}.png", size)
                     ]
-                wrong += [*visit.errors, *visit.strangers]
-    return sorted(set(wrong))
+                problems += [*visit.errors, *visit.foreign_requests]
+    return sorted(set(problems))
 
 
-def picture(page: Page, file: Path, size: tuple[int, int]) -> list[str]:
-    """All of a page, in a window as tall as it is: what is out of sight draws no charts."""
-    page.wait_for_timeout(_SETTLED)
-    tall = int(page.evaluate("document.documentElement.scrollHeight"))
-    page.set_viewport_size({"width": size[0], "height": max(size[1], tall)})
+def take_screenshot(page: Page, file: Path, size: tuple[int, int]) -> list[str]:
+    """Take a screenshot in a window as tall as the page, since only visible charts are drawn."""
+    page.wait_for_timeout(_ANIMATION_TIME)
+    height = int(page.evaluate("document.documentElement.scrollHeight"))
+    page.set_viewport_size({"width": size[0], "height": max(size[1], height)})
     page.wait_for_function(_READY, timeout=60_000)
-    page.wait_for_timeout(_SETTLED)
+    page.wait_for_timeout(_ANIMATION_TIME)
     page.screenshot(path=file, timeout=90_000)
-    wide = bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+    too_wide = bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    return [f"is wider than {size[0]} pixels"] if wide else []
+    return [f"is wider than {size[0]} pixels"] if too_wide else []
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real browser before a real service with real workers."""
+"""Chromium on a service that runs real workers."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect
 
-from tests.support.browser import Visit, launched, seated, visiting, window
+from tests.support.browser import Visit, browser_context, launched, open_tab, visiting
 from tests.support.chromium import ChromiumMissingError, chromium
 from tests.support.live import wait_for_status, wait_for_step
 from tests.web.specs import ENDLESS, SLOW, SPEC, WATCHED
@@ -20,17 +20,17 @@ from trainyard.demo import ServiceProcess
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Without one and without a way to install it: skipped with a hint, in CI an error."""
+    """Chromium. If it is missing and cannot be installed, tests are skipped with a hint, but fail in CI."""
     try:
         chromium()
     except ChromiumMissingError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{error}; in CI nothing is skipped")
         pytest.skip(str(error))
-    # A page that is told what a job does shows it when the machine has time for it.
+    # On a loaded machine, a page shows an event some seconds after it has received it.
     expect.set_options(timeout=20_000)
-    with launched() as made:
-        yield made
+    with launched() as chromium_browser:
+        yield chromium_browser
 
 
 @pytest.fixture(scope="package")
@@ -45,49 +45,49 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 @pytest.fixture(scope="package")
 def client(service: ServiceProcess) -> Iterator[Client]:
-    with service.client() as made:
-        yield made
+    with service.client() as admin_client:
+        yield admin_client
 
 
 @pytest.fixture(scope="package")
 def token(service: ServiceProcess, client: Client) -> str:
-    """The administrator's."""
+    """The administrator's API token."""
     return admin_token_file(service.state_dir).read_text().strip()
 
 
 @pytest.fixture
-def stranger(browser: Browser, service: ServiceProcess, client: Client) -> Iterator[Visit]:
-    """A window of somebody who is not signed in."""
+def signed_out(browser: Browser, service: ServiceProcess, client: Client) -> Iterator[Visit]:
+    """A tab without a session."""
     with visiting(browser, service.url) as visit:
         yield visit
 
 
 @pytest.fixture(scope="package")
-def administrator(browser: Browser, service: ServiceProcess, token: str) -> Iterator[BrowserContext]:
-    """The administrator's browser, signed in. What it has loaded once it has not to load and to compile again."""
-    with seated(browser) as context:
-        with window(context, service.url) as visit:
+def admin_context(browser: Browser, service: ServiceProcess, token: str) -> Iterator[BrowserContext]:
+    """A browser profile in which the administrator is signed in. All tests share its cache of compiled scripts."""
+    with browser_context(browser) as context:
+        with open_tab(context, service.url) as visit:
             visit.sign_in(token)
-            visit.require_clean()
+            visit.assert_clean()
         yield context
 
 
 @pytest.fixture
-def visit(administrator: BrowserContext, service: ServiceProcess) -> Iterator[Visit]:
-    """A new window of the administrator; at the end nothing was complained of, and no other host asked."""
-    with window(administrator, service.url) as visit:
+def visit(admin_context: BrowserContext, service: ServiceProcess) -> Iterator[Visit]:
+    """A new tab of the administrator; fails at the end if there were errors or requests to other hosts."""
+    with open_tab(admin_context, service.url) as visit:
         yield visit
-        visit.require_clean()
+        visit.assert_clean()
 
 
 @pytest.fixture(scope="package")
 def running(request: pytest.FixtureRequest, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A job that trains for as long as it is looked at, and takes little of a processor."""
+    """A job that trains until the end of the tests, and needs little CPU."""
     code = tmp_path_factory.mktemp("code")
     shutil.copy(code_folder() / "spirals.py", code)
     (code / "slow.py").write_text(SLOW)
     job = client.submit({**ENDLESS, "name": WATCHED}, code=code)
-    request.getfixturevalue("ahead")  # behind it in the queue
+    request.getfixturevalue("background_jobs")  # they are after it in the queue
     wait_for_step(client, job.id, 10)
     yield job
     client.cancel(job.id)
@@ -95,8 +95,8 @@ def running(request: pytest.FixtureRequest, client: Client, tmp_path_factory: py
 
 
 @pytest.fixture(scope="package")
-def ahead(client: Client) -> dict[str, str]:
-    """Ids of jobs that are looked at later, by name: they come up while others are watched."""
+def background_jobs(client: Client) -> dict[str, str]:
+    """Ids of jobs by name. They run during the first tests, and later tests need them."""
     two = {"gpus": 2, "strategy": "ddp", "checkpoint": {"every_steps": 200}}
     hot = {"optimizer": {"name": "sgd", "lr": 1e9}}
     jobs = [client.submit({**SPEC, **own}) for own in ({"name": "saved", **two}, {"name": "too-hot", **hot})]

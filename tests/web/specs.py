@@ -1,4 +1,4 @@
-"""Specs of small jobs that really train."""
+"""Specs of small jobs that train."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SPEC: dict[str, Any] = {
 }
 
 ENDLESS_ON_ALL = {**SPEC, "steps": 1_000_000, "gpus": 4, "batch": {"size": 12}}
-"""Takes every worker process that the service has."""
+"""Uses all worker processes of the service."""
 
 SLOW = r"""
 import time
@@ -37,10 +37,10 @@ class Slow(Spirals):
 def build(spec):
     return Slow(spec)
 """
-"""Beside `spirals.py`: a task that leaves the processors to others, and whose log is not to be trusted."""
+"""User code that trains slowly with little CPU, and logs HTML and escape sequences; it imports `spirals.py`."""
 
 WATCHED = "watched <b>closely</b>"
-"""The name of the job of this task."""
+"""The name of the job that runs this code."""
 
 ENDLESS: dict[str, Any] = {
     "task": "custom",

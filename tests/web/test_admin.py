@@ -15,18 +15,17 @@ pytestmark = [pytest.mark.web]
 
 
 @pytest.fixture
-def listening() -> Iterator[Receiver]:
-    with receiver() as made:
-        yield made
+def webhook_receiver() -> Iterator[Receiver]:
+    with receiver() as server:
+        yield server
 
 
-def forgive_refusals(visit: Visit) -> None:
-    """Chromium writes a line for every answer that is an error."""
-    visit.errors = [error for error in visit.errors if "the server responded with a status of 4" not in error]
+CLIENT_ERROR = "the server responded with a status of 4"
+"""Chromium logs each response with an error status."""
 
 
-def created(page: Page) -> str:
-    """The secret that is shown once, taken by the button."""
+def copied_secret(page: Page) -> str:
+    """Copy the secret that the page shows once with its button, and close the dialog."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     expect(page.get_by_label("Secret")).not_to_have_value("")
     secret = page.get_by_label("Secret").input_value()
@@ -36,14 +35,14 @@ def created(page: Page) -> str:
     return secret
 
 
-def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
+def test_token_is_created_shown_once_and_revoked(visit: Visit) -> None:
     page = visit.go("/admin")
     page.get_by_label("Name").fill("carla")
     page.get_by_label("Role").select_option("viewer")
     expect(page.get_by_text("Can run custom code")).to_be_hidden()
     page.get_by_label("Expires in (days)").fill("30")
     page.get_by_role("button", name="Create").click()
-    secret = created(page)
+    secret = copied_secret(page)
     line = page.locator('#tokens tr[data-name="carla"]')
     expect(line.locator(".chip")).to_have_text("active")
     assert secret not in page.content()
@@ -58,45 +57,45 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 401
 
 
-def test_an_invalid_name_is_reported_at_its_field(visit: Visit) -> None:
+def test_invalid_name_is_reported_at_its_field(visit: Visit) -> None:
     page = visit.go("/admin")
     page.get_by_label("Name").fill("no spaces please")
     page.get_by_role("button", name="Create").click()
-    expect(page.locator("#wrong-name")).not_to_be_empty()
+    expect(page.locator("#problem-name")).not_to_be_empty()
     expect(page.get_by_label("Name")).to_be_focused()
-    forgive_refusals(visit)
+    visit.ignore_errors(CLIENT_ERROR)
 
 
-def test_a_webhook_is_made_tested_and_deleted(visit: Visit, listening: Receiver) -> None:
+def test_webhook_is_created_tested_and_deleted(visit: Visit, webhook_receiver: Receiver) -> None:
     page = visit.go("/admin/webhooks")
-    page.get_by_label("Address").fill(f"http://127.0.0.1:{listening.port}/hook")
+    page.get_by_label("Address").fill(f"http://127.0.0.1:{webhook_receiver.port}/hook")
     page.get_by_text("failed", exact=True).click()
     page.get_by_role("button", name="Create").click()
-    created(page)
+    copied_secret(page)
     card = page.locator(".webhook").first
     expect(card).to_contain_text("jobs of admin, failed")
     card.get_by_role("button", name="Test").click()
     expect(card.locator("tbody tr")).to_contain_text("delivered", timeout=30_000)
     expect(card.locator("tbody tr")).to_contain_text("200")
-    (message,) = listening.messages
+    (message,) = webhook_receiver.messages
     assert message.path == "/hook"
-    listening.status = 500
+    webhook_receiver.status = 500
     card.get_by_role("button", name="Test").click()
     expect(card.locator("tbody tr").first).to_contain_text(re.compile("pending.*500"), timeout=30_000)
     card.get_by_role("button", name="Delete").click()
-    page.locator("#sure").get_by_role("button", name="Delete").click()
+    page.locator("#confirm").get_by_role("button", name="Delete").click()
     expect(page.locator(".webhook")).to_have_count(0)
 
 
-def test_a_forbidden_address_is_reported_at_its_field(visit: Visit) -> None:
+def test_forbidden_address_is_reported_at_its_field(visit: Visit) -> None:
     page = visit.go("/admin/webhooks")
     page.get_by_label("Address").fill("http://10.0.0.1/hook")
     page.get_by_role("button", name="Create").click()
-    expect(page.locator("#wrong-url")).to_contain_text("must begin with https://")
-    forgive_refusals(visit)
+    expect(page.locator("#problem-url")).to_contain_text("must begin with https://")
+    visit.ignore_errors(CLIENT_ERROR)
 
 
-def test_the_audit_is_narrowed_and_paged(visit: Visit, client: Client) -> None:
+def test_audit_is_filtered_and_paged(visit: Visit, client: Client) -> None:
     for n in range(55):
         client.create_token(f"audited-{n}", role="viewer")
     page = visit.go("/admin/audit")
@@ -116,10 +115,10 @@ def test_the_audit_is_narrowed_and_paged(visit: Visit, client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/admin", "/admin/webhooks", "/admin/audit"])
-def test_other_users_see_that_the_page_is_for_administrators(stranger: Visit, client: Client, path: str) -> None:
+def test_pages_reject_other_roles(signed_out: Visit, client: Client, path: str) -> None:
     token = client.create_token("not-an-admin", role="user").token
-    page = stranger.sign_in(token, path)
+    page = signed_out.sign_in(token, path)
     expect(page.get_by_role("heading", name="For administrators")).to_be_visible()
     expect(page.get_by_role("navigation", name="Main").get_by_role("link", name="Admin")).to_have_count(0)
-    forgive_refusals(stranger)
-    stranger.require_clean()
+    signed_out.ignore_errors(CLIENT_ERROR)
+    signed_out.assert_clean()

@@ -1,4 +1,4 @@
-"""What there is to run on, as a person sees it."""
+"""The page of the cluster."""
 
 import re
 from typing import Any
@@ -16,14 +16,12 @@ pytestmark = [pytest.mark.web]
 
 def test_usage_by_user_updates_live(visit: Visit, service: ServiceProcess, client: Client, running: Any) -> None:
     page = visit.go("/cluster")
-    expect(page.locator("#sentence")).to_contain_text("up to 4 worker processes at once")
+    expect(page.locator("#summary")).to_contain_text("up to 4 worker processes at once")
 
     def row(name: str) -> Locator:
-        return (
-            page.locator("#owners tbody tr").filter(has=page.get_by_role("link", name=name, exact=True)).locator("td")
-        )
+        return page.locator("#usage tbody tr").filter(has=page.get_by_role("link", name=name, exact=True)).locator("td")
 
-    expect(row("admin").nth(1)).to_have_text(re.compile(r"^[1-4]$"))  # the one that runs, at least
+    expect(row("admin").nth(1)).to_have_text(re.compile(r"^[1-4]$"))  # at least the running job
     with Client(service.url, client.create_token("waits-for-all", role="user").token) as other:
         job = other.submit({**SPEC, "name": "wants-all", "gpus": 4, "batch": {"size": 12}})
         expect(row("waits-for-all")).to_have_text(["waits-for-all", "0", "0", "1", "4"], timeout=30_000)
@@ -43,22 +41,70 @@ def test_service_health_is_shown(visit: Visit) -> None:
     expect(page.locator("#checks")).to_have_text("database: gone")
 
 
+CLUSTER: dict[str, Any] = {
+    "object": "cluster", "backend": "slurm", "taken_at": "2026-01-01T12:00:00.000Z", "age_seconds": 3.0, "error": None,
+    "partitions": [], "nodes": {}, "gpus": [], "accounts": None, "enforced": [], "slots": None,
+}  # fmt: skip
+
+
+def show(visit: Visit, **changes: Any) -> None:
+    """Open the page, and let the API return this cluster."""
+    visit.page.unroute("**/v1/cluster")
+    visit.page.route("**/v1/cluster", lambda route: route.fulfill(json={**CLUSTER, **changes}))
+    visit.go("/cluster")
+
+
 def test_partitions_are_rendered_from_the_api(visit: Visit) -> None:
     page = visit.page
     partition = {
-        "name": "gpu", "default": True, "state": "drain", "time_limit_minutes": 120, "max_nodes": 4, "groups": None,
+        "name": "gpu", "default": True, "state": "drain", "time_limit_minutes": 120, "max_nodes": 4, "groups": ["nlp"],
         "nodes": {"idle": 2, "mixed": 1}, "gpus": [{"type": "a100", "total": 12, "free": 5}], "shapes": [],
     }  # fmt: skip
-    cluster = {
-        "object": "cluster", "backend": "slurm", "taken_at": "2026-01-01T12:00:00.000Z", "age_seconds": 3.0,
-        "error": "slurmctld does not answer", "partitions": [partition], "nodes": {"idle": 2, "mixed": 1},
-        "gpus": partition["gpus"], "accounts": None, "enforced": [], "slots": None,
+    unlimited = {
+        "name": "cpu", "default": False, "state": "up", "time_limit_minutes": None, "max_nodes": None, "groups": None,
+        "nodes": {}, "gpus": [], "shapes": [],
     }  # fmt: skip
-    page.route("**/v1/cluster", lambda route: route.fulfill(json=cluster))
-    visit.go("/cluster")
+    show(visit, partitions=[partition, unlimited], gpus=partition["gpus"], error="slurmctld does not answer")
     cells = page.locator("#partitions tbody td")
     expect(cells).to_have_text(
-        ["gpu default", "drain", "2 h", "up to 4", "2 idle, 1 mixed", "5 of 12 a100", "all"], timeout=15_000
+        [
+            *("gpu default", "drain", "2 h", "up to 4", "2 idle, 1 mixed", "5 of 12 a100", "nlp"),
+            *("cpu", "up", "none", "any", "none", "–", "all"),  # noqa: RUF001
+        ],
+        timeout=15_000,
     )
     expect(page.locator("#pools")).to_contain_text("a1005 of 12 free")
     expect(page.locator("#error")).to_contain_text("slurmctld does not answer")
+
+
+def test_unknown_free_gpus_are_not_shown_as_free(visit: Visit) -> None:
+    show(visit, gpus=[{"type": None, "total": 8, "free": None}, {"type": "a100", "total": 4, "free": 1}])
+    pools = visit.page.locator("#pools > div")
+    expect(pools).to_have_text(["GPUs8", "a1001 of 4 free"], timeout=15_000)
+    bars = pools.locator(".bar > span")
+    assert [bars.nth(n).get_attribute("style") for n in (0, 1)] == ["width:0.0%", "width:75.0%"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"taken_at": None, "age_seconds": None}, "Waiting for the first scheduler poll."),
+        ({"nodes": {"idle": 2, "down": 1}}, "Nodes: 2 idle, 1 down."),
+        ({"backend": "local", "slots": {"total": 4, "free": 1}}, "1 is free"),
+    ],
+)
+def test_cluster_state_is_one_sentence(visit: Visit, changes: dict[str, Any], text: str) -> None:
+    show(visit, **changes)
+    expect(visit.page.locator("#summary")).to_contain_text(text, timeout=15_000)
+
+
+def test_user_with_the_largest_usage_is_first(visit: Visit) -> None:
+    jobs = [
+        {"created_by": "ada", "status": "pending", "spec": {"gpus": 8}},
+        {"created_by": "bob", "status": "running", "spec": {"gpus": 4}},
+        {"created_by": "bob", "status": "cancelling", "spec": {}},
+        {"created_by": "eve", "status": "queued", "spec": {"gpus": 1}},
+    ]
+    visit.page.route("**/v1/jobs?*", lambda route: route.fulfill(json={"data": jobs, "has_more": False}))
+    visit.go("/cluster")
+    expect(visit.page.locator("#usage tbody tr")).to_have_text(["bob2500", "ada0018", "eve0011"], timeout=15_000)

@@ -1,4 +1,4 @@
-"""Runs side by side, with curves that were really trained."""
+"""The page that compares runs, with jobs that have trained."""
 
 import re
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.web]
 
 @pytest.fixture(scope="module")
 def sweep(request: pytest.FixtureRequest, client: Client) -> SweepDetail:
-    """Two members, trained to their end."""
+    """A sweep with two members that have succeeded."""
     base = {**SPEC, "name": "of-a-sweep", "steps": 60}
-    made = client.submit_sweep(base, grid={"optimizer.lr": [0.001, 0.1]}, name="two rates")
-    request.getfixturevalue("ahead")  # behind them in the queue
-    for member in made.members:
+    detail = client.submit_sweep(base, grid={"optimizer.lr": [0.001, 0.1]}, name="two rates")
+    request.getfixturevalue("background_jobs")  # they are after them in the queue
+    for member in detail.members:
         ended = wait_for_status(client, member.job_id, "succeeded", "failed")
         assert ended.status == "succeeded", ended.error
-    return made
+    return detail
 
 
 def ids(sweep: SweepDetail) -> list[str]:
@@ -33,7 +33,7 @@ def ids(sweep: SweepDetail) -> list[str]:
 
 
 def drawn(page: Page, count: int) -> list[dict[str, Any]]:
-    """Each curve of the frame as its points, once there are so many."""
+    """Return the points of each curve, once the chart has `count` curves."""
     page.wait_for_function("count => document.querySelector('#frame').data?.length === count", arg=count)
     rows: list[dict[str, Any]] = page.evaluate(
         "() => document.querySelector('#frame').data.map(one => ({x: Array.from(one.x), y: Array.from(one.y)}))"
@@ -41,7 +41,7 @@ def drawn(page: Page, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def text(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
+def api_curves(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
     rows = client.metrics_of(jobs, ["train/loss"])
     return [{"x": metrics.series[0].steps, "y": metrics.series[0].values} for metrics in rows]
 
@@ -49,13 +49,13 @@ def text(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
 def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client, sweep: SweepDetail) -> None:
     first, second = ids(sweep)
     page = visit.go(f"/compare?job={first}&job={second}")
-    expect(page.get_by_label("Metric")).to_have_value("train/loss")  # evaluated once at the end, eval/loss is no curve
-    assert drawn(page, 2) == text(client, [first, second])
+    expect(page.get_by_label("Metric")).to_have_value("train/loss")  # eval/loss has one point and no curve
+    assert drawn(page, 2) == api_curves(client, [first, second])
     expect(page.locator("#runs th.mono")).to_have_text(["optimizer.lr"])
     expect(page.locator("#runs tbody tr td:nth-child(3)")).to_have_text(["0.001", "0.1"])
     (loss,) = client.metrics(first, ["train/loss"]).series
     row = page.locator(f'tr[data-id="{first}"]')
-    assert float(row.locator(".low").inner_text()) == pytest.approx(min(loss.values), rel=1e-3)
+    assert float(row.locator(".min").inner_text()) == pytest.approx(min(loss.values), rel=1e-3)
     assert float(row.locator(".last").inner_text()) == pytest.approx(loss.values[-1], rel=1e-3)
 
 
@@ -73,23 +73,23 @@ def test_scale_smoothing_and_axis_are_stored_in_the_address(visit: Visit, sweep:
     expect(page.get_by_label("Smooth")).to_have_value("0.9")
 
 
-def test_an_axis_that_a_run_does_not_have_is_refused_and_not_shown(visit: Visit, sweep: SweepDetail) -> None:
+def test_an_axis_that_a_run_lacks_is_rejected_and_reset(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}&x=tokens")
-    expect(page.locator("#said")).to_contain_text("counts no tokens")
+    expect(page.locator("#toast")).to_contain_text("counts no tokens")
     expect(page.locator("#axis")).to_have_value("step")
     drawn(page, 2)
     expect(page).not_to_have_url(re.compile("x=tokens"))
-    visit.errors = [error for error in visit.errors if "status of 409" not in error]
+    visit.ignore_errors("status of 409")
 
 
-def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Client, sweep: SweepDetail) -> None:
+def test_run_is_added_by_search_and_removed(visit: Visit, client: Client, sweep: SweepDetail) -> None:
     first, second = ids(sweep)
     page = visit.go("/compare")
     expect(page.get_by_role("heading", name="Nothing to compare yet")).to_be_visible()
     for job_id in (first, second):
         page.get_by_label("Add a run by name or id").fill(job_id)
-        expect(page.locator("#found a")).to_have_count(1)
-        page.locator("#found a").click()
+        expect(page.locator("#search-results a")).to_have_count(1)
+        page.locator("#search-results a").click()
         expect(page.locator(f'tr[data-id="{job_id}"]')).to_be_visible()
     drawn(page, 2)
     page.get_by_role("link", name="Remove of-a-sweep").first.click()
@@ -97,15 +97,15 @@ def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Cli
     expect(page).to_have_url(f"{visit.url}/compare?job={second}")
 
 
-def test_a_sweep_is_drawn_across_its_fields(visit: Visit, sweep: SweepDetail) -> None:
+def test_sweep_has_parallel_coordinates_that_filter(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/jobs/{ids(sweep)[0]}")
     page.get_by_role("link", name="its sweep").click()
     expect(page.get_by_role("heading", name="two rates")).to_be_visible()
     expect(page.get_by_role("button", name="Cancel remaining")).to_be_hidden()
     page.get_by_role("link", name="View jobs").click()
     expect(page.locator("tr.job .name small")).to_have_text(["lr 0.1", "lr 0.001"])
-    expect(page.locator("#of-sweep")).to_contain_text("of sweep two rates")
-    page.locator("#of-sweep button").click()
+    expect(page.locator("#sweep-filter")).to_contain_text("of sweep two rates")
+    page.locator("#sweep-filter button").click()
     expect(page).to_have_url(f"{visit.url}/jobs")
     page.reload()
     expect(page.locator("tr.job .name small").filter(has_text=re.compile("^lr"))).to_have_text(["lr 0.1", "lr 0.001"])
@@ -127,18 +127,18 @@ def test_a_sweep_is_drawn_across_its_fields(visit: Visit, sweep: SweepDetail) ->
     expect(page.locator("#runs tr.off")).to_have_count(0)
 
 
-def test_first_view_is_drawn_without_scripts(visit: Visit, sweep: SweepDetail) -> None:
-    context = visit.page.context.browser.new_context(  # type: ignore[union-attr]
-        java_script_enabled=False, storage_state=visit.page.context.storage_state()
-    )
-    page = context.new_page()
-    page.goto(f"{visit.url}/compare?sweep={sweep.id}")
+def test_preview_is_shown_until_plotly_is_loaded(visit: Visit, sweep: SweepDetail) -> None:
+    page = visit.page
+    page.route("**/plotly.min.js", lambda route: route.abort())
+    visit.go(f"/compare?sweep={sweep.id}&key=train/loss")
     expect(page.locator("#frame svg .line")).to_have_count(2)
     expect(page.locator("#runs tbody tr")).to_have_count(2)
-    context.close()
+    page.unroute("**/plotly.min.js")
+    visit.ignore_network_errors()
+    visit.ignore_errors("the charts could not be loaded")
 
 
-def test_a_job_that_is_gone_is_named(visit: Visit) -> None:
+def test_deleted_job_is_reported(visit: Visit) -> None:
     gone = "job_01kdvdna00az9cxjnszk8v8abh"
     page = visit.go(f"/compare?job={gone}")
     expect(page.get_by_text(f"Job {gone} no longer exists.")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The page of one job, while it really trains."""
+"""The page of one job, while it trains."""
 
 import re
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.web]
 
 
 def points(page: Page, chart: str = "loss") -> dict[int, float]:
-    """What a frame shows of its first curve."""
+    """Return the points of a chart's first curve."""
     drawn = page.evaluate(
         "id => { const [one] = document.querySelector(`#chart-${id} .frame`).data ?? [{x: [], y: []}];"
         " return [Array.from(one.x), Array.from(one.y)]; }",
@@ -30,44 +30,58 @@ def points(page: Page, chart: str = "loss") -> dict[int, float]:
     return dict(zip(*drawn, strict=True))
 
 
-def grown(page: Page, least: int) -> None:
+def wait_for_points(page: Page, after: int) -> None:
+    """Wait until the loss chart has a point after a step."""
     page.wait_for_function(
-        "least => document.querySelector('#chart-loss .frame').data?.[0].x.at(-1) > least", arg=least, timeout=60_000
+        "step => document.querySelector('#chart-loss .frame').data?.[0].x.at(-1) > step", arg=after, timeout=60_000
     )
 
 
-SHIFTS = """
-window.shifted = 0;
+MEASURE_SHIFTS = """
+window.layoutShift = 0;
 new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted += entry.value;
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.layoutShift += entry.value;
 }).observe({type: "layout-shift", buffered: true});
 """
 
 
 def test_curves_and_log_update_live_without_layout_shift(visit: Visit, running: Any) -> None:
-    visit.page.add_init_script(SHIFTS)
+    visit.page.add_init_script(MEASURE_SHIFTS)
     page = visit.go(f"/jobs/{running.id}")
     page.evaluate("window.untouched = true")
-    expect(page.locator("#sentence")).to_contain_text(re.compile(r"^Running on .+: step .+ of 1.000.000"))
-    grown(page, 30)
+    expect(page.locator("#summary")).to_contain_text(re.compile(r"^Running on .+: step .+ of 1.000.000"))
+    wait_for_points(page, 30)
     before, lines = max(points(page)), page.locator("#log").inner_text()
-    grown(page, before + 20)
+    wait_for_points(page, before + 20)
     expect(page.locator("#log")).not_to_have_text(lines)
     assert page.evaluate("window.untouched")
-    assert page.evaluate("window.shifted") < 0.02
+    assert page.evaluate("window.layoutShift") < 0.02
 
 
-def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None:
-    page = visit.page.context.browser.new_context(  # type: ignore[union-attr]
+def test_first_view_is_rendered_from_the_embedded_data(visit: Visit, running: Any) -> None:
+    page = visit.page
+    page.route("**/v1/**", lambda route: route.abort())
+    visit.go(f"/jobs/{running.id}")
+    expect(page.locator("#chart-loss svg.preview .line")).to_have_attribute("d", re.compile("^M.+L"))
+    expect(page.locator("#status")).to_have_text("running")
+    expect(page.locator("#fact-loss")).to_have_text(re.compile(r"\d"))
+    page.unroute("**/v1/**")
+    visit.ignore_network_errors()
+
+
+def test_page_without_scripts_names_the_alternatives(visit: Visit, running: Any) -> None:
+    context = visit.page.context.browser.new_context(  # type: ignore[union-attr]
         java_script_enabled=False, storage_state=visit.page.context.storage_state()
-    ).new_page()
+    )
+    page = context.new_page()
     page.goto(f"{visit.url}/jobs/{running.id}")
-    expect(page.locator("#chart-loss svg.sketch .line")).to_have_attribute("d", re.compile("^M.+L"))
     expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
-    page.context.close()
+    expect(page.locator("noscript p")).to_contain_text("This page needs JavaScript")
+    expect(page.locator("noscript p")).to_be_visible()
+    context.close()
 
 
-def test_curves_are_drawn_completely_or_not_at_all(visit: Visit, running: Any) -> None:
+def test_charts_wait_for_complete_curves(visit: Visit, running: Any) -> None:
     page = visit.page
     in_use: list[Route] = []
     page.route("**/v1/jobs/*/metrics*", lambda route: in_use.append(route))
@@ -76,15 +90,15 @@ def test_curves_are_drawn_completely_or_not_at_all(visit: Visit, running: Any) -
     step = page.locator("#fact-step")
     for _ in range(3):
         expect(step).not_to_have_text(step.inner_text(), timeout=20_000)
-    expect(page.locator("#chart-loss svg.sketch")).to_be_visible()  # and not only what came since
-    page.unroute("**/v1/jobs/*/metrics*")  # which lets those through that were held
-    grown(page, 30)
+    expect(page.locator("#chart-loss svg.preview")).to_be_visible()  # no curve of the streamed points alone
+    page.unroute("**/v1/jobs/*/metrics*")  # which continues the held requests
+    wait_for_points(page, 30)
     assert min(points(page)) <= ENDLESS["log"]["every_steps"]
 
 
-def test_zoom_is_shared_rescaled_and_undone(visit: Visit, client: Client, running: Any) -> None:
+def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Client, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
-    grown(page, 210)
+    wait_for_points(page, 210)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [10, 210]})")
     page.wait_for_function(
         "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout.xaxis.range) === '[10,210]'"
@@ -101,11 +115,11 @@ def test_zoom_is_shared_rescaled_and_undone(visit: Visit, client: Client, runnin
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange !== false")
 
 
-def test_a_zoomed_curve_of_finer_points_grows_too(visit: Visit, running: Any) -> None:
+def test_zoomed_curve_is_updated_live(visit: Visit, running: Any) -> None:
     page = visit.page
     requests: list[str] = []
 
-    def thinned(route: Route) -> None:
+    def as_truncated(route: Route) -> None:
         requests.append(route.request.url)
         answer = route.fetch()
         series = answer.json()
@@ -113,33 +127,33 @@ def test_a_zoomed_curve_of_finer_points_grows_too(visit: Visit, running: Any) ->
             response=answer, json={**series, "series": [{**one, "truncated": True} for one in series["series"]]}
         )
 
-    page.route("**/v1/jobs/*/metrics*", thinned)
+    page.route("**/v1/jobs/*/metrics*", as_truncated)
     visit.go(f"/jobs/{running.id}")
-    grown(page, 30)
+    wait_for_points(page, 30)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [0, 900000]})")
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange === false")
     while not any("to_step=900000" in url for url in requests):
         page.wait_for_timeout(50)
-    grown(page, max(points(page)) + 30)
-    grown(page, max(points(page)) + 30)
+    wait_for_points(page, max(points(page)) + 30)
+    wait_for_points(page, max(points(page)) + 30)
     page.unroute("**/v1/jobs/*/metrics*")
 
 
-def test_log_scale_and_smoothing(visit: Visit, running: Any) -> None:
+def test_log_scale_and_smoothing_change_the_curves(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
-    grown(page, 30)
+    wait_for_points(page, 30)
     page.get_by_text("Log scale").click()
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.yaxis.type === 'log'")
     page.get_by_label("Smooth").fill("0.9")
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').data.length === 2")
     module = str(page.locator("script[type=module]").get_attribute("src")).replace("job.js", "curves.js")
     smooth = "async from => (await import(from)).smoothed([1, 0, 0, 1], 0.5, {log: true})"
-    assert page.evaluate(smooth, module) == [1, 0, 0, 1], "zeros that a log scale leaves out pull nothing down"
+    assert page.evaluate(smooth, module) == [1, 0, 0, 1], "zeros are not part of the mean on a log scale"
 
 
-def test_times_are_those_of_the_readers_clocks(visit: Visit, client: Client, running: Any) -> None:
+def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
-    grown(page, 30)
+    wait_for_points(page, 30)
     page.locator("#axis").select_option("time")
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.xaxis.type === 'date'")
     (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
@@ -147,47 +161,47 @@ def test_times_are_those_of_the_readers_clocks(visit: Visit, client: Client, run
     assert str(next(iter(points(page)))) == there.replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
-def test_a_lost_connection_is_shown_and_nothing_is_missed(
+def test_lost_connection_is_shown_and_no_point_is_lost(
     browser: Browser, service: ServiceProcess, token: str, client: Client, running: Any
 ) -> None:
     with wired(service.port) as wire, visiting(browser, wire.url) as visit:
         page = visit.sign_in(token, f"/jobs/{running.id}")
-        grown(page, 30)
-        page.evaluate(SHIFTS)
+        wait_for_points(page, 30)
+        page.evaluate(MEASURE_SHIFTS)
         wire.cut()
         expect(page.locator("#banner")).to_be_visible()
         page.get_by_role("button", name="Pause").click()
-        expect(page.locator("#said")).to_have_text("The service does not answer.")
+        expect(page.locator("#toast")).to_have_text("The service does not answer.")
         there = client.job(running.id).progress
         assert there is not None
         wait_for_step(client, running.id, there.step + 50)
         wire.mend()
         expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
-        grown(page, there.step + 60)
+        wait_for_points(page, there.step + 60)
         shown = points(page)
         (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
         reported = {step: value for step, value in zip(series.steps, series.values, strict=True) if step <= max(shown)}
         assert reported.items() >= shown.items()
         missing = [step for step in reported if step not in shown and there.step <= step]
         assert not missing
-        assert page.evaluate("window.shifted") < 0.02
-        visit.forgive_lost_connections()
-        visit.require_clean()
+        assert page.evaluate("window.layoutShift") < 0.02
+        visit.ignore_network_errors()
+        visit.assert_clean()
 
 
-def test_log_lines_are_text_and_can_be_searched(visit: Visit, running: Any) -> None:
+def test_log_lines_are_shown_as_text_and_filtered(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red\na needle here\nlast")
     expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
     page.get_by_label("Filter log").fill("needle")
     expect(page.locator("#log")).to_have_text(re.compile(r"^(a needle here\s?)+$"))
-    expect(page.locator("#log-found")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
+    expect(page.locator("#log-matches")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
 
 
 MARKS = "(document.querySelector('#chart-loss .frame').layout?.shapes ?? [])"
 
 
-def test_pause_and_resume_by_buttons(visit: Visit, running: Any) -> None:
+def test_buttons_pause_and_resume_the_job(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     status = page.locator("#status")
     page.get_by_role("button", name="Pause").click()
@@ -200,26 +214,28 @@ def test_pause_and_resume_by_buttons(visit: Visit, running: Any) -> None:
     expect(page.locator("#attempts li")).to_have_count(2)
 
 
-def test_each_restart_within_an_attempt_is_marked(visit: Visit, client: Client, ahead: dict[str, str]) -> None:
-    wait_for_status(client, ahead["saved"], "succeeded")
-    (attempt,) = client.attempts(ahead["saved"])
+def test_each_restart_within_an_attempt_is_marked(
+    visit: Visit, client: Client, background_jobs: dict[str, str]
+) -> None:
+    wait_for_status(client, background_jobs["saved"], "succeeded")
+    (attempt,) = client.attempts(background_jobs["saved"])
     assert attempt.started_at is not None
-    begun = [(attempt.started_at + timedelta(seconds=n), 100 * n) for n in (1, 2)]
-    made_up = [
+    starts = [(attempt.started_at + timedelta(seconds=n), 100 * n) for n in (1, 2)]
+    events = [
         {"id": f"evt_{900_000 + 2 * n + k}", "type": kind, "level": "info", "message": kind,
          "created_at": at.isoformat(), "data": {"step": step} if k == 0 else {}}
-        for n, (at, step) in enumerate(begun)
+        for n, (at, step) in enumerate(starts)
         for k, kind in enumerate(("training_resumed", "restarted_in_place"))
     ]  # fmt: skip
     page = visit.page
 
-    def and_more(route: Route) -> None:
+    def add_events(route: Route) -> None:
         answer = route.fetch()
         series = answer.json()
-        route.fulfill(response=answer, json={**series, "data": [*reversed(made_up), *series["data"]]})
+        route.fulfill(response=answer, json={**series, "data": [*reversed(events), *series["data"]]})
 
-    page.route("**/events*", and_more)
-    visit.go(f"/jobs/{ahead['saved']}")
+    page.route("**/events*", add_events)
+    visit.go(f"/jobs/{background_jobs['saved']}")
     for width in ("1.5", "2"):  # resumed, interrupted
         page.wait_for_function(
             f"() => {MARKS}.filter(one => one.line.width === {width}).map(one => one.x0).join() === '100,200'"
@@ -227,26 +243,26 @@ def test_each_restart_within_an_attempt_is_marked(visit: Visit, client: Client, 
     page.unroute("**/events*")
 
 
-def test_a_failure_shows_rank_and_fix_and_its_retry_can_be_cancelled(
-    visit: Visit, client: Client, ahead: dict[str, str]
+def test_failure_shows_rank_and_fix_and_can_be_retried(
+    visit: Visit, client: Client, background_jobs: dict[str, str]
 ) -> None:
-    job = client.job(ahead["too-hot"])
+    job = client.job(background_jobs["too-hot"])
     page = visit.go(f"/jobs/{job.id}")
-    expect(page.locator("#failed-where")).to_contain_text("First failure: rank 0", timeout=90_000)
-    expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
+    expect(page.locator("#failure-title")).to_contain_text("First failure: rank 0", timeout=90_000)
+    expect(page.locator("#failure-hint")).to_contain_text("Lower optimizer.lr")
     page.get_by_text("Traceback", exact=True).click()
-    expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
+    expect(page.locator("#traceback")).to_contain_text("TrainingError")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the traceback").click()
     expect(page.get_by_role("button", name="Copy the traceback")).to_have_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#failed-trace pre").text_content()
+    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#traceback").text_content()
     fork = page.request.get(f"{visit.url}/submit?fork={job.id}").text()
     assert "too-hot" in fork
-    assert "resume_from: " not in fork, "it has no checkpoint to go on from"
-    # Whatever is retried waits behind it: it would soon fail again.
+    assert "resume_from: " not in fork, "it has no checkpoint"
+    # The retried job waits for this one; otherwise it would fail again before it is cancelled.
     before = client.submit({**ENDLESS_ON_ALL, "name": "before-the-retry"})
     wait_for_status(client, before.id, "pending", "running")
-    client.retry(job.id)  # elsewhere: the page of a job that was over notices
+    client.retry(job.id)  # by another client: the page of a failed job polls for it
     expect(page.locator("#attempts li")).to_have_count(2, timeout=30_000)
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
@@ -260,7 +276,7 @@ def test_a_failure_shows_rank_and_fix_and_its_retry_can_be_cancelled(
         client.job(job.id)
 
 
-def test_a_job_that_ended_before_its_first_step_has_no_empty_frames(visit: Visit, client: Client) -> None:
+def test_job_without_steps_has_no_empty_charts(visit: Visit, client: Client) -> None:
     job = client.submit({**SPEC, "name": "never-ran"})
     client.cancel(job.id)
     wait_for_status(client, job.id, "cancelled")
@@ -269,8 +285,8 @@ def test_a_job_that_ended_before_its_first_step_has_no_empty_frames(visit: Visit
     expect(page.get_by_role("heading", name="Log")).to_be_visible()
 
 
-def test_two_ranks_are_compared_and_what_they_saved_can_be_downloaded(visit: Visit, ahead: dict[str, str]) -> None:
-    page = visit.go(f"/jobs/{ahead['saved']}")
+def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, background_jobs: dict[str, str]) -> None:
+    page = visit.go(f"/jobs/{background_jobs['saved']}")
     link = page.get_by_role("link", name="Download the checkpoint of step 400")
     expect(link).to_be_visible(timeout=90_000)
     with page.expect_download() as download:
@@ -283,17 +299,15 @@ def test_two_ranks_are_compared_and_what_they_saved_can_be_downloaded(visit: Vis
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{id}"])
-def test_a_phone_shows_all_of_it(
-    browser: Browser, service: ServiceProcess, token: str, running: Any, path: str
-) -> None:
+def test_page_fits_a_phone(browser: Browser, service: ServiceProcess, token: str, running: Any, path: str) -> None:
     with visiting(browser, service.url, size=(360, 740)) as visit:
         page = visit.sign_in(token, path.format(id=running.id))
         page.wait_for_timeout(500)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        visit.require_clean()
+        visit.assert_clean()
 
 
-def test_the_keyboard_reaches_the_content_first(visit: Visit, running: Any) -> None:
+def test_first_tab_stop_skips_to_the_content(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
@@ -304,27 +318,27 @@ def test_the_keyboard_reaches_the_content_first(visit: Visit, running: Any) -> N
     expect(page.get_by_role("button", name="Pause")).to_be_focused()
 
 
-def test_what_cannot_be_copied_is_selected(visit: Visit, running: Any) -> None:
+def test_text_is_selected_if_copying_is_blocked(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without https
     page.get_by_role("button", name=re.compile("^Copy the job.s id$")).click()
-    expect(page.locator("#said")).to_have_text("Copied.")
+    expect(page.locator("#toast")).to_have_text("Copied.")
     page.evaluate("document.execCommand = () => false")
     page.get_by_text("Spec", exact=True).click()
     page.get_by_role("button", name="Copy the spec").click()
-    expect(page.locator("#said")).to_contain_text("The text is selected")
+    expect(page.locator("#toast")).to_contain_text("The text is selected")
     text = page.evaluate("getSelection().toString()")
     assert yaml.safe_load(text)["target"] == "slow:build"
 
 
-def test_a_viewer_sees_no_buttons(stranger: Visit, client: Client, running: Any) -> None:
-    token = client.create_token("only-looks", role="viewer").token
-    page = stranger.sign_in(token, f"/jobs/{running.id}")
-    grown(page, 30)
+def test_viewer_has_no_action_buttons(signed_out: Visit, client: Client, running: Any) -> None:
+    token = client.create_token("read-only", role="viewer").token
+    page = signed_out.sign_in(token, f"/jobs/{running.id}")
+    wait_for_points(page, 30)
     for name in ("Pause", "Cancel", "Retry", "Resume"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
     expect(page.get_by_role("link", name="Fork")).to_have_count(0)
-    stranger.go("/jobs")
+    signed_out.go("/jobs")
     expect(page.get_by_role("link", name="New job")).to_have_count(0)
     expect(page.get_by_role("link", name="Plan")).to_be_visible()
-    stranger.require_clean()
+    signed_out.assert_clean()

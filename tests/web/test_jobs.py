@@ -1,4 +1,4 @@
-"""The table of jobs, with jobs that really train."""
+"""The table of jobs, with jobs that train."""
 
 import re
 from typing import Any
@@ -18,29 +18,29 @@ def row(page: Page, name: str) -> Any:
     return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, exact=True))
 
 
-FILTER_TEXT = """name => {
-  window.words = [];
-  const look = () => {
+RECORD_STATUSES = """name => {
+  window.statuses = [];
+  const record = () => {
     const named = (one) => one.querySelector(".name a")?.textContent === name;
-    const word = [...document.querySelectorAll("tr.job")].find(named)?.querySelector(".chip").textContent;
-    if (word && word !== window.words.at(-1)) window.words.push(word);
+    const status = [...document.querySelectorAll("tr.job")].find(named)?.querySelector(".chip").textContent;
+    if (status && status !== window.statuses.at(-1)) window.statuses.push(status);
   };
-  new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+  new MutationObserver(record).observe(document.body, { subtree: true, childList: true, characterData: true });
 }"""
-"""Remembers every state in which a job was shown: who only looks now and then may miss one."""
+"""Records every status that the table has shown for a job; polling could miss one."""
 
 
-def test_a_job_appears_trains_and_ends_without_a_reload(visit: Visit, client: Client) -> None:
+def test_job_appears_and_updates_without_a_reload(visit: Visit, client: Client) -> None:
     page = visit.go("/jobs")
     page.evaluate("window.untouched = true")
-    job = client.submit({**SPEC, "name": "seen-live"})
-    line = row(page, "seen-live")
+    job = client.submit({**SPEC, "name": "updated-live"})
+    line = row(page, "updated-live")
     expect(line).to_be_visible()
-    page.evaluate(FILTER_TEXT, "seen-live")
+    page.evaluate(RECORD_STATUSES, "updated-live")
     expect(line.locator(".chip")).to_have_text("succeeded", timeout=120_000)
-    assert page.evaluate("window.words.at(-2)") == "running"
+    assert page.evaluate("window.statuses.at(-2)") == "running"
     expect(line.locator(".steps")).to_have_text("400 / 400")
-    expect(line.locator(".spark path")).to_have_attribute("d", re.compile(r"^M.+L.+L"))
+    expect(line.locator(".sparkline path")).to_have_attribute("d", re.compile(r"^M.+L.+L"))
     assert client.job(job.id).status == "succeeded"
     assert page.evaluate("window.untouched")
 
@@ -65,7 +65,7 @@ def test_filters_are_stored_in_the_address(visit: Visit, client: Client) -> None
     client.cancel(paused.id)
 
 
-def test_a_hostile_name_is_text(visit: Visit, client: Client) -> None:
+def test_html_in_a_name_is_shown_as_text(visit: Visit, client: Client) -> None:
     name = "<img src=x onerror=alert(1)>"
     visit.go("/jobs")
     client.cancel(client.submit({**SPEC, "name": name}).id)
@@ -90,7 +90,7 @@ def test_selected_jobs_are_cancelled_together(visit: Visit, client: Client) -> N
         expect(row(page, name).locator(".chip")).to_have_text("cancelled", timeout=60_000)
 
 
-def test_sorting_is_announced_and_stored(visit: Visit, client: Client) -> None:
+def test_sorting_sets_aria_sort_and_the_address(visit: Visit, client: Client) -> None:
     for name in ("aa-first", "zz-last"):
         client.cancel(client.submit({**SPEC, "name": name}).id)
     page = visit.go("/jobs")

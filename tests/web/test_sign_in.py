@@ -1,4 +1,4 @@
-"""Signing in and out, as a browser does it."""
+"""Signing in and out in a browser."""
 
 import re
 import threading
@@ -13,40 +13,40 @@ from tests.support.browser import Visit
 pytestmark = [pytest.mark.web]
 
 
-def test_sign_in_returns_to_the_requested_page(stranger: Visit, token: str) -> None:
-    page = stranger.sign_in(token, "/jobs?status=failed&sort=name%3Aasc")
-    assert page.url == stranger.url + "/jobs?status=failed&sort=name%3Aasc"
+def test_sign_in_returns_to_the_requested_page(signed_out: Visit, token: str) -> None:
+    page = signed_out.sign_in(token, "/jobs?status=failed&sort=name%3Aasc")
+    assert page.url == signed_out.url + "/jobs?status=failed&sort=name%3Aasc"
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    stranger.require_clean()
+    signed_out.assert_clean()
 
 
-def test_an_invalid_token_is_reported_at_the_field(stranger: Visit) -> None:
-    page = stranger.go("/jobs")
+def test_invalid_token_is_reported_at_the_field(signed_out: Visit) -> None:
+    page = signed_out.go("/jobs")
     page.get_by_label("Token").fill("ty_000000000000_nonsense")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert").filter(has_text="Invalid or expired token")).to_be_visible()
     expect(page.get_by_label("Token")).to_be_focused()
 
 
-def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(visit: Visit) -> None:
+def test_cookie_is_http_only_and_same_site_strict(visit: Visit) -> None:
     visit.go("/jobs")
     (cookie,) = visit.page.context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
     assert visit.page.evaluate("document.cookie") == ""
 
 
-def test_after_signing_out_nothing_is_shown(stranger: Visit, token: str) -> None:
-    page = stranger.sign_in(token)
+def test_pages_need_a_new_sign_in_after_signing_out(signed_out: Visit, token: str) -> None:
+    page = signed_out.sign_in(token)
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Token")).to_be_visible()
-    stranger.go("/jobs")
+    signed_out.go("/jobs")
     assert re.search(r"/sign-in\?next=/jobs$", page.url)
-    stranger.require_clean()
+    signed_out.assert_clean()
 
 
 @pytest.fixture
-def elsewhere(visit: Visit) -> Iterator[str]:
-    """Another site, with a link to the service."""
+def other_site(visit: Visit) -> Iterator[str]:
+    """The URL of another site with a link to the service."""
 
     class Link(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -57,7 +57,7 @@ def elsewhere(visit: Visit) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not into the tests' output."""
+            """Write nothing to the output of the tests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Link)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -65,8 +65,8 @@ def elsewhere(visit: Visit) -> Iterator[str]:
     server.shutdown()
 
 
-def test_a_link_from_another_site_finds_one_signed_in(visit: Visit, elsewhere: str) -> None:
-    visit.page.goto(elsewhere)
+def test_link_from_another_site_keeps_the_session(visit: Visit, other_site: str) -> None:
+    visit.page.goto(other_site)
     visit.page.get_by_role("link", name="jobs").click()
     expect(visit.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    visit.strangers.clear()
+    visit.foreign_requests.clear()

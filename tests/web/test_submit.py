@@ -1,4 +1,4 @@
-"""Writing a spec in the browser: its errors, its plan, and the job that comes of it."""
+"""Writing a spec in the browser: problems, plan, code upload and submission."""
 
 import re
 from collections.abc import Iterator
@@ -29,14 +29,15 @@ batch:
 
 @pytest.fixture
 def writing(visit: Visit) -> Iterator[Page]:
-    """The page with a small spec in the editor, planned."""
+    """The page with a small spec in the editor, and its plan."""
     yield written(visit.go("/submit"), TEXT)
-    # Chromium writes a line for every answer that is an error, as those about a wrong spec are.
-    visit.errors = [error for error in visit.errors if "status of 422" not in error and "status of 400" not in error]
+    # Chromium logs each response with an error status, as those for invalid specs.
+    visit.ignore_errors("status of 422")
+    visit.ignore_errors("status of 400")
 
 
 def written(page: Page, text: str) -> Page:
-    """Once the text has its plan, and not the one before it."""
+    """Replace the text of the editor, and wait for its plan."""
 
     def planned(answer: Response) -> bool:
         return answer.url.endswith("/v1/plans") and answer.request.post_data == text and answer.status != 429
@@ -47,39 +48,39 @@ def written(page: Page, text: str) -> Page:
 
 
 def note(page: Page, line: int) -> str:
-    """What is noted at a line of the editor, counted from 1; fails where the line is not marked."""
-    expect(page.locator(".gutter .wrong")).to_have_text(str(line))
+    """Return the note at a line of the editor, from 1; fails if another line has one."""
+    expect(page.locator(".gutter .invalid")).to_have_text(str(line))
     return page.locator(".notes div").inner_text()
 
 
-def test_an_unknown_field_is_noted_at_its_line(writing: Page) -> None:
+def test_unknown_field_is_noted_at_its_line(writing: Page) -> None:
     written(writing, TEXT.replace("steps:", "stepps:"))
     assert note(writing, 5) == "unknown field; did you mean `steps`?"
     expect(writing.locator("#problems li")).to_have_text("Line 5stepps unknown field; did you mean `steps`?")
     written(writing, TEXT)
-    expect(writing.locator(".gutter .wrong")).to_have_count(0)
+    expect(writing.locator(".gutter .invalid")).to_have_count(0)
     expect(writing.locator("#problems li")).to_have_count(0)
 
 
-def test_a_wrong_value_is_noted_inside_of_its_section(writing: Page) -> None:
+def test_invalid_value_is_noted_in_its_section(writing: Page) -> None:
     written(writing, TEXT.replace("size: 10", "size: 0"))
     assert "greater than or equal to 1" in note(writing, 7)
 
 
-def test_text_that_is_no_yaml_is_noted_where_it_breaks(writing: Page) -> None:
+def test_invalid_yaml_is_noted_at_its_line(writing: Page) -> None:
     written(writing, TEXT.replace("name: parity}", "name: parity"))
     assert "not valid YAML" in note(writing, 5)
 
 
-def test_the_plan_follows_the_text(writing: Page) -> None:
+def test_plan_is_updated_with_the_text(writing: Page) -> None:
     expect(writing.locator("#verdict")).to_contain_text("Fits: needs about")
     expect(writing.locator(".strategy")).to_have_count(1)
     written(writing, TEXT.replace("gpus: 1", "gpus: 2"))
     expect(writing.locator(".strategy")).to_have_count(4)
-    expect(writing.locator(".strategy.chosen strong")).to_have_text("ddp")
-    expect(writing.locator("#room")).to_contain_text("worker processes are free")
+    expect(writing.locator(".strategy.selected strong")).to_have_text("ddp")
+    expect(writing.locator("#availability")).to_contain_text("worker processes are free")
     writing.get_by_role("button", name="fsdp").click()
-    expect(writing.locator(".strategy.chosen strong")).to_have_text("fsdp")
+    expect(writing.locator(".strategy.selected strong")).to_have_text("fsdp")
     assert "strategy: fsdp" in writing.locator("#spec").input_value()
     writing.get_by_text("Batch script").click()
     expect(writing.locator("#script pre")).to_contain_text("-m worker.launcher ")
@@ -110,7 +111,7 @@ def test_tab_indents_and_enter_keeps_the_indentation(writing: Page) -> None:
     expect(area).not_to_be_focused()
 
 
-def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
+def test_choosing_a_preset_can_be_undone(writing: Page) -> None:
     writing.get_by_label("Start from").select_option("gpt_fsdp")
     expect(writing.locator("#spec")).to_have_value(re.compile("name: gpt-fsdp"))
     expect(writing.get_by_label("Start from")).to_have_value("gpt_fsdp")
@@ -119,14 +120,14 @@ def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
     expect(writing.get_by_label("Start from")).to_have_value("")
 
 
-def test_a_preset_with_code_of_its_own_runs_from_the_browser_alone(visit: Visit) -> None:
+def test_preset_with_custom_code_is_uploaded_and_runs(visit: Visit) -> None:
     page = visit.go("/submit?preset=custom_spirals")
-    expect(page.locator("#code-told")).to_have_text("Upload the folder that contains spirals.py.")
+    expect(page.locator("#code-status")).to_have_text("Upload the folder that contains spirals.py.")
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", name="Submit without spirals.py?")).to_be_visible()
     page.get_by_role("button", name="Back").click()
     page.get_by_role("button", name="Upload the preset").click()
-    expect(page.locator("#code-told")).to_contain_text("Code uploaded: sha256:")
+    expect(page.locator("#code-status")).to_contain_text("Code uploaded: sha256:")
     assert re.search(r"^code: .sha256:[0-9a-f]{64}", page.locator("#spec").input_value(), re.M)
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
@@ -134,7 +135,7 @@ def test_a_preset_with_code_of_its_own_runs_from_the_browser_alone(visit: Visit)
     expect(page.locator("#status")).to_have_text("succeeded", timeout=90_000)
 
 
-def test_a_folder_is_packed_without_what_is_no_code(visit: Visit, service: ServiceProcess, tmp_path: Path) -> None:
+def test_folder_upload_excludes_ignored_files(visit: Visit, service: ServiceProcess, tmp_path: Path) -> None:
     long = "/".join(["deeper" * 5] * 4)
     names = ("mine.py", "data.csv", "sub/part.py", "sub/__pycache__/part.pyc", f"{long}/end.py", ".trainyardignore")
     for name in names:
@@ -142,22 +143,22 @@ def test_a_folder_is_packed_without_what_is_no_code(visit: Visit, service: Servi
         (tmp_path / "folder" / name).write_text("*.csv\n" if name.startswith(".") else f"# {name}\n" * 300)
     page = visit.go("/submit?preset=custom_spirals")
     page.locator("#code-folder").set_input_files(tmp_path / "folder")
-    expect(page.locator("#code-told")).to_contain_text("Code uploaded")
+    expect(page.locator("#code-status")).to_contain_text("Code uploaded")
     digests = re.search(r"sha256:[0-9a-f]{64}", page.locator("#spec").input_value())
     assert digests is not None
-    unpack(code_archive(service.runs_dir, digests[0]), digests[0], tmp_path / "there")
-    there = {path.relative_to(tmp_path / "there").as_posix() for path in (tmp_path / "there").rglob("*.*")}
-    assert there == {"mine.py", "sub/part.py", f"{long}/end.py", ".trainyardignore"}
-    assert (tmp_path / "there" / "sub" / "part.py").read_text() == "# sub/part.py\n" * 300
+    unpack(code_archive(service.runs_dir, digests[0]), digests[0], tmp_path / "unpacked")
+    unpacked = {path.relative_to(tmp_path / "unpacked").as_posix() for path in (tmp_path / "unpacked").rglob("*.*")}
+    assert unpacked == {"mine.py", "sub/part.py", f"{long}/end.py", ".trainyardignore"}
+    assert (tmp_path / "unpacked" / "sub" / "part.py").read_text() == "# sub/part.py\n" * 300
 
 
-def test_the_draft_outlives_the_page(visit: Visit) -> None:
+def test_draft_is_stored_across_pages(visit: Visit) -> None:
     written(visit.go("/submit"), TEXT)
     visit.go("/jobs")
     expect(visit.go("/submit").locator("#spec")).to_have_value(TEXT)
 
 
-def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visit, client: Client) -> None:
+def test_spec_is_submitted_once_and_its_job_can_be_forked(visit: Visit, client: Client) -> None:
     page = written(visit.go("/submit"), f"name: by-hand\n{TEXT}checkpoint: {{every_steps: 100}}\n")
     page.get_by_role("button", name="Submit", exact=True).dblclick()
     page.wait_for_url(re.compile("/jobs/job_"))
@@ -167,13 +168,13 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
     area = page.locator("#spec")
     assert f"resume_from: {job.id}" in area.input_value()
     assert "bucket_cap_mb" not in area.input_value()  # a default
-    whole, begun = area.input_value(), page.locator("#begun")
-    expect(begun).to_have_text("Continues by-hand from step 200.")
+    complete, origin = area.input_value(), page.locator("#origin")
+    expect(origin).to_have_text("Continues by-hand from step 200.")
     page.get_by_role("button", name="Start from scratch").click()
-    expect(begun).to_have_text("Starts from scratch with the spec of by-hand.")
-    expect(area).to_have_value(whole.replace(f"resume_from: {job.id}\n", ""))
+    expect(origin).to_have_text("Starts from scratch with the spec of by-hand.")
+    expect(area).to_have_value(complete.replace(f"resume_from: {job.id}\n", ""))
     page.get_by_role("button", name="Continue from its checkpoint").click()
-    expect(area).to_have_value(whole)
+    expect(area).to_have_value(complete)
     written(page, area.input_value().replace("steps: 200", "steps: 300").replace("by-hand", "forked"))
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
@@ -183,68 +184,68 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
     client.cancel(forked.id)
 
 
-def test_a_submission_whose_answer_was_lost_is_the_same_one(visit: Visit, client: Client) -> None:
+def test_retried_submission_creates_no_second_job(visit: Visit, client: Client) -> None:
     page = written(visit.go("/submit"), "name: answered-late\n" + TEXT.replace("steps: 200", "steps: 1000000"))
     page.route("**/v1/jobs", lambda route: (route.fetch(), route.abort())[-1])
     page.get_by_role("button", name="Submit", exact=True).click()
-    expect(page.locator("#said")).to_have_text("The service does not answer.")
+    expect(page.locator("#toast")).to_have_text("The service does not answer.")
     page.unroute("**/v1/jobs")
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     (job,) = client.jobs(name="answered-late")
     client.cancel(job.id)
-    visit.forgive_lost_connections()
+    visit.ignore_network_errors()
 
 
-def test_fields_are_located_and_edited_in_the_text(visit: Visit) -> None:
+def test_fields_are_located_and_changed_in_the_text(visit: Visit) -> None:
     page = visit.go("/submit")
-    module = str(page.locator("script[type=module]").get_attribute("src")).replace("submit.js", "fields.js")
+    module = str(page.locator("script[type=module]").get_attribute("src")).replace("submit.js", "yaml_fields.js")
     text = (
         "name: a # b: c\nmodel: {source: hf,\n  path: /x}\nargv:\n- one\n- two\ngrid:\n  - {lr: 1}\nbatch:\n  size: 8\n"
     )
 
-    def requests(call: str) -> object:
+    def evaluate(call: str) -> object:
         return page.evaluate(f"async text => {{ const it = await import('{module}'); return {call}; }}", text)
 
-    places = {"name": 0, "model": 1, "model.path": 2, "argv.1": 5, "grid.0.lr": 7, "batch.size": 9}
-    for param, line in places.items():
-        assert requests(f"it.lineOf(it.fieldsOf(text), '{param}')") == line, param
-    assert requests("it.lineOf(it.fieldsOf(text), 'batch.micro_size')") == 8  # the nearest section that is there
-    assert requests("it.lineOf(it.fieldsOf(text), 'steps')") is None
-    assert "size: 16\n" in str(requests("it.put(text, 'batch.size', 16)"))
-    assert "batch:\n  micro_size: 2\n  size: 8" in str(requests("it.put(text, 'batch.micro_size', 2)"))
-    assert "model: {revision: main, source: hf" in str(requests("it.put(text, 'model.revision', 'main')"))
-    assert str(requests("it.put(text, 'optimizer.lr', 0.1)")).endswith("optimizer: {lr: 0.1}\n")
-    assert str(requests("it.put(text, 'name', 'b')")).startswith("name: b # b: c\n")
+    lines = {"name": 0, "model": 1, "model.path": 2, "argv.1": 5, "grid.0.lr": 7, "batch.size": 9}
+    for param, line in lines.items():
+        assert evaluate(f"it.lineOf(it.fieldsOf(text), '{param}')") == line, param
+    assert evaluate("it.lineOf(it.fieldsOf(text), 'batch.micro_size')") == 8  # the nearest enclosing section
+    assert evaluate("it.lineOf(it.fieldsOf(text), 'steps')") is None
+    assert "size: 16\n" in str(evaluate("it.setField(text, 'batch.size', 16)"))
+    assert "batch:\n  micro_size: 2\n  size: 8" in str(evaluate("it.setField(text, 'batch.micro_size', 2)"))
+    assert "model: {revision: main, source: hf" in str(evaluate("it.setField(text, 'model.revision', 'main')"))
+    assert str(evaluate("it.setField(text, 'optimizer.lr', 0.1)")).endswith("optimizer: {lr: 0.1}\n")
+    assert str(evaluate("it.setField(text, 'name', 'b')")).startswith("name: b # b: c\n")
 
 
-def test_a_start_estimate_is_shown(visit: Visit) -> None:
+def test_start_estimate_is_shown(visit: Visit) -> None:
     page = visit.page
-    requests = {
+    waiting = {
         "object": "start_estimate",
         "id": "est_1",
         "state": "waiting",
         "accepted": None,
         "estimated_start": None,
-        "message": "asked",
+        "message": "requested",
     }
-    answered = {**requests, "state": "answered", "accepted": True, "estimated_start": "2026-01-01T12:00:00.000Z"}
+    answered = {**waiting, "state": "answered", "accepted": True, "estimated_start": "2026-01-01T12:00:00.000Z"}
     cluster: dict[str, Any] = {
         "object": "cluster", "backend": "slurm", "taken_at": None, "age_seconds": None, "error": None, "partitions": [],
         "nodes": {}, "gpus": [], "accounts": None, "enforced": [], "slots": None,
     }  # fmt: skip
     page.route("**/v1/cluster", lambda route: route.fulfill(json=cluster))
-    page.route("**/v1/plans?estimate_start=true*", lambda route: route.fulfill(json={"start_estimate": requests}))
+    page.route("**/v1/plans?estimate_start=true*", lambda route: route.fulfill(json={"start_estimate": waiting}))
     page.route("**/v1/start-estimates/est_1", lambda route: route.fulfill(json=answered))
     visit.go("/submit")
     page.get_by_role("button", name="Estimate the start time").click()
-    expect(page.locator("#asked")).to_have_text("Estimated start if submitted now: 1 Jan 2026, 13:00.")
+    expect(page.locator("#start-estimate")).to_have_text("Estimated start if submitted now: 1 Jan 2026, 13:00.")
 
 
-def test_a_viewer_plans_and_cannot_submit(stranger: Visit, client: Client) -> None:
+def test_viewer_can_plan_but_not_submit(signed_out: Visit, client: Client) -> None:
     token = client.create_token("only-plans", role="viewer").token
-    page = written(stranger.sign_in(token, "/submit"), TEXT)
+    page = written(signed_out.sign_in(token, "/submit"), TEXT)
     expect(page.locator("#verdict")).to_contain_text("Fits")
     expect(page.get_by_role("button", name="Submit", exact=True)).to_have_count(0)
     expect(page.get_by_text("plan but not submit")).to_be_visible()
-    stranger.require_clean()
+    signed_out.assert_clean()

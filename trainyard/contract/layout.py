@@ -1,6 +1,7 @@
 """The paths of a run directory, and atomic creation of files."""
 
 import os
+import secrets
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,20 +187,23 @@ class RunLayout:
         return self.artifacts / "profile"
 
 
-def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:
-    """Replace a file atomically, by fsync and rename: readers see the old or the new content."""
+def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o666) -> None:
+    """Replace a file atomically, by fsync and rename: readers see the old or the new content.
+
+    Args:
+        mode: Permissions of the file, of which the process's umask removes some.
+    """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}"
     try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), mode)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

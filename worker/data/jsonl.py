@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots, OutsideRootsError
 from trainyard.contract.spec.sections import JsonlData
 from worker.core.errors import RefusedError
 from worker.data.token_rows import Segment, TokenRows, build_token_rows, pack
@@ -25,16 +26,26 @@ _ROLES = ("system", "user", "assistant", "tool", "developer")
 Line = tuple[int, Any]
 
 
-def load_rows(field: str, path: str, data: JsonlData, tokenizer: Tokenizer, length: int) -> TokenRows:
+def load_rows(
+    field: str,
+    path: str,
+    data: JsonlData,
+    tokenizer: Tokenizer,
+    length: int,
+    *,
+    roots: AllowedRoots = ANYWHERE,
+) -> TokenRows:
     """Return the rows of a file, each of at most `length` tokens; they depend on the file and the spec alone.
 
     Args:
         field: The spec's field that names the file, for messages.
+        roots: Where the file may be.
 
     Raises:
-        RefusedError: The file or a line is invalid. The message names the line, and never quotes it.
+        RefusedError: The file or a line is invalid, or a link leads out of the roots. The message names the line, and
+            never quotes it.
     """
-    reader = _Reader(field, path, data.format, tokenizer)
+    reader = _Reader(field, path, data.format, tokenizer, roots)
     segments = (part for segment in reader.segments() for part in _cut(segment, length, split=reader.format == "text"))
     useful = (segment for segment in segments if segment.targets[1:].any())
     rows = list(pack(useful, length) if data.packing else ([segment] for segment in useful))
@@ -57,10 +68,11 @@ def _cut(segment: Segment, length: int, *, split: bool) -> Iterator[Segment]:
 
 
 class _Reader:
-    def __init__(self, field: str, path: str, format: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, field: str, path: str, format: str, tokenizer: Tokenizer, roots: AllowedRoots) -> None:
         self._field = field
         self._path = Path(path)
         self._tokenizer = tokenizer
+        self._roots = roots
         self._lengths: dict[int, int] = {}
         self.format = format
 
@@ -78,9 +90,14 @@ class _Reader:
     def _lines(self) -> Iterator[Line]:
         try:
             with self._path.open("rb") as file:
+                # Of the open file, so that nobody can replace a link in between.
+                self._roots.resolve(Path(f"/proc/self/fd/{file.fileno()}"))
                 for number, raw in enumerate(file, 1):
                     if raw.strip():
                         yield number, self._checked(number, raw)
+        except OutsideRootsError:
+            message = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
+            raise RefusedError(f"{self._field}: {self._path} {message}") from None
         except OSError as error:
             raise RefusedError(
                 f"{self._field}: {self._path} cannot be read: {error.strerror}",

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,10 @@ def publish_folder(folder: Path) -> Iterator[Path]:
     aside.mkdir()
     try:
         yield aside
+        # safetensors ignores the umask, which the folder's mode has followed.
+        mode = stat.S_IMODE(aside.stat().st_mode) & 0o666
         for path in sorted(aside.iterdir()):
-            path.chmod(0o644)
+            path.chmod(mode)
             os.replace(path, folder / path.name)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

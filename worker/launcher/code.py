@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs_uploaded_file
@@ -14,6 +14,15 @@ from trainyard.contract.wire.reports import FinishRecord
 from worker.launcher.exit_record import rejected
 
 log = logging.getLogger(__name__)
+
+
+_MAX_MEMBERS = 100_000
+_MAX_NAME = 1024
+_SHOWN_NAME = 100
+_MAX_DEPTH = 64
+_MALFORMED = (tarfile.TarError, ValueError, ArithmeticError, LookupError, RecursionError)
+"""What tarfile raises for malformed headers: it documents only the first. Extended headers that follow each other make
+it call itself."""
 
 
 class CodeError(Exception):
@@ -55,16 +64,35 @@ def unpack(archive: Path, digest: str, folder: Path, *, limit: int = MAX_CODE_BY
     folder.mkdir(parents=True)
     try:
         with tarfile.open(archive, mode="r:") as tar:
-            members = tar.getmembers()
-            for member in members:
-                if not (member.isfile() or member.isdir()) or member.issparse():
-                    raise CodeError(f"code: {member.name!r} is neither a regular file nor a folder")
-            if sum(member.size for member in members) > limit:
-                raise CodeError(f"code: it unpacks to more than {limit} bytes")
+            members = _members(tar, limit)
             for member in members:
                 _write(tar, member, folder.absolute())
-    except tarfile.TarError as error:
+    except _MALFORMED as error:
         raise CodeError(f"code: {archive} is not an uncompressed tar: {error}") from None
+
+
+def _members(tar: tarfile.TarFile, limit: int) -> list[tarfile.TarInfo]:
+    """Return the members, all of which can be unpacked.
+
+    Raises:
+        CodeError: A member is neither a file nor a folder, or the archive exceeds a bound.
+    """
+    members: list[tarfile.TarInfo] = []
+    room = limit
+    for member in tar:
+        members.append(member)
+        room -= member.size
+        parts = PurePosixPath(member.name).parts
+        if not (member.isfile() or member.isdir()) or member.issparse():
+            raise CodeError(f"code: {member.name[:_SHOWN_NAME]!r} is neither a regular file nor a folder")
+        if member.size < 0 or room < 0:
+            raise CodeError(f"code: it unpacks to more than {limit} bytes")
+        if len(members) > _MAX_MEMBERS:
+            raise CodeError(f"code: it contains more than {_MAX_MEMBERS} files and folders")
+        if "\0" in member.name or len(member.name) > _MAX_NAME or len(parts) > _MAX_DEPTH:
+            name = member.name[:_SHOWN_NAME]
+            raise CodeError(f"code: the name {name!r}... has a NUL, or is too long or too deep")
+    return members
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
@@ -80,7 +108,10 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         shutil.copyfileobj(content, file)
-    path.chmod(0o755 if member.mode & 0o100 else 0o644)
+    if member.mode & 0o100:
+        # Executable for whoever may read it.
+        mode = path.stat().st_mode
+        path.chmod(mode | (mode & 0o444) >> 2)
 
 
 def _sha256(path: Path) -> str:

@@ -55,6 +55,8 @@ def run(attempt_folder: str) -> None:
     signals.install()
     layout = AttemptLayout(Path(attempt_folder).absolute())
     launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
+    # Inherited by torchrun and the ranks.
+    os.umask(launch.umask)
     limit = TimeLimit.of(launch, os.environ, time.time())
     connect = partial(ServiceClient, launch.service_url, launch.attempt_id, layout.token.read_text().strip())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

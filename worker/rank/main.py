@@ -110,7 +110,7 @@ def _restarts() -> int:
 def redirect_output(path: Path) -> None:
     """Redirect everything that this process and its libraries print to the rank's log."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
@@ -146,7 +146,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     if run.spec.code:
         # Appended: a user's file named like a module of ours or of torch does not shadow it.
         sys.path.append(str(run.layout.code))
-    task = select_task(run.spec)
+    task = select_task(run.spec, run.launch.roots)
     progress.mark("starting")
     trainer = _build_trainer(run, ranks, task, reporter, checkpoints, progress)
     _report_start(run, reporter, ranks, start=checkpoints.start_step, trainer=trainer)

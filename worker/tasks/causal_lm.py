@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots
 from trainyard.contract.spec.sections import BuiltinData, GptModel, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
@@ -58,23 +59,27 @@ def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
     return CausalLm(lambda: Gpt(model), examples, weights, model.context)
 
 
-def build_gpt_on_jsonl(model: GptModel, data: JsonlData) -> CausalLm:
-    return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context)
+def build_gpt_on_jsonl(model: GptModel, data: JsonlData, roots: AllowedRoots = ANYWHERE) -> CausalLm:
+    return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context, roots)
 
 
-def build_hf_on_jsonl(model: HfModel, data: JsonlData) -> CausalLm:
+def build_hf_on_jsonl(model: HfModel, data: JsonlData, roots: AllowedRoots = ANYWHERE) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
-    folder = HfFolder(model.path)
-    return _on_jsonl(lambda: folder.load(packed=data.packing), data, HfTokenizer(folder.tokenizer), folder.context)
+    folder = HfFolder(model.path, roots)
+    tokenizer = HfTokenizer(folder.tokenizer)
+    return _on_jsonl(lambda: folder.load(packed=data.packing), data, tokenizer, folder.context, roots)
 
 
-def _on_jsonl(build: Callable[[], nn.Module], data: JsonlData, tokenizer: Tokenizer, context: int | None) -> CausalLm:
+def _on_jsonl(
+    build: Callable[[], nn.Module], data: JsonlData, tokenizer: Tokenizer, context: int | None, roots: AllowedRoots
+) -> CausalLm:
     length = row_length(data.max_length, context)
-    rows = load_rows("data.path", data.path, data, tokenizer, length)
+    rows = load_rows("data.path", data.path, data, tokenizer, length, roots=roots)
     train = len(rows.ends)
     if data.eval_path:
-        rows = concatenate_rows(rows, load_rows("data.eval_path", data.eval_path, data, tokenizer, length))
+        held_out = load_rows("data.eval_path", data.eval_path, data, tokenizer, length, roots=roots)
+        rows = concatenate_rows(rows, held_out)
     examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
     return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())))
 

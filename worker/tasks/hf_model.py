@@ -2,28 +2,32 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots, OutsideRootsError
 from worker.core.errors import RefusedError, is_out_of_memory
 from worker.tasks.language_loss import summed_loss, token_loss
 
 _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 _PROBE_TOKENS = 8
+_MAX_FILES = 10_000
 
 
 class HfFolder:
     """A folder with a Hugging Face model, whose configuration and tokenizer are loaded.
 
     Raises:
-        RefusedError: The folder is not valid, or transformers is not installed.
+        RefusedError: The folder is not valid, a link in it leads out of the roots, or transformers is not installed.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, roots: AllowedRoots = ANYWHERE) -> None:
         self._path = Path(path)
+        self._roots = roots
         try:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
@@ -87,6 +91,17 @@ class HfFolder:
                 f"{prefix} has no *.safetensors file",
                 "Pickled weights can run code and are not loaded: save the model again with save_pretrained.",
             )
+        self._check_links(prefix)
+
+    def _check_links(self, prefix: str) -> None:
+        """Check every file of the folder: transformers opens more of them than the configuration and the weights."""
+        for number, path in enumerate((self._path, *islice(self._path.rglob("*"), _MAX_FILES + 1))):
+            if number > _MAX_FILES:
+                raise RefusedError(f"{prefix} contains more than {_MAX_FILES} files")
+            try:
+                self._roots.resolve(path)
+            except (OutsideRootsError, OSError, RuntimeError) as error:
+                raise RefusedError(f"model.path: {error}") from None
 
     def _read(self, kind: str, load: Callable[..., Any]) -> Any:
         try:

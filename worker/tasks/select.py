@@ -1,13 +1,17 @@
 """Returns the task of a spec. The module of a task is imported only if the spec needs it."""
 
+from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.tasks.base import Task
 
 
-def select_task(spec: TrainingSpec) -> Task:
+def select_task(spec: TrainingSpec, roots: AllowedRoots = ANYWHERE) -> Task:
     """Return the task with its data loaded.
+
+    Args:
+        roots: Where models and data may be, except for task `custom`, whose code reads what it wants.
 
     Raises:
         RefusedError: There is no task for the spec's model and data, or they cannot be loaded.
@@ -24,11 +28,11 @@ def select_task(spec: TrainingSpec) -> Task:
         case GptModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_gpt_on_jsonl
 
-            return build_gpt_on_jsonl(model, data)
+            return build_gpt_on_jsonl(model, data, roots)
         case HfModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_hf_on_jsonl
 
-            return build_hf_on_jsonl(model, data)
+            return build_hf_on_jsonl(model, data, roots)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 

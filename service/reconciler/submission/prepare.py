@@ -129,11 +129,13 @@ class Preparation:
         return True
 
     def _plan(self, document: LaunchDocument, folder: Path) -> LaunchPlan:
+        authorities = self.settings.worker_ca_file
+        given = {"SSL_CERT_FILE": str(authorities)} if authorities else {}
         plan = plan_launch(
             document,
             folder=folder,
             python=self.settings.python,
-            inherited=inherited_environment(os.environ),
+            inherited=inherited_environment(os.environ) | given,
             search_path=self.search_path,
         )
         return replace(plan, script=self.batch_script(document, plan)) if self.batch_script else plan
@@ -161,12 +163,14 @@ class Preparation:
 
 def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str) -> None:
     """Write the launch document last: a folder that has it is complete."""
-    write_atomic(run.spec, _json(dump_spec(document.spec)))
+    files, folders = 0o666 & ~document.umask, 0o777 & ~document.umask
+    parts = (run.root, folder.root.parent, folder.root, folder.logs, folder.spool, folder.errors, folder.submitit)
+    for part in parts:
+        part.mkdir(mode=folders, parents=True, exist_ok=True)
+    write_atomic(run.spec, _json(dump_spec(document.spec)), mode=files)
     write_atomic(folder.token, token + "\n", mode=0o600)
-    for part in (folder.logs, folder.spool, folder.errors):
-        part.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder.launch, document.model_dump_json(by_alias=True, indent=2))
-    write_atomic(run.current, _json({"attempt_id": document.attempt_id, "attempt": document.attempt}))
+    write_atomic(folder.launch, document.model_dump_json(by_alias=True, indent=2), mode=files)
+    write_atomic(run.current, _json({"attempt_id": document.attempt_id, "attempt": document.attempt}), mode=files)
 
 
 def _json(data: object) -> str:

@@ -1,1 +1,1 @@
-"""The pages of the dashboard: routes, and the values that their templates show."""
+"""The routes of the pages, one module for each section of the dashboard."""

@@ -3,13 +3,12 @@
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import NowDep
-from service.web.pages.jobs import PagesDep, VisitorDep
+from service.web.dependencies import PagesDep, VisitorDep
 
 router = APIRouter(include_in_schema=False)
 
 
 @router.get("/docs")
-def show_api_docs(pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
+def show_api_docs(pages: PagesDep, visitor: VisitorDep) -> HTMLResponse:
     """Show the operations of the OpenAPI document."""
-    return pages.show("api_docs.html", visitor, now)
+    return pages.render("api_docs.html", visitor)

@@ -1,11 +1,11 @@
-"""The page on which runs are compared: any that are named, or the members of a sweep."""
+"""The page that compares runs: selected ones, or the members of a sweep."""
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
-from markupsafe import Markup
 
 from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.core.errors import NotFoundError
@@ -13,22 +13,20 @@ from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
 from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
-from service.web import svg_preview
-from service.web.pages import job_view
-from service.web.pages.compare_view import FIRST, compare
-from service.web.pages.jobs import PagesDep, VisitorDep
-from service.web.rendering import Visitor
+from service.web.dependencies import PagesDep, VisitorDep
+from trainyard.contract.spec.spec_diff import differing_paths, flatten
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
 router = APIRouter(include_in_schema=False)
 
-MOST = 50
-"""Runs that are named one by one."""
-MOST_MEMBERS = 200
-_RECENT = 8
-_SKETCHED = 20
-_SKETCHED_POINTS = 200
+MAX_NAMED_RUNS = 50
+MAX_MEMBERS = 200
+DEFAULT_METRICS = ("eval/loss", "train/loss")
+_MACHINE_METRICS = ("perf/", "memory/", "comm/")
+_RECENT_SWEEPS = 8
+_PROBED_RUNS = 20
+"""Number of runs that are searched for a metric with a curve."""
 
 
 @router.get("/compare")
@@ -37,46 +35,39 @@ def show_compare(
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
-    job: Annotated[list[str] | None, Query(max_length=MOST)] = None,
+    job: Annotated[list[str] | None, Query(max_length=MAX_NAMED_RUNS)] = None,
     sweep: Annotated[str | None, Query(max_length=40)] = None,
     key: Annotated[str | None, Query(max_length=200)] = None,
 ) -> HTMLResponse:
-    """Curves of several runs in one frame, and a table of what differs between them."""
-    runs, missing = named_jobs(services, visitor, now, list(dict.fromkeys(job or ())))
+    """Return the page for the given runs, with the fields in which their specs differ."""
+    runs, missing = named_runs(services, now, list(dict.fromkeys(job or ())))
     detail = sweeps.read(services.database, sweep, now) if sweep else None
     if detail is not None:
-        runs = [*members(services, detail, now), *runs]
-    outcome = compare(runs, None, sweep=sweep).key
-    curve = next((name for name in FIRST if is_curve(services, runs[:_SKETCHED], name, now)), None)
-    compared = compare(runs, key or curve, sweep=sweep)
-    recent = [] if runs else sweeps.list_page(services.database, PageRequest(limit=_RECENT))[0]
-    return pages.show(
+        runs = [*member_runs(services, detail, now), *runs]
+    keys = metric_keys(runs)
+    curve = next((name for name in DEFAULT_METRICS if has_curve(services, runs[:_PROBED_RUNS], name, now)), None)
+    return pages.render(
         "compare.html",
         visitor,
-        now,
-        here="/compare",
-        compared=compared,
-        drawn=drawn(services, runs[:_SKETCHED], compared.key, now),
+        section="/compare",
+        has_runs=bool(runs),
         sweep=detail,
         may_change=detail is not None and visitor.may_change(detail.created_by),
         missing=missing,
-        outcome=outcome,
-        recent=recent,
-        tones=job_view.TONES,
+        recent=[] if runs else sweeps.list_page(services.database, PageRequest(limit=_RECENT_SWEEPS))[0],
         data={
-            "runs": [{"id": one.id, "name": one.name, "status": one.status} for one in runs],
+            **comparison(runs),
+            "keys": keys,
+            "key": choose_key(keys, key or curve),
+            "outcome": choose_key(keys, None),
             "sweep": sweep,
-            "key": compared.key,
-            "outcome": outcome,
             "members": detail.model_dump(mode="json")["members"] if detail else [],
         },
     )
 
 
-def named_jobs(
-    services: AppState, visitor: Visitor, now: datetime, ids: list[str]
-) -> tuple[list[JobResource], list[str]]:
-    """Those that there are, and the ids of those that there are not."""
+def named_runs(services: AppState, now: datetime, ids: list[str]) -> tuple[list[JobResource], list[str]]:
+    """Return the jobs that exist, and the ids of those that do not."""
     runs, missing = [], []
     for job_id in ids:
         try:
@@ -86,26 +77,42 @@ def named_jobs(
     return runs, missing
 
 
-def members(services: AppState, sweep: SweepDetail, now: datetime) -> list[JobResource]:
-    """The jobs of a sweep, in the order of its members."""
-    request = PageRequest(limit=MOST_MEMBERS)
+def member_runs(services: AppState, sweep: SweepDetail, now: datetime) -> list[JobResource]:
+    """Return the jobs of a sweep, in the order of its members."""
+    request = PageRequest(limit=MAX_MEMBERS)
     page = read_page(services.database, request, JobFilter(sweep=sweep.id), services.settings.runs, now)
     by_id = {job.id: job for job in page.data}
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
 
 
-def is_curve(services: AppState, runs: list[JobResource], key: str, now: datetime) -> bool:
-    """Whether it has more than an end in any run: what is evaluated once makes no line."""
-    curve_query = CurveQuery((key,), max_points=10)
-    there = (run for run in runs if key in run.metrics)
+def has_curve(services: AppState, runs: list[JobResource], key: str, now: datetime) -> bool:
+    """Return whether any run has more than two points of a metric; one that is evaluated once has no curve."""
+    query = CurveQuery((key,), max_points=10)
+    reporting = (run for run in runs if key in run.metrics)
     return any(
-        len(one.steps) > 2 for run in there for one in read_curves(services.database, run.id, curve_query, now).series
+        len(series.steps) > 2
+        for run in reporting
+        for series in read_curves(services.database, run.id, query, now).series
     )
 
 
-def drawn(services: AppState, runs: list[JobResource], key: str, now: datetime) -> Markup:
-    """The curves by step, until the page's script has drawn them."""
-    curve_query = CurveQuery((key,), max_points=_SKETCHED_POINTS)
-    series_of_runs = [read_curves(services.database, run.id, curve_query, now).series for run in runs if key]
-    curves = [list(zip(series[0].steps, series[0].values, strict=True)) if series else [] for series in series_of_runs]
-    return svg_preview.draw_several(curves, title=f"{key} by step")
+def comparison(jobs: Sequence[JobResource]) -> dict[str, Any]:
+    """Return the fields in which the specs differ, and each run with its values of these fields."""
+    specs = [flatten(job.spec) for job in jobs]
+    fields = differing_paths(specs)
+    runs = [
+        {"id": job.id, "name": job.name, "status": job.status, "values": [spec.get(path) for path in fields]}
+        for job, spec in zip(jobs, specs, strict=True)
+    ]
+    return {"fields": fields, "runs": runs}
+
+
+def metric_keys(jobs: Iterable[JobResource]) -> list[str]:
+    """Return the metrics of all jobs: first those of the model, then those of the machine."""
+    return sorted({key for job in jobs for key in job.metrics}, key=lambda key: (key.startswith(_MACHINE_METRICS), key))
+
+
+def choose_key(keys: Sequence[str], requested: str | None) -> str:
+    """Return the requested metric if a run has it, otherwise a loss or the first metric; empty if there is none."""
+    preferred = (requested, *DEFAULT_METRICS, *keys)
+    return next((key for key in preferred if key is not None and key in keys), "")

@@ -1,11 +1,11 @@
-// The public API, by the cookie of this session.
+// Requests to the public API, authenticated by the session's cookie.
 
 import { visitor } from "./page.js";
 
-/** An answer of the API that is no success; `message` is what it says. */
+/** An error response of the API. */
 export class ApiError extends Error {
   constructor(status, body) {
-    super(body?.error?.message ?? `the service answered ${status}`);
+    super(body?.error?.message ?? `The service returned status ${status}.`);
     this.status = status;
     this.code = body?.error?.code ?? "";
     this.param = body?.error?.param ?? null;
@@ -13,41 +13,41 @@ export class ApiError extends Error {
   }
 }
 
-/** The session is over: sign in, and come back here. */
-export function toSignIn() {
+/** Go to the sign-in page, which returns to this page. */
+export function redirectToSignIn() {
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
-/** The answer itself. Raises ApiError, or an Error with words about it where nothing answers. */
-export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
+/** The response to a request. Throws ApiError, or an Error if the service does not answer. */
+export async function request(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = { ...headers };
   if (method !== "GET") sent["X-CSRF-Token"] = visitor.csrf;
   if (body !== undefined && typeof body !== "string" && !(body instanceof Uint8Array)) {
     sent["Content-Type"] = "application/json";
     body = JSON.stringify(body);
   }
-  const answer = await fetch(path, { method, body, headers: sent, signal, credentials: "same-origin" }).catch((error) => {
+  const response = await fetch(path, { method, body, headers: sent, signal, credentials: "same-origin" }).catch((error) => {
     throw signal?.aborted ? error : new Error("The service does not answer.");
   });
-  if (answer.status === 401) toSignIn();
-  if (!answer.ok) throw new ApiError(answer.status, await answer.json().catch(() => null));
-  return answer;
+  if (response.status === 401) redirectToSignIn();
+  if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => null));
+  return response;
 }
 
-/** The answer's JSON; null where it has none. */
+/** The JSON of a response; null if it has no content. */
 export async function call(path, options) {
-  const answer = await ask(path, options);
-  return answer.status === 204 ? null : answer.json();
+  const response = await request(path, options);
+  return response.status === 204 ? null : response.json();
 }
 
-/** A query of pairs; those without a value are left out, lists are repeated. */
-export function query(pairs) {
-  const found = new URLSearchParams();
-  for (const [name, value] of Object.entries(pairs)) {
+/** A query string. Empty values are left out, and lists become repeated parameters. */
+export function query(parameters) {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
     for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== undefined && one !== null && one !== "") found.append(name, one);
+      if (one !== undefined && one !== null && one !== "") search.append(name, one);
     }
   }
-  const text = found.toString();
+  const text = search.toString();
   return text ? `?${text}` : "";
 }

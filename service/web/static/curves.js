@@ -1,96 +1,95 @@
-// The points of one job's metrics: read from the API, grown by the stream, cut where a later execution began anew.
+// The curves of one job: read from the API, extended by the stream, and cut where a later execution resumed.
 
 import { call, query } from "./api.js";
 import { asNumber } from "./format.js";
 
-export const POINTS = 1000; // a series, as the API thins it: two for each pixel of a frame
-const MOST = 3000; // a series that grew beyond is read again, thinned
+export const MAX_POINTS = 1000; // of a series in the API's answer: two for each pixel of a chart
+const RELOAD_LENGTH = 3000; // a series that has grown longer is read again, downsampled
 
 export class CurveStore {
-  /** `execution` is the one whose points the API tells last, where that is known. */
+  /** `execution` is the newest one whose points the API returns; null if it is unknown. */
   constructor(jobId, execution = null) {
     this.jobId = jobId;
     this.series = new Map();
     this.execution = execution;
     this.resumedFrom = 0;
     this.truncated = false;
-    this.whole = false; // until the API has answered, what the stream brings is an end without a beginning
+    this.complete = false; // until the API has answered, the points of the stream are curves without a beginning
   }
 
-  /** Read every curve, or those of a range of steps into a store of their own. */
+  /** Read all curves, or those of a range of steps. */
   async load(range = null) {
     const [from_step, to_step] = range ?? [];
-    const told = await call(`/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: POINTS })}`);
-    for (const { key, steps, values, times, truncated } of told.series) {
-      const known = this.series.get(key);
-      const found = { steps, values: values.map(asNumber), times };
-      // What the stream told meanwhile may be newer than the answer.
-      if (known && steps.length) this.keepNewer(known, found);
-      this.series.set(key, found);
+    const answer = await call(`/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: MAX_POINTS })}`);
+    for (const { key, steps, values, times, truncated } of answer.series) {
+      const previous = this.series.get(key);
+      const loaded = { steps, values: values.map(asNumber), times };
+      if (previous && steps.length) appendNewer(loaded, previous);
+      this.series.set(key, loaded);
       this.truncated ||= truncated;
     }
-    this.whole = true;
+    this.complete = true;
     return this;
   }
 
-  keepNewer(known, found) {
-    const last = found.steps.at(-1);
-    known.steps.forEach((step, i) => { if (step > last) push(found, step, known.values[i], known.times[i]); });
-  }
-
   /**
-   * Take points of the stream.
+   * Add points of the stream.
    *
-   * @returns {{ fresh: boolean, unsure: boolean, begun: number | null }} whether there is a metric that was not there
-   *     before; whether the curves have to be read again, because nobody knows which of them this execution began anew;
-   *     and the step from which an execution goes on that was not known before.
+   * @returns {{ hasNewMetric: boolean, unknownCut: boolean, resumedFrom: number | null }} whether a metric is new;
+   *     whether the curves must be read again, since it is unknown which of their points the execution replaced; and
+   *     the step from which a new execution resumed.
    */
   add({ execution, resumed_from_step, points }) {
-    const unsure = this.execution === null && this.series.size > 0;
-    const begun = execution > (this.execution ?? 0) ? resumed_from_step : null;
-    if (begun !== null) {
-      if (!unsure) for (const series of this.series.values()) cut(series, resumed_from_step);
+    const unknownCut = this.execution === null && this.series.size > 0;
+    const resumedFrom = execution > (this.execution ?? 0) ? resumed_from_step : null;
+    if (resumedFrom !== null) {
+      if (!unknownCut) for (const series of this.series.values()) cut(series, resumed_from_step);
       this.execution = execution;
       this.resumedFrom = resumed_from_step;
     }
-    let fresh = false;
+    let hasNewMetric = false;
     for (const { key, step, value, time } of points) {
-      if (execution < this.execution && step > this.resumedFrom) continue; // done again since
-      if (!this.series.has(key)) { this.series.set(key, { steps: [], values: [], times: [] }); fresh = true; }
-      place(this.series.get(key), step, asNumber(value), time);
+      if (execution < this.execution && step > this.resumedFrom) continue; // replaced by a later execution
+      if (!this.series.has(key)) { this.series.set(key, { steps: [], values: [], times: [] }); hasNewMetric = true; }
+      insert(this.series.get(key), step, asNumber(value), time);
     }
-    return { fresh, unsure, begun };
+    return { hasNewMetric, unknownCut, resumedFrom };
   }
 
-  /** Forget everything: the job begins from scratch. */
+  /** Remove all curves: the job restarts from scratch. */
   clear() {
     this.series.clear();
-    this.whole = false;
+    this.complete = false;
   }
 
   get isLong() {
-    return [...this.series.values()].some((series) => series.steps.length > MOST);
+    return [...this.series.values()].some((series) => series.steps.length > RELOAD_LENGTH);
   }
 }
 
-function push(series, step, value, time) {
-  series.steps.push(step);
-  series.values.push(value);
-  series.times.push(time);
+/** Append the points that the stream has sent since the API read a curve. */
+function appendNewer(loaded, previous) {
+  const last = loaded.steps.at(-1);
+  previous.steps.forEach((step, i) => {
+    if (step <= last) return;
+    loaded.steps.push(step);
+    loaded.values.push(previous.values[i]);
+    loaded.times.push(previous.times[i]);
+  });
 }
 
-/** In order of steps; a step that is there is replaced. */
-function place(series, step, value, time) {
-  let at = series.steps.length;
-  while (at > 0 && series.steps[at - 1] > step) at -= 1;
-  const same = at > 0 && series.steps[at - 1] === step;
-  const [index, removed] = same ? [at - 1, 1] : [at, 0];
+/** Insert a point in the order of steps, or replace the point of the same step. */
+function insert(series, step, value, time) {
+  let end = series.steps.length;
+  while (end > 0 && series.steps[end - 1] > step) end -= 1;
+  const exists = end > 0 && series.steps[end - 1] === step;
+  const [index, removed] = exists ? [end - 1, 1] : [end, 0];
   series.steps.splice(index, removed, step);
   series.values.splice(index, removed, value);
   series.times.splice(index, removed, time);
 }
 
-/** Drop what comes after a step. */
+/** Remove all points after a step. */
 function cut(series, step) {
   let length = series.steps.length;
   while (length > 0 && series.steps[length - 1] > step) length -= 1;
@@ -98,8 +97,8 @@ function cut(series, step) {
 }
 
 /**
- * An exponential mean without the bias of its beginning. NaN and infinities are left where they are; so is, for a log
- * scale, what such a scale cannot show: a mean would make ever smaller numbers of zeros.
+ * The exponential moving average of values, with bias correction as in Adam (https://arxiv.org/abs/1412.6980, section 3).
+ * Values that are not finite are returned unchanged; on a log scale, so are those that are not positive.
  */
 export function smoothed(values, weight, { log = false } = {}) {
   if (!weight) return values;

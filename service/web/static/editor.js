@@ -1,28 +1,28 @@
-// A plain text area with line numbers, indentation by Tab, and notes at the lines that something is wrong with.
+// A text area with line numbers, indentation with Tab, and notes at lines with problems.
 
 import { make } from "./page.js";
 
-const STEP = "  ";
+const INDENT = "  ";
 
 export class Editor {
-  /** `root` holds a gutter, a text area and a place for notes; `changed()` is called at every change of the text. */
+  /** `root` has a gutter, a text area and a layer for notes; `changed()` is called on every change of the text. */
   constructor(root, changed) {
     this.area = root.querySelector("textarea");
     this.gutter = root.querySelector(".gutter");
     this.notes = root.querySelector(".notes");
-    this.marked = new Map();
-    this.leaving = false;
-    this.area.addEventListener("input", () => { this.number(); changed(); });
+    this.notesByLine = new Map();
+    this.tabLeaves = false; // after Escape, Tab moves the focus
+    this.area.addEventListener("input", () => { this.drawLines(); changed(); });
     this.area.addEventListener("scroll", () => { this.notes.style.transform = `translateX(${-this.area.scrollLeft}px)`; });
-    this.area.addEventListener("keydown", (event) => this.key(event));
-    this.number();
+    this.area.addEventListener("keydown", (event) => this.onKey(event));
+    this.drawLines();
   }
 
   get text() {
     return this.area.value;
   }
 
-  /** Another text, in such a way that undo brings back the one before. */
+  /** Replace the text in a way that can be undone. */
   replace(text) {
     this.area.focus({ preventScroll: true });
     this.area.select();
@@ -30,7 +30,7 @@ export class Editor {
     this.area.setSelectionRange(0, 0);
   }
 
-  /** What was there before and after may be undone; setting the value would forget it. */
+  /** Insert text at the selection. `execCommand` keeps the undo history, which setting the value would clear. */
   type(text) {
     const done = text ? document.execCommand("insertText", false, text) : document.execCommand("delete");
     if (!done) {
@@ -39,53 +39,52 @@ export class Editor {
     }
   }
 
-  /** Notes at lines: pairs of a line, from 0, and words. */
-  mark(notes) {
-    this.marked = new Map();
-    for (const [line, words] of notes) this.marked.set(line, [...(this.marked.get(line) ?? []), words]);
-    this.area.toggleAttribute("aria-invalid", false);
-    this.area.setAttribute("aria-invalid", String(this.marked.size > 0));
-    this.number();
+  /** Show notes: pairs of a line, from 0, and a message. */
+  setNotes(notes) {
+    this.notesByLine = new Map();
+    for (const [line, message] of notes) this.notesByLine.set(line, [...(this.notesByLine.get(line) ?? []), message]);
+    this.area.setAttribute("aria-invalid", String(this.notesByLine.size > 0));
+    this.drawLines();
   }
 
-  /** Put the cursor at the end of a line, in sight. */
+  /** Move the cursor to the end of a line. */
   goTo(line) {
-    const before = this.text.split("\n").slice(0, line + 1).join("\n").length;
+    const end = this.text.split("\n").slice(0, line + 1).join("\n").length;
     this.area.focus();
-    this.area.setSelectionRange(before, before);
+    this.area.setSelectionRange(end, end);
   }
 
-  number() {
+  drawLines() {
     const lines = this.text.split("\n");
-    this.area.style.height = `calc(${lines.length + 1} * var(--tall) + 20px)`;
-    this.gutter.replaceChildren(...lines.map((_, n) => make("div", { text: String(n + 1), class: this.marked.has(n) ? "wrong" : null })));
-    this.notes.replaceChildren(...[...this.marked].filter(([line]) => line < lines.length).map(([line, words]) => make("div", {
-      style: `top:calc(${line} * var(--tall))`, title: words.join("; ") },
-    make("span", { text: words.join("; "), style: `margin-left:calc(${lines[line].length} * 1ch + 2ch)` }))));
+    this.area.style.height = `calc(${lines.length + 1} * var(--line-height) + 20px)`;
+    this.gutter.replaceChildren(...lines.map((_, n) => make("div", { text: String(n + 1), class: this.notesByLine.has(n) ? "invalid" : null })));
+    this.notes.replaceChildren(...[...this.notesByLine].filter(([line]) => line < lines.length).map(([line, messages]) => make("div", {
+      style: `top:calc(${line} * var(--line-height))`, title: messages.join("; ") },
+    make("span", { text: messages.join("; "), style: `margin-left:calc(${lines[line].length} * 1ch + 2ch)` }))));
   }
 
-  key(event) {
-    if (event.key === "Escape") { this.leaving = true; return; }
-    const leaving = this.leaving;
-    if (event.key !== "Shift") this.leaving = false;
+  onKey(event) {
+    if (event.key === "Escape") { this.tabLeaves = true; return; }
+    const tabLeaves = this.tabLeaves;
+    if (event.key !== "Shift") this.tabLeaves = false;
     if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Tab" && !leaving) { event.preventDefault(); this.indent(event.shiftKey); }
-    if (event.key === "Enter") { event.preventDefault(); this.type(`\n${this.indentation()}`); }
+    if (event.key === "Tab" && !tabLeaves) { event.preventDefault(); this.indent(event.shiftKey); }
+    if (event.key === "Enter") { event.preventDefault(); this.type(`\n${this.nextIndentation()}`); }
   }
 
-  /** Of the line of the cursor; one more after the name of a section. */
-  indentation() {
+  /** The indentation of the cursor's line, one level deeper after the name of a section. */
+  nextIndentation() {
     const line = this.text.slice(0, this.area.selectionStart).split("\n").at(-1);
-    return /^\s*/.exec(line)[0] + (/:\s*$/.test(line) ? STEP : "");
+    return /^\s*/.exec(line)[0] + (/:\s*$/.test(line) ? INDENT : "");
   }
 
-  indent(back) {
+  indent(outdent) {
     const { selectionStart: from, selectionEnd: to } = this.area;
-    if (from === to && !back) { this.type(STEP); return; }
+    if (from === to && !outdent) { this.type(INDENT); return; }
     const begin = this.text.lastIndexOf("\n", from - 1) + 1;
-    const chosen = this.text.slice(begin, to);
-    const shifted = back ? chosen.replace(/^ {1,2}/gm, "") : chosen.replace(/^(?=.)/gm, STEP);
-    if (shifted === chosen) return;
+    const lines = this.text.slice(begin, to);
+    const shifted = outdent ? lines.replace(/^ {1,2}/gm, "") : lines.replace(/^(?=.)/gm, INDENT);
+    if (shifted === lines) return;
     this.area.setSelectionRange(begin, to);
     this.type(shifted);
     const end = begin + shifted.length;

@@ -1,57 +1,57 @@
-// Numbers with units and times in words; `service/web/formatting.py` says the same on the server.
+// Numbers with units, durations and times as text. Pure functions.
 
 export const NOTHING = "–";
 
-/** A value of a metric: JSON has no word for NaN and infinities, so they come as strings. */
+/** The number of a metric's value; the API sends NaN and infinities, which JSON lacks, as strings. */
 export const asNumber = (value) => (typeof value === "string" ? Number(value) : value);
 
-/** Four significant digits. */
+/** A number with `digits` significant digits. */
 export function number(value, digits = 4) {
   if (value === null || value === undefined) return NOTHING;
-  const found = asNumber(value);
-  if (!Number.isFinite(found)) return Number.isNaN(found) ? "NaN" : found > 0 ? "∞" : "-∞";
-  const tall = Math.abs(found);
-  if (found && (tall < 1e-3 || tall >= 1e6)) {
-    const [mantissa, exponent] = found.toExponential(digits - 1).split("e");
-    return `${trimmed(mantissa)}e${Number(exponent)}`;
+  const parsed = asNumber(value);
+  if (!Number.isFinite(parsed)) return Number.isNaN(parsed) ? "NaN" : parsed > 0 ? "∞" : "-∞";
+  const size = Math.abs(parsed);
+  if (parsed && (size < 1e-3 || size >= 1e6)) {
+    const [mantissa, exponent] = parsed.toExponential(digits - 1).split("e");
+    return `${withoutTrailingZeros(mantissa)}e${Number(exponent)}`;
   }
-  return trimmed(found.toFixed(Math.max(0, digits - 1 - (found ? Math.floor(Math.log10(tall)) : 0))));
+  return withoutTrailingZeros(parsed.toFixed(Math.max(0, digits - 1 - (parsed ? Math.floor(Math.log10(size)) : 0))));
 }
 
-const trimmed = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+const withoutTrailingZeros = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
 
-/** Bytes, in powers of 1000. */
-export function size(value) {
+/** Bytes in powers of 1000. */
+export function bytes(value) {
   if (value === null || value === undefined) return NOTHING;
-  let left = value;
+  let rest = value;
   for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (Math.abs(left) < 1000) return `${number(left, 3)} ${unit}`;
-    left /= 1000;
+    if (Math.abs(rest) < 1000) return `${number(rest, 3)} ${unit}`;
+    rest /= 1000;
   }
-  return `${number(left, 3)} TB`;
+  return `${number(rest, 3)} TB`;
 }
 
-/** Seconds as the two greatest units: `3 h 20 min`. */
+/** Seconds in the two largest units: `3 h 20 min`. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return NOTHING;
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${number(seconds, 2)} s`;
-  let left = Math.round(seconds);
+  let rest = Math.round(seconds);
   const parts = [];
   for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
-    const count = Math.floor(left / length);
-    left -= count * length;
-    if (count || parts.length) parts.push(count ? `${count} ${unit}` : "");
+    const whole = Math.floor(rest / length);
+    rest -= whole * length;
+    if (whole || parts.length) parts.push(whole ? `${whole} ${unit}` : "");
     if (parts.length === 2) break;
   }
   return parts.filter(Boolean).join(" ");
 }
 
-/** With thin spaces between thousands. */
+/** An integer with thin spaces between thousands. */
 export const count = (value) =>
   value === null || value === undefined ? NOTHING : String(value).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
 
-/** How long ago, in one unit. */
+/** The time since an ISO time, in one unit. */
 export function age(iso) {
   const seconds = Math.max(0, (Date.now() - Date.parse(iso)) / 1000);
   if (seconds < 60) return "just now";
@@ -63,16 +63,24 @@ const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const LONG = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
 
-/** A time in the reader's zone: to the minute, "exact" to the second, "long" with its zone. */
-export const moment = (iso, form = "short") => ({ short: SHORT, exact: EXACT, long: LONG })[form].format(new Date(iso));
+/** An ISO time in the user's time zone: "short" has minutes, "exact" has seconds, "long" has the zone. */
+export const dateTime = (iso, form = "short") => ({ short: SHORT, exact: EXACT, long: LONG })[form].format(new Date(iso));
 
-/** A time as the clocks of the reader's zone show it, for Plotly, which knows no zones. */
-export function wallClock(iso) {
+/** An ISO time as local time without a zone, for Plotly, which does not know zones. */
+export function localTime(iso) {
   if (!iso) return null;
-  const at = new Date(iso);
-  return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, -1);
+  const time = new Date(iso);
+  return new Date(time.getTime() - time.getTimezoneOffset() * 60_000).toISOString().slice(0, -1);
 }
 
-/** `fsdp · bf16 · LoRA 16`. */
-export const madeOf = (spec) =>
+/** The strategy of a spec: `fsdp · bf16 · LoRA 16`. */
+export const strategyLabel = (spec) =>
   [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null].filter(Boolean).join(" · ");
+
+/** A value of a spec's field, as in YAML. */
+export function specValue(value) {
+  if (value === null || value === undefined) return NOTHING;
+  if (typeof value === "string") return value;
+  if (typeof value === "number" && !Number.isInteger(value)) return number(value);
+  return Array.isArray(value) ? `[${value.map((one) => JSON.stringify(one)).join(", ")}]` : JSON.stringify(value);
+}

@@ -1,47 +1,48 @@
-// The page of one job: drawn by the server, then kept up by the job's stream.
+// The page of one job: rendered from the embedded job, then updated by the job's stream.
 
-import { actOn, showActions } from "./actions.js";
 import { call } from "./api.js";
-import "./copy.js";
 import { Charts } from "./charts.js";
+import { marksOf } from "./chart_marks.js";
+import "./copy_buttons.js";
 import { CurveStore } from "./curves.js";
-import { showJob } from "./facts.js";
-import { History, showAttempts, showCheckpoints } from "./history.js";
-import { LogView } from "./logs.js";
-import { marksOf } from "./marks.js";
-import { byId, data, say, showLink } from "./page.js";
-import { areHeld, follow } from "./stream.js";
+import { connectActions, showActions } from "./job_actions.js";
+import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
+import { TERMINAL } from "./job_status.js";
+import { showJob } from "./job_summary.js";
+import { LogView } from "./log_view.js";
+import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
+import { arePaused, follow } from "./stream.js";
 
-const FINAL = new Set(["succeeded", "failed", "cancelled"]);
-const PAUSE = 5000; // milliseconds between two looks at what no stream tells: clocks, and a job that was over
+const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished job, which may have been retried
 
 let job = data.job;
 const root = `/v1/jobs/${job.id}`;
 const store = new CurveStore(job.id, job.attempt?.execution ?? null);
-const charts = new Charts(data.charts, store);
-const history = new History(job.id, showMarks);
+const charts = new Charts(job, store);
+const history = new JobHistory(job.id, showMarks);
 const logs = new LogView(job, () => listen());
 let stream;
 
 function update(change) {
-  const wasOver = FINAL.has(job.status);
+  const wasTerminal = TERMINAL.has(job.status);
   job = { ...job, ...change };
-  if (wasOver && !FINAL.has(job.status)) listen(); // it was tried again, here or elsewhere
+  if (wasTerminal && !TERMINAL.has(job.status)) listen(); // it was retried
   showJob(job);
   showActions(job);
 }
 
-// -- what the API is asked for: at once, then at most once a second --------------------------------------------------
+// -- reads of the API, at most one of each kind in a second ------------------------------------------------------------
 
-function again(work) {
+/** A function that runs `work` at once, and once more after a second if it is called meanwhile. */
+function throttled(work) {
   let running = null;
-  let wanted = false;
+  let requested = false;
   return function run() {
-    wanted = true;
+    requested = true;
     running ??= (async () => {
-      while (wanted) {
-        wanted = false;
-        await work().catch(() => {}); // told by the banner; what comes next asks again
+      while (requested) {
+        requested = false;
+        await work().catch(() => {}); // the banner shows a lost connection, and the next call reads again
         await new Promise((resolve) => setTimeout(resolve, 1000));
       }
       running = null;
@@ -49,11 +50,11 @@ function again(work) {
   };
 }
 
-const readJob = again(async () => update(await call(root)));
+const readJob = throttled(async () => update(await call(root)));
 
 let attempts = [];
 
-const readAttempts = again(async () => {
+const readAttempts = throttled(async () => {
   ({ data: attempts } = await call(`${root}/attempts`));
   showAttempts(attempts);
   logs.setAttempts(attempts.map((attempt) => attempt.number));
@@ -61,105 +62,109 @@ const readAttempts = again(async () => {
 });
 
 function showMarks() {
-  charts.mark(marksOf(attempts, history.events));
+  charts.setMarks(marksOf(attempts, history.events));
 }
 
-const readCheckpoints = again(async () => {
+const readCheckpoints = throttled(async () => {
   const { data: checkpoints } = await call(`${root}/checkpoints`);
   showCheckpoints(job.id, checkpoints);
-  charts.mark({ checkpoint: checkpoints.map((one) => ({ step: one.step, time: one.created_at })) });
+  charts.setMarks({ checkpoint: checkpoints.map((one) => ({ step: one.step, time: one.created_at })) });
   byId("export").hidden = !(job.status === "succeeded" && job.spec.checkpoint?.export);
 });
 
-const readNews = again(() => history.newest());
+const readNewEvents = throttled(() => history.loadNew());
 
-const readCurves = again(async () => {
-  await store.load().finally(() => { store.whole = true; });
-  charts.adopt();
+const readCurves = throttled(async () => {
+  await store.load().finally(() => { store.complete = true; });
+  charts.addMissing();
   charts.redraw();
-  showWhetherCurves();
+  showCurvesSection();
 });
 
-/** A job that ended before its first step has no frames in the way of its log. */
-function showWhetherCurves() {
-  byId("curves-of-job").hidden = FINAL.has(job.status) && store.series.size === 0;
+/** Hide the charts of a job that ended before its first step, so that its log comes first. */
+function showCurvesSection() {
+  byId("curves").hidden = TERMINAL.has(job.status) && store.series.size === 0 && Object.keys(job.metrics).length === 0;
 }
 
-// -- live ------------------------------------------------------------------------------------------------------------
+// -- live updates ------------------------------------------------------------------------------------------------------
 
 let wasLost = false;
 
 function listen() {
   const after = stream?.last() ?? job.sequence;
   stream?.close();
-  stream = follow(`${root}/stream?rank=${encodeURIComponent(logs.rank)}`, { after, onState: connected, on: handlers });
+  stream = follow(`${root}/stream?rank=${encodeURIComponent(logs.rank)}`, { after, onState, on: handlers });
 }
 
-function connected(state) {
-  showLink(state);
-  if (state === "live" && wasLost) { readJob(); readNews(); readAttempts(); readCheckpoints(); readCurves(); }
+function onState(state) {
+  showConnection(state);
+  if (state === "live" && wasLost) { readJob(); readNewEvents(); readAttempts(); readCheckpoints(); readCurves(); }
   wasLost = state === "lost";
 }
 
 const handlers = {
-  status(told) {
-    update({ ...told, progress: told.progress ?? job.progress });
-    readNews();
+  status(change) {
+    update({ ...change, progress: change.progress ?? job.progress });
+    readNewEvents();
     readJob();
     readAttempts();
-    if (FINAL.has(told.status)) readCheckpoints();
+    if (TERMINAL.has(change.status)) readCheckpoints();
   },
-  event(told) {
-    history.add(told);
+  event(event) {
+    history.add(event);
     readAttempts();
-    if (told.type.startsWith("checkpoint")) readCheckpoints();
+    if (event.type.startsWith("checkpoint")) readCheckpoints();
   },
-  metrics(told) {
-    const { fresh, unsure, begun } = store.add(told);
-    charts.grow(told);
-    if (begun !== null) readAttempts(); // the API knows from now on where it was taken up
-    const newest = Object.fromEntries(told.points.map((point) => [point.key, point.value]));
-    update({ progress: told.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
-    if (fresh) { charts.adopt(); showWhetherCurves(); }
-    if (unsure) store.clear();
-    if (unsure || store.isLong) readCurves();
+  metrics(report) {
+    const { hasNewMetric, unknownCut, resumedFrom } = store.add(report);
+    charts.addPoints(report);
+    if (resumedFrom !== null) readAttempts(); // the attempt has its new resumed_from_step now
+    const newest = Object.fromEntries(report.points.map((point) => [point.key, point.value]));
+    update({ progress: report.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
+    if (hasNewMetric) { charts.addMissing(); showCurvesSection(); }
+    if (unknownCut) store.clear();
+    if (unknownCut || store.isLong) readCurves();
     charts.redraw(Object.keys(newest));
   },
-  checkpoint(told) {
-    update({ last_checkpoint_step: told.step });
+  checkpoint({ step }) {
+    update({ last_checkpoint_step: step });
     readCheckpoints();
   },
-  log: (told) => logs.add(told),
+  log: (entry) => logs.add(entry),
 };
 
-// -- what the reader does --------------------------------------------------------------------------------------------
+// -- actions of the user -----------------------------------------------------------------------------------------------
 
-actOn(() => job, (changed, name, body) => {
+connectActions(() => job, (changed, name, body) => {
   update(changed);
   if (name === "retry" && body?.from === "scratch") { store.clear(); readCurves(); }
 });
 
-byId("axis").addEventListener("change", () => charts.look({ axis: byId("axis").value }));
-byId("log-scale").addEventListener("change", (event) => charts.look({ log: event.target.checked }));
-byId("smooth").addEventListener("input", () => charts.look({ weight: Number(byId("smooth").value) }));
-byId("whole").addEventListener("click", () => charts.zoom(null));
+byId("axis").addEventListener("change", () => charts.changeView({ axis: byId("axis").value }));
+byId("log-scale").addEventListener("change", (event) => charts.changeView({ log: event.target.checked }));
+byId("smooth").addEventListener("input", () => charts.changeView({ weight: Number(byId("smooth").value) }));
+byId("reset-zoom").addEventListener("click", () => charts.zoom(null));
 byId("script").addEventListener("toggle", async () => {
   if (!byId("script").open || !job.attempt?.submitted_at) return;
-  const told = await call(`${root}/script`).catch((error) => say(error.message, { bad: true }));
-  if (told) byId("script").querySelector("pre").textContent = told.script;
+  const response = await call(`${root}/script`).catch(toastError);
+  if (response) byId("script-text").textContent = response.script;
 });
 setInterval(() => {
-  if (document.hidden || areHeld()) return;
-  if (FINAL.has(job.status)) { readJob(); return; }
+  if (document.hidden || arePaused()) return;
+  if (TERMINAL.has(job.status)) { readJob(); return; }
   showJob(job);
   if (attempts.some((attempt) => !attempt.ended_at)) showAttempts(attempts);
-}, PAUSE);
+}, REFRESH_INTERVAL);
 
 showActions(job);
 showJob(job);
-readCurves();
-readAttempts();
-readCheckpoints();
-history.older().catch(() => {});
-logs.load();
-listen();
+showCurvesSection();
+charts.showPreview("loss", data.preview);
+afterPaint().then(() => {
+  readCurves();
+  readAttempts();
+  readCheckpoints();
+  history.loadOlder().catch(() => {});
+  logs.load();
+  listen();
+});

@@ -1,69 +1,70 @@
-// The table of jobs: filters in the address, pages as they are needed, rows that change while one looks.
+// The table of jobs: filters in the address, pages loaded on demand, live rows, and actions on selected jobs.
 
 import { call, query } from "./api.js";
 import { asNumber, count } from "./format.js";
-import { Members } from "./members.js";
-import { byId, confirmed, data, localTimes, mayChange, say, setText, showLink, visitor } from "./page.js";
-import { brief, done, fillRow, LOSS, newRow } from "./rows.js";
-import { Curves } from "./sparks.js";
+import { fillRow, fractionDone, LOSS, newRow, rowFields } from "./job_rows.js";
+import { TERMINAL } from "./job_status.js";
+import { byId, confirmAction, data, formatTimes, mayChange, setText, showConnection, toast, toastError, visitor } from "./page.js";
+import { Sparklines } from "./sparklines.js";
 import { follow } from "./stream.js";
-import { VirtualRows } from "./virtual.js";
+import { SweepMembers } from "./sweep_members.js";
+import { VirtualRows } from "./virtual_rows.js";
 
-const PAGE = 200;
-const SORTED = 10_000; // jobs that are read to be sorted, as the API sorts by age alone; as many again for a wish for more
-const REDRAWN = 400; // milliseconds between two looks of a table that is being read
-const MOST_COMPARED = 20;
-const FINAL = new Set(["succeeded", "failed", "cancelled"]);
+const PAGE_SIZE = 200;
+const NEWEST = 50; // jobs that are read again to find new ones
+const SORT_LIMIT = 10_000; // jobs loaded for a sort, since the API sorts by age only; "Load more" adds as many
+const REDRAW_INTERVAL = 400; // milliseconds between two redraws while pages load
+const MAX_COMPARED = 20;
 
 const jobs = new Map(data.jobs.map((job) => [job.id, job]));
 let order = [];
 let hasMore = data.has_more;
 let lastId = data.last_id;
 let loading = null;
-let round = 0; // goes up when what is being read is not wanted any more
-let most = SORTED;
-const chosen = new Set();
-const curves = new Curves((id) => table.refresh(id));
-const members = new Members(() => table.refresh());
+let generation = 0; // incremented when the filters change, so that a running load stops
+let limit = SORT_LIMIT;
+const selected = new Set();
+const sparklines = new Sparklines((id) => table.refresh(id));
+const members = new SweepMembers(() => table.refresh());
 
 const parameters = () => new URLSearchParams(location.search);
 const filters = () => {
-  const found = parameters();
-  for (const own of ["sort", "limit", "after"]) found.delete(own);
-  for (const [name, value] of [...found]) if (value === "") found.delete(name);
-  return found;
+  const current = parameters();
+  for (const name of ["sort", "limit", "after"]) current.delete(name);
+  for (const [name, value] of [...current]) if (value === "") current.delete(name);
+  return current;
 };
 const sorting = () => {
-  const [key, way] = (parameters().get("sort") ?? "age").split(":");
-  return { key, descending: way ? way === "desc" : key === "age" };
+  const [key, direction] = (parameters().get("sort") ?? "age").split(":");
+  return { key, descending: direction ? direction === "desc" : key === "age" };
 };
 
 const table = new VirtualRows(byId("rows"), {
   columns: 9,
   create: newRow,
-  fill: (row, id) => fillRow(row, jobs.get(id), { chosen: chosen.has(id), curve: curves.of(id), note: members.of(id) }),
-  seen: (ids) => {
-    const found = ids.map((id) => jobs.get(id));
-    curves.want(found.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
-    members.want(found);
+  fill: (row, id) => fillRow(row, jobs.get(id), { selected: selected.has(id), curve: sparklines.valuesOf(id), note: members.changesOf(id) }),
+  visible: (ids) => {
+    const visible = ids.map((id) => jobs.get(id));
+    sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
+    members.request(visible);
   },
-  nearEnd: () => { if (hasMore && !sortsHere()) loadMore(); },
+  nearEnd: () => { if (hasMore && !sortsInBrowser()) loadMore(); },
 });
 
-// -- what is loaded, and in which order --------------------------------------------------------------------------
+// -- loading and sorting -----------------------------------------------------------------------------------------------
 
-const KEYS = {
+const SORT_KEYS = {
   status: (job) => job.status,
   name: (job) => job.name.toLowerCase(),
-  progress: done,
+  progress: fractionDone,
   loss: (job) => asNumber(job.metrics[LOSS] ?? NaN),
   gpus: (job) => job.spec.gpus ?? 1,
-  made: (job) => `${job.spec.strategy} ${job.spec.precision} ${job.spec.lora_rank ?? 0}`,
+  strategy: (job) => `${job.spec.strategy} ${job.spec.precision} ${job.spec.lora_rank ?? 0}`,
   owner: (job) => job.created_by,
 };
 
-/** Whether the order is one that only the browser makes, of all that it has read. */
-const sortsHere = () => Boolean(KEYS[sorting().key]);
+/** Whether the browser sorts the loaded jobs; the API sorts by age only. */
+const sortsInBrowser = () => Boolean(SORT_KEYS[sorting().key]);
 
 function show() {
   const { key, descending } = sorting();
@@ -71,183 +72,192 @@ function show() {
     if (head.dataset.sort === key) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
-  order = [...jobs.keys()].sort(KEYS[key] ? by(KEYS[key], descending) : byAge(descending));
-  table.show(order);
+  order = [...jobs.keys()].sort(SORT_KEYS[key] ? byKey(SORT_KEYS[key], descending) : byAge(descending));
   byId("empty").hidden = order.length > 0;
-  byId("none-match").hidden = filters().size === 0;
-  byId("none-yet").hidden = filters().size > 0;
+  byId("no-matches").hidden = filters().size === 0;
+  byId("no-jobs").hidden = filters().size > 0;
   byId("jobs").hidden = order.length === 0;
   byId("more").hidden = !hasMore;
-  setText(byId("loaded"), amount());
+  table.show(order);
+  setText(byId("loaded"), loadedText());
 }
 
-/** How many there are, as far as is known. */
-function amount() {
-  const words = `${count(order.length)} ${order.length === 1 ? "job" : "jobs"}`;
-  if (!hasMore) return words;
-  if (!sortsHere()) return `${words} loaded`;
-  return loading ? `${words} loaded; loading more to sort …` : `the newest ${words}, sorted; older jobs are not included`;
+/** The number of loaded jobs, and whether there are more. */
+function loadedText() {
+  const loaded = `${count(order.length)} ${order.length === 1 ? "job" : "jobs"}`;
+  if (!hasMore) return loaded;
+  if (!sortsInBrowser()) return `${loaded} loaded`;
+  return loading ? `${loaded} loaded; loading more to sort …` : `the newest ${loaded}, sorted; older jobs are not included`;
 }
 
-function by(key, descending) {
-  const way = descending ? -1 : 1;
+function byKey(key, descending) {
+  const sign = descending ? -1 : 1;
   return (one, other) => {
     const [a, b] = [key(jobs.get(one)), key(jobs.get(other))];
     if (a === b || (Number.isNaN(a) && Number.isNaN(b))) return one < other ? 1 : -1;
-    if (Number.isNaN(a)) return 1; // what has none is last, either way
+    if (Number.isNaN(a)) return 1; // jobs without a value are last in both directions
     if (Number.isNaN(b)) return -1;
-    return a < b ? -way : way;
+    return a < b ? -sign : sign;
   };
 }
 
-/** Ids sort by the time of creation. */
+/** Ids are in the order of creation. */
 const byAge = (descending) => (one, other) => ((one < other) === descending ? 1 : -1);
 
-function add(found) {
-  for (const job of found) jobs.set(job.id, brief(job));
+function addJobs(loaded) {
+  for (const job of loaded) jobs.set(job.id, rowFields(job));
 }
 
-/** A page more, or as many as are sorted. */
+/** Load one more page, or as many as a sort needs. */
 function loadMore() {
-  loading ??= loadAll(round).then(() => true, complain).then((good) => {
+  loading ??= loadPages(generation).then(() => true, toastError).then((succeeded) => {
     loading = null;
-    // The end of a table asks for more as it is drawn: not where the service does not answer.
-    if (good || sortsHere()) show();
+    // Drawing the end of the table loads more, so it is not drawn again if the service does not answer.
+    if (succeeded || sortsInBrowser()) show();
   });
-  setText(byId("loaded"), amount());
+  setText(byId("loaded"), loadedText());
   return loading;
 }
 
-async function loadAll(mine) {
+async function loadPages(own) {
   let shown = performance.now();
   do {
-    const page = await call(`/v1/jobs${joined(filters(), { limit: PAGE, after: lastId, order: oldestFirst() ? "asc" : "desc" })}`);
-    add(page.data);
+    const page = await listJobs(filters(), { limit: PAGE_SIZE, after: lastId, order: oldestFirst() ? "asc" : "desc" });
+    addJobs(page.data);
     hasMore = page.has_more;
     lastId = page.last_id ?? lastId;
-    if (performance.now() - shown > REDRAWN) { show(); shown = performance.now(); }
-  } while (hasMore && sortsHere() && jobs.size < most && mine === round);
+    if (performance.now() - shown > REDRAW_INTERVAL) { show(); shown = performance.now(); }
+  } while (hasMore && sortsInBrowser() && jobs.size < limit && own === generation);
 }
 
 const oldestFirst = () => sorting().key === "age" && !sorting().descending;
-const joined = (first, more) => query(Object.fromEntries([...new Set(first.keys())].map((name) => [name, first.getAll(name)]).concat(Object.entries(more))));
+
+/** A page of `GET /v1/jobs`; `search` has the filters. */
+function listJobs(search, page) {
+  const filter = Object.fromEntries([...new Set(search.keys())].map((name) => [name, search.getAll(name)]));
+  return call(`/v1/jobs${query({ ...filter, ...page })}`);
+}
 
 async function reload() {
-  round += 1;
-  most = SORTED;
+  generation += 1;
+  limit = SORT_LIMIT;
   await loading;
-  const wanted = filters();
-  const page = await call(`/v1/jobs${joined(wanted, { limit: PAGE, order: oldestFirst() ? "asc" : "desc" })}`);
-  if (wanted.toString() !== filters().toString()) return;
+  const requested = filters();
+  const page = await listJobs(requested, { limit: PAGE_SIZE, order: oldestFirst() ? "asc" : "desc" });
+  if (requested.toString() !== filters().toString()) return;
   jobs.clear();
-  add(page.data);
+  addJobs(page.data);
   hasMore = page.has_more;
   lastId = page.last_id;
-  for (const id of chosen) if (!jobs.has(id)) chosen.delete(id);
-  showChosen();
+  for (const id of selected) if (!jobs.has(id)) selected.delete(id);
+  showSelection();
   show();
-  if (hasMore && sortsHere()) loadMore();
+  if (hasMore && sortsInBrowser()) loadMore();
 }
 
-// -- filters and sorting live in the address -------------------------------------------------------------------------
+// -- filters and sorting are stored in the address ---------------------------------------------------------------------
 
-function go(change) {
-  const found = parameters();
-  change(found);
-  for (const [name, value] of [...found]) if (value === "") found.delete(name);
-  history.replaceState(null, "", `/jobs${found.size ? `?${found}` : ""}`);
+function changeAddress(change) {
+  const changed = parameters();
+  change(changed);
+  for (const [name, value] of [...changed]) if (value === "") changed.delete(name);
+  history.replaceState(null, "", `/jobs${changed.size ? `?${changed}` : ""}`);
 }
 
-let typing;
+let inputTimer;
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("filters").addEventListener("input", () => {
-  clearTimeout(typing);
-  typing = setTimeout(narrow, 200);
+  clearTimeout(inputTimer);
+  inputTimer = setTimeout(applyFilters, 200);
 });
 
-/** Of a sweep that the address names: its name, and the way to its comparison. */
-async function showSweep() {
+/** Show the name of the sweep that the address filters by, with a link to its comparison. */
+async function showSweepFilter() {
   const id = filters().get("sweep");
   if (!id) return;
-  const sweep = await members.learn(id);
+  const sweep = await members.load(id);
   if (!sweep) return;
-  const place = byId("of-sweep");
-  place.hidden = false;
-  place.querySelector("a").href = `/compare${query({ sweep: id })}`;
-  setText(place.querySelector("a"), sweep.name);
+  const element = byId("sweep-filter");
+  element.hidden = false;
+  element.querySelector("a").href = `/compare${query({ sweep: id })}`;
+  setText(element.querySelector("a"), sweep.name);
 }
 
-byId("of-sweep").querySelector("button").addEventListener("click", () => {
-  byId("of-sweep").hidden = true;
-  go((found) => found.delete("sweep"));
-  reload().catch(complain);
+byId("sweep-filter").querySelector("button").addEventListener("click", () => {
+  byId("sweep-filter").hidden = true;
+  changeAddress((address) => address.delete("sweep"));
+  reload().catch(toastError);
 });
 
-/** Take the filters as they stand in the form. */
-function narrow() {
+/** Apply the filters of the form. */
+function applyFilters() {
   const before = filters().toString();
-  go((found) => {
-    for (const own of ["status", "search"]) found.delete(own); // one order, whichever was chosen first
+  changeAddress((address) => {
+    for (const name of ["status", "search"]) address.delete(name); // always in the same order
     for (const box of document.querySelectorAll("[data-statuses]:checked")) {
-      for (const status of box.dataset.statuses.split(" ")) found.append("status", status);
+      for (const status of box.dataset.statuses.split(" ")) address.append("status", status);
     }
-    found.set("search", byId("filters").elements.search.value.trim());
-    if (byId("mine").checked) found.set("created_by", visitor.name);
-    else if (found.get("created_by") === visitor.name) found.delete("created_by");
+    address.set("search", byId("filters").elements.search.value.trim());
+    if (byId("mine").checked) address.set("created_by", visitor.name);
+    else if (address.get("created_by") === visitor.name) address.delete("created_by");
   });
-  if (filters().toString() !== before) reload().catch(complain);
+  if (filters().toString() !== before) reload().catch(toastError);
 }
 
 document.querySelector("thead").addEventListener("click", (event) => {
   const head = event.target.closest("th[data-sort]");
   if (!head) return;
-  const now = sorting();
-  const wasAge = now.key === "age";
-  const descending = head.dataset.sort === now.key ? !now.descending : head.dataset.sort === "age";
-  go((found) => found.set("sort", head.dataset.sort === "age" && descending ? "" : `${head.dataset.sort}:${descending ? "desc" : "asc"}`));
-  if (sorting().key === "age" || wasAge && oldestFirst()) reload().catch(complain);
-  else { show(); if (hasMore && sortsHere()) loadMore(); }
+  const key = head.dataset.sort;
+  const before = sorting();
+  const descending = key === before.key ? !before.descending : key === "age";
+  changeAddress((address) => address.set("sort", key === "age" && descending ? "" : `${key}:${descending ? "desc" : "asc"}`));
+  if (sorting().key === "age") reload().catch(toastError);
+  else { show(); if (hasMore && sortsInBrowser()) loadMore(); }
 });
 
-byId("more").addEventListener("click", () => { most = jobs.size + SORTED; loadMore(); });
+byId("more").addEventListener("click", () => { limit = jobs.size + SORT_LIMIT; loadMore(); });
 
-// -- the selection ---------------------------------------------------------------------------------------------------
+// -- the selection -----------------------------------------------------------------------------------------------------
 
-const cancellable = () => [...chosen].map((id) => jobs.get(id)).filter((job) => job && !FINAL.has(job.status) && mayChange(job.created_by));
+const cancellable = () => [...selected].map((id) => jobs.get(id)).filter((job) => job && !TERMINAL.has(job.status) && mayChange(job.created_by));
 
-function showChosen() {
-  byId("selection").hidden = chosen.size === 0;
-  setText(byId("chosen"), `${chosen.size} selected`);
-  byId("compare").hidden = chosen.size < 2 || chosen.size > MOST_COMPARED;
-  byId("compare").href = `/compare${query({ job: [...chosen] })}`;
+function showSelection() {
+  byId("selection").hidden = selected.size === 0;
+  setText(byId("selection-count"), `${selected.size} selected`);
+  byId("compare").hidden = selected.size < 2 || selected.size > MAX_COMPARED;
+  byId("compare").href = `/compare${query({ job: [...selected] })}`;
   byId("cancel").hidden = cancellable().length === 0;
 }
 
 byId("rows").addEventListener("change", (event) => {
   const row = event.target.closest("tr.job");
   if (!row) return;
-  if (event.target.checked) chosen.add(row.dataset.id);
-  else chosen.delete(row.dataset.id);
-  showChosen();
+  if (event.target.checked) selected.add(row.dataset.id);
+  else selected.delete(row.dataset.id);
+  showSelection();
 });
 
-byId("clear").addEventListener("click", () => { chosen.clear(); showChosen(); table.refresh(); });
+function clearSelection() {
+  selected.clear();
+  showSelection();
+  table.refresh();
+}
+
+byId("clear").addEventListener("click", clearSelection);
 
 byId("cancel").addEventListener("click", async () => {
-  const wanted = cancellable();
-  const words = wanted.length === 1 ? `Cancel ${wanted[0].name}?` : `Cancel ${wanted.length} jobs?`;
-  if (!(await confirmed(byId("sure"), words, "Running jobs will stop. Checkpoints and metrics are kept."))) return;
-  const answers = await Promise.allSettled(wanted.map((job) => call(`/v1/jobs/${job.id}/cancel`, { method: "POST" })));
-  const refused = answers.filter((answer) => answer.status === "rejected");
-  for (const answer of answers) if (answer.status === "fulfilled") update(answer.value.id, brief(answer.value));
-  chosen.clear();
-  showChosen();
-  table.refresh();
-  if (refused.length) say(`${refused.length} could not be cancelled: ${refused[0].reason.message}`, { bad: true });
-  else say(`Cancelling ${wanted.length === 1 ? "one job" : `${wanted.length} jobs`}.`);
+  const targets = cancellable();
+  const title = targets.length === 1 ? `Cancel ${targets[0].name}?` : `Cancel ${targets.length} jobs?`;
+  if (!(await confirmAction(title, "Running jobs will stop. Checkpoints and metrics are kept."))) return;
+  const results = await Promise.allSettled(targets.map((job) => call(`/v1/jobs/${job.id}/cancel`, { method: "POST" })));
+  const failed = results.filter((result) => result.status === "rejected");
+  for (const { status, value } of results) if (status === "fulfilled") update(value.id, rowFields(value));
+  clearSelection();
+  if (failed.length) toast(`${failed.length} could not be cancelled: ${failed[0].reason.message}`, { bad: true });
+  else toast(`Cancelling ${targets.length === 1 ? "one job" : `${targets.length} jobs`}.`);
 });
 
-// -- live ------------------------------------------------------------------------------------------------------------
+// -- live updates ------------------------------------------------------------------------------------------------------
 
 function update(id, change) {
   const job = jobs.get(id);
@@ -256,70 +266,59 @@ function update(id, change) {
   table.refresh(id);
 }
 
-/** Some job that is not here is new, or passes the filters now: it is among the newest, or is found by scrolling. */
-let fetching;
-function welcome() {
-  fetching ??= setTimeout(async () => {
-    fetching = undefined;
-    const page = await call(`/v1/jobs${joined(filters(), { limit: 50 })}`).catch(() => null);
-    if (!page || oldestFirst()) return;
-    const fresh = page.data.filter((job) => !jobs.has(job.id));
-    for (const job of fresh) jobs.set(job.id, brief(job));
-    if (fresh.length) show();
-  }, 300);
+/** Read the newest jobs again: updates since the page was rendered, and jobs that are new or match the filters now. */
+async function refreshNewest() {
+  if (oldestFirst()) return;
+  const page = await listJobs(filters(), { limit: NEWEST }).catch(() => null);
+  if (!page) return;
+  const hasNew = page.data.some((job) => !jobs.has(job.id));
+  addJobs(page.data);
+  if (hasNew) show();
+  else table.refresh();
 }
 
-const wantsStatus = () => filters().getAll("status");
+let newestTimer;
+function scheduleNewest() {
+  newestTimer ??= setTimeout(() => { newestTimer = undefined; refreshNewest(); }, 300);
+}
+
+const statusFilter = () => filters().getAll("status");
 
 follow("/v1/stream", {
   onState(state) {
-    showLink(state);
-    if (state === "live") refreshFirst();
+    showConnection(state);
+    if (state === "live") refreshNewest();
   },
   on: {
-    status(told) {
-      if (!jobs.has(told.job_id)) { welcome(); return; }
-      const { status, status_message, progress } = told;
-      if (FINAL.has(status)) curves.renew(told.job_id);
-      update(told.job_id, { status, status_message, progress: progress ?? jobs.get(told.job_id).progress });
-      if (wantsStatus().length && !wantsStatus().includes(status)) leave(told.job_id);
+    status({ job_id: id, status, status_message, progress }) {
+      if (!jobs.has(id)) { scheduleNewest(); return; }
+      if (TERMINAL.has(status)) sparklines.reload(id);
+      update(id, { status, status_message, progress: progress ?? jobs.get(id).progress });
+      if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
     },
-    metrics(told) {
-      if (!jobs.has(told.job_id)) return;
-      const loss = told.values[LOSS];
-      update(told.job_id, { ...(loss !== undefined && { metrics: { [LOSS]: loss } }), progress: told.progress });
-      if (loss !== undefined && told.progress) curves.add(told.job_id, told.progress.step, loss);
+    metrics({ job_id: id, values, progress }) {
+      if (!jobs.has(id)) return;
+      const loss = values[LOSS];
+      update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss } }), progress });
+      if (loss !== undefined && progress) sparklines.add(id, progress.step, loss);
     },
-    reset: () => reload().catch(complain),
+    reset: () => reload().catch(toastError),
   },
 });
 
-/** It no longer passes the filter; it stays for a moment, so that one sees why it goes. */
-function leave(id) {
+/** Remove a job that no longer matches the filter, after a delay in which its new status is visible. */
+function removeRowLater(id) {
   setTimeout(() => {
     const job = jobs.get(id);
-    if (!job || wantsStatus().length === 0 || wantsStatus().includes(job.status)) return;
+    if (!job || statusFilter().length === 0 || statusFilter().includes(job.status)) return;
     jobs.delete(id);
     show();
   }, 3000);
 }
 
-/** What happened between the server's drawing and the stream. */
-async function refreshFirst() {
-  if (oldestFirst()) return;
-  const page = await call(`/v1/jobs${joined(filters(), { limit: 50 })}`).catch(() => null);
-  if (!page) return;
-  for (const job of page.data) jobs.set(job.id, brief(job));
-  show();
-}
-
-function complain(error) {
-  say(error.message, { bad: true });
-}
-
 show();
-showSweep().catch(() => {}); // the table is whole without
-localTimes();
-if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) narrow(); // typed meanwhile
-if (sortsHere()) { if (hasMore) loadMore(); }
-else if (oldestFirst()) reload().catch(complain);
+showSweepFilter().catch(() => {}); // the name is optional
+formatTimes();
+if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) applyFilters(); // typed before the script ran
+if (sortsInBrowser()) { if (hasMore) loadMore(); }
+else if (oldestFirst()) reload().catch(toastError);

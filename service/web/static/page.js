@@ -1,23 +1,23 @@
-// What every page's script needs: who looks, elements made of text, words said, and times in the reader's zone.
+// Helpers of every page: the embedded data, elements, toasts, dialogs, and times in the user's time zone.
 
-import { age, moment } from "./format.js";
+import { age, dateTime } from "./format.js";
 
-const told = JSON.parse(document.getElementById("page").textContent);
+const embedded = JSON.parse(document.getElementById("page-data").textContent);
 
-/** Who is signed in: name, role, csrf. */
-export const visitor = told.visitor;
-/** What the server drew the page with. */
-export const data = told.data;
-/** Where Plotly's script is. */
-export const plotlyUrl = told.plotly;
+/** The signed-in user: name, role, csrf. */
+export const visitor = embedded.visitor;
+/** The answers of the API for the first view. */
+export const data = embedded.data;
+/** The address of Plotly's script. */
+export const plotlyUrl = embedded.plotly;
 
-/** Whether the visitor may change what belongs to `owner`. */
+/** Whether the user may change the resources of `owner`. */
 export const mayChange = (owner) => visitor.role === "admin" || (visitor.role === "user" && owner === visitor.name);
 
 /** An element by its id. */
 export const byId = (id) => document.getElementById(id);
 
-/** A new element. Text is text: nothing that is passed here is read as HTML. */
+/** A new element. `text` becomes a text node: no value is parsed as HTML. */
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -30,50 +30,70 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Text of an element, touched only where it differs, so that what is read aloud or selected stays. */
+/** A new SVG element. */
+export function makeSvg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** Set an element's text only if it differs, so that screen readers and selections are not disturbed. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-let forgetting;
+/** Resolves after the next paint, for work that must not delay the first view. */
+export const afterPaint = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
-/** Say something at the lower edge, aloud to screen readers. */
-export function say(text, { bad = false, seconds = bad ? 12 : 4 } = {}) {
-  const place = byId("said");
-  place.classList.toggle("bad", bad);
-  place.textContent = text;
-  clearTimeout(forgetting);
-  forgetting = setTimeout(() => { place.textContent = ""; }, seconds * 1000);
+let toastTimer;
+
+/** Show a message at the lower edge, which screen readers announce. */
+export function toast(text, { bad = false } = {}) {
+  const element = byId("toast");
+  element.classList.toggle("bad", bad);
+  element.textContent = text;
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => { element.textContent = ""; }, bad ? 12_000 : 4_000);
 }
 
-/** The state of the live connection: "live", "lost" or "" (none wanted any more). */
-export function showLink(state) {
-  const link = byId("link");
-  link.className = `link ${state}`;
-  setText(link, { live: "Live", lost: "Offline" }[state] ?? "");
+/** Show the message of an error as a toast. */
+export const toastError = (error) => toast(error.message, { bad: true });
+
+/** Show the state of the live connection: "live", "lost", or "" once the stream has ended. */
+export function showConnection(state) {
+  const connection = byId("connection");
+  connection.className = `connection ${state}`;
+  setText(connection, { live: "Live", lost: "Offline" }[state] ?? "");
   const banner = byId("banner");
   banner.hidden = state !== "lost";
   setText(banner, state === "lost" ? "Connection lost. Showing the last known state; reconnecting…" : "");
 }
 
-/** Ask before something that cannot be undone, `yes` on the button that does it; true when confirmed. */
-export function confirmed(dialog, question, about, yes = null) {
-  dialog.querySelector("h2").textContent = question;
-  dialog.querySelector("p").textContent = about;
-  if (yes) dialog.querySelector('[value="yes"]').textContent = yes;
+/** Open a dialog; the value of the button that closed it, "no" for Escape. */
+export function openDialog(dialog) {
   dialog.returnValue = "no";
   dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
 }
 
-/** Put every `<time>` below an element into the reader's zone; `data-as` is "age", or "exact" for seconds. */
-export function localTimes(root = document) {
+/** Confirm an action in the page's dialog, with `verb` on the button that does it; true when confirmed. */
+export async function confirmAction(title, text, verb = null) {
+  const dialog = byId("confirm");
+  dialog.querySelector("h2").textContent = title;
+  dialog.querySelector("p").textContent = text;
+  if (verb) dialog.querySelector('[value="yes"]').textContent = verb;
+  return (await openDialog(dialog)) === "yes";
+}
+
+/** Format every `<time>` below an element; `data-format` is "short", "exact" (with seconds) or "age". */
+export function formatTimes(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) {
-    const at = element.getAttribute("datetime");
-    setText(element, element.dataset.as === "age" ? age(at) : moment(at, element.dataset.as));
-    if (!element.title) element.title = moment(at, "long");
+    const iso = element.getAttribute("datetime");
+    setText(element, element.dataset.format === "age" ? age(iso) : dateTime(iso, element.dataset.format));
+    if (!element.title) element.title = dateTime(iso, "long");
   }
 }
 
-localTimes();
-setInterval(localTimes, 15_000);
+formatTimes();
+setInterval(formatTimes, 15_000);

@@ -1,6 +1,6 @@
-// A plan as the API tells it, drawn: memory by strategy and part, what fits, what would help, and the batch script.
+// A plan of the API: memory by strategy and part, whether it fits, suggested changes, and the batch script.
 
-import { count, number, size } from "./format.js";
+import { bytes, count, number } from "./format.js";
 import { byId, make, setText } from "./page.js";
 
 const PARTS = {
@@ -8,96 +8,98 @@ const PARTS = {
   activations: "activations", logits: "logits", transient: "temporary buffers",
 };
 
-/** Draw a plan. `use(fields)` changes fields of the spec, given by path. */
-export function showPlan(plan, use) {
+/** Show a plan. `setFields(fields)` changes fields of the spec, given by path. */
+export function showPlan(plan, setFields) {
   const verdict = byId("verdict");
   setText(verdict, sentence(plan.summary));
-  verdict.className = `verdict ${plan.fits === true ? "good" : plan.fits === false ? "bad" : ""}`;
-  showChanges(plan, use);
-  showBars(plan, use);
-  byId("warnings").replaceChildren(...plan.warnings.map((words) => make("li", { text: sentence(words) })));
-  byId("sizes").replaceChildren(...facts(plan).map(([word, value]) => make("div", {}, make("dt", { text: word }), make("dd", { text: value }))));
-  setText(byId("resolved").querySelector("pre"), written(plan.spec));
-  setText(byId("script").querySelector("pre"), plan.script ?? "No batch script available.");
+  verdict.className = `verdict ${fitTone(plan.fits)}`;
+  showChanges(plan, setFields);
+  showBars(plan, setFields);
+  byId("warnings").replaceChildren(...plan.warnings.map((text) => make("li", { text: sentence(text) })));
+  byId("sizes").replaceChildren(...facts(plan).map(([label, value]) => make("div", {}, make("dt", { text: label }), make("dd", { text: value }))));
+  setText(byId("resolved-text"), asYaml(plan.spec));
+  setText(byId("script-text"), plan.script ?? "No batch script available.");
 }
 
-/** With a capital, unless it begins with the name of a field. */
-const sentence = (words) => `${/^[a-z]+[ :,]/.test(words) ? words[0].toUpperCase() : words[0]}${words.slice(1)}${/[.)]$/.test(words) ? "" : "."}`;
+const fitTone = (fits) => (fits === true ? "good" : fits === false ? "bad" : "");
 
-/** Memory in powers of 1024, as the plan's own sentences have it. */
-function memory(bytes) {
-  const [unit, length] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, one]) => bytes >= one) ?? ["B", 1];
-  return `${number(bytes / length, 3)} ${unit}`;
+/** A message as a sentence: with a capital letter, unless it starts with the name of a field. */
+const sentence = (text) => `${/^[a-z]+[ :,]/.test(text) ? text[0].toUpperCase() : text[0]}${text.slice(1)}${/[.)]$/.test(text) ? "" : "."}`;
+
+/** Memory in powers of 1024, as in the plan's messages. */
+function memory(value) {
+  const [unit, length] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, one]) => value >= one) ?? ["B", 1];
+  return `${number(value / length, 3)} ${unit}`;
 }
 
-function showChanges(plan, use) {
+function showChanges(plan, setFields) {
   byId("changes").replaceChildren(...plan.changes.map((change) => make("div", {},
     make("span", { text: `${sentence(change.message)} Then ${memory(change.peak_bytes)} on each.` }),
-    make("button", { type: "button", text: "Apply", onclick: () => use(change.set) }))));
+    make("button", { type: "button", text: "Apply", onclick: () => setFields(change.set) }))));
 }
 
-function showBars(plan, use) {
-  const limit = smallest(plan.gpus);
-  const largest = Math.max(1, ...plan.strategies.map(taken));
-  const near = limit !== null && limit < 4 * largest; // farther away, the bars would be too short to be read
-  const most = near ? Math.max(limit, largest) : largest;
+function showBars(plan, setFields) {
+  const limit = smallestGpu(plan.gpus);
+  const largest = Math.max(1, ...plan.strategies.map(peakBytes));
+  const inScale = limit !== null && limit < 4 * largest; // a farther limit would make the bars too short to read
+  const maximum = inScale ? Math.max(limit, largest) : largest;
   const parts = Object.keys(PARTS).filter((part) => plan.strategies.some((one) => one.parts?.[part]));
-  byId("bars").replaceChildren(...plan.strategies.map((one) => bar(one, { most, limit: near ? limit : null, use })));
+  byId("bars").replaceChildren(...plan.strategies.map((one) => bar(one, { maximum, limit: inScale ? limit : null, setFields })));
   byId("parts").replaceChildren(...parts.map((part) => make("li", {}, make("i", { class: `part ${part}` }), PARTS[part])),
-    ...(limit && plan.strategies.length ? [make("li", {}, near ? make("i", { class: "limit" }) : null, near ? `Available: ${memory(limit)}` : `Available: ${memory(limit)} (off scale)`)] : []));
+    ...(limit && plan.strategies.length ? [make("li", {}, inScale ? make("i", { class: "limit" }) : null, inScale ? `Available: ${memory(limit)}` : `Available: ${memory(limit)} (off scale)`)] : []));
 }
 
-const taken = (one) => one.peak_bytes ?? one.state_bytes;
+const peakBytes = (one) => one.peak_bytes ?? one.state_bytes;
 
-/** The least memory of a GPU that it could get; null where any is unknown. */
-function smallest(gpus) {
+/** The smallest memory of the possible GPUs; null if any is unknown. */
+function smallestGpu(gpus) {
   const known = gpus.map((gpu) => gpu.min_bytes);
   return known.length && known.every(Boolean) ? Math.min(...known) : null;
 }
 
-function bar(one, { most, limit, use }) {
-  const told = Object.entries(one.parts ?? { parameters: one.state_bytes }).filter(([, bytes]) => bytes > 0);
-  const width = (bytes) => `width:${((100 * bytes) / most).toFixed(2)}%`;
-  const fits = one.fits === true ? "fits" : one.fits === false ? "too large" : "";
-  const words = told.map(([part, bytes]) => `${PARTS[part]} ${memory(bytes)}`).join(", ");
-  const micro = one.micro_size ? `micro-batch ${count(one.micro_size)}` : "";
-  return make("div", { class: `strategy ${one.chosen ? "chosen" : ""}` },
-    one.chosen ? make("strong", { text: one.strategy }) : make("button", { type: "button", class: "quiet", text: one.strategy, title: `Use ${one.strategy}`, onclick: () => use({ strategy: one.strategy }) }),
-    make("span", { class: "stack", role: "img", "aria-label": words, title: words },
-      ...told.map(([part, bytes]) => make("span", { class: `part ${part}`, style: width(bytes) })),
-      limit ? make("i", { class: "limit", style: `left:${((100 * limit) / most).toFixed(2)}%` }) : null),
-    make("span", { class: "much", text: one.peak_bytes === null ? `${memory(one.state_bytes)} or more` : memory(one.peak_bytes) }),
-    make("span", { class: `fits ${one.fits === true ? "good" : one.fits === false ? "bad" : ""}`, text: fits }),
-    make("small", { text: [micro, one.peak_phase ? `peak: ${one.peak_phase}` : ""].filter(Boolean).join(", ") }));
+function bar(one, { maximum, limit, setFields }) {
+  const parts = Object.entries(one.parts ?? { parameters: one.state_bytes }).filter(([, size]) => size > 0);
+  const percent = (size) => `${((100 * size) / maximum).toFixed(2)}%`;
+  const title = parts.map(([part, size]) => `${PARTS[part]} ${memory(size)}`).join(", ");
+  const microBatch = one.micro_size ? `micro-batch ${count(one.micro_size)}` : "";
+  return make("div", { class: `strategy ${one.chosen ? "selected" : ""}` },
+    one.chosen ? make("strong", { text: one.strategy }) : make("button", { type: "button", class: "quiet", text: one.strategy, title: `Use ${one.strategy}`, onclick: () => setFields({ strategy: one.strategy }) }),
+    make("span", { class: "stack", role: "img", "aria-label": title, title },
+      ...parts.map(([part, size]) => make("span", { class: `part ${part}`, style: `width:${percent(size)}` })),
+      limit ? make("i", { class: "limit", style: `left:${percent(limit)}` }) : null),
+    make("span", { class: "peak", text: one.peak_bytes === null ? `${memory(one.state_bytes)} or more` : memory(one.peak_bytes) }),
+    make("span", { class: `fits ${fitTone(one.fits)}`, text: one.fits === true ? "fits" : one.fits === false ? "too large" : "" }),
+    make("small", { text: [microBatch, one.peak_phase ? `peak: ${one.peak_phase}` : ""].filter(Boolean).join(", ") }));
 }
 
 function facts(plan) {
-  const found = [["Strategy", `${plan.strategy}: ${plan.strategy_reason}`]];
-  if (plan.model) found.push(["Parameters", plan.model.trained === plan.model.parameters ? short(plan.model.parameters) : `${short(plan.model.parameters)}, of which ${short(plan.model.trained)} are trained`]);
-  if (plan.disk) found.push(["On disk", `${size(plan.disk.total_bytes)}: ${count(plan.disk.checkpoints)} checkpoints of ${size(plan.disk.checkpoint_bytes)}${plan.disk.export_bytes ? `, export ${size(plan.disk.export_bytes)}` : ""}`]);
-  return found;
+  const { model, disk } = plan;
+  const rows = [["Strategy", `${plan.strategy}: ${plan.strategy_reason}`]];
+  if (model) rows.push(["Parameters", model.trained === model.parameters ? rounded(model.parameters) : `${rounded(model.parameters)}, of which ${rounded(model.trained)} are trained`]);
+  if (disk) rows.push(["On disk", `${bytes(disk.total_bytes)}: ${count(disk.checkpoints)} checkpoints of ${bytes(disk.checkpoint_bytes)}${disk.export_bytes ? `, export ${bytes(disk.export_bytes)}` : ""}`]);
+  return rows;
 }
 
-function short(elements) {
-  const [unit, length] = [["billion", 1e9], ["million", 1e6], ["thousand", 1e3]].find(([, one]) => elements >= one) ?? ["", 1];
-  return `${number(elements / length, 3)} ${unit}`.trim();
+function rounded(value) {
+  const [unit, length] = [["billion", 1e9], ["million", 1e6], ["thousand", 1e3]].find(([, one]) => value >= one) ?? ["", 1];
+  return `${number(value / length, 3)} ${unit}`.trim();
 }
 
-/** A spec's fields, a line each: `optimizer: {"lr": 0.001}` is YAML, too. */
-const written = (spec) => Object.entries(spec).map(([name, value]) => `${name}: ${JSON.stringify(value)}`).join("\n");
+/** A spec as YAML, one line for each field: `optimizer: {"lr": 0.001}`. */
+const asYaml = (spec) => Object.entries(spec).map(([name, value]) => `${name}: ${JSON.stringify(value)}`).join("\n");
 
-/** Whether there is room for it now, by what the scheduler said last; empty where that is not known. */
-export function room(cluster, spec) {
-  const wanted = spec.gpus ?? 1;
+/** Whether the cluster has free resources for a spec, by the last snapshot; empty if that is unknown. */
+export function availability(cluster, spec) {
+  const requested = spec.gpus ?? 1;
   if (cluster.slots) {
     const { free, total } = cluster.slots;
-    if (wanted > total) return `Requests ${wanted} worker processes; this machine has ${total}.`;
-    return free >= wanted ? `${free} of ${total} worker processes are free: starts at once.` : `${free} of ${total} worker processes are free: waits for other jobs.`;
+    if (requested > total) return `Requests ${requested} worker processes; this machine has ${total}.`;
+    return free >= requested ? `${free} of ${total} worker processes are free: starts at once.` : `${free} of ${total} worker processes are free: waits for other jobs.`;
   }
   const name = spec.resources?.partition;
   const partition = cluster.partitions.find((one) => (name ? one.name === name : one.default));
   const types = partition?.gpus.filter((one) => !spec.resources?.gpu_type || one.type === spec.resources.gpu_type) ?? [];
   if (!types.length || types.some((one) => one.free === null)) return "";
   const free = types.reduce((sum, one) => sum + one.free, 0);
-  return `${free} of ${types.reduce((sum, one) => sum + one.total, 0)} GPUs of partition ${partition.name} are free${free >= wanted ? "." : ": waits for other jobs."}`;
+  return `${free} of ${types.reduce((sum, one) => sum + one.total, 0)} GPUs of partition ${partition.name} are free${free >= requested ? "." : ": waits for other jobs."}`;
 }

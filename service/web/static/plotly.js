@@ -1,25 +1,25 @@
-// Plotly, loaded once and late, and charts in the colours of the page.
+// Plotly, loaded once after the first paint, and charts in the colours of the page.
 
-import { plotlyUrl } from "./page.js";
+import { afterPaint, plotlyUrl } from "./page.js";
 
-let loaded;
+let loading;
 
-/** Plotly itself. It takes seconds to parse, so nothing that can be shown without it waits for it. */
+/** Plotly itself. Parsing it takes seconds, so previews are shown until it is loaded. */
 export function plotly() {
-  loaded ??= painted().then(() => new Promise((resolve, reject) => {
+  loading ??= afterPaint().then(() => new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = plotlyUrl;
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => reject(new Error("the charts could not be loaded"));
     document.head.append(script);
   }));
-  return loaded;
+  return loading;
 }
 
-/** Once the page, as the server drew it, is on the screen: parsing would hold that up. */
-const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+/** Whether Plotly has drawn into a frame. */
+export const isDrawn = (frame) => frame.classList.contains("js-plotly-plot");
 
-/** A colour of the page by the name of its variable. */
+/** The value of a colour variable of the page. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 const PALETTE = ["accent", "c2", "c3", "c4", "c5", "c6"];
@@ -27,8 +27,8 @@ const PALETTE = ["accent", "c2", "c3", "c4", "c5", "c6"];
 /** The colour of the n-th curve. */
 export const curveColour = (n) => colour(PALETTE[n % PALETTE.length]);
 
-/** A layout in the colours of the page; what is given goes over it. */
-export function layout({ xaxis = {}, yaxis = {}, ...rest } = {}) {
+/** A layout in the colours of the page, overridden by the given options. */
+function layout({ xaxis = {}, yaxis = {}, ...options } = {}) {
   const axis = {
     gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin: false,
     tickfont: { size: 11, color: colour("soft") }, titlefont: { size: 11 }, exponentformat: "power", minexponent: 4,
@@ -41,16 +41,16 @@ export function layout({ xaxis = {}, yaxis = {}, ...rest } = {}) {
     hoverlabel: { bgcolor: colour("surface"), bordercolor: colour("line"), font: { color: colour("text"), size: 12 } },
     xaxis: { ...axis, exponentformat: "SI", minexponent: 3, ...xaxis }, yaxis: { ...axis, ...yaxis },
     uirevision: "same",
-    ...rest,
+    ...options,
   };
 }
 
-/** Draw or redraw a chart in a frame. */
-export async function draw(frame, traces, how) {
+/** Draw a chart into a frame, or update it. */
+export async function draw(frame, traces, options) {
   const library = await plotly();
-  if (!frame.classList.contains("js-plotly-plot")) frame.replaceChildren();
-  await library.react(frame, traces, layout(how), { displaylogo: false, displayModeBar: false, responsive: true, doubleClick: false, showTips: false });
+  if (!isDrawn(frame)) frame.replaceChildren();
+  await library.react(frame, traces, layout(options), { displaylogo: false, displayModeBar: false, responsive: true, doubleClick: false, showTips: false });
 }
 
 /** Call back when the system changes between light and dark. */
-export const onTheme = (back) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", back);
+export const onThemeChange = (callback) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", callback);

@@ -1,82 +1,83 @@
-// Server-sent events, read by fetch: an EventSource tells neither why it was refused nor that nothing comes any more.
+// Server-sent events, read with fetch: EventSource does not report the status of a refused request, detects no silent
+// connection, and cannot start at a given `Last-Event-ID`.
 
-import { toSignIn } from "./api.js";
+import { redirectToSignIn } from "./api.js";
 
-const SILENCE = 40_000; // the service says something every 15 seconds
-const LONGEST_WAIT = 3_000; // a reader looks, and asks no more than this
+const SILENCE = 40_000; // milliseconds; the service sends a keep-alive every 15 seconds
+const FIRST_RETRY = 500;
+const MAX_RETRY = 3_000;
 
 const connections = new Set();
-let held = null;
+let paused = null;
 
-/** Break all streams off until the answer is called: what they follow may be gone in a moment. */
-export function holdStreams() {
-  let release;
-  held = new Promise((resolve) => { release = () => { held = null; resolve(); }; });
+/** Disconnect all streams until the returned function is called, since the streamed job is about to be deleted. */
+export function pauseStreams() {
+  let resume;
+  paused = new Promise((resolve) => { resume = () => { paused = null; resolve(); }; });
   for (const connection of connections) connection.abort();
-  return release;
+  return resume;
 }
 
-/** Whether `holdStreams` holds: no time to ask either. */
-export const areHeld = () => held !== null;
+/** Whether `pauseStreams` is in effect; other requests should wait, too. */
+export const arePaused = () => paused !== null;
 
 /**
- * Follow a stream from a place on, and take it up again there whenever it breaks off.
+ * Follow a stream, and reconnect at the last event whenever the connection is lost.
  *
- * @param path of the stream; `after` is where to begin (none: now).
+ * @param path of the stream; `after` is the id after which it starts (null: now).
  * @param on handlers by the type of event: `(data, id) => void`.
- * @param onState "live" once connected, "lost" when not, "" when it has ended for good.
- * @returns {{ close: () => void, last: () => string | null }}
+ * @param onState "live" when connected, "lost" when disconnected, "" when the stream has ended for good.
+ * @returns {{ close: () => void, last: () => string | null }} `last` is the id of the last event.
  */
 export function follow(path, { after = null, on, onState = () => {} }) {
   let last = after === null ? null : String(after);
-  let waited = 0;
+  let delay = 0;
   let closed = false;
-  let current;
+  let controller;
 
   async function run() {
     while (!closed) {
-      if (held) await held;
-      current = new AbortController();
-      connections.add(current);
+      if (paused) await paused;
+      controller = new AbortController();
+      connections.add(controller);
       try {
-        if ((await connect(current)) === "over") break;
-        waited = 0; // it was a clean end: the service restarts, or we were too slow
+        if ((await connect(controller)) === "ended") break;
+        delay = 0; // a clean end: the service restarts, or this client was too slow
       } catch (error) {
         if (closed) return;
-        if (held) continue;
+        if (paused) continue;
       } finally {
-        connections.delete(current);
+        connections.delete(controller);
       }
       onState("lost");
-      waited = Math.min(LONGEST_WAIT, waited ? waited * 2 : 500);
-      await wakeable(waited);
+      delay = Math.min(MAX_RETRY, delay ? delay * 2 : FIRST_RETRY);
+      await interruptiblePause(delay);
     }
     if (!closed) onState("");
   }
 
-  async function connect(controller) {
+  async function connect(current) {
     const headers = { Accept: "text/event-stream" };
     if (last !== null) headers["Last-Event-ID"] = last;
-    const answer = await fetch(path, { headers, signal: controller.signal, credentials: "same-origin", cache: "no-store" });
-    if (answer.status === 204) return "over";
-    if (answer.status === 401) { toSignIn(); return "over"; }
-    if (answer.status === 404) return "over";
-    if (!answer.ok) throw new Error(`the stream answered ${answer.status}`);
-    waited = 0;
+    const response = await fetch(path, { headers, signal: current.signal, credentials: "same-origin", cache: "no-store" });
+    if (response.status === 401) redirectToSignIn();
+    if ([204, 401, 404].includes(response.status)) return "ended";
+    if (!response.ok) throw new Error(`the stream returned status ${response.status}`);
+    delay = 0;
     onState("live");
-    await read(answer.body.pipeThrough(new TextDecoderStream()).getReader(), controller);
-    return "again";
+    await read(response.body.pipeThrough(new TextDecoderStream()).getReader(), current);
+    return "interrupted";
   }
 
-  async function read(reader, controller) {
+  async function read(reader, current) {
     let rest = "";
     for (;;) {
-      const silence = setTimeout(() => controller.abort(), SILENCE);
+      const silence = setTimeout(() => current.abort(), SILENCE);
       const { value, done } = await reader.read().finally(() => clearTimeout(silence));
       if (done) return;
-      const parts = (rest + value).split("\n\n");
-      rest = parts.pop();
-      for (const part of parts) dispatch(part);
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      for (const block of blocks) dispatch(block);
     }
   }
 
@@ -84,7 +85,7 @@ export function follow(path, { after = null, on, onState = () => {} }) {
     const fields = { event: "message", data: "" };
     for (const line of block.split("\n")) {
       const colon = line.indexOf(":");
-      if (colon <= 0) continue; // a comment: the service is alive
+      if (colon <= 0) continue; // a comment, as keep-alives are
       fields[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, "");
     }
     if (fields.id !== undefined) last = fields.id;
@@ -93,13 +94,13 @@ export function follow(path, { after = null, on, onState = () => {} }) {
 
   run();
   return {
-    close() { closed = true; current?.abort(); },
+    close() { closed = true; controller?.abort(); },
     last: () => last,
   };
 }
 
-/** A pause that ends early when the network or the page comes back. */
-function wakeable(milliseconds) {
+/** A pause that ends early when the network or the page becomes available again. */
+function interruptiblePause(milliseconds) {
   return new Promise((resolve) => {
     const wake = () => {
       clearTimeout(timer);

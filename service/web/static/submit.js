@@ -1,60 +1,62 @@
-// Writing a spec: its errors at their lines and its plan as one writes, then submitting it, once.
+// The page for writing a spec: problems at their lines and the plan while typing, then one submission.
 
 import { ApiError, call, query } from "./api.js";
-import { missing, watchCode } from "./code.js";
-import "./copy.js";
+import { connectUpload, missingFile } from "./code_upload.js";
+import "./copy_buttons.js";
 import { Editor } from "./editor.js";
-import { fieldsOf, lineOf, put, without } from "./fields.js";
-import { count, moment } from "./format.js";
-import { byId, confirmed, data, make, say, setText } from "./page.js";
-import { room, showPlan } from "./plan.js";
+import { count, dateTime } from "./format.js";
+import { byId, confirmAction, data, make, setText, toastError } from "./page.js";
+import { availability, showPlan } from "./plan.js";
+import { fieldsOf, lineOf, removeField, setField } from "./yaml_fields.js";
 
-const PAUSE = 350; // milliseconds without a key before the service is asked
+const PAUSE = 350; // milliseconds after the last key before a plan is requested
+const RATE_LIMIT_PAUSE = 2000;
+const CLUSTER_INTERVAL = 15_000;
 const YAML = { "Content-Type": "application/yaml" };
-const LOOKS = 60; // seconds that an answer of Slurm is waited for
+const MAX_POLLS = 60; // seconds to wait for a start estimate
 const DRAFT = "trainyard.draft";
 
-const editor = new Editor(byId("editor"), changed);
+const editor = new Editor(byId("editor"), onChange);
 let plan = null;
 let cluster = null;
-let asking = null;
+let controller = null;
 let timer;
-let key = null; // of a submission that may have arrived
+let idempotencyKey = null; // set while a submission may have arrived whose response was lost
 
-// -- the text --------------------------------------------------------------------------------------------------------
+// -- the text ----------------------------------------------------------------------------------------------------------
 
-function changed() {
-  key = null;
-  setText(byId("asked"), "");
+function onChange() {
+  idempotencyKey = null;
+  setText(byId("start-estimate"), "");
   sessionStorage.setItem(DRAFT, editor.text);
   showOrigin();
   showCode();
   clearTimeout(timer);
-  timer = setTimeout(ask, PAUSE);
+  timer = setTimeout(requestPlan, PAUSE);
 }
 
-function use(fields) {
-  editor.replace(Object.entries(fields).reduce((text, [path, value]) => put(text, path, value), editor.text));
+function setFields(fields) {
+  editor.replace(Object.entries(fields).reduce((text, [path, value]) => setField(text, path, value), editor.text));
 }
 
-const showCode = watchCode(() => editor.text, use);
+const showCode = connectUpload(() => editor.text, setFields);
 
-/** Where the text is from, and where the run would begin: the text alone decides. */
+/** Show where the text comes from, and where the run would start; both follow from the text alone. */
 function showOrigin() {
-  const place = fieldsOf(editor.text).get("resume_from");
-  const from = place ? editor.text.slice(place.from, place.to) : "";
+  const field = fieldsOf(editor.text).get("resume_from");
+  const from = field ? editor.text.slice(field.from, field.to) : "";
   byId("preset").value = Object.entries(data.presets).find(([, text]) => text === editor.text)?.[0] ?? "";
   const source = data.source?.id === from ? `${data.source.name} from step ${count(data.source.step)}` : from;
-  const words = from ? `Continues ${source}.` : data.source ? `Starts from scratch with the spec of ${data.source.name}.` : "";
-  setText(byId("begun"), byId("preset").value ? "" : words);
-  const other = byId("other-start");
-  other.hidden = (data.source?.step ?? null) === null || Boolean(byId("preset").value);
-  setText(other, from ? "Start from scratch" : "Continue from its checkpoint");
+  const origin = from ? `Continues ${source}.` : data.source ? `Starts from scratch with the spec of ${data.source.name}.` : "";
+  setText(byId("origin"), byId("preset").value ? "" : origin);
+  const toggle = byId("toggle-origin");
+  toggle.hidden = (data.source?.step ?? null) === null || Boolean(byId("preset").value);
+  setText(toggle, from ? "Start from scratch" : "Continue from its checkpoint");
 }
 
-byId("other-start").addEventListener("click", () => {
-  const begun = fieldsOf(editor.text).has("resume_from");
-  editor.replace(begun ? without(editor.text, "resume_from") : put(editor.text, "resume_from", data.source.id));
+byId("toggle-origin").addEventListener("click", () => {
+  const continues = fieldsOf(editor.text).has("resume_from");
+  editor.replace(continues ? removeField(editor.text, "resume_from") : setField(editor.text, "resume_from", data.source.id));
 });
 
 byId("preset").addEventListener("change", (event) => {
@@ -65,117 +67,123 @@ byId("preset").addEventListener("change", (event) => {
 const draft = sessionStorage.getItem(DRAFT);
 if (draft !== null && !data.given && draft !== editor.text) {
   editor.area.value = draft;
-  editor.number();
+  editor.drawLines();
   showOrigin();
-  if (!byId("preset").value && !byId("begun").textContent) setText(byId("begun"), "Your draft.");
+  if (!byId("preset").value && !byId("origin").textContent) setText(byId("origin"), "Your draft.");
 }
 
-// -- its plan --------------------------------------------------------------------------------------------------------
+// -- the plan ----------------------------------------------------------------------------------------------------------
 
-async function ask() {
-  asking?.abort();
-  asking = new AbortController();
-  const { signal } = asking;
-  setText(byId("busy"), "planning …");
+async function requestPlan() {
+  controller?.abort();
+  controller = new AbortController();
+  const { signal } = controller;
+  setText(byId("plan-state"), "planning …");
   try {
     plan = await call("/v1/plans", { method: "POST", body: editor.text, headers: YAML, signal });
-    complain([]);
-    showPlan(plan, use);
-    setText(byId("room"), cluster ? room(cluster, plan.spec) : "");
-    show({ stale: false });
+    showProblems([]);
+    showPlan(plan, setFields);
+    showAvailability();
+    showPlanState({ stale: false });
   } catch (error) {
     if (signal.aborted) return;
-    if (error.status === 429) { timer = setTimeout(ask, 2000); return; }
-    told(error);
-    show({ stale: true });
+    if (error.status === 429) { timer = setTimeout(requestPlan, RATE_LIMIT_PAUSE); return; }
+    showError(error);
+    showPlanState({ stale: true });
   }
 }
 
-function show({ stale }) {
+function showPlanState({ stale }) {
   byId("plan").classList.toggle("stale", stale);
-  setText(byId("busy"), stale && plan ? "last valid plan" : "");
-  const forcing = byId("forcing");
-  if (!forcing) return;
-  forcing.hidden = stale || plan.fits !== false;
-  if (forcing.hidden) byId("force").checked = false;
+  setText(byId("plan-state"), stale && plan ? "last valid plan" : "");
+  const label = byId("force-label");
+  if (!label) return;
+  label.hidden = stale || plan.fits !== false;
+  if (label.hidden) byId("force").checked = false;
 }
 
-function told(error) {
-  if (![400, 422].includes(error.status)) { say(error.message, { bad: true }); return; }
-  complain(error.problems.length ? error.problems : [{ param: error.param ?? "", message: error.message }]);
+/** Show an invalid spec's problems in the editor, and any other error as a toast. */
+function showError(error) {
+  if (![400, 422].includes(error.status)) { toastError(error); return; }
+  showProblems(error.problems.length ? error.problems : [{ param: error.param ?? "", message: error.message }]);
 }
 
-/** Problems at the lines of their fields, and below the text as a list. */
-function complain(problems) {
+/** Show problems at the lines of their fields, and in a list below the text. */
+function showProblems(problems) {
   const fields = fieldsOf(editor.text);
-  const placed = problems.map(({ param, message }) => {
-    const named = /^not valid YAML: line (\d+)/.exec(message);
-    return { param, message, line: named ? Number(named[1]) - 1 : lineOf(fields, param) };
+  const located = problems.map(({ param, message }) => {
+    const syntaxError = /^not valid YAML: line (\d+)/.exec(message);
+    return { param, message, line: syntaxError ? Number(syntaxError[1]) - 1 : lineOf(fields, param) };
   });
-  placed.sort((one, other) => (one.line ?? -1) - (other.line ?? -1));
-  const short = ({ param, message, line }) => (line !== null && param && !fields.has(param) ? `${param} ${message}` : message);
-  editor.mark(placed.map((one) => [one.line ?? 0, short(one)]));
-  byId("problems").replaceChildren(...placed.map(({ param, message, line }) => make("li", {},
+  located.sort((one, other) => (one.line ?? -1) - (other.line ?? -1));
+  const note = ({ param, message, line }) => (line !== null && param && !fields.has(param) ? `${param} ${message}` : message);
+  editor.setNotes(located.map((one) => [one.line ?? 0, note(one)]));
+  byId("problems").replaceChildren(...located.map(({ param, message, line }) => make("li", {},
     make("button", { type: "button", class: "quiet", text: line === null ? "Spec" : `Line ${line + 1}`, onclick: () => editor.goTo(line ?? 0) }),
     make("span", {}, param ? make("code", { text: param }) : null, ` ${message}`))));
 }
 
-// -- submitting ------------------------------------------------------------------------------------------------------
+// -- the submission ----------------------------------------------------------------------------------------------------
 
 byId("submit")?.addEventListener("click", async () => {
   const button = byId("submit");
-  const file = missing(editor.text);
-  if (file && !(await confirmed(byId("sure"), `Submit without ${file}?`, "The code is not uploaded. The job fails unless it is installed on the workers."))) return;
-  key ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const file = missingFile(editor.text);
+  if (file && !(await confirmAction(`Submit without ${file}?`, "The code is not uploaded. The job fails unless it is installed on the workers."))) return;
+  idempotencyKey ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
   button.disabled = true;
-  const forced = byId("force").checked ? "true" : undefined;
+  const force = byId("force").checked ? "true" : undefined;
   try {
-    const job = await call(`/v1/jobs${query({ force: forced })}`, { method: "POST", body: editor.text, headers: { ...YAML, "Idempotency-Key": key } });
+    const job = await call(`/v1/jobs${query({ force })}`, { method: "POST", body: editor.text, headers: { ...YAML, "Idempotency-Key": idempotencyKey } });
     sessionStorage.removeItem(DRAFT);
     location.assign(`/jobs/${encodeURIComponent(job.id)}`);
   } catch (error) {
-    if (error instanceof ApiError && error.status < 500) key = null; // it was not accepted: the next one is another
-    told(error);
+    if (error instanceof ApiError && error.status < 500) idempotencyKey = null; // it was rejected: the next one is new
+    showError(error);
     button.disabled = false;
   }
 });
 
-byId("force")?.addEventListener("change", () => { key = null; });
+byId("force")?.addEventListener("change", () => { idempotencyKey = null; });
 
-// -- when it would start ---------------------------------------------------------------------------------------------
+// -- the start estimate ------------------------------------------------------------------------------------------------
 
-byId("ask")?.addEventListener("click", async (event) => {
+byId("estimate-start")?.addEventListener("click", async (event) => {
   const text = editor.text;
   event.target.disabled = true;
-  setText(byId("asked"), "asking …");
+  setText(byId("start-estimate"), "requesting …");
   try {
-    const told = await call(`/v1/plans${query({ estimate_start: "true", wait_seconds: 5 })}`, { method: "POST", body: text, headers: YAML });
-    const words = await answer(told.start_estimate);
-    if (text === editor.text) setText(byId("asked"), words);
+    const answer = await call(`/v1/plans${query({ estimate_start: "true", wait_seconds: 5 })}`, { method: "POST", body: text, headers: YAML });
+    const estimate = await estimateText(answer.start_estimate);
+    if (text === editor.text) setText(byId("start-estimate"), estimate);
   } catch (error) {
-    setText(byId("asked"), "");
-    told(error);
+    setText(byId("start-estimate"), "");
+    showError(error);
   }
   event.target.disabled = false;
 });
 
-/** What Slurm says, asked for again until it has been put to it. */
-async function answer(asked) {
-  for (let look = 0; asked.state === "waiting" && look < LOOKS; look += 1) {
+/** Wait for a start estimate, and return it as text. */
+async function estimateText(estimate) {
+  let current = estimate;
+  for (let poll = 0; current.state === "waiting" && poll < MAX_POLLS; poll += 1) {
     await new Promise((resolve) => setTimeout(resolve, 1000));
-    asked = await call(`/v1/start-estimates/${encodeURIComponent(asked.id)}`);
+    current = await call(`/v1/start-estimates/${encodeURIComponent(current.id)}`);
   }
-  return asked.estimated_start ? `Estimated start if submitted now: ${moment(asked.estimated_start)}.` : asked.message;
+  return current.estimated_start ? `Estimated start if submitted now: ${dateTime(current.estimated_start)}.` : current.message;
 }
 
-async function look() {
+function showAvailability() {
+  if (plan) setText(byId("availability"), cluster ? availability(cluster, plan.spec) : "");
+}
+
+async function refreshCluster() {
   cluster = await call("/v1/cluster").catch(() => cluster);
-  if (byId("ask")) byId("ask").hidden = cluster?.backend !== "slurm";
-  if (plan && cluster) setText(byId("room"), room(cluster, plan.spec));
+  if (byId("estimate-start")) byId("estimate-start").hidden = cluster?.backend !== "slurm";
+  showAvailability();
 }
 
 if (data.source) showOrigin();
 showCode();
-ask();
-look();
-setInterval(look, 15_000);
+requestPlan();
+refreshCluster();
+setInterval(refreshCluster, CLUSTER_INTERVAL);

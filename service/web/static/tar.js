@@ -1,16 +1,16 @@
-// An uncompressed tar of files, as the service keeps code: names, contents, nothing of the machine it comes from.
+// Uncompressed tar archives (POSIX ustar) of code: paths and contents, without owners and times.
 
 const BLOCK = 512;
-const NEVER = [
+const ALWAYS_IGNORED = [
   ".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".DS_Store", ".mypy_cache", ".pytest_cache", ".ruff_cache",
   ".ipynb_checkpoints", "*.egg-info", ".tox", ".idea", ".vscode",
-]; // the same as trainyard/client/packing.py
+]; // the same as trainyard/client/code_archive.py
 
-/** Whether a file is never code, or is named by the lines of a `.trainyardignore`. */
-export function ignored(path, lines = []) {
+/** Whether a file is never code, or matches a pattern of a `.trainyardignore`. */
+export function isIgnored(path, patterns = []) {
   const parts = path.split("/");
-  if (parts.some((part) => NEVER.some((pattern) => matches(part, pattern)))) return true;
-  return lines.map((line) => line.trim()).filter((line) => line && !line.startsWith("#")).some((line) => {
+  if (parts.some((part) => ALWAYS_IGNORED.some((pattern) => matches(part, pattern)))) return true;
+  return patterns.map((line) => line.trim()).filter((line) => line && !line.startsWith("#")).some((line) => {
     const bare = line.replace(/\/+$/, "");
     const subjects = parts.map((part, n) => (bare.includes("/") ? parts.slice(0, n + 1).join("/") : part));
     if (line.endsWith("/")) subjects.pop(); // folders only
@@ -22,38 +22,37 @@ const matches = (text, pattern) =>
   new RegExp(`^${pattern.replace(/[.+^${}()|\\[\]]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".")}$`, "s").test(text);
 
 /**
- * Pack files, sorted by name so that the same files make the same bytes.
+ * Pack files. They are sorted by path, so that the same files give the same bytes.
  *
- * @param files pairs of a path from the folder's root and its bytes.
- * @returns {Uint8Array} Raises an Error about a name that is too long for the format.
+ * @param files pairs of a path, relative to the folder, and bytes.
+ * @returns {Uint8Array} Throws an Error if a path is too long for the format.
  */
 export function tar(files) {
   const sorted = [...files].sort(([one], [other]) => (one < other ? -1 : 1));
-  const size = sorted.reduce((sum, [, bytes]) => sum + BLOCK + up(bytes.length), 2 * BLOCK);
-  const whole = new Uint8Array(size);
-  let at = 0;
+  const archive = new Uint8Array(sorted.reduce((sum, [, bytes]) => sum + BLOCK + padded(bytes.length), 2 * BLOCK));
+  let offset = 0;
   for (const [path, bytes] of sorted) {
-    whole.set(head(path, bytes.length), at);
-    whole.set(bytes, at + BLOCK);
-    at += BLOCK + up(bytes.length);
+    archive.set(header(path, bytes.length), offset);
+    archive.set(bytes, offset + BLOCK);
+    offset += BLOCK + padded(bytes.length);
   }
-  return whole;
+  return archive;
 }
 
-const up = (length) => Math.ceil(length / BLOCK) * BLOCK;
+const padded = (length) => Math.ceil(length / BLOCK) * BLOCK;
 
-function head(path, length) {
+function header(path, length) {
   const block = new Uint8Array(BLOCK);
-  const write = (text, at) => block.set(new TextEncoder().encode(text), at);
-  const octal = (value, digits, at) => write(value.toString(8).padStart(digits, "0"), at);
-  const [prefix, name] = split(path);
+  const write = (text, offset) => block.set(new TextEncoder().encode(text), offset);
+  const octal = (value, digits, offset) => write(value.toString(8).padStart(digits, "0"), offset);
+  const [prefix, name] = splitPath(path);
   write(name, 0);
   octal(0o644, 7, 100);
   octal(0, 7, 108);
   octal(0, 7, 116);
   octal(length, 11, 124);
   octal(0, 11, 136);
-  write("        0", 148); // the sum is taken with blanks in its own place; then the type: a file
+  write("        0", 148); // the checksum counts its own field as blanks; the type 0 is a file
   write("ustar\u000000", 257);
   write(prefix, 345);
   octal(block.reduce((sum, byte) => sum + byte, 0), 6, 148);
@@ -61,12 +60,12 @@ function head(path, length) {
   return block;
 }
 
-/** A path in the two places of a header: 155 bytes of folders, 100 of what is in them. */
-function split(path) {
+/** A path as the header's two fields: a prefix of at most 155 bytes and a name of at most 100. */
+function splitPath(path) {
   const length = (text) => new TextEncoder().encode(text).length;
   if (length(path) <= 100) return ["", path];
-  for (let at = path.indexOf("/"); at > 0; at = path.indexOf("/", at + 1)) {
-    if (length(path.slice(0, at)) <= 155 && length(path.slice(at + 1)) <= 100) return [path.slice(0, at), path.slice(at + 1)];
+  for (let slash = path.indexOf("/"); slash > 0; slash = path.indexOf("/", slash + 1)) {
+    if (length(path.slice(0, slash)) <= 155 && length(path.slice(slash + 1)) <= 100) return [path.slice(0, slash), path.slice(slash + 1)];
   }
-  throw new Error(`${path} has too long a name for an upload from the browser: use trainyard submit --code FOLDER.`);
+  throw new Error(`The path ${path} is too long for an upload from the browser: use trainyard submit --code FOLDER.`);
 }

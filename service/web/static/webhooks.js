@@ -1,85 +1,86 @@
-// Webhooks: making, testing and deleting them, and what each was told last.
+// The page of webhooks: creating, testing and deleting them, and their recent deliveries.
 
-import { complain, forgive, reveal } from "./admin.js";
+import { clearErrors, showError, showSecret } from "./admin_forms.js";
 import { call, query } from "./api.js";
 import { count } from "./format.js";
-import { byId, confirmed, localTimes, make, say } from "./page.js";
+import { byId, confirmAction, formatTimes, make, toast, toastError } from "./page.js";
 
-const SHOWN = 20;
-const PATIENCE = 60; // looks at a message that has not arrived yet
-const PAUSE = 1000;
+const MAX_DELIVERIES = 20;
+const MAX_POLLS = 60; // for the first result of a test
+const POLL_INTERVAL = 1000;
 const STATES = { delivered: ["good", "delivered"], waiting: ["wait", "pending"], given_up: ["bad", "failed"] };
 
-const form = byId("new");
+const form = byId("create");
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
-  forgive(form);
-  const told = new FormData(form);
-  const body = { url: told.get("url").trim(), jobs: told.get("jobs"), statuses: told.getAll("statuses") };
+  clearErrors(form);
+  const values = new FormData(form);
+  const body = { url: values.get("url").trim(), jobs: values.get("jobs"), statuses: values.getAll("statuses") };
   try {
-    const made = await call("/v1/webhooks", { method: "POST", body });
-    await reveal("Webhook signing key", made.secret);
+    const webhook = await call("/v1/webhooks", { method: "POST", body });
+    await showSecret("Webhook signing key", webhook.secret);
     location.assign("/admin/webhooks");
   } catch (error) {
-    complain(form, error);
+    showError(form, error);
   }
 });
 
 for (const card of document.querySelectorAll(".webhook")) {
   const root = `/v1/webhooks/${card.dataset.id}`;
   const details = card.querySelector("details");
-  details.addEventListener("toggle", () => { if (details.open) read(card, root).catch((error) => complain(null, error)); });
-  card.querySelector(".test").addEventListener("click", (event) => act(event.target, () => test(card, root)));
-  card.querySelector(".delete").addEventListener("click", (event) => act(event.target, () => remove(card, root)));
+  details.addEventListener("toggle", () => { if (details.open) readDeliveries(card, root).catch(toastError); });
+  card.querySelector(".test").addEventListener("click", (event) => runAction(event.target, () => sendTest(card, root)));
+  card.querySelector(".delete").addEventListener("click", (event) => runAction(event.target, () => deleteWebhook(card, root)));
 }
 
-async function act(button, work) {
+async function runAction(button, action) {
   button.disabled = true;
   try {
-    await work();
+    await action();
   } catch (error) {
-    complain(null, error);
+    toastError(error);
   }
   button.disabled = false;
 }
 
-async function read(card, root) {
-  const { data } = await call(`${root}/deliveries${query({ limit: SHOWN })}`);
-  card.querySelector("tbody").replaceChildren(...data.map(line));
-  localTimes(card);
+async function readDeliveries(card, root) {
+  const { data } = await call(`${root}/deliveries${query({ limit: MAX_DELIVERIES })}`);
+  card.querySelector("tbody").replaceChildren(...data.map(deliveryRow));
+  formatTimes(card);
   return data;
 }
 
-function line(delivery) {
-  const [tone, word] = STATES[delivery.state];
-  const about = delivery.job_id ? make("a", { href: `/jobs/${delivery.job_id}`, class: "mono", text: delivery.job_id }) : null;
+function deliveryRow(delivery) {
+  const [tone, label] = STATES[delivery.state];
+  const subject = delivery.job_id ? make("a", { href: `/jobs/${delivery.job_id}`, class: "mono", text: delivery.job_id }) : null;
   return make("tr", {},
     make("td", {}, make("time", { datetime: delivery.created_at })),
-    make("td", {}, delivery.type === "test" ? "test " : "status of ", about),
-    make("td", {}, make("span", { class: `chip ${tone}`, text: word })),
+    make("td", {}, delivery.type === "test" ? "test " : "status of ", subject),
+    make("td", {}, make("span", { class: `chip ${tone}`, text: label })),
     make("td", { class: "right", text: count(delivery.attempts) }),
     make("td", { class: "answer", text: [delivery.answer_status, delivery.error].filter(Boolean).join(": ") }));
 }
 
-/** Send a message, and look until it has arrived or failed for the first time. */
-async function test(card, root) {
-  const sent = await call(`${root}/test`, { method: "POST" });
+/** Send a test, and wait until it was delivered or has failed once. */
+async function sendTest(card, root) {
+  const test = await call(`${root}/test`, { method: "POST" });
   card.querySelector("details").open = true;
-  for (let look = 0; look < PATIENCE; look += 1) {
-    const own = (await read(card, root)).find((one) => one.id === sent.id);
-    if (!own || own.attempts > 0 || own.state !== "waiting") {
-      say(own?.state === "delivered" ? "Test delivered." : "Test not delivered; it will be retried.", { bad: own?.state !== "delivered" });
+  for (let poll = 0; poll < MAX_POLLS; poll += 1) {
+    const delivery = (await readDeliveries(card, root)).find((one) => one.id === test.id);
+    if (!delivery || delivery.attempts > 0 || delivery.state !== "waiting") {
+      const delivered = delivery?.state === "delivered";
+      toast(delivered ? "Test delivered." : "Test not delivered; it will be retried.", { bad: !delivered });
       return;
     }
-    await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    await new Promise((resolve) => setTimeout(resolve, POLL_INTERVAL));
   }
 }
 
-async function remove(card, root) {
+async function deleteWebhook(card, root) {
   const address = card.querySelector(".mono").textContent;
-  if (!(await confirmed(byId("sure"), "Delete this webhook?", `${address} receives no more events; pending deliveries are dropped.`))) return;
+  if (!(await confirmAction("Delete this webhook?", `${address} receives no more events; pending deliveries are dropped.`))) return;
   await call(root, { method: "DELETE" });
   card.remove();
-  say("Webhook deleted.");
+  toast("Webhook deleted.");
 }

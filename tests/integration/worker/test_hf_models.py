@@ -1,4 +1,4 @@
-"""Hugging Face folders: what is computed, and which folders are refused with what message."""
+"""Hugging Face folders: the computed loss, and the messages for invalid folders."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from tests.support import hf
+from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.sections import HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
@@ -50,6 +51,21 @@ def refusal(path):
         HfFolder(str(path)).load(packed=True)
     assert str(caught.value).startswith(f"model.path: {path} ")
     return str(caught.value).removeprefix(f"model.path: {path} ")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "additional_chat_templates/x.jinja"])
+def test_link_out_of_the_allowed_roots_is_refused(copy, tmp_path, name):
+    roots = AllowedRoots(allowed=(str(copy),))
+    HfFolder(str(copy), roots)
+    (copy / name).parent.mkdir(exist_ok=True)
+    if (copy / name).exists():
+        (copy / name).rename(tmp_path / "outside")
+    else:
+        (tmp_path / "outside").write_text("x")
+    (copy / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(RefusedError, match="leads out of the folders that this service allows"):
+        HfFolder(str(copy), roots)
+    HfFolder(str(copy), AllowedRoots(allowed=(str(tmp_path),)))
 
 
 class TestLoss:
@@ -102,7 +118,7 @@ class TestLoss:
             final_logit_softcapping=0.05,
         )
         Gemma2ForCausalLM(config).save_pretrained(tmp_path)
-        hf.tokenizer_of(["a"]).save_pretrained(tmp_path)
+        hf.train_tokenizer(["a"]).save_pretrained(tmp_path)
         module = HfFolder(str(tmp_path)).load(packed=True)
         tokens = torch.arange(8)[None]
         expected = functional.cross_entropy(module(tokens).flatten(0, 1), tokens.flatten(), reduction="sum")

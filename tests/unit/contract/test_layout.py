@@ -19,6 +19,15 @@ class TestWriteAtomic:
         assert path.read_text() == "secret"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
+    def test_mode_is_at_most_what_the_umask_allows(self, tmp_path):
+        before = os.umask(0o027)
+        try:
+            write_atomic(tmp_path / "plain", "x")
+            write_atomic(tmp_path / "private", "x", mode=0o600)
+        finally:
+            os.umask(before)
+        assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "private")] == [0o640, 0o600]
+
     def test_readers_get_the_whole_file_of_one_writer(self, tmp_path):
         path, over, torn = tmp_path / "file", threading.Event(), []
         write_atomic(path, b"0" * SIZE)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.contract.allowed_roots import AllowedRoots
+
 
 @dataclass(frozen=True)
 class Site:
@@ -17,5 +19,12 @@ class Site:
     """Slurm only: default of `resources.gpus_per_node`. None: all ranks on one node."""
     roots: tuple[str, ...] = ("/",)
     """Folders that a spec may read models and data from."""
+    excluded_roots: tuple[str, ...] = ()
+    """Files and folders below them that it may not read, such as the service's state folder."""
     partition_limit_minutes: int | None = None
     """The time limit of the partition for a job that sets none. None: no limit, or not known."""
+
+    @property
+    def allowed_roots(self) -> AllowedRoots:
+        """Where models and data may be."""
+        return AllowedRoots(allowed=self.roots, excluded=self.excluded_roots)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.forks import parse_origin
 from trainyard.contract.spec.sections import ConvnetModel, GptModel, HfModel, JsonlData
@@ -34,7 +35,7 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         rules += _slurm_rules(spec, site)
     problems = [(param, message) for rejected, param, message in rules if rejected]
-    problems += [*_mismatched_pairs(spec), *_gpt_sizes(spec), *_disallowed_paths(spec, site.roots)]
+    problems += [*_mismatched_pairs(spec), *_gpt_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
     return [Problem(param=param, message=message) for param, message in problems]
 
 
@@ -167,7 +168,7 @@ def _gpt_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "data.max_length", f"is {length}, more than the {model.context} tokens of `model.context`"
 
 
-def _disallowed_paths(spec: TrainingSpec, roots: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple[str, str]]:
     """Yield the paths of models and data that are not under one of the roots. No file is accessed."""
     paths: list[tuple[str, str | None]] = []
     if isinstance(spec.model, HfModel):
@@ -182,6 +183,8 @@ def _disallowed_paths(spec: TrainingSpec, roots: tuple[str, ...]) -> Iterator[tu
             yield param, "must be an absolute path: workers have a different current directory"
         elif ".." in path.parts:
             yield param, "must not contain `..`"
-        elif not any(path.is_relative_to(root) for root in roots):
-            allowed = ", ".join(roots) or "none"
+        elif not any(path.is_relative_to(root) for root in roots.allowed):
+            allowed = ", ".join(roots.allowed) or "none"
             yield param, f"is outside the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): {allowed}"
+        elif not roots.contains(path):
+            yield param, "is in a folder of the service itself, which no spec may read"

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
 from trainyard.contract.spec.training_spec import TrainingSpec
 
@@ -48,6 +49,10 @@ class LaunchDocument(Strict):
     network_interface: Identifier = ""
     """With several nodes: the interface for gloo and nccl. Empty: they choose it."""
     heartbeat_seconds: PositiveInt = 10
+    roots: AllowedRoots = ANYWHERE
+    """Where the models and data of the spec may be."""
+    umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
+    """The permissions that files and folders of the run do not get."""
     log_bytes: PositiveInt = 1024**3
     """Maximum disk use of one rank's log; older output is dropped."""
     time_limit_minutes: PositiveInt | None = None

@@ -1,6 +1,7 @@
 """The reconciler, one tick at a time, with a scheduler whose faults the test controls."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -40,12 +41,22 @@ def test_launch_files_are_on_disk_before_the_submission(world: World) -> None:
     document = LaunchDocument.model_validate_json(folder.launch.read_bytes())
     assert (document.job_id, document.attempt, document.ranks_per_node) == (job, 1, 2)
     assert (document.execution, document.max_restarts) == (1, 2)
-    assert folder.token.stat().st_mode & 0o777 == 0o600
+    run = RunLayout(world.settings.runs / job)
+    private = [path for path in (run.root, *run.root.rglob("*")) if path.stat().st_mode & 0o077 == 0]
+    assert set(private) == {run.root, *run.root.rglob("*")}
     assert json.loads(RunLayout(world.settings.runs / job).current.read_text())["attempt_id"] == document.attempt_id
     plan = world.scheduler.submitted[0]
     assert "GREETING" not in plan.environment
     assert not [name for name in plan.environment if name.startswith("TRAINYARD_") and name != "TRAINYARD_ATTEMPT"]
     assert folder.token.read_text().strip() not in plan.script
+
+
+def test_workers_trust_the_authority_of_the_settings(database_url: str, tmp_path: Path) -> None:
+    world = World(database_url, tmp_path / "state", worker_ca_file="/shared/ca.pem")
+    world.submit()
+    world.tick()
+    assert world.scheduler.submitted[0].environment["SSL_CERT_FILE"] == "/shared/ca.pem"
+    world.database.dispose()
 
 
 def test_a_submission_without_a_record_is_adopted_not_duplicated(world: World) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from service.planner import hf_folder
 from service.planner.hf_folder import FolderError, read_folder
+from trainyard.contract.allowed_roots import AllowedRoots
 
 
 def write(path, tensors, *, cut=0):
@@ -33,7 +34,7 @@ def model(tmp_path):
 
 
 def read(model):
-    return read_folder(str(model), [str(model.parent)])
+    return read_folder(str(model), AllowedRoots(allowed=(str(model.parent),)))
 
 
 def refusal(model):
@@ -67,7 +68,7 @@ def test_index_may_name_only_files_of_the_folder(model, name):
 
 def test_folder_outside_of_the_roots_is_rejected(model, tmp_path):
     with pytest.raises(FolderError, match="leads out of the folders"):
-        read_folder(str(model), [str(tmp_path / "elsewhere")])
+        read_folder(str(model), AllowedRoots(allowed=(str(tmp_path / "elsewhere"),)))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])

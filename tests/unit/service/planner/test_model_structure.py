@@ -7,6 +7,7 @@ from service.planner.block_model import unit_sizes
 from service.planner.hf_folder import read_folder
 from service.planner.trainable_parameters import TrainableModel, trainable_model
 from tests.support.hf import save_llama
+from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.sections import ConvnetModel, Fsdp, GptModel, MlpModel
 from trainyard.contract.spec.training_spec import parse_spec
@@ -64,7 +65,7 @@ def test_folder_structure_equals_the_module(tmp_path, tied):
     from transformers import AutoModelForCausalLM
 
     folder = save_llama(tmp_path / "model", tied=tied, layers=11)
-    structure = hf_models.structure_of(read_folder(str(folder), [str(tmp_path)]))
+    structure = hf_models.structure_of(read_folder(str(folder), AllowedRoots(allowed=(str(tmp_path),))))
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert messages(structure) == shapes(model)
     assert structure.blocks == tuple(f"model.layers.{number}" for number in range(11))
@@ -77,7 +78,7 @@ def test_folder_adapters_equal_the_module(tmp_path, tied, targets):
 
     folder = save_llama(tmp_path / "model", tied=tied)
     spec = spec_of({"source": "hf", "path": str(folder)}, lora_rank=4, lora={"targets": targets})
-    structure = hf_models.structure_of(read_folder(str(folder), [str(tmp_path)]))
+    structure = hf_models.structure_of(read_folder(str(folder), AllowedRoots(allowed=(str(tmp_path),))))
     assert counted(structure, spec) == trained(AutoModelForCausalLM.from_pretrained(folder), spec)
 
 

@@ -1,4 +1,4 @@
-"""Specs as text to edit."""
+"""Specs as YAML for editing."""
 
 import pytest
 
@@ -9,12 +9,17 @@ from trainyard.contract.spec.yaml_loader import load_yaml
 
 
 @pytest.mark.parametrize("name", template_names())
-def test_a_brief_spec_is_the_same_spec(name: str) -> None:
+def test_brief_spec_is_the_same_spec(name: str) -> None:
     spec = parse_spec(load_template(name).spec)
     brief = load_yaml(spec_yaml(brief_spec(dump_spec(spec))))
     assert parse_spec(brief) == spec
     assert len(brief) < len(dump_spec(spec)) / 2
 
 
-def test_what_is_no_spec_any_more_is_shown_as_it_is() -> None:
+def test_invalid_spec_is_returned_unchanged() -> None:
     assert brief_spec({"task": "gone"}) == {"task": "gone"}
+
+
+def test_spec_text_is_the_same_spec() -> None:
+    spec = {"gpus": 2, "strategy": "fsdp", "precision": "bf16", "lora_rank": 8}
+    assert load_yaml(spec_yaml(spec)) == spec

@@ -1,0 +1,30 @@
+"""Dependencies of the pages' routes: the renderer and the signed-in user."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from service.api.dependencies import get_caller
+from service.core.errors import AuthenticationError
+from service.web.rendering import Pages, Visitor
+
+
+async def get_pages(request: Request) -> Pages:
+    pages: Pages = request.app.state.pages
+    return pages
+
+
+async def get_visitor(request: Request) -> Visitor:
+    """Return the signed-in user. Pages accept only browser sessions, not API tokens.
+
+    Raises:
+        AuthenticationError: Nobody is signed in; the response is a redirect to the sign-in page.
+    """
+    caller = get_caller(request)
+    if caller.secret is None:
+        raise AuthenticationError
+    return Visitor(caller.principal, caller.secret)
+
+
+PagesDep = Annotated[Pages, Depends(get_pages)]
+VisitorDep = Annotated[Visitor, Depends(get_visitor)]

@@ -1,0 +1,59 @@
+"""Signing in and out, static files, and the redirect from the root."""
+
+from datetime import timedelta
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+from service.api.dependencies import AppStateDep, NowDep, set_audit_caller
+from service.auth.sessions import require_csrf, sign_in, sign_out
+from service.core.errors import AuthenticationError
+from service.web.dependencies import PagesDep, VisitorDep
+from service.web.security import PAGE_HEADERS, safe_redirect
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def redirect_to_jobs() -> Response:
+    return RedirectResponse("/jobs", status_code=303, headers=PAGE_HEADERS)
+
+
+@router.get("/static/{group}/{name}")
+def get_static_file(request: Request, pages: PagesDep, group: str, name: str) -> Response:
+    """Return a script or a style; no session is needed, since the files are public."""
+    return pages.static_file(group, name, gzipped="gzip" in request.headers.get("accept-encoding", ""))
+
+
+@router.get("/sign-in")
+def show_sign_in(pages: PagesDep, next: str = "/jobs") -> HTMLResponse:
+    return pages.render("sign_in.html", None, next=safe_redirect(next), problem="")
+
+
+@router.post("/sign-in", operation_id="sign_in")
+async def submit_sign_in(request: Request, services: AppStateDep, pages: PagesDep, now: NowDep) -> Response:
+    """Start a session with an API token. Failures are audited and rate-limited by address, as in the API."""
+    form = parse_qs((await request.body()).decode("utf-8", "replace"))
+    token, target = form.get("token", [""])[0].strip(), safe_redirect(form.get("next", [""])[0])
+    lifetime = timedelta(hours=services.settings.session_hours)
+    try:
+        principal, secret = await run_in_threadpool(sign_in, services.database, token, lifetime, now)
+    except AuthenticationError:
+        problem = "Invalid or expired token."
+        return pages.render("sign_in.html", None, status=401, next=target, problem=problem)
+    set_audit_caller(request, principal)
+    headers = {"Set-Cookie": services.cookie.header(secret, int(lifetime.total_seconds()))}
+    return RedirectResponse(target, status_code=303, headers={**PAGE_HEADERS, **headers})
+
+
+@router.post("/sign-out", operation_id="sign_out")
+async def submit_sign_out(request: Request, services: AppStateDep, visitor: VisitorDep) -> Response:
+    """End the session of the request's cookie."""
+    set_audit_caller(request, visitor.user)
+    form = parse_qs((await request.body()).decode("utf-8", "replace"))
+    require_csrf(visitor.secret, form.get("csrf", [""])[0])
+    await run_in_threadpool(sign_out, services.database, visitor.secret)
+    headers = {**PAGE_HEADERS, "Set-Cookie": services.cookie.header("", 0)}
+    return RedirectResponse("/sign-in", status_code=303, headers=headers)

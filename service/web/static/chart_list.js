@@ -1,0 +1,40 @@
+// Which metrics share a chart, with titles and units. Pure functions.
+
+const LOSSES = ["train/loss", "eval/loss"];
+const RANK_SECONDS = "perf/rank_seconds/";
+const NOT_CHARTED = new Set(["perf/examples_per_second", "perf/tokens_per_second", "perf/rank_spread_seconds"]);
+
+/** Tasks that may run without ever reporting a step. */
+export const STEPLESS = ["script", "comm_check"];
+
+/** A chart. A key that ends in `/` is a prefix; a value times `scale` is in `unit`. */
+const chart = (id, title, keys, { unit = "", scale = 1, note = "" } = {}) => ({ id, title, keys, unit, scale, note });
+
+const LOSS = chart("loss", "Loss", LOSSES);
+const MEMORY_KEYS = ["device_peak_bytes", "device_reserved_bytes", "host_rss_bytes", "host_peak_bytes"].map((name) => `memory/${name}`);
+const TIME_KEYS = ["step", "data", "forward_backward", "optimizer", "checkpoint_stall"].map((name) => `perf/${name}_seconds`);
+
+/** The charts of a job: the standard charts of its task, then one for each other metric of `keys`. */
+export function chartsOf(spec, keys) {
+  const charts = STEPLESS.includes(spec.task) ? (keys.some((key) => LOSSES.includes(key)) ? [LOSS] : []) : standardCharts(spec, keys);
+  const hidden = charts.length ? NOT_CHARTED : new Set();
+  const others = keys.filter((key) => !hidden.has(key) && !key.startsWith(RANK_SECONDS) && !charts.some((one) => includes(one, key)));
+  return [...charts, ...others.sort().map((key) => chart(`metric-${key}`, key, [key]))];
+}
+
+function standardCharts(spec, keys) {
+  const unit = keys.includes("perf/tokens_per_second") || spec.task === "causal_lm" ? "tokens" : "examples";
+  const gpus = spec.gpus ?? 1;
+  return [
+    LOSS,
+    chart("lr", "Learning rate", ["train/lr"]),
+    chart("norm", "Gradient norm", ["train/grad_norm"]),
+    chart("speed", "Throughput", [`perf/${unit}_per_second`], { unit: `${unit}/s` }),
+    chart("memory", "Memory", MEMORY_KEYS, { unit: "GB", scale: 1e-9, note: "Maximum over ranks" }),
+    chart("time", "Step time", TIME_KEYS, { unit: "s" }),
+    ...(gpus > 1 && gpus <= 64 ? [chart("ranks", "Time per rank", [RANK_SECONDS], { unit: "s", note: "Per-rank compute time, excluding waits for other ranks" })] : []),
+  ];
+}
+
+/** Whether a chart shows a metric. */
+export const includes = (one, key) => one.keys.some((prefix) => (prefix.endsWith("/") ? key.startsWith(prefix) : key === prefix));

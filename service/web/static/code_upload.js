@@ -1,0 +1,72 @@
+// User code for the spec in the editor: a folder or a preset's code, uploaded under its digest.
+
+import { call } from "./api.js";
+import { byId, data, setText, toast, toastError } from "./page.js";
+import { isIgnored, tar } from "./tar.js";
+import { fieldsOf } from "./yaml_fields.js";
+
+const MAX_BYTES = 50 * 1024 * 1024; // trainyard.contract.spec.user_code.MAX_CODE_BYTES
+const IGNORE_FILE = ".trainyardignore";
+
+/** Connect the upload buttons. `text()` is the spec, `setFields(fields)` changes it; the result updates the display. */
+export function connectUpload(text, setFields) {
+  byId("code-preset")?.addEventListener("click", () => {
+    const encoder = new TextEncoder();
+    upload(Object.entries(data.code).map(([name, source]) => [name, encoder.encode(source)]), setFields);
+  });
+  byId("code-folder")?.addEventListener("change", async (event) => {
+    const files = [...event.target.files];
+    event.target.value = ""; // so that the same folder can be selected again after a change
+    await readFolder(files).then((read) => upload(read, setFields)).catch(toastError);
+  });
+  return () => show(text());
+}
+
+/** The code that a spec runs: its file, "" if none is named, and its digest, "" if it is not uploaded. */
+function codeOf(text) {
+  const fields = fieldsOf(text);
+  const valueOf = (path) => { const field = fields.get(path); return field ? text.slice(field.from, field.to).replace(/^["']|["']$/g, "") : ""; };
+  const task = valueOf("task");
+  const file = task === "custom" ? valueOf("target") && `${valueOf("target").split(":")[0].replaceAll(".", "/")}.py` : valueOf("argv.0");
+  return { runsCode: ["custom", "script"].includes(task), file, digest: /^sha256:[0-9a-f]{64}$/.test(valueOf("code")) ? valueOf("code") : "" };
+}
+
+/** The file that a spec runs and that is not uploaded, or "". Absolute paths are on the workers. */
+export function missingFile(text) {
+  const { runsCode, file, digest } = codeOf(text);
+  return runsCode && !digest && !file.startsWith("/") ? file : "";
+}
+
+/** Show whether the spec's code is uploaded. */
+function show(text) {
+  const { runsCode, file, digest } = codeOf(text);
+  byId("code").hidden = !runsCode;
+  if (byId("code-preset")) byId("code-preset").hidden = !(file in data.code);
+  setText(byId("code-status"), digest ? `Code uploaded: ${digest.slice(0, 19)}…` : `Upload the folder that contains ${missingFile(text) || "your code"}.`);
+}
+
+/** The files of a folder, as pairs of a path and bytes, without those that are not code. */
+async function readFolder(files) {
+  const pathOf = (file) => file.webkitRelativePath.split("/").slice(1).join("/");
+  const ignoreFile = files.find((file) => pathOf(file) === IGNORE_FILE);
+  const patterns = ignoreFile ? (await ignoreFile.text()).split("\n") : [];
+  const included = files.filter((file) => !isIgnored(pathOf(file), patterns));
+  const size = included.reduce((total, file) => total + file.size, 0);
+  if (size > MAX_BYTES) throw new Error(`The folder has ${Math.round(size / 1e6)} MB, and the upload limit is ${Math.round(MAX_BYTES / 1e6)} MB: exclude files that are not code in ${IGNORE_FILE}.`);
+  return Promise.all(included.map(async (file) => [pathOf(file), new Uint8Array(await file.arrayBuffer())]));
+}
+
+async function upload(files, setFields) {
+  if (!files.length) { toast("The folder contains no code.", { bad: true }); return; }
+  if (!crypto.subtle) { toast("Uploads need HTTPS or localhost. Use `trainyard submit --code FOLDER`.", { bad: true }); return; }
+  try {
+    const archive = tar(files);
+    const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", archive));
+    const digest = `sha256:${Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+    await call(`/v1/code/${digest}`, { method: "PUT", body: archive, headers: { "Content-Type": "application/x-tar" } });
+    setFields({ code: digest });
+    toast(`${files.length === 1 ? "One file is" : `${files.length} files are`} uploaded.`);
+  } catch (error) {
+    toastError(error);
+  }
+}

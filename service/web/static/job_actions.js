@@ -1,0 +1,78 @@
+// The buttons that change a job: those that its status allows, for users who may change it.
+
+import { call } from "./api.js";
+import { byId, confirmAction, openDialog, toast, toastError } from "./page.js";
+import { pauseStreams } from "./stream.js";
+
+const ALLOWED = {
+  pause: (job) => ["queued", "submitting", "pending", "running"].includes(job.status) && job.desired === "run",
+  resume: (job) => job.status === "paused" && job.desired !== "cancelled",
+  retry: (job) => ["failed", "cancelled"].includes(job.status),
+  cancel: (job) => !["succeeded", "failed", "cancelled", "cancelling"].includes(job.status),
+  delete: (job) => ["succeeded", "failed", "cancelled"].includes(job.status),
+};
+const CONFIRMATIONS = {
+  cancel: ["Cancel", "The job will stop. Checkpoints and metrics are kept; you can retry it.", "Cancel the job"],
+  delete: ["Delete", "Permanently deletes metrics, logs, checkpoints and the exported model.", "Delete the job"],
+};
+const TOASTS = {
+  pause: "Pausing: the job saves a checkpoint and releases its resources.",
+  resume: "Resuming from the last checkpoint.",
+  retry: "Retrying.",
+  cancel: "Cancelling.",
+};
+
+/** Show the buttons that the job's status allows. */
+export function showActions(job) {
+  for (const [name, allowed] of Object.entries(ALLOWED)) {
+    const button = document.querySelector(`[data-action="${name}"]`);
+    if (button) button.hidden = !allowed(job);
+  }
+}
+
+/** Connect the buttons. `current()` is the job; `changed(job, name, body)` gets the job that an action returned. */
+export function connectActions(current, changed) {
+  byId("actions")?.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-action]");
+    if (!button) return;
+    const name = button.dataset.action;
+    const body = await requestBody(name, current());
+    if (body === null) return;
+    button.disabled = true;
+    try {
+      const path = `/v1/jobs/${current().id}`;
+      if (name === "delete") { await deleteJob(path); return; }
+      changed(await call(`${path}/${name}`, { method: "POST", body }), name, body);
+      toast(TOASTS[name]);
+    } catch (error) {
+      toastError(error);
+    } finally {
+      button.disabled = false;
+    }
+  });
+}
+
+async function deleteJob(path) {
+  const resume = pauseStreams();
+  try {
+    await call(path, { method: "DELETE" });
+    location.assign("/jobs");
+  } catch (error) {
+    resume();
+    throw error;
+  }
+}
+
+/** The body of an action's request, undefined if it has none; null if the user did not confirm the action. */
+async function requestBody(name, job) {
+  if (CONFIRMATIONS[name]) {
+    const [title, text, verb] = CONFIRMATIONS[name];
+    return (await confirmAction(`${title} ${job.name}?`, text, verb)) ? undefined : null;
+  }
+  if (name !== "retry") return undefined;
+  const dialog = byId("retry");
+  const step = job.last_checkpoint_step;
+  dialog.querySelector("p").textContent = step === null ? "No checkpoint yet: restarts from step 0." : `The last checkpoint is at step ${step}. A start from scratch deletes checkpoints and metrics.`;
+  const answer = await openDialog(dialog);
+  return ["checkpoint", "scratch"].includes(answer) ? { from: answer } : null;
+}

@@ -1,0 +1,11 @@
+// The statuses of jobs: which are terminal, and the colour of each. A status is never shown by its colour alone.
+
+export const TERMINAL = new Set(["succeeded", "failed", "cancelled"]);
+
+export const TONES = {
+  queued: "wait", submitting: "wait", pending: "wait", running: "run", pausing: "run", cancelling: "run",
+  paused: "rest", lost: "bad", succeeded: "good", failed: "bad", cancelled: "off",
+};
+
+/** The CSS class of a status's chip. */
+export const tone = (status) => TONES[status] ?? "off";

@@ -1,0 +1,137 @@
+// Parallel coordinates: an axis for each field of a sweep and one for a metric, and a line for each run. Drawn as SVG,
+// since Plotly's own chart compiles code at run time, which the content security policy forbids.
+
+import { number } from "./format.js";
+import { makeSvg } from "./page.js";
+
+const TOP = 34;
+const BOTTOM = 14;
+const SIDE = 64;
+const MAX_CATEGORIES = 8; // a field with more different numbers has a continuous axis
+
+/** An axis: `position(value)` from 0 at the bottom to 1, and its ticks as pairs of a position and a label. */
+function scale(values, isMetric) {
+  const known = values.filter((value) => value !== null && !Number.isNaN(value));
+  const different = [...new Set(known.map((value) => JSON.stringify(value)))].map((text) => JSON.parse(text));
+  const isNumeric = different.length > 0 && different.every((value) => typeof value === "number");
+  different.sort((a, b) => (isNumeric ? a - b : String(a) < String(b) ? -1 : 1));
+  if ((!isMetric && different.length <= MAX_CATEGORIES) || different.length < 2 || !isNumeric) return categories(different);
+  const [low, high] = [different[0], different.at(-1)];
+  const isLogarithmic = low > 0 && high / low >= 50;
+  const transform = isLogarithmic ? Math.log : (value) => value;
+  const position = (value) => (transform(value) - transform(low)) / (transform(high) - transform(low));
+  const middle = isLogarithmic ? Math.sqrt(low * high) : (low + high) / 2;
+  return { position, ticks: [low, middle, high].map((value) => [position(value), number(value, 3)]) };
+}
+
+function categories(values) {
+  const texts = values.map((value) => JSON.stringify(value));
+  const nth = (n) => (values.length > 1 ? n / (values.length - 1) : 0.5);
+  const label = (value) => (typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
+  return { position: (value) => nth(texts.indexOf(JSON.stringify(value))), ticks: values.map((value, n) => [nth(n), label(value).slice(0, 14)]) };
+}
+
+const isMissing = (value) => value === null || Number.isNaN(value);
+
+export class ParallelCoordinates {
+  /** `highlight(id)` gets the line under the pointer (null: none), `filtered(ids)` the lines that pass the filters. */
+  constructor(root, { highlight, filtered }) {
+    Object.assign(this, { root, onHighlight: highlight, onFilter: filtered, ranges: new Map(), content: null });
+    new ResizeObserver(() => this.draw()).observe(root);
+  }
+
+  /** Show `{ axes, lines }`: names of axes, and lines with an id, a name and a value for each axis (null: none). */
+  show(content) {
+    this.content = content;
+    this.draw();
+  }
+
+  highlight(id) {
+    for (const [own, path] of this.paths ?? []) path.classList.toggle("highlighted", own === id);
+  }
+
+  draw() {
+    if (!this.content?.lines.length) return;
+    const { axes, lines } = this.content;
+    const [width, height] = [Math.max(this.root.clientWidth, axes.length * 110), this.root.clientHeight];
+    this.x = (n) => (axes.length > 1 ? SIDE + (n * (width - 2 * SIDE)) / (axes.length - 1) : width / 2);
+    this.y = (position) => TOP + (1 - position) * (height - TOP - BOTTOM);
+    this.scales = axes.map((_, n) => scale(lines.map((line) => line.values[n]), n === axes.length - 1));
+    const svg = makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${lines.length} runs across ${axes.join(", ")}`, style: `min-width:${width}px` });
+    this.paths = lines.map((line) => [line.id, this.path(line)]);
+    svg.append(...this.paths.map(([, path]) => path), ...axes.map((name, n) => this.axis(name, n)));
+    this.root.replaceChildren(svg);
+    this.filter();
+  }
+
+  /** The path of a run, interrupted where it has no value. */
+  path(line) {
+    let command = "M";
+    const parts = line.values.map((value, n) => {
+      if (isMissing(value)) { command = "M"; return ""; }
+      const part = `${command}${this.x(n).toFixed(1)} ${this.y(this.scales[n].position(value)).toFixed(1)}`;
+      command = "L";
+      return part;
+    });
+    const last = line.values.at(-1);
+    const stroke = typeof last === "number" && !Number.isNaN(last)
+      ? `color-mix(in oklab, var(--c2) ${Math.round(this.scales.at(-1).position(last) * 100)}%, var(--accent))` : "var(--soft)";
+    const path = makeSvg("path", { d: parts.join(""), style: `stroke:${stroke}`, "data-id": line.id }, makeSvg("title", {}, line.name));
+    path.addEventListener("pointerenter", () => this.onHighlight(line.id));
+    path.addEventListener("pointerleave", () => this.onHighlight(null));
+    return path;
+  }
+
+  axis(name, n) {
+    const x = this.x(n);
+    const isLast = n === this.content.axes.length - 1;
+    const labels = this.scales[n].ticks.map(([position, text]) => label(text, x + (isLast ? 8 : -8), this.y(position) + 4, isLast ? "start" : "end"));
+    const range = makeSvg("rect", { class: "range", x: x - 6, width: 12, y: 0, height: 0 });
+    const handle = makeSvg("rect", { class: "handle", x: x - 12, width: 24, y: this.y(1) - 6, height: this.y(0) - this.y(1) + 12 });
+    this.connectBrush(handle, range, name);
+    this.showRange(range, name);
+    return makeSvg("g", {}, makeSvg("line", { class: "axis", x1: x, x2: x, y1: this.y(1), y2: this.y(0) }),
+      label(name, x, 16, "middle", "title"), ...labels, range, handle);
+  }
+
+  // -- filters by a range of an axis -----------------------------------------------------------------------------------
+
+  connectBrush(handle, range, name) {
+    let start = null;
+    const position = (event) => {
+      const box = this.root.firstElementChild.getBoundingClientRect();
+      return Math.min(1.02, Math.max(-0.02, 1 - (event.clientY - box.top - TOP) / (this.y(0) - this.y(1))));
+    };
+    const update = () => { this.showRange(range, name); this.filter(); };
+    handle.addEventListener("pointerdown", (event) => { start = position(event); handle.setPointerCapture(event.pointerId); });
+    handle.addEventListener("pointermove", (event) => {
+      if (start === null || Math.abs(position(event) - start) < 0.02) return;
+      this.ranges.set(name, [Math.min(start, position(event)), Math.max(start, position(event))]);
+      update();
+    });
+    handle.addEventListener("pointerup", () => { start = null; });
+    handle.addEventListener("dblclick", () => { this.ranges.delete(name); update(); });
+  }
+
+  showRange(element, name) {
+    const [low, high] = this.ranges.get(name) ?? [0, 0];
+    element.setAttribute("y", this.y(high));
+    element.setAttribute("height", this.y(low) - this.y(high));
+  }
+
+  filter() {
+    const { axes, lines } = this.content;
+    const passes = (line) => axes.every((name, n) => {
+      const range = this.ranges.get(name);
+      if (!range) return true;
+      if (isMissing(line.values[n])) return false;
+      const position = this.scales[n].position(line.values[n]);
+      return position >= range[0] && position <= range[1];
+    });
+    const passing = new Set(lines.filter(passes).map((line) => line.id));
+    for (const [id, path] of this.paths) path.classList.toggle("off", !passing.has(id));
+    this.onFilter(passing);
+  }
+}
+
+const label = (text, x, y, anchor, name = "") => makeSvg("text", { x, y, "text-anchor": anchor, class: name }, text);

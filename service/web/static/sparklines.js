@@ -1,0 +1,76 @@
+// The last losses of the visible jobs: requested for 20 jobs at a time, then extended by the stream.
+
+import { call, query } from "./api.js";
+import { LOSS } from "./job_rows.js";
+
+const JOBS_PER_REQUEST = 20;
+const POINTS = 40;
+const PAUSE = 150; // milliseconds after the last scroll before curves are requested
+
+export class Sparklines {
+  /** `changed(id)` is called when the curve of a job has changed. */
+  constructor(changed) {
+    this.changed = changed;
+    this.curves = new Map();
+    this.missing = new Set();
+    this.requested = new Set();
+  }
+
+  /** The losses of a job, oldest first; null if they are unknown. */
+  valuesOf(id) {
+    return this.curves.get(id)?.values ?? null;
+  }
+
+  /** Request the curves of the visible jobs. */
+  request(jobs) {
+    this.missing = new Set(jobs.map((job) => job.id).filter((id) => !this.requested.has(id)));
+    this.schedule();
+  }
+
+  /** Read a curve again. The stream sends only some values, so a finished job's curve is read completely. */
+  reload(id) {
+    this.requested.delete(id);
+    this.missing.add(id);
+    this.schedule();
+  }
+
+  schedule() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.fetch(), PAUSE);
+  }
+
+  async fetch() {
+    const ids = [...this.missing].slice(0, JOBS_PER_REQUEST);
+    if (!ids.length) return;
+    for (const id of ids) { this.missing.delete(id); this.requested.add(id); }
+    try {
+      const { data } = await call(`/v1/metrics${query({ job: ids, keys: LOSS, max_points: POINTS })}`);
+      for (const { job_id, series } of data) {
+        const [{ steps, values }] = series;
+        const streamed = this.curves.get(job_id); // points that arrived during the request
+        const from = streamed ? streamed.steps.findIndex((step) => step > (steps.at(-1) ?? -1)) : -1;
+        if (from >= 0) { steps.push(...streamed.steps.slice(from)); values.push(...streamed.values.slice(from)); }
+        this.curves.set(job_id, { steps, values });
+        this.changed(job_id);
+      }
+    } catch {
+      for (const id of ids) this.requested.delete(id); // requested again when they are next visible
+      return;
+    }
+    this.fetch();
+  }
+
+  /** Add a value. It replaces all later steps, which are run again after a restart. */
+  add(id, step, value) {
+    const curve = this.curves.get(id) ?? { steps: [], values: [] };
+    while (curve.steps.length && curve.steps.at(-1) >= step) { curve.steps.pop(); curve.values.pop(); }
+    curve.steps.push(step);
+    curve.values.push(value);
+    if (curve.steps.length > POINTS * 2) {
+      curve.steps = curve.steps.filter((_, i) => i % 2);
+      curve.values = curve.values.filter((_, i) => i % 2);
+    }
+    this.curves.set(id, curve);
+    this.changed(id);
+  }
+}

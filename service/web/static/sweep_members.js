@@ -1,0 +1,44 @@
+// What each member of a sweep changes. All members have the same name, so the table shows their changes after it.
+
+import { call } from "./api.js";
+import { memberChanges } from "./job_rows.js";
+
+const PAUSE = 150; // milliseconds after the last scroll before sweeps are requested
+
+export class SweepMembers {
+  /** `changed()` is called when the changes of more jobs are known. */
+  constructor(changed) {
+    this.changed = changed;
+    this.changes = new Map();
+    this.requested = new Set();
+  }
+
+  /** The changes of a job as text; undefined if they are unknown, or if it is not in a sweep. */
+  changesOf(id) {
+    return this.changes.get(id);
+  }
+
+  /** Request the sweeps of the visible jobs. */
+  request(jobs) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      // The changes are optional: a failed request is not reported.
+      for (const id of new Set(jobs.map((job) => job.sweep_id))) if (id) this.load(id).catch(() => {});
+    }, PAUSE);
+  }
+
+  /** A sweep, requested once; null on later calls. Throws like `call`. */
+  async load(id) {
+    if (this.requested.has(id)) return null;
+    this.requested.add(id);
+    try {
+      const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);
+      for (const member of sweep.members) this.changes.set(member.job_id, memberChanges(member));
+      this.changed();
+      return sweep;
+    } catch (error) {
+      this.requested.delete(id);
+      throw error;
+    }
+  }
+}

@@ -1,0 +1,129 @@
+// The positions of fields in a YAML text, so that an error is shown at its line and a field can be changed in place.
+// It reads the parts of YAML that specs use: sections, braces, lists and scalars. Only the service validates a spec.
+
+/** Every field by its dotted path: its `line` from 0, and the range `from`, `to` of its value in the text. */
+export function fieldsOf(text) {
+  const fields = new Map();
+  const lines = text.split("\n");
+  const starts = [];
+  let offset = 0;
+  for (const line of lines) { starts.push(offset); offset += line.length + 1; }
+  const open = []; // the enclosing sections: indent, path, number of list items so far
+
+  for (let n = 0; n < lines.length; n += 1) {
+    const body = lines[n].replace(/(^|\s)#.*$/, "").trimEnd();
+    let indent = body.search(/\S/);
+    if (indent < 0) continue;
+    const isItem = /^-(\s|$)/.test(body.slice(indent));
+    while (open.length && (open.at(-1).indent > indent || (open.at(-1).indent === indent && !isItem))) open.pop();
+    let path = open.at(-1)?.path ?? "";
+    if (isItem && open.length) {
+      path = join(path, String(open.at(-1).items++));
+      const skipped = /^-\s*/.exec(body.slice(indent))[0].length;
+      fields.set(path, { line: n, from: starts[n] + indent + skipped, to: starts[n] + body.length });
+      open.push({ indent: indent + 1, path, items: 0 });
+      indent += skipped;
+    }
+    const match = /^("[^"]*"|'[^']*'|[^\s"'{}[\],#][^:#]*?)\s*:(\s+|$)/.exec(body.slice(indent));
+    const from = starts[n] + indent + (match ? match[0].length : 0);
+    if (match) path = join(path, unquoted(match[1]));
+    const field = { line: n, indent, from, to: starts[n] + body.length };
+    if (match) fields.set(path, field);
+    const first = text[from];
+    if (first === '"' || first === "'") field.to = scalarEnd(text, from, "");
+    if (match && from >= field.to) open.push({ indent, path, items: 0 });
+    else if (first === "{" || first === "[") {
+      field.to = readFlow(text, from, path, fields);
+      while (n + 1 < lines.length && starts[n + 1] < field.to) n += 1;
+    } else if (match && /^[|>][+-]?$/.test(body.slice(indent + match[0].length))) {
+      while (n + 1 < lines.length && (!lines[n + 1].trim() || lines[n + 1].search(/\S/) > indent)) n += 1;
+    }
+  }
+  return fields;
+}
+
+/** Read the fields between the braces or brackets that begin at `start`; the index after them. */
+function readFlow(text, start, path, fields) {
+  const isMap = text[start] === "{";
+  let index = start + 1;
+  for (let item = 0; index < text.length;) {
+    index = skipSpace(text, index);
+    if (text[index] === "}" || text[index] === "]") return index + 1;
+    if (text[index] === ",") { index += 1; continue; }
+    const begin = index;
+    let name = String(item++);
+    if (isMap) {
+      index = scalarEnd(text, index, ":,}]");
+      name = unquoted(text.slice(begin, index).trim());
+      if (text[index] === ":") index = skipSpace(text, index + 1);
+    }
+    const own = join(path, name);
+    const field = { line: text.slice(0, begin).split("\n").length - 1, from: index };
+    fields.set(own, field);
+    index = text[index] === "{" || text[index] === "[" ? readFlow(text, index, own, fields) : scalarEnd(text, index, ",}]");
+    field.to = field.from + text.slice(field.from, index).trimEnd().length;
+    if (index === begin) index += 1;
+  }
+  return index;
+}
+
+/** The index after white space and comments. */
+function skipSpace(text, start) {
+  let index = start;
+  for (;;) {
+    while (/\s/.test(text[index] ?? "")) index += 1;
+    if (text[index] !== "#") return index;
+    while (index < text.length && text[index] !== "\n") index += 1;
+  }
+}
+
+/** The end of a scalar: before one of the delimiters, or at the end of the line. */
+function scalarEnd(text, start, delimiters) {
+  let index = start;
+  const quote = text[index] === '"' || text[index] === "'" ? text[index] : null;
+  if (quote) {
+    const end = text.indexOf(quote, index + 1);
+    return end < 0 ? text.length : end + 1;
+  }
+  while (index < text.length && text[index] !== "\n" && !delimiters.includes(text[index])) index += 1;
+  return index;
+}
+
+const join = (path, name) => (path ? `${path}.${name}` : name);
+const unquoted = (name) => name.replace(/^(["'])(.*)\1$/, "$2");
+
+/** The line of a field, or of the nearest enclosing section in the text; null if there is none. */
+export function lineOf(fields, param) {
+  for (let path = param; path; path = path.slice(0, Math.max(0, path.lastIndexOf(".")))) {
+    if (fields.has(path)) return fields.get(path).line;
+  }
+  return null;
+}
+
+/** The text with a field set; a missing field is inserted in its section. */
+export function setField(text, path, value) {
+  return setYaml(text, path, typeof value === "string" && /^[A-Za-z][\w.-]*$/.test(value) ? value : JSON.stringify(value));
+}
+
+/** The text without a top-level field in a line of its own. */
+export function removeField(text, name) {
+  return text.split("\n").filter((line) => !line.startsWith(`${name}:`)).join("\n");
+}
+
+function setYaml(text, path, yaml) {
+  const fields = fieldsOf(text);
+  const field = fields.get(path);
+  if (field && field.to > field.from) return text.slice(0, field.from) + yaml + text.slice(field.to);
+  const [section, name] = [path.slice(0, Math.max(0, path.lastIndexOf("."))), path.slice(path.lastIndexOf(".") + 1)];
+  if (field) return `${text.slice(0, field.from).trimEnd()} ${yaml}${text.slice(field.from)}`;
+  if (!section) return `${text.trimEnd()}\n${name}: ${yaml}\n`;
+  const parent = fields.get(section);
+  if (!parent) return setYaml(text, section, `{${name}: ${yaml}}`);
+  if (text[parent.from] === "{") {
+    const rest = text.slice(parent.from + 1);
+    return `${text.slice(0, parent.from + 1)}${name}: ${yaml}${rest.trimStart().startsWith("}") ? "" : ", "}${rest}`;
+  }
+  const lines = text.split("\n");
+  lines.splice(parent.line + 1, 0, `${" ".repeat((parent.indent ?? 0) + 2)}${name}: ${yaml}`);
+  return lines.join("\n");
+}

@@ -1,0 +1,36 @@
+"""The data that the pages of jobs embed."""
+
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from service.web.pages.jobs import STATUS_GROUPS, row_fields
+from trainyard.contract.wire.jobs import JobResource, JobStatus
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def job(**changes: Any) -> JobResource:
+    fields = {
+        "id": "job_1",
+        "name": "one",
+        "status": "running",
+        "status_message": "running on node1",
+        "desired": "run",
+        "created_by": "ada",
+        "created_at": NOW,
+        "updated_at": NOW,
+        "spec": {"gpus": 2, "strategy": "fsdp", "precision": "bf16", "lora_rank": 8},
+        "run_directory": "/runs/job_1",
+    }
+    return JobResource.model_validate(fields | changes)
+
+
+def test_each_status_is_in_a_filter_group() -> None:
+    assert {status for _, members in STATUS_GROUPS for status in members} == set(get_args(JobStatus))
+
+
+def test_table_data_has_only_shown_fields() -> None:
+    fields = row_fields(job(metrics={"train/loss": 1.0, "train/lr": 0.1}))
+    assert fields["metrics"] == {"train/loss": 1.0}
+    assert set(fields["spec"]) == {"gpus", "strategy", "precision", "lora_rank"}
+    assert "run_directory" not in fields

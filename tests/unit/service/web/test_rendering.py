@@ -1,0 +1,48 @@
+"""Pages: the embedded JSON and the preloaded scripts."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import service.web
+from service.auth.principals import Principal
+from service.web.assets import Assets
+from service.web.rendering import Pages, Visitor
+
+STATIC = Path(service.web.__file__).parent / "static"
+VISITOR = Visitor(Principal("user", "1", "ada", "admin"), "secret")
+HOSTILE = "</script><script>alert('1')</script><!-- & \u2028\u2029 </SCRIPT>"
+
+
+def test_embedded_json_cannot_end_its_element() -> None:
+    data = {"jobs": [{"name": HOSTILE}], "has_more": False, "last_id": None}
+    response = Pages().render(
+        "jobs.html", VISITOR, may_submit=True, statuses=(), groups=(), search="", created_by="", data=data
+    )
+    page = bytes(response.body).decode()
+    (embedded,) = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
+    assert not re.search("[<>&'\u2028\u2029]", embedded)
+    assert json.loads(embedded)["data"] == data
+
+
+def test_scripts_are_files_and_never_inline() -> None:
+    for template in (STATIC.parent / "templates").glob("*.html"):
+        for attributes, body in re.findall(r"<script([^>]*)>(.*?)</script>", template.read_text(), re.DOTALL):
+            assert "application/json" in attributes or not body, template.name
+        assert not re.search(r"\son\w+=", template.read_text()), template.name
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in STATIC.glob("*.js")))
+def test_all_imports_of_a_script_are_preloaded(script: str) -> None:
+    preloaded = Assets().imports(script)
+    for name in (script, *preloaded):
+        modules = re.findall(r"from \"\./(.+?)\"|^import \"\./(.+?)\"", (STATIC / name).read_text(), re.MULTILINE)
+        assert {one or other for one, other in modules} <= {script, *preloaded}, name
+    assert all((STATIC / name).exists() for name in preloaded)
+
+
+def test_no_script_parses_text_as_html() -> None:
+    for path in STATIC.glob("*.js"):
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", path.read_text()), path.name

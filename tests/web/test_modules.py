@@ -1,0 +1,212 @@
+"""Functions of the scripts that format and choose what pages show."""
+
+import math
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from service.web.assets import Assets
+from tests.support.browser import Visit
+from trainyard.contract.wire.jobs import TERMINAL, JobStatus
+
+pytestmark = [pytest.mark.web]
+
+NOTHING = "–"  # noqa: RUF001
+Call = Callable[..., Any]
+
+JOB: dict[str, Any] = {
+    "status": "running",
+    "status_message": "running on node1",
+    "started_at": None,
+    "finished_at": None,
+    "progress": None,
+    "attempt": None,
+    "metrics": {},
+    "last_checkpoint_step": None,
+    "spec": {"gpus": 2, "strategy": "fsdp", "precision": "bf16", "lora_rank": 8},
+    "disk_bytes": None,
+}
+
+
+@pytest.fixture
+def module(visit: Visit) -> Callable[[str], Call]:
+    """A script as a function that calls one of its exported functions, or returns a constant."""
+    visit.go("/jobs")
+
+    def load(name: str) -> Call:
+        def call(export: str, *arguments: Any) -> Any:
+            return visit.page.evaluate(
+                """async ([url, name, values]) => {
+                  const { [name]: exported } = await import(url);
+                  const result = typeof exported === "function" ? exported(...values) : exported;
+                  return result instanceof Set ? [...result] : result;
+                }""",
+                [Assets().url(name), export, list(arguments)],
+            )
+
+        return call
+
+    return load
+
+
+def test_numbers_have_four_significant_digits(module: Callable[[str], Call]) -> None:
+    cases = {
+        0.0: "0", 0.123456: "0.1235", 12.0: "12", 100: "100", 123456.0: "123456", 2.5e-5: "2.5e-5", 3e9: "3e9",
+        1 / 3: "0.3333", 0.001: "0.001", 0.00099: "9.9e-4", 12.345678: "12.35", 999.95: "1000", 999999: "999999",
+        1e6: "1e6", 1.5e-7: "1.5e-7", -0.02: "-0.02", -4e9: "-4e9",
+    }  # fmt: skip
+    number = module("format.js")
+    assert {value: number("number", value) for value in cases} == cases
+    values = [None, math.nan, -math.inf, "NaN", "Infinity", "-Infinity"]
+    assert [number("number", value) for value in values] == [NOTHING, "NaN", "-∞", "NaN", "∞", "-∞"]
+
+
+def test_durations_have_two_units(module: Callable[[str], Call]) -> None:
+    cases = {
+        0: "0 ms", 0.0004: "0 ms", 0.0123: "12 ms", 0.5: "500 ms", 1: "1 s", 2.345: "2.3 s", 10: "10 s", 59: "59 s",
+        59.6: "1 min", 75: "1 min 15 s", 3599: "59 min 59 s", 3600: "1 h", 3660: "1 h 1 min", 12000: "3 h 20 min",
+        86399: "23 h 59 min", 86400: "1 d", 90000: "1 d 1 h", 1e7: "115 d 17 h",
+    }  # fmt: skip
+    duration = module("format.js")
+    assert {value: duration("duration", value) for value in cases} == cases
+    assert [duration("duration", value) for value in (None, math.nan)] == [NOTHING, NOTHING]
+
+
+def test_sizes_counts_and_spec_values_are_formatted(module: Callable[[str], Call]) -> None:
+    formats = module("format.js")
+    sizes = [formats("bytes", value) for value in (None, 12, 1500, 2_340_000, 7e12)]
+    assert sizes == [NOTHING, "12 B", "1.5 kB", "2.34 MB", "7 TB"]
+    assert formats("count", 1234567) == "1\u202f234\u202f567"
+    values = [formats("specValue", value) for value in (None, True, "auto", 3, 1e-4, [0.9, 0.95])]
+    assert values == [NOTHING, "true", "auto", "3", "1e-4", "[0.9, 0.95]"]
+
+
+def test_each_status_has_a_tone(module: Callable[[str], Call]) -> None:
+    assert set(module("job_status.js")("TONES")) == set(get_args(JobStatus))
+    assert set(module("job_status.js")("TERMINAL")) == set(TERMINAL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "Running on node1; no steps yet."),
+        ({"spec": {"task": "script"}}, "Running on node1."),
+        (
+            {"progress": {"step": 1200, "total_steps": 4000, "eta_seconds": 75.0}},
+            "Running on node1: step 1\u202f200 of 4\u202f000, about 1 min 15 s left.",
+        ),
+        ({"status": "pending", "status_message": "waiting for 2 of 2 local slots"}, "Waiting for 2 of 2 local slots."),
+        ({"status": "queued", "status_message": ""}, "Queued."),
+        ({"status": "succeeded", "status_message": "Completed all steps."}, "Completed all steps."),
+    ],
+)
+def test_job_summary_has_progress_or_the_reason_to_wait(
+    module: Callable[[str], Call], changes: dict[str, Any], text: str
+) -> None:
+    assert module("job_summary.js")("summary", {**JOB, **changes}) == text
+
+
+def test_job_facts_have_runtime_and_strategy(module: Callable[[str], Call]) -> None:
+    def facts(**changes: Any) -> dict[str, str]:
+        return {id: value for id, _, value in module("job_summary.js")("factsOf", {**JOB, **changes})}
+
+    times = {"started_at": "2026-01-01T12:00:00Z", "finished_at": "2026-01-01T13:30:00Z"}
+    assert facts(**times)["runtime"] == "1 h 30 min"
+    assert facts()["runtime"] == NOTHING
+    assert facts()["strategy"] == "fsdp · bf16 · LoRA 8"
+    assert facts(metrics={"train/loss": "NaN"}, progress={"step": 1, "total_steps": 4})["loss"] == "NaN"
+
+
+def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Call]) -> None:
+    rows = module("job_rows.js")
+    assert rows("fractionDone", {"progress": {"step": 0, "total_steps": 0}}) == 0
+    assert rows("fractionDone", {"progress": None}) == 0
+    assert rows("fractionDone", {"progress": {"step": 1, "total_steps": 4}}) == 0.25
+
+
+def test_row_shows_the_status_message_until_there_is_progress(visit: Visit) -> None:
+    page = visit.go("/jobs")
+    job = {**JOB, "id": "job_1", "name": "one", "created_by": "ada", "created_at": "2026-01-01T12:00:00Z"}
+    fill = """async ([url, job]) => {
+      const { fillRow, newRow } = await import(url);
+      const row = newRow();
+      fillRow(row, job);
+      const text = (selector) => row.querySelector(selector).textContent;
+      return [text(".message"), row.querySelector(".bar").hidden, text(".steps"), text(".loss .value")];
+    }"""
+    address = Assets().url("job_rows.js")
+    waiting = {**job, "status": "pending", "status_message": "behind another"}
+    assert page.evaluate(fill, [address, waiting]) == ["behind another", True, "", ""]
+    training = {**job, "progress": {"step": 1, "total_steps": 4}, "metrics": {"train/loss": "NaN"}}
+    assert page.evaluate(fill, [address, training]) == ["", False, "1 / 4", "NaN"]
+
+
+def test_failure_title_names_the_rank_that_failed_first(module: Callable[[str], Call]) -> None:
+    title = module("job_summary.js")
+    assert title("failureTitle", {"rank": 3, "host": "node2"}) == "First failure: rank 3 on node2"
+    assert title("failureTitle", {"rank": None, "host": None}) == "Failed"
+
+
+def titles(module: Callable[[str], Call], spec: dict[str, object], keys: list[str]) -> list[str]:
+    return [chart["title"] for chart in module("chart_list.js")("chartsOf", spec, keys)]
+
+
+def test_training_has_standard_charts_before_its_first_point(module: Callable[[str], Call]) -> None:
+    assert titles(module, {"task": "causal_lm", "gpus": 1}, []) == [
+        "Loss", "Learning rate", "Gradient norm", "Throughput", "Memory", "Step time",
+    ]  # fmt: skip
+
+
+def test_throughput_is_in_tokens_if_the_task_has_tokens(module: Callable[[str], Call]) -> None:
+    units = {
+        task: module("chart_list.js")("chartsOf", {"task": task}, [])[3]["unit"] for task in ("causal_lm", "regression")
+    }
+    assert units == {"causal_lm": "tokens/s", "regression": "examples/s"}
+
+
+def test_time_per_rank_is_charted_for_2_to_64_gpus(module: Callable[[str], Call]) -> None:
+    assert "Time per rank" in titles(module, {"task": "regression", "gpus": 2}, [])
+    assert "Time per rank" not in titles(module, {"task": "regression", "gpus": 65}, [])
+
+
+def test_each_other_metric_has_its_own_chart(module: Callable[[str], Call]) -> None:
+    keys = ["train/loss", "eval/accuracy", "perf/mfu", "perf/rank_spread_seconds", "perf/rank_seconds/0"]
+    assert titles(module, {"task": "regression", "gpus": 2}, keys)[-2:] == ["eval/accuracy", "perf/mfu"]
+
+
+def test_script_has_charts_only_for_its_metrics(module: Callable[[str], Call]) -> None:
+    assert titles(module, {"task": "script"}, ["mine", "train/loss"]) == ["Loss", "mine"]
+    assert titles(module, {"task": "script"}, []) == []
+
+
+def test_line_fills_its_box(module: Callable[[str], Call]) -> None:
+    line = module("curve_preview.js")
+    box = {"left": 56, "right": 632, "top": 8, "bottom": 210}
+    assert line("linePath", [[0, 2.0], [10, 1.0]], box) == "M56.0 8.0L632.0 210.0"
+    assert line("linePath", [[0, 3.0], [1, 3.0]], box) == "M56.0 109.0L632.0 109.0"
+    assert line("sparklinePath", [1.0, "NaN", 2.0]) == "M1.0 18.0L79.0 2.0"
+    assert line("sparklinePath", [1.0]) == ""
+
+
+PREVIEW = """async ([url, curves, title]) => {
+  const { showPreview } = await import(url);
+  const frame = document.createElement("div");
+  showPreview(frame, curves.map(([steps, values]) => ({ steps, values, colour: "red" })), title);
+  return frame.outerHTML;
+}"""
+
+
+def test_preview_omits_non_finite_values_and_escapes_its_title(visit: Visit) -> None:
+    def preview(*curves: tuple[list[int], list[Any]]) -> str:
+        arguments = [Assets().url("curve_preview.js"), curves, '"><b>loss</b>']
+        return str(visit.page.evaluate(PREVIEW, arguments))
+
+    visit.go("/jobs")
+    svg = preview(([0, 10], [0.0, 1.0]), ([0, 5, 10], [1.0, "NaN", 0.0]))
+    assert svg.count('class="line"') == 2
+    assert '<span class="end last">10</span>' in svg
+    assert '<span class="end high">1</span>' in svg
+    assert "nan" not in svg.lower()
+    assert "<b>" not in svg.replace('aria-label="&quot;><b>loss</b>"', "")
+    assert preview(([0], [1.0]), ([], [])) == "<div></div>"
