@@ -127,6 +127,7 @@ def serve(settings: Settings) -> int:
         try:
             run_server(config, settings, background, end_streams=services.broadcaster.close)
         finally:
+            services.process_pool.close()
             database.dispose()
     return 0
 

@@ -30,6 +30,8 @@ from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
+from service.planner.batch_acceptance import BatchAcceptance
+from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
 from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
@@ -68,8 +70,10 @@ class AppState:
     """Called at each failpoint."""
 
     def __post_init__(self) -> None:
-        self.planner = Planner(self.settings)
+        self.process_pool = ProcessPool()
+        self.planner = Planner(self.settings, pool=self.process_pool)
         self.acceptance = SpecAcceptance(self.database, self.settings, self.planner)
+        self.batch_acceptance = BatchAcceptance(self.database, self.acceptance, self.process_pool)
         self.secrets = SecretService(self.database, self.settings)
         self.downsampler = Downsampler(self.database)
         self.ingest_queue = IngestQueue(
@@ -261,4 +265,4 @@ def _with_plus(value: Any) -> Any:
 QueryTimestamp = Annotated[AwareDatetime, BeforeValidator(reject_number), BeforeValidator(_with_plus)]
 """A time in a query: RFC 3339 with a time zone."""
 
-AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]
+AttemptNumberQuery = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]

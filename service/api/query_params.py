@@ -9,7 +9,6 @@ from fastapi import Request
 from fastapi.dependencies.models import Dependant
 
 from service.core.errors import InvalidRequestError
-from trainyard.contract.spec.training_spec import MAX_LABELS
 
 
 def refuse_unknown(request: Request) -> None:
@@ -33,18 +32,11 @@ def refuse_unknown(request: Request) -> None:
 
 
 def metadata_filter(request: Request) -> dict[str, str]:
-    """Return the labels of query parameters such as `metadata[team]=nlp`: {"team": "nlp"}.
-
-    Raises:
-        InvalidRequestError: There are more labels than a job can have.
-    """
+    """Return the labels of query parameters such as `metadata[team]=nlp`: {"team": "nlp"}."""
     items = request.query_params.items()
-    labels = {
+    return {
         name[len("metadata[") : -1]: value for name, value in items if name.startswith("metadata[") and name[-1] == "]"
     }
-    if len(labels) > MAX_LABELS:
-        raise InvalidRequestError(f"selects by more than {MAX_LABELS} labels", param="metadata")
-    return labels
 
 
 def _message(name: str, known: list[str]) -> str:

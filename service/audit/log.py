@@ -37,8 +37,11 @@ _REFUSAL_WINDOW = timedelta(seconds=60)
 _MAX_COUNTED_REFUSALS = 1000
 """Kinds of refusals that are counted at once; further ones are only logged."""
 
-RefusalKey = tuple[str | None, str, int]
-"""The id of the token, the action and the HTTP status."""
+_MAX_REFUSALS_OF_TOKEN = 100
+"""Kinds of refusals of one token; beyond that, details do not distinguish them."""
+
+RefusalKey = tuple[str | None, str, int, str]
+"""The id of the token, the action, the HTTP status and the details."""
 
 
 @dataclass
@@ -142,8 +145,10 @@ class AuditLog:
 
     def _count_refusal(self, entry: AuditEntry, status: int) -> list[AuditEntry]:
         """Return the entry if it is the first of its kind within a minute; else count it."""
-        key = (entry.token_id, entry.action, status)
         with self._lock:
+            of_token = sum(key[0] == entry.token_id for key in self._refusals)
+            detail = str(entry.detail) if entry.detail and of_token < _MAX_REFUSALS_OF_TOKEN else ""
+            key = (entry.token_id, entry.action, status, detail)
             known = self._refusals.get(key)
             if known is not None:
                 known.count += 1

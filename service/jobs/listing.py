@@ -19,11 +19,9 @@ from service.db.paging import PageRequest, fetch_page
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource, page_of
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.training_spec import MAX_LABELS
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.pages import Page
-
-MAX_LABELS = 16
-"""The most labels that a spec may have."""
 
 
 @dataclass(frozen=True)

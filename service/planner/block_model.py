@@ -197,11 +197,13 @@ def block_of(name: str, blocks: Mapping[str, object]) -> str | None:
 def _largest(sizes: Mapping[str, int], least: int) -> int:
     """Return the size of the largest unit: from the inside out, a module with `least` free elements becomes a unit."""
     free = dict(sizes)
+    for path in sizes:
+        while path := path.rpartition(".")[0]:
+            free.setdefault(path, 0)
     units = [0]
-    paths = {".".join(parts[:end]) for path in sizes for parts in [path.split(".")] for end in range(1, len(parts) + 1)}
-    for path in sorted(paths, key=lambda path: -path.count(".")):
-        mine = {name: size for name, size in free.items() if name == path or name.startswith(f"{path}.")}
-        if sum(mine.values()) >= least:
-            units.append(sum(mine.values()))
-            free = {name: size for name, size in free.items() if name not in mine}
+    for path in sorted(free, key=lambda path: -path.count(".")):
+        if free[path] >= least:
+            units.append(free[path])
+        elif parent := path.rpartition(".")[0]:
+            free[parent] += free[path]
     return max(units)

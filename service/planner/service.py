@@ -3,12 +3,14 @@
 import os
 from dataclasses import dataclass, field
 
+from service.core.errors import InvalidRequestError, TooManyRequestsError
 from service.core.setting_parsers import parse_gpu_memory
 from service.core.settings import Settings
 from service.planner.build_plan import build_plan
 from service.planner.devices import Device, devices, machine_bytes, share_of_machine
 from service.planner.fit import FitEstimator, choose_strategy, exceeds_memory
 from service.planner.model_reader import ModelInfo, ModelReader
+from service.planner.process_pool import ProcessPool
 from service.planner.trainable_parameters import trainable_problem
 from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, launch_document, source_tree
 from service.scheduler.launch_plan import inherited_environment, plan_launch
@@ -31,6 +33,8 @@ class Planner:
 
     settings: Settings
     models: ModelReader = field(default_factory=ModelReader)
+    pool: ProcessPool | None = None
+    """Estimates models with very many tensors. None: they are estimated in this process."""
 
     def trainable_problem(self, spec: TrainingSpec) -> Problem | None:
         """Return why the spec's `lora` or `trainable` does not match its builtin model."""
@@ -51,19 +55,33 @@ class Planner:
             return spec.strategy, f"`auto` is resolved later: {MSG_UNKNOWN_ACCELERATOR}"
         if accelerator == "cpu":
             return spec.strategy, "`auto` selects ddp for several CPU ranks"
-        estimator = self._estimator(accepted, self._model(spec))
+        model = self._model(spec)
+        if self.pool is not None and _is_large(model):
+            try:
+                return self.pool.run(_owner(spec), _choose_strategy, self.settings, accepted)
+            except (InvalidRequestError, TooManyRequestsError):
+                return spec.strategy, "`auto` selects ddp for several ranks; the model is too large to compare them"
+        estimator = self._estimator(accepted, model)
         if estimator is None:
             return spec.strategy, "`auto` selects ddp for several ranks; the size of the model is not known"
         return choose_strategy(estimator, spec)
 
     def plan(self, accepted: AcceptedSpec) -> PlanResource:
-        """Return what a spec will need."""
+        """Return what a spec will need.
+
+        Raises:
+            InvalidRequestError: The model has very many tensors, and its estimate takes too long.
+            TooManyRequestsError: Other large models are being estimated.
+        """
         spec = accepted.spec
+        model = self._model(spec)
+        if self.pool is not None and _is_large(model):
+            return self.pool.run(_owner(spec), _plan, self.settings, accepted)
         script, problem = preview_script(self.settings, spec, accepted.site)
         rejections = unavailable_resources(self.settings, accepted)
         return build_plan(
             spec,
-            self._model(spec),
+            model,
             self._devices(accepted),
             strategy_reason=accepted.strategy_reason,
             cpu=accepted.site.accelerator == "cpu",
@@ -78,7 +96,13 @@ class Planner:
         remote_hosts = self.settings.backend != "local" and accepted.site.accelerator == "cpu"
         if spec.task not in LOOP_TASKS or remote_hosts:
             return []
-        estimator = self._estimator(accepted, self._model(spec))
+        model = self._model(spec)
+        if self.pool is not None and _is_large(model):
+            try:
+                return self.pool.run(_owner(spec), _exceeds_memory, self.settings, accepted)
+            except (InvalidRequestError, TooManyRequestsError):
+                return []
+        estimator = self._estimator(accepted, model)
         return exceeds_memory(estimator, spec) if estimator else []
 
     def _model(self, spec: TrainingSpec) -> ModelInfo:
@@ -100,6 +124,31 @@ class Planner:
         if is_stale(cluster):
             cluster = cluster.model_copy(update={"partitions": []})
         return devices(accepted.spec.resources, cluster, parse_gpu_memory(self.settings.gpu_memory_gb))
+
+
+_LARGE = 5000
+"""Tensors above which a model is estimated in another process. The time grows with tensors and `lora.targets`."""
+
+
+def _is_large(model: ModelInfo) -> bool:
+    return model.structure is not None and len(model.structure.parameters) > _LARGE
+
+
+def _owner(spec: TrainingSpec) -> str:
+    """The model's folder: one call for each at a time."""
+    return getattr(spec.model, "path", "")
+
+
+def _choose_strategy(settings: Settings, accepted: AcceptedSpec) -> tuple[Strategy, str]:
+    return Planner(settings).choose_strategy(accepted)
+
+
+def _plan(settings: Settings, accepted: AcceptedSpec) -> PlanResource:
+    return Planner(settings).plan(accepted)
+
+
+def _exceeds_memory(settings: Settings, accepted: AcceptedSpec) -> list[Problem]:
+    return Planner(settings).exceeds_memory(accepted)
 
 
 def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[str | None, str | None]:

@@ -1,7 +1,7 @@
 """Which parameters a run trains, by the rules of the worker's engine. Pure functions."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property, lru_cache
@@ -46,14 +46,14 @@ def _select(
     alias = dict(structure.aliases)
     everything = [*names, *alias]
     chosen: set[str] = set()
-    for pattern in trainable:
-        matches = {alias.get(name, name) for name in _matches(everything, pattern)}
+    for pattern in dict.fromkeys(trainable):
+        matches = set(filter(_matcher(pattern), everything))
         if not matches:
             near = nearest_names(pattern, everything, count=3)
             return Problem(
                 param="trainable", message=f"`{pattern}` matches no parameter of the model; the closest: {near}"
             )
-        chosen |= matches
+        chosen |= {alias.get(name, name) for name in matches}
     return TrainableModel(structure, frozenset(chosen))
 
 
@@ -85,18 +85,16 @@ def _with_adapters(structure: ModelStructure, rank: int, lora: Lora) -> Trainabl
         targets = [name for name in layers if name != structure.output and name not in structure.tied]
     else:
         chosen_layers: dict[str, None] = {}
-        by_last_part: dict[str, list[str]] = {}
-        for name in layers:
-            by_last_part.setdefault(name.rpartition(".")[2], []).append(name)
-        for target in lora.targets:
-            matches = set(_matches(layers, target))
-            for last_part in _matches(by_last_part, target):
-                matches.update(by_last_part[last_part])
-            if not matches:
-                available = nearest_names(target, by_last_part, count=20)
+        last_parts = {name: name.rpartition(".")[2] for name in layers}
+        remaining = list(layers)
+        for target in dict.fromkeys(lora.targets):
+            matches = _matcher(target)
+            chosen_layers |= dict.fromkeys(name for name in remaining if matches(name) or matches(last_parts[name]))
+            if not any(matches(name) or matches(last_parts[name]) for name in layers):
+                available = nearest_names(target, dict.fromkeys(last_parts.values()), count=20)
                 message = f"`{target}` matches no layer that can be adapted; there are: {available}"
                 return Problem(param="lora.targets", message=message)
-            chosen_layers |= dict.fromkeys(name for name in layers if name in matches)
+            remaining = [name for name in remaining if name not in chosen_layers]
         targets = list(chosen_layers)
     if not targets:
         return Problem(param="lora.targets", message="`auto` finds no layer to adapt in this model")
@@ -116,10 +114,9 @@ def _with_adapters(structure: ModelStructure, rank: int, lora: Lora) -> Trainabl
     return TrainableModel(whole, frozenset(adapter.name for adapter in adapters), tuple(targets))
 
 
-def _matches(names: Iterable[str], pattern: str) -> list[str]:
-    """Return the names that match a glob pattern."""
-    matches = re.compile(translate(pattern)).match
-    return [name for name in names if matches(name)]
+def _matcher(pattern: str) -> Callable[[str], object]:
+    """Return the function that matches names with a glob pattern."""
+    return re.compile(translate(pattern)).match
 
 
 def _sides(weight: Parameter) -> tuple[int, int]:

@@ -32,6 +32,13 @@ class AcceptedSpec:
     """Why `spec.strategy` is what it is. Empty if the spec was loaded from the database."""
 
 
+@dataclass(frozen=True)
+class RejectedSpec:
+    """A spec of a batch that was not accepted."""
+
+    problems: tuple[Problem, ...]
+
+
 class ModelAdvisor(Protocol):
     """Answers the questions of acceptance that need the structure of the model."""
 
@@ -48,7 +55,8 @@ class ModelAdvisor(Protocol):
 class SpecAcceptance:
     """Accepts the documents of requests and the specs of stored jobs."""
 
-    database: Database
+    database: Database | None
+    """None in a process that accepts specs only for a given cluster snapshot."""
     settings: Settings
     advisor: ModelAdvisor
 
@@ -59,14 +67,19 @@ class SpecAcceptance:
             InvalidRequestError: The document is not a mapping.
             InvalidSpecError: With every problem of the spec.
         """
+        assert self.database is not None
+        with self.database.read() as session:
+            cluster = ClusterRepository(session).resource(self.settings.backend, now)
+        return self.accept_for(document, cluster)
+
+    def accept_for(self, document: Any, cluster: ClusterResource) -> AcceptedSpec:
+        """Parse and resolve a document for a cluster snapshot. Raises like `accept`."""
         if not isinstance(document, dict):
             raise InvalidRequestError("a spec must be a mapping of fields", code="invalid_spec")
         try:
             parsed = parse_spec(document)
         except SpecError as error:
             raise InvalidSpecError(error.problems) from None
-        with self.database.read() as session:
-            cluster = ClusterRepository(session).resource(self.settings.backend, now)
         return self.resolve(parsed, cluster)
 
     def resolve(self, parsed: TrainingSpec, cluster: ClusterResource) -> AcceptedSpec:

@@ -2,9 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from time import thread_time
 from typing import Any, NamedTuple
 
 from service.audit.log import set_audit_target
@@ -26,7 +25,7 @@ from service.jobs.submission import (
     record_override,
     request_digest,
 )
-from service.specs.acceptance import AcceptedSpec
+from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import MAX_PROBLEMS, Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
@@ -42,11 +41,10 @@ from trainyard.contract.wire.sweeps import (
     variants,
 )
 
-_MAX_SECONDS = 5.0
-"""Processor time for the members of one sweep."""
-
-AcceptSpec = Callable[[dict[str, Any]], AcceptedSpec]
-"""Validates and resolves a document. Raises ServiceError."""
+AcceptAll = Callable[[list[dict[str, Any]]], Iterable[AcceptedSpec | RejectedSpec]]
+"""Validates and resolves documents. Raises ServiceError if they take too long."""
+CheckSpec = Callable[[AcceptedSpec], None]
+"""Checks what the user may submit. Raises ServiceError."""
 
 
 class SubmissionOptions(NamedTuple):
@@ -63,7 +61,8 @@ def submit(
     database: Database,
     principal: Principal,
     request: SweepRequest,
-    accept: AcceptSpec,
+    accept_all: AcceptAll,
+    check: CheckSpec,
     options: SubmissionOptions,
     now: datetime,
 ) -> SubmissionResult:
@@ -78,7 +77,13 @@ def submit(
         message = f"results in {request.size} members; the limit is {options.max_members}"
         raise InvalidSpecError([Problem(param="grid", message=message)])
     values = variants(request)
-    specs = _accept_members(principal, request, values, accept, options.quotas)
+    accepted = accept_all([member_spec(request.spec, changes) for changes in values])
+
+    def check_member(member: AcceptedSpec) -> None:
+        check(member)
+        _check_member(principal, member.spec, options.quotas)
+
+    specs = _member_specs(request, zip(values, accepted, strict=False), check_member)
     sweep = Sweep(
         id=new_id("swp", now),
         name=request.name or specs[0].name,
@@ -91,38 +96,49 @@ def submit(
     return _store(database, principal, sweep, list(zip(values, specs, strict=True)), options, digest, now)
 
 
-def _accept_members(
-    principal: Principal, request: SweepRequest, values: Sequence[Values], accept: AcceptSpec, quotas: UserQuotas
+def _member_specs(
+    request: SweepRequest, members: Iterable[tuple[Values, AcceptedSpec | RejectedSpec]], check: CheckSpec
 ) -> list[TrainingSpec]:
-    """Return the resolved spec of every member."""
+    """Return the resolved spec of every member.
+
+    Raises:
+        InvalidSpecError: with the problems of the members, at most `MAX_PROBLEMS` or those of one more member.
+    """
     problems: list[Problem] = []
     specs = []
     first_with: dict[str, Values] = {}
-    started = thread_time()
-    for number, changes in enumerate(values):
-        if len(problems) >= MAX_PROBLEMS:
-            break
-        if thread_time() - started > _MAX_SECONDS:
-            message = f"the members take more than {_MAX_SECONDS:g} s to check; submit fewer of them at once"
-            raise InvalidSpecError([Problem(param="grid" if request.grid else "members", message=message)])
-        try:
-            accepted = accept(member_spec(request.spec, changes))
-            _check_member(principal, accepted.spec, quotas)
+    for number, (changes, accepted) in enumerate(members):
+        if isinstance(accepted, RejectedSpec):
+            problems += [_member_problem(number, changes, problem) for problem in accepted.problems]
+        else:
             specs.append(accepted.spec)
+            problems += [_member_problem(number, changes, problem) for problem in _refusals(accepted, check)]
             same = first_with.setdefault(json.dumps(dump_spec(accepted.unresolved), sort_keys=True), changes)
             if same is not changes and request.grid and not problems:
                 message = f"{format_values(changes)} is the same job as {format_values(same)}; list each value once"
                 problems.append(Problem(param="grid", message=message))
-        except (SpecError, InvalidSpecError) as error:
-            problems += [_member_problem(number, changes, problem) for problem in error.problems]
-        except PermissionDeniedError:
-            raise
-        except ServiceError as error:
-            problem = Problem(param=error.param or "", message=error.message)
-            problems.append(_member_problem(number, changes, problem))
+        if len(problems) >= MAX_PROBLEMS:
+            break
     if problems:
         raise InvalidSpecError(problems)
     return specs
+
+
+def _refusals(accepted: AcceptedSpec, check: CheckSpec) -> Sequence[Problem]:
+    """Return why a member may not be submitted.
+
+    Raises:
+        PermissionDeniedError: the user may not submit it, which applies to the whole sweep.
+    """
+    try:
+        check(accepted)
+    except PermissionDeniedError:
+        raise
+    except (SpecError, InvalidSpecError) as error:
+        return error.problems
+    except ServiceError as error:
+        return [Problem(param=error.param or "", message=error.message)]
+    return ()
 
 
 def _check_member(principal: Principal, spec: TrainingSpec, quotas: UserQuotas) -> None:

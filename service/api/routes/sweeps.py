@@ -1,5 +1,6 @@
 """Routes of sweeps."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
@@ -8,7 +9,7 @@ from service.api.dependencies import AppStateDep, NowDep, SweepWindowDep, UserDe
 from service.api.json_body import JsonRoute
 from service.code.service import check_code
 from service.jobs.schemas import page_of
-from service.specs.acceptance import AcceptedSpec
+from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from service.sweeps import service as sweep_service
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import SweepDetail, SweepRequest, SweepResource
@@ -31,14 +32,15 @@ def submit(
     """Submit several variants of a spec, of which at most `max_parallel` run at once. All are accepted, or none."""
     settings = services.settings
 
-    def accept(document: dict[str, Any]) -> AcceptedSpec:
-        accepted = services.acceptance.accept(document, now)
+    def check(accepted: AcceptedSpec) -> None:
         check_code(user, accepted.spec, settings)
         services.secrets.require(user, accepted.spec)
-        return accepted
+
+    def accept_all(documents: list[dict[str, Any]]) -> Iterable[AcceptedSpec | RejectedSpec]:
+        return services.batch_acceptance.accept_all(user.name, documents, now)
 
     options = sweep_service.SubmissionOptions(services.quotas, settings.max_sweep_members, idempotency_key, force)
-    result = sweep_service.submit(services.database, user, body, accept, options, now)
+    result = sweep_service.submit(services.database, user, body, accept_all, check, options, now)
     if result.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:

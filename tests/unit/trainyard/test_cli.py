@@ -218,6 +218,7 @@ class TestJobs:
         assert printed == {
             **job("a1", metrics={"train/loss": "Infinity"}),
             "metadata": {},
+            "metrics_omitted": 0,
             **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes", "sweep_id")),
         }
 

@@ -61,7 +61,7 @@ class TestErrors:
 
     def test_yaml_that_does_not_parse(self, service, run, tmp_path):
         (tmp_path / "bad.yaml").write_text("task: [regression\n")
-        line = "error: not valid YAML: line 2, column 1: expected ',' or ']', but got '<stream end>'"
+        line = "error: not valid YAML: line 2, column 1: did not find expected ',' or ']'"
         ends(run("submit", "bad.yaml"), 2, line)
         assert service.requests == []
 
@@ -84,9 +84,9 @@ class TestErrors:
         ends(run("submit", "some/where.yaml"), 2, "error: there is no file 'some/where.yaml'")
 
     def test_set_without_a_value(self, service, run):
-        odd = "error: --set name=[a] b: the value is not valid YAML (expected '<document start>', but found '<scalar>')"
+        odd = "error: --set name=[a] b: the value is not valid YAML (did not find expected <document start>)"
         ends(run("submit", "-", "--set", "name=[a] b", input="task: regression\n"), 2, odd)
-        odd = "error: --grid seed=1,[2: the value is not valid YAML (expected ',' or ']', but got '<stream end>')"
+        odd = "error: --grid seed=1,[2: the value is not valid YAML (did not find expected ',' or ']')"
         ends(run("sweep", "-", "--grid", "seed=1,[2", input="task: regression\n"), 2, odd)
         line = "error: --set takes path=value, like optimizer.lr=1e-3; not 'gpus'"
         ends(run("submit", "-", "--set", "gpus", input="task: regression\n"), 2, line)

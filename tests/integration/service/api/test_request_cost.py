@@ -69,6 +69,7 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
 SWEEPS: dict[str, Any] = {
     "unknown fields": {"spec": {**SPEC, **many(3900)}, "grid": {"seed": list(range(200))}},
     "large model": {"spec": {**GPT, "lora_rank": 4}, "grid": {"seed": list(range(200))}},
+    "large models": {"spec": {**GPT, "lora_rank": 4}, "grid": {"model.layers": list(range(300, 500))}},
     "members": {"spec": SPEC, "members": [{"seed": number} for number in range(200)]},
     "paths": {"spec": SPEC, "members": [{f"a{number}": 1 for number in range(20_000)}]},
     "grid over the limit": {"spec": SPEC, "grid": {f"a{axis}": list(range(1000)) for axis in range(10)}},
@@ -164,3 +165,51 @@ def test_no_generated_spec_takes_long(gpu_world: World, changes: dict[str, Any],
     body = json.dumps({**GPT, **repeated})
     cheap(gpu_world, "/v1/plans", body[:MAX_SPEC_BYTES])
     cheap(gpu_world, "/v1/sweeps", json.dumps({"spec": {**GPT, **repeated}, "grid": {"seed": [1, 2]}})[:MAX_SPEC_BYTES])
+
+
+def test_expensive_sweep_is_checked_in_another_process(gpu_world: World) -> None:
+    spec = {**GPT, "lora_rank": 4, "lora": {"targets": ["*"] * 60}}
+    body = json.dumps({"spec": spec, "grid": {"model.layers": list(range(450, 490))}})
+    answer = cheap(gpu_world, "/v1/sweeps", body)
+    assert answer.status_code == 201 or answer.json()["error"]["code"] == "too_expensive"
+
+
+def test_problems_of_an_expensive_sweep_name_their_members(gpu_world: World) -> None:
+    spec = {**GPT, "lora_rank": 4, "lora": {"targets": ["*"] * 60}}
+    members = [{"model.layers": number} for number in range(490, 510)] + [{"model.heads": 7}]
+    answer = cheap(gpu_world, "/v1/sweeps", json.dumps({"spec": spec, "members": members}))
+    assert answer.status_code == 422
+    if answer.json()["error"]["code"] != "too_expensive":
+        assert answer.json()["error"]["param"].startswith("members.20.")
+
+
+def many_tensors(folder: Path, count: int) -> Path:
+    """A model folder whose header names very many tensors."""
+    folder.mkdir(parents=True)
+    names = [f"model.layers.{number % 64}.mlp.experts.{number // 64}.up_proj.weight" for number in range(count)]
+    tensors = {
+        name: {"dtype": "BF16", "shape": [1, 1], "data_offsets": [2 * index, 2 * index + 2]}
+        for index, name in enumerate(names)
+    }
+    header = json.dumps(tensors).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * (2 * count))
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 256}
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
+    return folder
+
+
+def test_model_with_many_tensors_is_planned_in_another_process(gpu_world: World) -> None:
+    folder = many_tensors(gpu_world.settings.runs / "large", 20_000)
+    spec = {
+        "task": "causal_lm",
+        "gpus": 8,
+        "model": {"source": "hf", "path": str(folder)},
+        "data": {"source": "jsonl", "path": str(folder / "data.jsonl")},
+        "steps": 5,
+        "lora_rank": 1,
+        "lora": {"targets": [f"*{number % 10}*" for number in range(63)] + ["*"]},
+    }
+    answer = cheap(gpu_world, "/v1/plans", json.dumps(spec))
+    assert answer.status_code == 200 or answer.json()["error"]["code"] == "too_expensive"
+    if answer.status_code == 200:
+        assert answer.json()["model"]["parameters"] == 60_000

@@ -70,9 +70,3 @@ def test_large_head_that_arrives_at_once_is_refused(world: World, upgrade: bytes
 def test_many_query_parameters_are_refused(world: World) -> None:
     query = "&".join(f"metadata[a{number}]=b" for number in range(300))
     assert world.client.get(f"/v1/jobs?{query}").status_code == 431
-
-
-def test_more_labels_than_a_job_can_have_are_refused(world: World) -> None:
-    query = "&".join(f"metadata[a{number}]=b" for number in range(17))
-    answer = world.client.get(f"/v1/jobs?{query}")
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "metadata")

@@ -1,0 +1,74 @@
+"""Acceptance of many specs: the first in this process, the rest of an expensive batch in another one."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from time import thread_time
+from typing import Any
+
+from service.cluster.repository import ClusterRepository
+from service.core.errors import InvalidSpecError, ServiceError
+from service.core.settings import Settings
+from service.db.engine import Database
+from service.planner.process_pool import ProcessPool
+from service.planner.service import Planner
+from service.specs.acceptance import AcceptedSpec, RejectedSpec, SpecAcceptance
+from trainyard.contract.problems import MAX_PROBLEMS, Problem
+from trainyard.contract.wire.cluster import ClusterResource
+
+_MAX_SECONDS = 0.25
+"""Processor time in the service's own process for one batch. A single spec takes at most about as long again."""
+
+
+@dataclass(frozen=True)
+class BatchAcceptance:
+    """Accepts the members of sweeps."""
+
+    database: Database
+    acceptance: SpecAcceptance
+    pool: ProcessPool
+
+    def accept_all(
+        self, owner: str, documents: Sequence[dict[str, Any]], now: datetime
+    ) -> Iterator[AcceptedSpec | RejectedSpec]:
+        """Yield the result of each document in order; after many problems, the rest may be missing.
+
+        Raises:
+            InvalidRequestError: The batch takes too long.
+            TooManyRequestsError: Another expensive batch of this user is being checked.
+        """
+        settings = self.acceptance.settings
+        with self.database.read() as session:
+            cluster = ClusterRepository(session).resource(settings.backend, now)
+        started = thread_time()
+        for number, document in enumerate(documents):
+            if thread_time() - started > _MAX_SECONDS:
+                yield from self.pool.run(owner, accept_rest, settings, cluster, documents[number:])
+                return
+            yield _accept(self.acceptance, document, cluster)
+
+
+def accept_rest(
+    settings: Settings, cluster: ClusterResource, documents: Sequence[dict[str, Any]]
+) -> list[AcceptedSpec | RejectedSpec]:
+    """Return the result of each document, up to `MAX_PROBLEMS` problems. Runs in a process of the pool."""
+    acceptance = SpecAcceptance(None, settings, Planner(settings))
+    results: list[AcceptedSpec | RejectedSpec] = []
+    problems = 0
+    for document in documents:
+        results.append(_accept(acceptance, document, cluster))
+        problems += len(results[-1].problems) if isinstance(results[-1], RejectedSpec) else 0
+        if problems >= MAX_PROBLEMS:
+            break
+    return results
+
+
+def _accept(
+    acceptance: SpecAcceptance, document: dict[str, Any], cluster: ClusterResource
+) -> AcceptedSpec | RejectedSpec:
+    try:
+        return acceptance.accept_for(document, cluster)
+    except InvalidSpecError as error:
+        return RejectedSpec(tuple(error.problems))
+    except ServiceError as error:
+        return RejectedSpec((Problem(param=error.param or "", message=error.message),))
