@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.hf import save_llama
-from tests.support.seeds import Seeds, sow
+from tests.support.seeds import Seeds, seed
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
 
@@ -55,7 +55,7 @@ def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("boundaries")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
-    yield world, sow(world)
+    yield world, seed(world)
     world.database.dispose()
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint of another model: which keys differ."""
+"""The differences between a checkpoint and a model."""
 
 from worker.checkpoint.compatibility import difference
 

@@ -1,4 +1,4 @@
-"""Who writes what of a state that every rank holds whole."""
+"""The assignment of replicated tensors to the ranks that write them."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Which process group a spec asks torch for."""
+"""The process group of a spec."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Out of memory: recognised, and answered with the settings that help this spec."""
+"""Out of memory: its detection, and the hint for the spec."""
 
 import pytest
 
@@ -88,7 +88,7 @@ class TestExecutionNumber:
         numbers = []
         for failing in (None, 0, 1, 0):
             if failing is not None:
-                # What torchrun does, on that node alone.
+                # torchrun does this only on the node of the failed rank.
                 nodes[failing]._remaining_restarts -= 1
             numbers.append([start(node, group) for start, node in zip(starts, nodes, strict=True)])
         assert numbers == [[0, 0], [1, 1], [2, 2], [3, 3]]

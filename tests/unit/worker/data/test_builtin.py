@@ -1,4 +1,4 @@
-"""The digits, where they cannot be had."""
+"""The data set `digits` without scikit-learn."""
 
 import pytest
 

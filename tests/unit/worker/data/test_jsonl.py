@@ -1,4 +1,4 @@
-"""JSON lines as rows of bytes: what is learned, what shares a row, and what is refused."""
+"""JSON lines as rows of bytes: targets, packing, and invalid files."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
             assert len(load_rows("data.path", path, data, ByteTokenizer(), 16, roots=roots).ends) == 1
 
 
-class TestWhatIsLearned:
+class TestTargets:
     def test_text_trains_every_token_and_the_end_token(self, file):
         inputs, labels = batch(rows(file({"text": "abc"}), packing=False))
         assert inputs == [[97, 98, 99]]
@@ -141,7 +141,7 @@ class TestEvaluation:
         assert task.weight(np.array([3])) == 1.0
 
 
-class TestWhatIsRefused:
+class TestInvalidFiles:
     @pytest.mark.parametrize(
         ("line", "format", "message"),
         [

@@ -1,4 +1,4 @@
-"""Activation checkpointing: what is kept between forward and backward, and what is computed again."""
+"""Activation checkpointing: which activations are stored, and which are recomputed."""
 
 import weakref
 
@@ -22,7 +22,7 @@ class Products(TorchDispatchMode):
 
 
 def trained(how):
-    """One forward and backward: whether an inner activation outlives the forward, products computed, gradients."""
+    """Run a forward and backward; return whether an activation is stored, the number of products, and gradients."""
     torch.manual_seed(0)
     model = Gpt(GptModel(layers=2, width=16, heads=2, context=8))
     if how != "none":
@@ -36,7 +36,7 @@ def trained(how):
     return retained, products.count, {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-# Of each of the two blocks; its last product is not needed again.
+# Two blocks; the last product of each is not recomputed.
 RECOMPUTED = 2 * 3
 
 

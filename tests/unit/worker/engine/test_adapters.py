@@ -1,4 +1,4 @@
-"""Which layers get adapters, and how peft is told."""
+"""The layers that get adapters, and their names for peft."""
 
 import pytest
 from torch import nn

@@ -1,4 +1,4 @@
-"""Whether a run's updates depend on its layout."""
+"""Detection of dropout, with which updates depend on the layout."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The parts that keep a step short: loading ahead, the collector, and what is known of devices."""
+"""Prefetching, garbage collection, FLOPs and compilation."""
 
 import gc
 
@@ -88,7 +88,7 @@ class TestFlops:
     def test_flops_of_a_transformer(self, tied):
         size = GptModel(layers=2, width=16, heads=2, context=8, vocab=32, tied=tied)
         model = Gpt(size)
-        # Row selections do not multiply: positions never, token rows only where the head has its own weight.
+        # Lookups do not multiply: positions never, and token embeddings only if the head shares their weight.
         looked_up = 8 * 16 + (0 if tied else 32 * 16)
         n = sum(p.numel() for p in model.parameters()) - looked_up
         assert flops_per_example(self.Text(), model, size) == 6 * n * 8 + 12 * 2 * 16 * 8**2

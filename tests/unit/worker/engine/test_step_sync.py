@@ -1,4 +1,4 @@
-"""All ranks stop at the same step, whoever was asked and whenever; short steps do not agree each time."""
+"""All ranks stop at the same step, whichever rank got the request; short steps do not synchronize each time."""
 
 import threading
 
@@ -14,7 +14,7 @@ class Stop:
 
 
 class World:
-    """Ranks in threads, and a reduction that ends when all have begun it."""
+    """Ranks in threads, with a reduction that waits for all of them."""
 
     def __init__(self, size):
         self.size = size
@@ -35,7 +35,7 @@ class World:
 
 
 class Clock:
-    """The ranks' steps take different times."""
+    """A clock with a fixed duration of a step."""
 
     def __init__(self, step):
         self.now, self.step = 0.0, step
@@ -46,7 +46,7 @@ class Clock:
 
 @pytest.fixture
 def reported(monkeypatch):
-    """What each rank is told at each boundary; rank 1 is asked to stop before boundary `stop_before`."""
+    """Return a function that runs the ranks; rank 1 gets a stop request before boundary `stop_before`."""
 
     def run(seconds, stop_before, steps=60):
         world = World(len(seconds))

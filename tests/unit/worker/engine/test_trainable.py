@@ -1,4 +1,4 @@
-"""Partial fine-tuning: what the patterns leave trainable, and what a checkpoint then holds."""
+"""Partial fine-tuning: the trained parameters, and the content of checkpoints."""
 
 import pytest
 from torch import nn

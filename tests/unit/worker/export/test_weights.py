@@ -1,4 +1,4 @@
-"""What an export holds."""
+"""The tensors of an export."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""The launcher of a node: what it refuses before torchrun is started anywhere, and what it makes of time."""
+"""The launcher of a node: rejected specs, and a suspended or blocked loop."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ PROFILED = parse_spec({**SPEC, "steps": 9, "profile": {"start_step": 2, "steps":
 
 @pytest.fixture
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptLayout:
-    """An attempt that wants a program of its nodes that this one does not have, and a service that is away."""
+    """Return an attempt whose spec needs a program that this node lacks, with an unreachable service."""
     layout = AttemptLayout(tmp_path / "job" / "attempts" / "1")
     layout.logs.mkdir(parents=True)
     layout.token.write_text("secret")

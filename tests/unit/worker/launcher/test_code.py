@@ -1,4 +1,4 @@
-"""Unpacking code: what was uploaded, and nothing outside the folder, whatever the archive says."""
+"""Unpacking of uploaded code: no archive can write outside the folder."""
 
 import hashlib
 import io

@@ -226,7 +226,7 @@ class TestSuspendDetector:
         assert still.collect() == 800.0
 
     def test_a_loop_blocked_by_a_disk_is_no_suspension(self):
-        """Slurm's clock went on, and so must ours."""
+        """Slurm's time limit is not extended by a slow disk."""
         clock = [0.0]
         still = SuspendDetector(now=lambda: clock[0])
         for second in range(1, 301):
@@ -249,7 +249,7 @@ class TestProcesses:
         limit = time.monotonic() + 20
         while not (grandchildren := descendants(child.pid)) and time.monotonic() < limit:
             time.sleep(0.02)
-        # Other children of this process are none of this test's: a reaper of the databases, say.
+        # This process may have other children, such as the reaper of the databases.
         known = [one for one in descendants(os.getpid()) if one[0] in {child.pid, grandchildren[0][0]}]
         assert len(known) == 2
         kill_remaining(known)

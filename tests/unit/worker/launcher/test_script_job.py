@@ -1,4 +1,4 @@
-"""What the launcher makes of how the ranks of a user's own program ended."""
+"""The exit record of a user's program."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ ABORTED = "terminate called without an active exception\n"
 
 @pytest.fixture
 def ended(tmp_path):
-    """Rank 1 has said this and ended so, and rank 0 was ended by torchrun."""
+    """Return a function that finalizes a run in which rank 1 failed with this output, and torchrun ended rank 0."""
     layout = AttemptLayout(tmp_path)
     for folder in (layout.errors, layout.logs, layout.spool):
         folder.mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ from worker.reporting.spool_sender import SpoolSender, batch_records
 
 
 class Service:
-    """Answers from a list, then 200."""
+    """Responds from a list, then with 200."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -110,7 +110,7 @@ class TestFullDisk:
         assert steps == list(range(1, 60))
 
     def fill_and_free(self, layout):
-        """The limit on a file's size fails a write in its middle, as a full disk does."""
+        """Fill the spool up to a limit on the file's size, which fails a write in its middle as a full disk does."""
         speaking = SpoolReporter(layout, 1, 0, None)
         for step in range(1, 20):
             speaking.points(step, {"train/loss": 1.0})
@@ -166,7 +166,7 @@ class TestSpoolSender:
 
     def test_only_the_rejected_record_is_skipped(self, layout):
         self.fill(layout, 1, [1, 2, 3])
-        # The merged request, then each record by itself: the second is the bad one.
+        # The merged request, then each record by itself; the second record is invalid.
         service = Service(422, 200, 422, 200)
         self.send(layout, service, 1)
         assert service.points() == [1, 3]
@@ -190,7 +190,7 @@ class TestSpoolSender:
         assert service.points() == [1, 4]
 
 
-class TestParcels:
+class TestReportBatches:
     def test_request_size_is_within_the_service_limit(self, layout):
         speaking = SpoolReporter(layout, 1, 0, None)
         for step in range(1, 50):
@@ -277,7 +277,7 @@ class TestBackoff:
 
 class TestCallCost:
     def test_report_only_enqueues(self, layout):
-        """With nobody to send to and the spool's writer held up, a thousand calls still return at once."""
+        """A thousand calls return at once although the service is unreachable and the spool's writer is blocked."""
         service = Service(*[httpx.ConnectError("down")] * 10_000)
         speaking = reporter(layout, service)
         values = {f"train/value_{number}": 0.1 for number in range(10)}

@@ -1,4 +1,4 @@
-"""Which authorities a worker's connection to the service trusts."""
+"""The certificate authorities that a worker trusts."""
 
 from pathlib import Path
 

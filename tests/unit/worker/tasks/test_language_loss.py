@@ -1,4 +1,4 @@
-"""Cross entropy in pieces: the same number and gradients, and never all logits at once."""
+"""Cross entropy in chunks: the same loss and gradients, and never all logits at once."""
 
 import pytest
 import torch

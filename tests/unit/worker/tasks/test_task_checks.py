@@ -1,4 +1,4 @@
-"""What a task of the user's own returned, and the words for what is wrong with it."""
+"""Checks of the values that a custom task returns."""
 
 import pytest
 import torch

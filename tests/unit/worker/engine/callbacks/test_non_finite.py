@@ -1,4 +1,4 @@
-"""The step at which a run stopped being one is named exactly, and no step waits to find out."""
+"""The first non-finite step is reported exactly, and no step waits for the device to detect it."""
 
 import math
 
@@ -12,7 +12,7 @@ from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.precision import Precision
 
 CPU = torch.device("cpu")
-FINE = torch.tensor(1.0)
+FINITE = torch.tensor(1.0)
 ALONE = Ranks(rank=0, world=1, local_rank=0, device=CPU, bookkeeping=None, checkpoints=None)
 
 
@@ -21,9 +21,9 @@ def watch(policy, precision="fp32"):
 
 
 def after(health, steps, bad):
-    """So many updates; `bad` says what the loss and the norm were at some."""
+    """Make `steps` updates; `bad` has the loss and the norm of some of them."""
     for step in range(1, steps + 1):
-        assert health.allows_update(step, *bad.get(step, (FINE, FINE)))
+        assert health.allows_update(step, *bad.get(step, (FINITE, FINITE)))
     return health
 
 
@@ -54,7 +54,7 @@ class TestStop:
 
 def test_skip_refuses_the_step_and_counts_it():
     health = watch("skip")
-    assert health.allows_update(1, FINE, FINE)
+    assert health.allows_update(1, FINITE, FINITE)
     assert not health.allows_update(2, *tensors(math.nan, 1.0))
     assert not health.allows_update(3, *tensors(1.0, math.inf))
     assert health.skipped == 2

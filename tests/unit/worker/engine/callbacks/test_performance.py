@@ -1,4 +1,4 @@
-"""Numbers about the run itself."""
+"""Metrics about memory and time."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Traces, one rank, no service."""
+"""Traces of one rank, without a service."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ class Listener(NullReporter):
 
 
 class PendingRequest:
-    """A request that is there from the start."""
+    """A request that exists from the start."""
 
     def __init__(self, expected):
         self.expected = expected
@@ -36,7 +36,7 @@ class PendingRequest:
 
 
 def train(profiler, steps):
-    """Each step multiplies; what comes after it is an exponential."""
+    """Run steps of a product each, followed by an exponential outside the step."""
     for step in range(1, steps + 1):
         profiler.on_step_start(step)
         torch.ones(4, 4) @ torch.ones(4, 4)

@@ -1,4 +1,4 @@
-"""Which modules become units, and what a rank then holds."""
+"""The sharding units, and the parameters on a rank."""
 
 import pytest
 from torch import nn
