@@ -66,7 +66,7 @@ def measure(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
             if step == STEPS - 1:
                 gc.collect()
                 meter.reset_peak()
-            train_step.run(step + 1, batches.at(step), need_norm=True)
+            train_step.run(step + 1, batches.at(step), log_due=True)
         return {
             "peak": meter.peak,
             "rest": meter.live,

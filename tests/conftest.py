@@ -1,4 +1,4 @@
-"""Fixtures that every test may use, and the selection of databases."""
+"""Fixtures for all tests, and the selection of databases."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_tracebacks() -> None:
-    """As the service itself prints them. By default each variable is shown, which takes half a minute."""
+    """Print tracebacks as the service does. Rich's default shows all variables, which takes half a minute."""
     console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, console]
@@ -81,7 +81,7 @@ def plain_tracebacks() -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A real PostgreSQL. Without one and without a way to install it: skipped with a hint, in CI an error."""
+    """Yield a PostgreSQL server. If there is none and it cannot be installed, skip with a hint; in CI fail."""
     server = running_server()
     try:
         running = server.__enter__()
@@ -97,7 +97,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file as the real migrations leave it, to copy."""
+    """Return a migrated SQLite file to copy."""
     path = tmp_path_factory.mktemp("sqlite") / "migrated.sqlite"
     upgrade(f"sqlite:///{path}")
     return path
@@ -105,12 +105,12 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: PostgresServer) -> str:
-    """One database for every test in turn: emptying it is ten times quicker than making it anew."""
+    """Return one database for all tests: emptying it is ten times as fast as creating another."""
     return postgres_server.copy_of(upgrade)
 
 
 def empty(url: str) -> None:
-    """Remove every row of a Postgres database, in one trip."""
+    """Delete all rows of a Postgres database in one round trip."""
     where = make_url(url)
     statements = "".join(f"DELETE FROM {table.name};" for table in reversed(Base.metadata.sorted_tables))
     with psycopg.connect(host=str(where.query["host"]), user=where.username, dbname=where.database) as connection:
@@ -119,7 +119,7 @@ def empty(url: str) -> None:
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty, migrated database; `pytest_generate_tests` selects its kind."""
+    """Return the URL of an empty, migrated database; `pytest_generate_tests` selects its kind."""
     if request.param == "sqlite":
         path = tmp_path / "test.sqlite"
         shutil.copy(request.getfixturevalue("migrated_sqlite"), path)
@@ -132,7 +132,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture
 def world(database_url: str, tmp_path: Path) -> Iterator[World]:
-    """The service in one process, on the database that was selected for the test."""
+    """Yield the service in one process, on the selected database."""
     made = World(database_url, tmp_path / "state")
     yield made
     made.database.dispose()

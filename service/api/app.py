@@ -16,7 +16,6 @@ from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.routes import (
     artifacts,
-    attempts,
     checkpoints,
     cluster,
     code,
@@ -27,11 +26,12 @@ from service.api.routes import (
     secrets,
     streams,
     sweeps,
+    tokens,
     usage,
     webhooks,
+    worker,
 )
-from service.api.routes import tokens as access
-from service.api.routes.diagnostics import router as examination
+from service.api.routes.diagnostics import router as diagnostics
 from service.api.routes.health import router as health
 from service.api.routes.templates import router as templates
 from service.api.routes.templates import templates_by_name
@@ -73,7 +73,7 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
     templates_by_name()
     # Routes are matched in this order, and most requests come from workers.
     for router in (
-        attempts.router,
+        worker.router,
         jobs.router,
         sweeps.router,
         logs.router,
@@ -86,9 +86,9 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
         artifacts.router,
         checkpoints.router,
         usage.router,
-        examination,
-        access.router,
-        access.audit_router,
+        diagnostics,
+        tokens.router,
+        tokens.audit_router,
         secrets.router,
         webhooks.router,
         health,
@@ -152,7 +152,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     return await _service_error(request, InvalidRequestError(describe_error(first), param=field or None))
 
 
-_RESOURCES = {"aid": "attempt", "digest": "code"}
+_RESOURCES = {"aid": "attempt", "digest": "code", "secret_name": "secret"}
 """Resources by path parameter, where the parameter is not named after its resource."""
 
 

@@ -1,4 +1,4 @@
-"""The whole deployment, once for the session; what it took is told at the end."""
+"""The whole deployment, started once per session; the summary shows how long each step took."""
 
 import os
 import tempfile
@@ -21,7 +21,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """Without Docker and without a way to install it: skipped with a hint, in CI an error."""
+    """Yield a Docker engine. If there is none and it cannot be installed, skip with a hint; in CI fail."""
     running = running_engine()
     try:
         made = running.__enter__()
@@ -37,7 +37,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def stack(engine: Engine) -> Iterator[Stack]:
-    """Built and up, with three replicas of the API."""
+    """Yield the running deployment with three replicas of the API."""
     with tempfile.TemporaryDirectory(prefix="trainyard-compose-") as folder:
         made = Stack(engine, Path(folder))
         try:

@@ -1,4 +1,4 @@
-"""A job that lasts for as long as tests need it, and what must be true of it at the end."""
+"""A job that lasts as long as tests need it, and checks of its final state."""
 
 import time
 from pathlib import Path
@@ -10,11 +10,11 @@ from trainyard.client import Client, TrainyardError
 
 CODE = Path(__file__).parent / "code"
 STEPS, EVERY = 2000, 5
-"""A run lasts for thirteen minutes, unless it is told to hurry: longer than all that is done to one."""
+"""A run lasts 13 minutes unless its file `hurry` exists, longer than any test acts on it."""
 
 
 def patient_spec(name: str) -> dict[str, Any]:
-    """One rank on each node, with a point every five steps and a checkpoint every ten."""
+    """Return a spec with one rank on each node, a point every five steps and a checkpoint every ten."""
     return {
         "name": name,
         "task": "custom",
@@ -31,23 +31,23 @@ def patient_spec(name: str) -> dict[str, Any]:
 
 
 def count_spec(name: str) -> dict[str, Any]:
-    """A script that runs at once beside everything else."""
+    """Return a spec of a short script that fits beside other jobs."""
     where = {"partition": "main", "gpus_per_node": 1}
     return {"name": name, "task": "script", "argv": ["count.py", name], "gpus": 1, "resources": where}
 
 
 class LongRun:
-    """A patient job under way."""
+    """A running job with slow steps."""
 
     def __init__(self, stack: Stack, name: str) -> None:
         self.stack = stack
         stack.execute("reconciler", "rm", "-f", "/shared/hurry")
         with stack.client() as client:
             self.id = client.submit(patient_spec(name), code=CODE).id
-        self.goes_on(steps=1, timeout=420)
+        self.wait_for_steps(steps=1, timeout=420)
 
     def step(self) -> int | None:
-        """How far it is, as the service knows; None while the service does not answer."""
+        """Return the reported step; None while the service does not respond."""
         try:
             with self.stack.client() as client:
                 job = client.job(self.id)
@@ -56,13 +56,13 @@ class LongRun:
         assert job.status not in ("failed", "cancelled", "succeeded"), f"{job.status}: {job.status_message}"
         return job.progress.step if job.progress else 0
 
-    def goes_on(self, steps: int = 2 * EVERY, timeout: float = 240.0) -> None:
-        """Returns when the service has seen so many more steps."""
+    def wait_for_steps(self, steps: int = 2 * EVERY, timeout: float = 240.0) -> None:
+        """Wait until `steps` more steps were reported."""
         now = wait_until(lambda: self.step() is not None and (self.step() or 0) + 1, timeout, "an answer") - 1
         wait_until(lambda: (self.step() or 0) >= now + steps, timeout, f"step {now + steps}")
 
     def finish(self, timeout: float = 300.0) -> None:
-        """Let it hurry, and look at the books: every point once, and every attempt one of Slurm's jobs."""
+        """Let the run finish; check that each point is stored once and that each attempt was one Slurm job."""
         self.stack.execute("reconciler", "touch", "/shared/hurry")
         with self.stack.client() as client:
             job = client.wait(self.id, timeout=timeout)
@@ -77,7 +77,7 @@ class LongRun:
 
 
 def complete(client: Client, job_id: str) -> None:
-    """Every point that there must be, once; and the last checkpoint."""
+    """Return whether all points are stored, each once, and the last checkpoint exists."""
 
     def steps() -> list[int]:
         return [point.step for point in client.points(job_id, ["train/loss"])]
@@ -89,14 +89,14 @@ def complete(client: Client, job_id: str) -> None:
 
 
 def slurm_jobs(stack: Stack) -> list[tuple[str, str]]:
-    """Number and name of every job that the accounting knows."""
+    """Return number and name of each job in the accounting."""
     format_ = "--format=JobIDRaw,JobName%64"
     lines = stack.execute("reconciler", "sacct", "-X", "--noheader", "--parsable2", "--duplicates", format_)
     return [(number, name) for number, name in (line.split("|", 1) for line in lines.splitlines())]
 
 
-def submit_insistently(stack: Stack, name: str) -> str:
-    """As a program does that repeats itself until it has an answer."""
+def submit_with_retries(stack: Stack, name: str) -> str:
+    """Submit a job, and repeat the request until there is a response."""
     deadline = time.monotonic() + 120
     while True:
         try:

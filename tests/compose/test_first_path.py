@@ -1,4 +1,4 @@
-"""From nothing to trained models: images, `up`, and presets that run on the nodes in containers."""
+"""The whole path: images, `up`, and presets that train on the nodes in containers."""
 
 import time
 from typing import Any

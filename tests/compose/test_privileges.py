@@ -1,4 +1,4 @@
-"""What the containers may do, and what they show."""
+"""Privileges of the containers, and secrecy of their secrets."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_only_the_nodes_run_as_root(stack: Stack) -> None:
         details = stack.inspect(container)
         if not details["State"]["Running"]:
             continue
-        # As the kernel has it, which knows of no setting.
+        # The effective user in the kernel, independent of the settings.
         status = Path(f"/proc/{details['State']['Pid']}/status").read_text()
         if "\nUid:\t0\t" in status:
             as_root.add(details["Config"]["Labels"]["com.docker.compose.service"])

@@ -1,4 +1,4 @@
-"""Three replicas of the API are one service."""
+"""Three replicas of the API behave as one service."""
 
 import ssl
 from concurrent.futures import ThreadPoolExecutor
@@ -26,11 +26,11 @@ def test_idempotency_key_on_all_replicas_creates_one_job(stack: Stack) -> None:
 
 
 def first_metrics_by_tls(stack: Stack, run: LongRun) -> None:
-    """The proxy passes on what comes while it comes: the run is not over when its first points are here."""
-    trusted = ssl.create_default_context(cafile=str(stack.certificate))
+    """Return the first points through the proxy, which must not buffer the stream until the end of the run."""
+    tls_context = ssl.create_default_context(cafile=str(stack.certificate))
     head = {"Authorization": f"Bearer {stack.token}"}
     url = f"https://127.0.0.1:{stack.secure_port}/v1/jobs/{run.id}/stream"
-    with httpx.stream("GET", url, headers=head, verify=trusted, timeout=60) as answer:
+    with httpx.stream("GET", url, headers=head, verify=tls_context, timeout=60) as answer:
         assert answer.status_code == 200
         assert "event: metrics" in answer.iter_lines()
 

@@ -1,4 +1,4 @@
-"""Postgres' volume is lost while a job runs: what docker/README.md says brings everything back."""
+"""Loss of Postgres' volume during a job: the commands of docker/README.md restore everything."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ README = Path(__file__).parents[2] / "docker" / "README.md"
 
 
 def commands() -> tuple[list[str], list[str]]:
-    """Those that back up and those that restore, as they stand there."""
+    """Return the backup commands and the restore commands of the documentation."""
     section = README.read_text().split("## Backup and restore\n")[1].split("\n## ")[0]
     backup, restore = (block.strip() for block in re.findall(r"(?:^    .*\n)+", section, re.MULTILINE))
     return [line.strip() for line in backup.splitlines()], [line.strip() for line in restore.splitlines()]
@@ -28,14 +28,14 @@ def test_a_lost_database_and_a_lost_run_directory_are_restored(stack: Stack) -> 
     run = LongRun(stack, "restored")
     for command in backup:
         stack.shell(command)
-    run.goes_on()
+    run.wait_for_steps()
     stack.execute("reconciler", "rm", "-r", f"/shared/runs/{over}")
     stack.compose("rm", "--stop", "--force", "postgres")
     stack.engine.run("docker", "volume", "rm", f"{stack.name}_postgres")
     for command in restore:
         stack.shell(command)
     stack.execute("reconciler", "ls", f"/shared/runs/{over}/spec.json")
-    run.goes_on()
+    run.wait_for_steps()
     run.finish()
     with stack.client() as client:
         assert client.job(over).status == "succeeded"

@@ -1,4 +1,4 @@
-"""An upgrade while a job runs: migrate first, then the services anew, and the job never notices."""
+"""An upgrade during a job: migrate, then restart the services; the job is not affected."""
 
 import pytest
 
@@ -24,10 +24,10 @@ def test_upgrade_from_the_previous_migration(stack: Stack) -> None:
     before = stack.execute("reconciler", "python", "-c", PREVIOUS).split()[-1]
     assert before != head()
     stack.compose("stop", "reconciler")
-    # A replica that begins before the migration waits for it, by ending and being started again.
+    # A replica that starts before the migration exits and is restarted until the schema is current.
     with pytest.raises(RuntimeError, match=f"the database is at schema {before} but this release needs {head()}"):
         stack.compose("run", "--rm", "--no-deps", "--name", f"{stack.name}-early", "-T", "api")
     stack.compose("run", "--rm", "--no-deps", "migrate")
     stack.compose("start", "reconciler", "api")
-    run.goes_on(timeout=240)
+    run.wait_for_steps(timeout=240)
     run.finish()

@@ -1,4 +1,4 @@
-"""A real service in a process of its own, on SQLite and the local backend, with real workers."""
+"""A real service in its own process, on SQLite and the local backend, with real workers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def runs(service: ServiceProcess) -> Path:
 
 @pytest.fixture
 def pace(tmp_path: Path) -> Iterator[Pace]:
-    """Of the runs that are paced; at the end they hurry."""
+    """Yield the pace of paced runs; at the end they run at full speed."""
     made = Pace(tmp_path)
     yield made
     made.set(0)

@@ -1,4 +1,4 @@
-"""`make demo`, as a fresh machine would run it."""
+"""`make demo` on a new machine."""
 
 import subprocess
 import sys
@@ -24,10 +24,10 @@ def test_demo_trains_prints_the_curve_and_leaves_no_process(tmp_path: Path) -> N
         "Web page of this job: http",
     ):
         assert promised in done.stdout
-    # The launcher of a job that has just succeeded may still be ending.
-    wait_until(lambda: not left(tmp_path), 20, "its processes to be gone")
+    # The launcher of a job that has just succeeded may still be exiting.
+    wait_until(lambda: not processes_of_folder(tmp_path), 20, "its processes to be gone")
 
 
-def left(folder: Path) -> str:
-    """The processes that were started with a path in that folder."""
+def processes_of_folder(folder: Path) -> str:
+    """Return the processes that were started with a path in the folder."""
     return subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False).stdout

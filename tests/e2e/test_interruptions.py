@@ -94,7 +94,7 @@ def test_retry_from_scratch_restarts_at_step_1(client: Client, service: ServiceP
 
 @pytest.fixture(scope="module")
 def source(service: ServiceProcess) -> JobResource:
-    """A run that is over, with a checkpoint every twenty steps to go on from."""
+    """Return a run that has ended, with a checkpoint every twenty steps."""
     with service.client() as client:
         job = client.submit(long_run(steps=80, checkpoint__keep_last=10))
         return wait_for_status(client, job.id, "succeeded")

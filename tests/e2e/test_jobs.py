@@ -1,4 +1,4 @@
-"""Real jobs through the real service: the promises, seen from outside."""
+"""Real jobs of a real service: the promises, checked from outside."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ def parity(**changes: Any) -> dict[str, Any]:
 
 
 def long_run(**changes: Any) -> dict[str, Any]:
-    """Digits for as long as it takes: steps slow enough to be interrupted, checkpoints often enough to go on from."""
+    """Return a spec of `digits` with enough steps to be interrupted and frequent checkpoints."""
     plain = {
         "epochs": None,
         "steps": 400,

@@ -1,4 +1,4 @@
-"""Presets that bring their own code, and the check of communication, as a person at the command line has them."""
+"""Presets with their own code, and the communication check, run with the command line."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def trainyard(service: ServiceProcess, client: Client, tmp_path: Path) -> Callable[..., str]:
-    """Run the command line in an empty folder; its output."""
+    """Return a function that runs the command line in an empty folder and returns its output."""
     token = admin_token_file(service.state_dir).read_text().strip()
     env = {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token}
 
@@ -68,7 +68,7 @@ def test_comm_check_preset_writes_a_table(trainyard, client: Client, tmp_path: P
 
 def test_spec_folder_is_uploaded_once_at_submission(trainyard, client, tmp_path, runs) -> None:
     (tmp_path / "mine.py").write_text("from trainyard.script import report\nreport(1, {'score': 42})\n")
-    # Neither shadows anything of ours or of torch's.
+    # Neither shadows a module of Trainyard or torch.
     (tmp_path / "worker.py").write_text("raise SystemExit('the wrong worker')\n")
     (tmp_path / "spec.yaml").write_text("{version: 1, name: mine, task: script, argv: [mine.py]}\n")
     trainyard("submit", "spec.yaml", "--watch")

@@ -1,4 +1,4 @@
-"""Every preset runs to its end under `trainyard submit <preset>`, on any machine."""
+"""Each preset completes with `trainyard submit <preset>`, on any machine."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""What goes on around the service while it is being killed: the cluster starts jobs, workers speak, people ask.
+"""The environment of a service that is killed: the cluster, the workers and the user of a test.
 
-Every act looks at what is so and does the next thing, so that the same script goes on after a crash.
+Each step depends only on the present state, so that a script can continue after a crash.
 """
 
 import json
@@ -12,12 +12,12 @@ from tests.support.world import SPEC, FakeClock, FakeWorker, World
 from trainyard.contract.layout import AttemptLayout
 
 
-class Stage:
-    """A service on a database and a cluster that both outlive it, and so does the time of day."""
+class ServiceStage:
+    """A service, and a database, a cluster and a clock that outlive it."""
 
     def __init__(self, folder: Path, url: str) -> None:
         clock = FakeClock()
-        self.began = clock.now
+        self.start_time = clock.now
         self._clock_file = folder / "clock"
         if self._clock_file.exists():
             clock.advance(float(self._clock_file.read_text()))
@@ -28,7 +28,7 @@ class Stage:
         self.world.reconciler = self.world.new_reconciler("one")
 
     def submit(self, **changes: Any) -> str:
-        """The script's one job, submitted by a client that repeats itself until it has an answer."""
+        """Submit the script's only job with an idempotency key, so that a repeated call returns the same job."""
         key = {"Idempotency-Key": "the-one"}
         answer = self.world.client.post("/v1/jobs", json={**SPEC, **changes}, headers=key)
         assert answer.status_code == 201, answer.text
@@ -40,16 +40,16 @@ class Stage:
 
     def pass_time(self, seconds: float) -> None:
         self.world.clock.advance(seconds)
-        self._clock_file.write_text(str((self.world.clock.now - self.began).total_seconds()))
+        self._clock_file.write_text(str((self.world.clock.now - self.start_time).total_seconds()))
 
     def start(self, sim: SimJob) -> None:
-        """The cluster starts it and its worker claims; a refused one is gone at once."""
+        """Start a job on the cluster and let its worker claim the attempt; a worker with a rejected claim exits."""
         sim.state = "running"
         self.slurm.save()
         self._claim(sim)
 
     def finish(self, sim: SimJob, reason: str, **extra: Any) -> None:
-        """The worker's last word, and its end. One that had no answer to its claim repeats it first."""
+        """Report the worker's exit and end the job. A worker without an answer to its claim repeats the claim first."""
         if not sim.granted:
             self._claim(sim)
         if sim.granted:
@@ -64,7 +64,7 @@ class Stage:
         self.slurm.save()
 
     def worker(self, sim: SimJob) -> FakeWorker:
-        """Of the attempt in whose folder the job runs, with the token that is there."""
+        """Return the worker of the job's attempt folder, with the token in it."""
         layout = AttemptLayout(sim.folder)
         launch = json.loads(layout.launch.read_text())
         worker = FakeWorker(self.world.new_client(layout.token.read_text().strip()), launch["attempt_id"], self.world)

@@ -1,4 +1,4 @@
-"""A Slurm that lags, forgets and loses answers, behind the scheduler port; its state outlives a crash."""
+"""A simulated Slurm behind the scheduler port, with delays, purged jobs and lost responses; it survives crashes."""
 
 import pickle
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Mode = Literal["accept", "lose-answer", "drop", "reject", "die-after"]
 
 @dataclass
 class SimJob:
-    """One entry of the queue."""
+    """An entry of the queue."""
 
     id: str
     tag: str
@@ -34,15 +34,15 @@ class SimJob:
     state: Literal["pending", "running", "ended"] = "pending"
     ended_as: EndedAs | None = None
     granted: bool = False
-    """Its claim was granted: it is the one that trains."""
-    forgotten: bool = False
-    """By the controller; the accounting still has it."""
+    """Whether its claim was granted, so that it trains."""
+    purged: bool = False
+    """Whether the controller has purged it; the accounting still has it."""
     cancel_requested: bool = False
 
 
 @dataclass
 class SimSlurm:
-    """The scheduler port over a list of jobs. With a file, every change is on disk before the call returns."""
+    """The scheduler port over a list of jobs. With a file, each change is on disk before the call returns."""
 
     clock: Clock
     file: Path | None = None
@@ -72,7 +72,7 @@ class SimSlurm:
         self.next_id += 1
         self.save()
         if self.mode == "die-after":
-            raise SystemExit("the service dies before it has the answer")
+            raise SystemExit("the service dies before it gets the answer")
         return Ambiguous("Socket timed out on send/recv operation") if self.mode == "lose-answer" else Accepted(job.id)
 
     def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
@@ -99,8 +99,8 @@ class SimSlurm:
         self._check()
         return ClusterSnapshot()
 
-    def double(self, job: SimJob) -> None:
-        """One more entry with the same name."""
+    def add_duplicate(self, job: SimJob) -> None:
+        """Add a duplicate entry with the same name."""
         self.jobs.append(SimJob(str(self.next_id), job.tag, job.folder, job.visible_at))
         self.next_id += 1
         self.save()
@@ -120,7 +120,7 @@ class SimSlurm:
         return Observation("absent")
 
     def _visible(self, job: SimJob) -> bool:
-        return (not job.forgotten or self.accounting) and job.visible_at <= self._time()
+        return (not job.purged or self.accounting) and job.visible_at <= self._time()
 
     def _time(self) -> float:
         return self.clock().timestamp()

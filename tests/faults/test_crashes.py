@@ -1,4 +1,4 @@
-"""The service is ended with `os._exit` at each of these places and started again: one job, one run, a true end.
+"""The service exits at each failpoint and is started again: the job runs once and gets the right final status.
 
 Every case runs a script in a forked process that dies at its place, then the same script again until the job is over.
 """
@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from service.webhooks.sender import SendResult
-from tests.faults.drive import Stage
+from tests.faults.drive import ServiceStage
 from tests.support.forks import in_a_fork
 from trainyard.contract.wire.jobs import TERMINAL
 
 KILLED = 137
-Script = Callable[[Stage], None]
+Script = Callable[[ServiceStage], None]
 
 
-def plain(stage: Stage) -> None:
-    """Accepted, run, completed."""
+def plain(stage: ServiceStage) -> None:
+    """The job is submitted, runs and completes."""
     job = stage.submit()
     for _ in range(40):
         stage.tick(30)
@@ -33,8 +33,8 @@ def plain(stage: Stage) -> None:
             return
 
 
-def answer_lost(stage: Stage) -> None:
-    """Slurm has it, nobody heard so, and it is looked for before it starts."""
+def answer_lost(stage: ServiceStage) -> None:
+    """Slurm accepts the job, but the response is lost; the job is found by a lookup before it starts."""
     stage.slurm.mode = "lose-answer"
     stage.submit()
     stage.tick()
@@ -42,9 +42,9 @@ def answer_lost(stage: Stage) -> None:
     plain(stage)
 
 
-def never_arrived(stage: Stage) -> None:
-    """Slurm does not have it: it is looked for and handed over again."""
-    stage.slurm.mode = "drop" if stage.world.clock.now == stage.began else "accept"
+def request_lost(stage: ServiceStage) -> None:
+    """The request is lost; the lookup finds nothing, and the job is submitted again."""
+    stage.slurm.mode = "drop" if stage.world.clock.now == stage.start_time else "accept"
     job = stage.submit()
     while stage.world.status(job) not in TERMINAL:
         stage.tick(60)
@@ -55,19 +55,19 @@ def never_arrived(stage: Stage) -> None:
             stage.start(sim)
 
 
-def doubled(stage: Stage) -> None:
-    """Two entries of one attempt: one is adopted, the other cancelled."""
+def submitted_twice(stage: ServiceStage) -> None:
+    """Slurm has two entries of one attempt: one is adopted, the other is cancelled."""
     stage.slurm.mode = "lose-answer"
     job = stage.submit()
     stage.tick()
     if len(stage.slurm.jobs) == 1:
-        stage.slurm.double(stage.slurm.jobs[0])
+        stage.slurm.add_duplicate(stage.slurm.jobs[0])
     plain(stage)
     assert stage.world.status(job) == "succeeded"
 
 
-def cancelled(stage: Stage) -> None:
-    """While it runs."""
+def cancelled(stage: ServiceStage) -> None:
+    """The running job is cancelled."""
     job = stage.submit()
     for _ in range(40):
         stage.tick(30)
@@ -81,8 +81,8 @@ def cancelled(stage: Stage) -> None:
             return
 
 
-def cancelled_in_doubt(stage: Stage) -> None:
-    """While nobody knows whether Slurm has it, and it does not."""
+def cancelled_while_unconfirmed(stage: ServiceStage) -> None:
+    """The job is cancelled while its submission is unconfirmed; Slurm does not have it."""
     stage.slurm.mode = "drop"
     job = stage.submit()
     for _ in range(40):
@@ -92,8 +92,8 @@ def cancelled_in_doubt(stage: Stage) -> None:
             return
 
 
-def preempted(stage: Stage) -> None:
-    """Once; the next attempt completes it."""
+def preempted(stage: ServiceStage) -> None:
+    """The job is preempted once; the next attempt completes it."""
     job = stage.submit()
     for _ in range(40):
         stage.tick(30)
@@ -106,8 +106,8 @@ def preempted(stage: Stage) -> None:
             return
 
 
-def paused(stage: Stage) -> None:
-    """While it runs; resumed, the next attempt completes it."""
+def paused(stage: ServiceStage) -> None:
+    """The running job is paused and resumed; the next attempt completes it."""
     job = stage.submit()
     for _ in range(60):
         stage.tick(5)
@@ -125,8 +125,8 @@ def paused(stage: Stage) -> None:
             return
 
 
-def paused_in_the_queue(stage: Stage) -> None:
-    """Before it starts: its place is given back, and it gets another one later."""
+def paused_in_the_queue(stage: ServiceStage) -> None:
+    """The pending job is paused, which removes it from the queue, and is resumed later."""
     job = stage.submit()
     for _ in range(60):
         stage.tick(5)
@@ -143,8 +143,8 @@ def paused_in_the_queue(stage: Stage) -> None:
             return
 
 
-def deleted(stage: Stage) -> None:
-    """After it has ended: first a checkpoint, then all of it."""
+def deleted(stage: ServiceStage) -> None:
+    """After the end of the job, a checkpoint is deleted, and then the job."""
     if not stage.world.client.get("/v1/jobs").json()["data"] and stage.slurm.jobs:
         stage.tick()
         stage.world.run_maintenance()
@@ -160,10 +160,10 @@ def deleted(stage: Stage) -> None:
     stage.world.run_maintenance()
 
 
-class Book:
-    """A receiver that outlives the service: the ids of the messages that it got."""
+class DeliveryRecorder:
+    """A webhook receiver that outlives the service and records the ids of the messages."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ServiceStage) -> None:
         self._path = stage.world.settings.state / "received"
 
     async def send(self, _url: str, headers: dict[str, str], _body: str) -> SendResult:
@@ -175,22 +175,22 @@ class Book:
         return self._path.read_text().split()
 
 
-def with_webhook(stage: Stage) -> None:
-    """Someone hears of each of its statuses."""
+def with_webhook(stage: ServiceStage) -> None:
+    """A webhook is notified of each status of the job."""
     world = stage.world
     world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": ("127.0.0.1:9",)})
     if not world.client.get("/v1/webhooks").json()["data"]:
         world.client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/hook"})
     plain(stage)
-    while world.deliver_webhooks(Book(stage)):  # type: ignore[arg-type]
+    while world.deliver_webhooks(DeliveryRecorder(stage)):  # type: ignore[arg-type]
         pass
 
 
-def disk_full(stage: Stage) -> None:
-    """The run directory cannot be written at first."""
+def disk_full(stage: ServiceStage) -> None:
+    """At first the run directory cannot be created."""
     job = stage.submit()
     blocked = stage.world.settings.runs / job
-    if stage.world.clock.now == stage.began:
+    if stage.world.clock.now == stage.start_time:
         blocked.write_text("a file where the folder should be")
         stage.tick()
     if blocked.is_file():
@@ -198,8 +198,8 @@ def disk_full(stage: Stage) -> None:
     plain(stage)
 
 
-def shut_down(stage: Stage) -> None:
-    """In good order, in the middle."""
+def shut_down(stage: ServiceStage) -> None:
+    """The service shuts down normally during the job."""
     stage.submit()
     stage.tick()
     stage.world.reconciler.close()
@@ -231,15 +231,15 @@ FAILPOINTS: list[tuple[str, Script]] = [
     ("resolve.after-look", answer_lost),
     ("resolve.after-adoption", answer_lost),
     ("record.before-commit", answer_lost),
-    ("resolve.after-look", never_arrived),
-    ("resolve.before-count", never_arrived),
-    ("resolve.after-count", never_arrived),
-    ("prepare.before-commit", never_arrived),
-    ("resolve.after-double", doubled),
+    ("resolve.after-look", request_lost),
+    ("resolve.before-count", request_lost),
+    ("resolve.after-count", request_lost),
+    ("prepare.before-commit", request_lost),
+    ("resolve.after-double", submitted_twice),
     ("tick.after-cancel", cancelled),
     ("apply.before-commit", cancelled),
-    ("resolve.after-count", cancelled_in_doubt),
-    ("give-up.before-commit", cancelled_in_doubt),
+    ("resolve.after-count", cancelled_while_unconfirmed),
+    ("give-up.before-commit", cancelled_while_unconfirmed),
     ("submit.after-intent", preempted),
     ("apply.before-commit", preempted),
     ("tick.after-apply", preempted),
@@ -260,7 +260,7 @@ FAILPOINTS: list[tuple[str, Script]] = [
     ("post.after-sending", with_webhook),
 ]
 CANCELLABLE = [(label, script) for label, script in FAILPOINTS if script is not deleted]
-"""Where there is still a job to cancel."""
+"""The cases in which there is a job to cancel."""
 
 
 @pytest.mark.scenario(1, 8, 32)
@@ -270,11 +270,11 @@ CANCELLABLE = [(label, script) for label, script in FAILPOINTS if script is not 
 def test_service_killed_at_a_failpoint(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
     shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")
-    assert in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
-    stage = Stage(tmp_path, url)
+    assert in_a_fork(lambda: _run_script(tmp_path, url, script, label)) == KILLED, "the place was passed"
+    stage = ServiceStage(tmp_path, url)
     try:
         script(stage)
-        _check(stage, script)
+        _check_final_state(stage, script)
     finally:
         stage.close()
 
@@ -283,11 +283,11 @@ def test_service_killed_at_a_failpoint(label: str, script: Script, tmp_path: Pat
     ("label", "script"), CANCELLABLE, ids=[f"{script.__name__}-{label}" for label, script in CANCELLABLE]
 )
 def test_job_cancelled_at_a_failpoint(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
-    """Killed there, and the next that anybody hears of the job is that it is not wanted: nothing of it is left."""
+    """After the restart the job is cancelled, and no entry of it remains in the queue."""
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
     shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")
-    assert in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
-    stage = Stage(tmp_path, url)
+    assert in_a_fork(lambda: _run_script(tmp_path, url, script, label)) == KILLED, "the place was passed"
+    stage = ServiceStage(tmp_path, url)
     try:
         if (blocked := stage.world.settings.runs).is_dir():
             for file in [path for path in blocked.iterdir() if path.is_file()]:
@@ -296,7 +296,7 @@ def test_job_cancelled_at_a_failpoint(label: str, script: Script, tmp_path: Path
         over = job["status"] in TERMINAL
         finished = any(sim.ended_as == "completed" for sim in stage.slurm.jobs) or label == "finish.after-commit"
         assert stage.world.client.post(f"/v1/jobs/{job['id']}/cancel").status_code == (409 if over else 202)
-        _let_it_end(stage, job["id"])
+        _run_to_end(stage, job["id"])
         status = stage.world.status(job["id"])
         assert status == "cancelled" or (status == "succeeded" and (over or finished)), status
         assert not stage.in_state("pending")
@@ -305,8 +305,8 @@ def test_job_cancelled_at_a_failpoint(label: str, script: Script, tmp_path: Path
         stage.close()
 
 
-def _let_it_end(stage: Stage, job: str) -> None:
-    """Slurm starts what waits and ends what it was asked to; nobody else ends anything."""
+def _run_to_end(stage: ServiceStage, job: str) -> None:
+    """Let Slurm start pending jobs and end cancelled ones until the job has ended."""
     for _ in range(40):
         stage.tick(61)
         for sim in stage.in_state("running"):
@@ -322,15 +322,15 @@ _FAILPOINT = re.compile(r"failpoint\(\"([a-z.-]+)\"\)")
 
 
 def test_every_failpoint_is_covered() -> None:
-    """A new place in the service without a case here is a gap in the campaign."""
+    """Each failpoint of the service must have a case."""
     root = Path(__file__).parents[2] / "service"
     named = {label for file in root.rglob("*.py") for label in _FAILPOINT.findall(file.read_text())}
     assert named == {label for label, _ in FAILPOINTS}
     assert len(named) >= 25
 
 
-def _play(folder: Path, url: str, script: Script, label: str) -> None:
-    stage = Stage(folder, url)
+def _run_script(folder: Path, url: str, script: Script, label: str) -> None:
+    stage = ServiceStage(folder, url)
 
     def crash(passed: str) -> None:
         if passed == label:
@@ -340,8 +340,8 @@ def _play(folder: Path, url: str, script: Script, label: str) -> None:
     script(stage)
 
 
-def _check(stage: Stage, script: Script) -> None:
-    """What has to be true of the end, whatever happened on the way."""
+def _check_final_state(stage: ServiceStage, script: Script) -> None:
+    """Check the final state, which is the same for all failpoints."""
     if script is deleted:
         assert stage.world.client.get("/v1/jobs").json()["data"] == []
         assert [path.name for path in stage.world.settings.runs.iterdir()] == [".trash"]
@@ -350,22 +350,22 @@ def _check(stage: Stage, script: Script) -> None:
     if script is with_webhook:
         (webhook,) = stage.world.client.get("/v1/webhooks").json()["data"]
         written = stage.world.client.get(f"/v1/webhooks/{webhook['id']}/deliveries").json()["data"]
-        ids = Book(stage).ids()
-        assert set(ids) == {one["id"] for one in written}, "everything was told"
-        assert len(ids) == len(written) + 1, "and what was told as the service died, once more by the same id"
+        ids = DeliveryRecorder(stage).ids()
+        assert set(ids) == {one["id"] for one in written}, "a delivery is missing"
+        assert len(ids) == len(written) + 1, "the interrupted delivery was not repeated with its id"
         assert {one["state"] for one in written} == {"delivered"}
     (job,) = stage.world.client.get("/v1/jobs").json()["data"]
-    assert job["status"] == ("cancelled" if script in (cancelled, cancelled_in_doubt) else "succeeded"), job
+    assert job["status"] == ("cancelled" if script in (cancelled, cancelled_while_unconfirmed) else "succeeded"), job
     assert not stage.in_state("running")
     assert not stage.in_state("pending")
     for attempt in {sim.tag for sim in stage.slurm.jobs}:
         runs = [sim for sim in stage.slurm.jobs if sim.tag == attempt and sim.granted]
         assert len(runs) <= 1, "an attempt ran twice"
     granted = [sim for sim in stage.slurm.jobs if sim.granted]
-    assert len(granted) == {cancelled_in_doubt: 0, preempted: 2, paused: 2}.get(script, 1)
-    never_ran = 1 if script in (doubled, paused_in_the_queue) else 0
-    assert len(stage.slurm.jobs) == len(granted) + never_ran, "nothing was submitted twice"
+    assert len(granted) == {cancelled_while_unconfirmed: 0, preempted: 2, paused: 2}.get(script, 1)
+    never_ran = 1 if script in (submitted_twice, paused_in_the_queue) else 0
+    assert len(stage.slurm.jobs) == len(granted) + never_ran, "an attempt was submitted twice"
     events = stage.world.client.get(f"/v1/jobs/{job['id']}/events?order=asc&limit=200").json()["data"]
     assert [event["type"] for event in events].count("created") == 1
     terminal = [event for event in events if event["type"] == "status" and event["data"]["status"] in TERMINAL]
-    assert len(terminal) == 1, "it ended once"
+    assert len(terminal) == 1, "the job did not end exactly once"

@@ -1,4 +1,4 @@
-"""One job that cannot be dealt with holds up no other, and no thread of the reconciler ends by an error."""
+"""An error in one job does not affect other jobs, and does not end a thread of the reconciler."""
 
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def test_unreadable_log_is_skipped(world: World, monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_the_stored_part_of_an_unsent_log_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tick waits for it, with all other jobs; a file's length costs who wrote it nothing."""
+    """The tick must not read a whole file of any length, because all other jobs wait for it."""
     limit = 2 * MAX_LOG_CHUNK
     world.services.settings = world.settings.model_copy(update={"log_limit": limit})
     world.reconciler = world.new_reconciler("one")

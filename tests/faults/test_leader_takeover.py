@@ -1,4 +1,4 @@
-"""What one service did while another was away, and runs that are over for us and not for themselves."""
+"""Takeover of the leader lease, and runs that continue after their attempt has ended."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ CANCEL = {"stop": "cancel", "profile": None}
 
 
 def test_lease_lost_during_a_tick_is_not_reacquired_in_it(world: World) -> None:
-    """What the tick has read is older than what the other wrote, and the new term would let it pass."""
+    """The tick's data may be outdated, and a new term would permit its writes."""
     world.tick()
     world.clock.advance(60)
     other = LeaderLease(world.database, "two")
@@ -35,7 +35,7 @@ def test_a_long_tick_keeps_its_lease(world: World) -> None:
 
 
 class TestClocksThatDisagree:
-    """Two services on one database, each with the time of its own machine."""
+    """Two services on one database, each with its own clock."""
 
     HOUR = timedelta(hours=1)
 
@@ -92,7 +92,7 @@ def test_the_run_of_an_ended_attempt_is_stopped_before_the_next_starts(world: Wo
 
 @pytest.mark.parametrize("verb", ["cancel", "pause"])
 def test_an_outage_of_the_service_does_not_make_a_worker_lost(world: World, verb: str) -> None:
-    """The service was away for two hours, and the scheduler does not list the job when it is back."""
+    """The service was down for two hours, and the scheduler does not list the job after its return."""
     job = world.submit()
     world.start(job)
     world.scheduler.states.clear()

@@ -1,4 +1,4 @@
-"""What runs out or comes in crowds: the disk, a migration's time, streams by the hundred, jobs by the thousand."""
+"""Limits: a full disk, an interrupted migration, hundreds of streams, thousands of jobs."""
 
 import asyncio
 import hashlib
@@ -50,7 +50,7 @@ def test_24_full_database_stores_no_partial_request(world: World) -> None:
 
 
 def pages_of(database: Database, limit: int | None) -> int:
-    """The pages that the database has; with a limit, the most that it may have from now on."""
+    """Return the number of the database's pages; with `limit`, set their maximum."""
     with database.write() as session:
         if limit is not None:
             session.execute(sa.text(f"PRAGMA max_page_count={limit}"))
@@ -76,7 +76,7 @@ def test_29_interrupted_migration_continues_at_the_next_start(tmp_path: Path) ->
 
 
 def upgrade_until(url: str, statement: int) -> None:
-    """Die before the statement of that number."""
+    """Migrate, but exit before the statement with that number."""
     executed = 0
 
     @sa.event.listens_for(sa.Engine, "before_cursor_execute")
@@ -90,7 +90,7 @@ def upgrade_until(url: str, statement: int) -> None:
 
 
 def tables(path: Path, make: Callable[[str], None]) -> dict[str, list[str]]:
-    """The columns of each table."""
+    """Return the columns of each table."""
     url = f"sqlite:///{path}"
     make(url)
     engine = sa.create_engine(url)
@@ -104,14 +104,14 @@ def tables(path: Path, make: Callable[[str], None]) -> dict[str, list[str]]:
 @pytest.mark.scenario(30)
 @pytest.mark.slow
 def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
-    """They watch from the middle of the run to its end; the tenth ones read slowly and come back once."""
+    """Clients watch the second half of the run; every tenth one reads slowly and reconnects once."""
     job = world.submit()
     worker = world.start(job)
     worker.metrics([("train/loss", step, 1.0) for step in range(1000)])
     services = world.services
     source = JobSource(services.database, services.settings.runs, services.clock, job)
 
-    def rest() -> None:
+    def report_rest() -> None:
         for start in range(1000, 5000, 1000):
             worker.metrics([("train/loss", step, 1.0) for step in range(start, start + 1000)])
         worker.end("completed")
@@ -124,20 +124,20 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
             reader.over = not await stream.start(StreamOffset(reader.position))
             async with aclosing(stream.events()) as texts:
                 async for text in texts:
-                    reader.take(text)
+                    reader.feed(text)
                     await asyncio.sleep(0.05 if slow else 0)
                     if slow and reader.position and not reader.came_back:
                         reader.came_back = True
                         break
         return reader
 
-    async def storm() -> list[StreamReader]:
+    async def run_clients() -> list[StreamReader]:
         clients = asyncio.gather(*(client(number) for number in range(500)))
-        await asyncio.to_thread(rest)
+        await asyncio.to_thread(report_rest)
         return await clients
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    streams = asyncio.run(storm())
+    streams = asyncio.run(run_clients())
     assert len({stream.digest.hexdigest() for stream in streams}) == 1
     assert {stream.points for stream in streams} == {5000}
     assert sum(stream.came_back for stream in streams) == 50
@@ -154,7 +154,7 @@ class StreamReader:
         self.over = self.came_back = False
         self.digest = hashlib.sha256()
 
-    def take(self, text: str) -> None:
+    def feed(self, text: str) -> None:
         for message in text.split("\n\n"):
             if not message.startswith("id: "):
                 continue

@@ -1,6 +1,6 @@
-"""Any order of faults: a cluster that lags, forgets, loses answers and gives ids to strangers, and a service that dies.
+"""Random orders of faults: a cluster with delays, purged jobs, lost responses and reused ids, and service crashes.
 
-Hypothesis chooses what happens; after every step, and at the end when everything works again, the promises must hold.
+Hypothesis chooses the events. The promises must hold after each of them, and at the end after all faults are over.
 """
 
 import shutil
@@ -25,21 +25,21 @@ from service.core.failpoints import no_failpoint
 from service.db.migrate import upgrade
 from service.reconciler.reconciler import Reconciler
 from service.scheduler.base import EndedAs
-from tests.faults.drive import Stage
+from tests.faults.drive import ServiceStage
 from tests.faults.sim_slurm import Mode, SimJob
 from tests.faults.test_crashes import FAILPOINTS
 from tests.support.world import SPEC
 from trainyard.contract.wire.jobs import TERMINAL
 
-ELSEWHERE = ("accept", "claim", "finish", "close", "steer", "delete", "remove")
-LABELS = sorted({label for label, _ in FAILPOINTS if not label.startswith(ELSEWHERE)})
+OTHER_FAILPOINTS = ("accept", "claim", "finish", "close", "steer", "delete", "remove")
+LABELS = sorted({label for label, _ in FAILPOINTS if not label.startswith(OTHER_FAILPOINTS)})
 MODES: list[Mode] = ["accept", "lose-answer", "drop", "die-after"]
 LAGS = [0.0, 100.0, 500.0]
 ENDS: list[EndedAs] = ["node_failure", "preempted", "cancelled", "failed", "time_limit", "out_of_memory"]
 
 
 class Campaign(RuleBasedStateMachine):
-    """One service, its cluster, and a few jobs."""
+    """A service, its cluster, and a few jobs."""
 
     template: ClassVar[Path]
 
@@ -47,7 +47,7 @@ class Campaign(RuleBasedStateMachine):
     def begin(self, mode: Mode, lag: float) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="trainyard-campaign-"))
         shutil.copy(self.template, self.folder / "test.sqlite")
-        self.stage = Stage(self.folder, f"sqlite:///{self.folder / 'test.sqlite'}")
+        self.stage = ServiceStage(self.folder, f"sqlite:///{self.folder / 'test.sqlite'}")
         self.slurm = self.stage.slurm
         self.jobs: list[str] = []
         self.ended: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Campaign(RuleBasedStateMachine):
         if not hasattr(self, "stage"):
             return
         try:
-            self._everything_works_again()
+            self._recover_and_check()
         finally:
             self.stage.close()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -79,7 +79,7 @@ class Campaign(RuleBasedStateMachine):
             assert self.stage.world.client.post(f"/v1/jobs/{job}/cancel").status_code in (202, 409)
 
     @rule(data=st.data(), verb=st.sampled_from(["pause", "pause", "resume"]))
-    def steer(self, data: st.DataObject, verb: str) -> None:
+    def pause_or_resume(self, data: st.DataObject, verb: str) -> None:
         if self.jobs:
             job = data.draw(st.sampled_from(self.jobs))
             assert self.stage.world.client.post(f"/v1/jobs/{job}/{verb}").status_code in (202, 409)
@@ -111,83 +111,83 @@ class Campaign(RuleBasedStateMachine):
         self.stage.world.services.failpoint = no_failpoint
 
     @rule(seconds=st.sampled_from([5, 20]))
-    def another_service_takes_over(self, seconds: int) -> None:
+    def take_over(self, seconds: int) -> None:
         self.stage.pass_time(seconds)
         self.former.append(self.stage.world.reconciler)
         owner = f"owner-{self.stage.world.clock().timestamp()}"
         self.stage.world.reconciler = self.stage.world.new_reconciler(owner)
 
     @rule()
-    def a_former_one_goes_on(self) -> None:
+    def run_former_leader(self) -> None:
         for reconciler in self.former[-1:]:
             with suppress(SystemExit):
                 reconciler.run_once()
 
     @rule(mode=st.sampled_from(MODES), lag=st.sampled_from(LAGS))
-    def sbatch_behaves(self, mode: Mode, lag: float) -> None:
+    def set_sbatch_mode(self, mode: Mode, lag: float) -> None:
         self.slurm.mode, self.slurm.lag_seconds = mode, lag
 
     @rule(down=st.booleans(), accounting=st.booleans())
-    def slurm_is(self, down: bool, accounting: bool) -> None:
+    def set_slurm_state(self, down: bool, accounting: bool) -> None:
         self.slurm.down, self.slurm.accounting = down, accounting
 
     @rule()
-    def slurm_starts_what_waits(self) -> None:
+    def start_pending(self) -> None:
         for sim in self.stage.in_state("pending"):
             self.stage.start(sim)
 
     @rule(reason=st.sampled_from(["completed", "completed", "preempted", "error", "node_failure"]))
-    def a_worker_ends(self, reason: str) -> None:
+    def end_worker(self, reason: str) -> None:
         for sim in self._ours("running")[:1]:
             self.stage.finish(sim, reason, step=20)
 
     @rule(ended_as=st.sampled_from(ENDS))
-    def one_ends_without_a_word(self, ended_as: EndedAs) -> None:
+    def end_without_exit_record(self, ended_as: EndedAs) -> None:
         for sim in self._ours("running")[:1]:
             self.slurm.end(sim, ended_as)
 
     @rule()
-    def what_was_cancelled_ends(self) -> None:
+    def end_cancelled(self) -> None:
         for sim in self._ours("running"):
             if sim.cancel_requested:
                 self.slurm.end(sim, "cancelled")
 
     @rule()
-    def slurm_forgets(self) -> None:
+    def purge_ended(self) -> None:
         for sim in self.stage.in_state("ended"):
-            sim.forgotten = True
+            sim.purged = True
 
     @rule()
-    def an_id_is_given_to_a_stranger(self) -> None:
-        forgotten = [sim for sim in self.stage.in_state("ended") if sim.forgotten]
-        if forgotten:
-            stranger = SimJob(forgotten[0].id, "somebody-elses", self.folder, 0.0, state="running", granted=True)
-            self.slurm.jobs.append(stranger)
+    def reuse_id(self) -> None:
+        purged = [sim for sim in self.stage.in_state("ended") if sim.purged]
+        if purged:
+            foreign_job = SimJob(purged[0].id, "somebody-elses", self.folder, 0.0, state="running", granted=True)
+            self.slurm.jobs.append(foreign_job)
 
     @invariant()
-    def promises(self) -> None:
+    def assert_promises(self) -> None:
         if not hasattr(self, "stage"):
             return
         ours = [sim for sim in self.slurm.jobs if sim.tag.startswith("ty-")]
-        strangers = [sim for sim in self.slurm.jobs if not sim.tag.startswith("ty-")]
-        assert not [sim for sim in strangers if sim.cancel_requested], "somebody else's job was cancelled"
+        foreign_jobs = [sim for sim in self.slurm.jobs if not sim.tag.startswith("ty-")]
+        assert not [sim for sim in foreign_jobs if sim.cancel_requested], "somebody else's job was cancelled"
         for tag in {sim.tag for sim in ours}:
             assert len([sim for sim in ours if sim.tag == tag and sim.granted]) <= 1, "an attempt ran twice"
         for job in self.jobs:
-            running = [sim for sim in self._of(job) if sim.state == "running" and sim.granted]
+            running = [sim for sim in self._jobs_of(job) if sim.state == "running" and sim.granted]
             assert len(running) <= 1, "two attempts of one job run at once"
             shown = self.stage.world.job(job)
             if shown["status"] in TERMINAL:
-                assert not running, "it is called over and still runs"
-                assert self.ended.setdefault(job, shown["status"]) == shown["status"], "it ended twice"
+                assert not running, "the job has ended but still runs"
+                assert self.ended.setdefault(job, shown["status"]) == shown["status"], "the job ended twice"
             else:
-                assert job not in self.ended, "it came back by itself"
-                assert shown["status_message"], "nobody can tell what it waits for"
+                assert job not in self.ended, "the job left a terminal status without a retry"
+                assert shown["status_message"], "the status message is empty"
 
     def _ours(self, state: str) -> list[SimJob]:
         return [sim for sim in self.stage.in_state(state) if sim.tag.startswith("ty-")]
 
-    def _of(self, job: str) -> list[SimJob]:
+    def _jobs_of(self, job: str) -> list[SimJob]:
         return [sim for sim in self.slurm.jobs if job in sim.folder.parts]
 
     def _restart(self) -> None:
@@ -196,23 +196,23 @@ class Campaign(RuleBasedStateMachine):
         world.reconciler = world.new_reconciler("one")
         self.stage.pass_time(20)
 
-    def _everything_works_again(self) -> None:
+    def _recover_and_check(self) -> None:
         self.slurm.mode, self.slurm.lag_seconds, self.slurm.down, self.slurm.accounting = "accept", 0.0, False, True
         self.stage.world.services.failpoint = no_failpoint
         for _ in range(60):
             for job in self.jobs:
                 self.stage.world.client.post(f"/v1/jobs/{job}/resume")
             self.tick(61)
-            self.what_was_cancelled_ends()
+            self.end_cancelled()
             for sim in self._ours("running"):
                 self.stage.finish(sim, "completed", step=20)
-            self.slurm_starts_what_waits()
-            self.promises()
+            self.start_pending()
+            self.assert_promises()
             if all(self.stage.world.status(job) in TERMINAL for job in self.jobs):
                 break
-        stories: dict[str, Any] = {job: self.stage.world.job(job)["status"] for job in self.jobs}
-        assert set(stories.values()) <= TERMINAL, stories
-        assert not self._ours("running"), "something of ours still runs"
+        statuses: dict[str, Any] = {job: self.stage.world.job(job)["status"] for job in self.jobs}
+        assert set(statuses.values()) <= TERMINAL, statuses
+        assert not self._ours("running"), "a job of the service still runs"
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(250, marks=pytest.mark.slow)])

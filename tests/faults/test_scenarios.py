@@ -13,51 +13,51 @@ from tests.support.world import World
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = {
-    1: "killed before the job is committed",
-    2: "killed after the commit, before sbatch",
-    3: "killed after sbatch, before the id is recorded",
+    1: "the service is killed before the job is committed",
+    2: "the service is killed after the commit and before sbatch",
+    3: "the service is killed after sbatch and before the id is recorded",
     4: "sbatch fails although it was accepted",
     5: "sbatch fails and was not accepted",
     6: "sbatch hangs",
-    7: "an id and an error",
+    7: "sbatch prints an id and fails",
     8: "two Slurm jobs for one attempt",
-    9: "a leader that was stopped goes on",
+    9: "a suspended leader continues",
     10: "slurmctld down for 30 minutes",
     11: "slurmdbd down or absent",
-    12: "sacct lags",
-    13: "forgotten before we looked",
-    14: "preempted",
+    12: "sacct reports late",
+    13: "the controller purges a job before it is observed",
+    14: "a job is preempted",
     15: "PreemptMode=CANCEL",
-    16: "the time limit, with its warning early or never",
+    16: "the time limit, with an early or missing warning",
     17: "a node dies",
     18: "a rank is killed",
-    19: "somebody else's scancel; a hold",
-    20: "an id is used again",
-    21: "the service is away while a run trains",
-    22: "an answer is lost after the commit",
+    19: "an external scancel, and a hold",
+    20: "a scheduler id is reused",
+    21: "the service is down while a run trains",
+    22: "a response is lost after the commit",
     23: "a worker's clock is wrong",
     24: "the disk is full",
-    25: "the database is away",
-    26: "killed while a checkpoint is written",
+    25: "the database is unavailable",
+    26: "a run is killed while a checkpoint is written",
     27: "the newest checkpoint is damaged",
     28: "the shared filesystem shows files late",
     29: "a newer or half-migrated database",
-    30: "slow and many streams",
+    30: "many streams and slow clients",
     31: "ten thousand jobs",
-    32: "cancelled in doubt or before sbatch",
+    32: "a job is cancelled before sbatch or while its submission is unconfirmed",
 }
-"""A test of a scenario carries `@pytest.mark.scenario(number)`, wherever it is."""
+"""The scenarios. Their tests, in any folder, have the marker `@pytest.mark.scenario(number)`."""
 
-IN_PART = {
-    21: "two hours are not waited for: the outage lasts seconds. A run only appends to a file meanwhile, and the "
-    "sender's pause between two attempts is bounded, so that more of it is more of the same",
-    24: "Postgres: its server's own disk is not filled; SQLite's limit on pages and a limit on the size of files stand "
-    "for a full filesystem, which a test may not mount",
-    29: "on Postgres no migration is interrupted: its DDL is part of the transaction by nature",
-    30: "the 500 readers share one process with the service's code; no sockets, so the kernel's buffers are not in it",
-    31: "the API's response times meanwhile are measured by `bench/submit.py`, on fewer jobs",
+PARTLY_TESTED = {
+    21: "the outage lasts seconds instead of hours; during it a run only appends to a file, and the sender's pause is "
+    "bounded, so a longer outage differs only in the size of the file",
+    24: "the disk of the Postgres server is not filled; limits on SQLite's pages and on the size of files simulate a "
+    "full filesystem, which a test may not mount",
+    29: "on Postgres no migration is interrupted, because its DDL is transactional",
+    30: "the 500 clients share the process of the service and use no sockets, so the kernel's buffers are not involved",
+    31: "response times of the API during such ticks are measured by `bench/submit.py`, with fewer jobs",
 }
-"""What of a scenario is not tried here, and why."""
+"""Parts of scenarios that are not tested, and the reason."""
 
 
 def test_every_scenario_has_a_test() -> None:
@@ -66,7 +66,7 @@ def test_every_scenario_has_a_test() -> None:
         marker for text in texts for marker in re.findall(r"^ *@pytest\.mark\.scenario\((.+)\)", text, re.MULTILINE)
     ]
     assert {int(number) for numbers in marked for number in numbers.split(",")} == set(SCENARIOS)
-    assert set(IN_PART) < set(SCENARIOS)
+    assert set(PARTLY_TESTED) < set(SCENARIOS)
 
 
 @pytest.mark.scenario(9)

@@ -1,4 +1,4 @@
-"""Answers that come late, twice or not at all, and clocks that are set."""
+"""Scheduler answers that are late, repeated or lost, and clocks that are set back."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,8 +14,8 @@ from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Postponed, R
 from tests.support.world import FakeScheduler, World
 
 
-class Crowded(FakeScheduler):
-    """Has two entries of one name, and the second claims while it is being asked."""
+class DuplicateScheduler(FakeScheduler):
+    """Has two entries of one name, of which the second claims during the lookup."""
 
     world: World
     job: str
@@ -29,7 +29,7 @@ class Crowded(FakeScheduler):
 
 
 def test_entry_that_claims_is_not_cancelled_as_a_duplicate(world: World) -> None:
-    world.scheduler = Crowded(name="slurm", outcome=Ambiguous("Socket timed out"))
+    world.scheduler = DuplicateScheduler(name="slurm", outcome=Ambiguous("Socket timed out"))
     world.reconciler = world.new_reconciler("one")
     world.scheduler.world, world.scheduler.job = world, world.submit()
     world.tick(2)
@@ -96,8 +96,8 @@ def test_unrecordable_answer_does_not_stop_later_ticks(world: World, monkeypatch
     assert (world.status(first), world.status(second)) == ("submitting", "pending")
 
 
-class Full(FakeScheduler):
-    """Takes no more for now, and counts how often it is asked."""
+class FullScheduler(FakeScheduler):
+    """Rejects submissions for now, and counts them."""
 
     def __init__(self) -> None:
         super().__init__(name="slurm")
@@ -109,7 +109,7 @@ class Full(FakeScheduler):
 
 
 def test_deferred_submission_is_retried_with_backoff(world: World) -> None:
-    full = world.scheduler = Full()
+    full = world.scheduler = FullScheduler()
     world.reconciler = world.new_reconciler("one")
     job = world.submit()
     until = world.clock() + timedelta(seconds=600)
@@ -128,7 +128,7 @@ def test_deferred_submission_is_retried_with_backoff(world: World) -> None:
 
 
 def test_deferred_submission_is_cancelled_at_once(world: World) -> None:
-    full = world.scheduler = Full()
+    full = world.scheduler = FullScheduler()
     world.reconciler = world.new_reconciler("one")
     job = world.submit()
     world.tick()
@@ -138,7 +138,7 @@ def test_deferred_submission_is_cancelled_at_once(world: World) -> None:
 
 
 def test_clock_set_back_delays_no_search_or_observation(world: World) -> None:
-    """It was a day ahead when the machine came up."""
+    """The clock was a day ahead at startup."""
     world.scheduler.name = "slurm"
     world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
@@ -169,8 +169,8 @@ def test_a_submission_without_a_thread_is_repeated(world: World, monkeypatch: py
     assert world.status(job) == "pending"
 
 
-class Slow(FakeScheduler):
-    """Its answer comes after another entry of the same name has claimed."""
+class SlowScheduler(FakeScheduler):
+    """Responds after another entry of the same name has claimed."""
 
     world: World
     job: str
@@ -184,7 +184,7 @@ class Slow(FakeScheduler):
 
 
 def test_an_entry_accepted_after_another_has_claimed_is_cancelled(world: World) -> None:
-    world.scheduler = Slow(name="slurm")
+    world.scheduler = SlowScheduler(name="slurm")
     world.reconciler = world.new_reconciler("one", SubmitPool(threads=1))
     world.scheduler.world, world.scheduler.job = world, world.submit()
     world.tick()

@@ -1,4 +1,4 @@
-"""Tests of what only a GPU can do. Where there is none they are skipped: this is the one place where that is right."""
+"""Tests that need a GPU. They are the only tests that are skipped on a machine without one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every strategy and precision on the GPUs there are, against one fp32 run on one of them."""
+"""Each strategy and precision on the available GPUs, compared with an fp32 run on one of them."""
 
 import math
 from functools import cache

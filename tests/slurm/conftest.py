@@ -1,4 +1,4 @@
-"""A real cluster for the session, and services that submit to it."""
+"""Fixtures with real clusters, and services that submit to them."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from trainyard.demo import ServiceProcess
 
 
 def cluster(variant: Variant | None = None) -> Iterator[SlurmLab]:
-    """Two nodes. Without Slurm and without a way to install it: skipped with a hint, in CI an error."""
+    """Yield a cluster of two nodes. If Slurm is missing and cannot be installed, skip with a hint; in CI fail."""
     running = running_lab(variant)
     try:
         made = running.__enter__()
@@ -30,25 +30,25 @@ def cluster(variant: Variant | None = None) -> Iterator[SlurmLab]:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[SlurmLab]:
-    """The cluster that most tests share: no accounting, and a controller that remembers."""
+    """Yield the cluster of most tests: no accounting, and ended jobs are purged late."""
     yield from cluster()
 
 
 @pytest.fixture(scope="session")
 def accounted_lab() -> Iterator[SlurmLab]:
-    """Accounting, a controller that forgets within seconds, and preemption that would requeue."""
+    """Yield a cluster with accounting, early purge of ended jobs, and preemption that requeues."""
     yield from cluster(Variant(accounting=True, min_job_age=2, preempt_mode="REQUEUE", grace_seconds=15))
 
 
 @pytest.fixture(scope="session")
 def forgetful_lab() -> Iterator[SlurmLab]:
-    """A controller that forgets within seconds, and no accounting to ask."""
+    """Yield a cluster with early purge of ended jobs and no accounting."""
     yield from cluster(Variant(min_job_age=2))
 
 
 @pytest.fixture
 def slurm(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
-    """The cluster as this process's own, and empty at the end."""
+    """Yield the shared cluster, set up as this process's cluster; its jobs are cancelled at the end."""
     yield from _ours(lab, monkeypatch)
 
 
@@ -70,7 +70,7 @@ def _ours(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 
 @contextmanager
 def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
-    """A service on the cluster, in a process of its own; the environment names the cluster."""
+    """Run a service in its own process on the cluster that the environment names."""
     quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5", "slurm_max_poll_seconds": "2"}
     service = ServiceProcess(folder, backend="slurm", accelerator="cpu", **(quick | settings))
     service.start()
@@ -82,7 +82,7 @@ def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 def service(request: pytest.FixtureRequest, slurm: SlurmLab, tmp_path: Path) -> Iterator[ServiceProcess]:
-    """On SQLite, where a test does not ask for `postgres`."""
+    """Yield a service on SQLite, or on Postgres if the test's parameter is `postgres`."""
     if getattr(request, "param", "sqlite") == "sqlite":
         with slurm_service(tmp_path) as made:
             yield made
@@ -95,7 +95,7 @@ def service(request: pytest.FixtureRequest, slurm: SlurmLab, tmp_path: Path) -> 
 
 @pytest.fixture
 def pace(tmp_path: Path) -> Iterator[Pace]:
-    """Of the runs that are paced; at the end they hurry."""
+    """Yield the pace of paced runs; at the end they run at full speed."""
     made = Pace(tmp_path)
     yield made
     made.set(0)

@@ -1,4 +1,4 @@
-"""Specs for the cluster's tests."""
+"""Specs for tests on the cluster."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ _ON_TWO_NODES = {"resources.partition": "gpu", "epochs": None, "log.every_steps"
 
 
 def parity(**changes: Any) -> dict[str, Any]:
-    """Thirty quick steps on two nodes with two ranks each."""
+    """Return a spec of thirty short steps on two nodes with two ranks each."""
     plain = {"gpus": 4, "resources.gpus_per_node": 2, "steps": 30, "batch.size": 12, "checkpoint.every_steps": 10}
     return fill_template("mlp_parity", _ON_TWO_NODES | plain | _dotted(changes))
 
 
 def long_run(**changes: Any) -> dict[str, Any]:
-    """Two ranks on two nodes, for as long as the test lasts, with checkpoints to go on from."""
+    """Return a spec of two ranks on two nodes that outlasts the test and writes checkpoints."""
     plain = {
         "resources.gpus_per_node": 1,
         "steps": 100_000,
@@ -27,7 +27,7 @@ def long_run(**changes: Any) -> dict[str, Any]:
 
 
 def on_two_nodes(**changes: Any) -> dict[str, Any]:
-    """A paced run with a rank on each of two nodes."""
+    """Return the spec of a paced run with one rank on each of two nodes."""
     return paced_run(resources={"partition": "gpu", "gpus_per_node": 1}, **changes)
 
 

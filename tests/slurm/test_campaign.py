@@ -1,4 +1,4 @@
-"""The rules of tests/faults/test_random_faults.py on a real Slurm: any order of faults, and the promises at the end."""
+"""Random orders of faults on a real Slurm, as in tests/faults/test_random_faults.py."""
 
 import random
 from collections import Counter
@@ -19,46 +19,46 @@ from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-ACTS, MOST_JOBS = 40, 12
-SOON = {"slurm_submit_timeout_seconds": "20", "slurm_confirm_absence_seconds": "15"}
-"""A submission in whose middle the service was killed is in doubt for less than a minute, and not for eight."""
+ACTIONS, MAX_JOBS = 40, 12
+FAST_CONFIRMATION = {"slurm_submit_timeout_seconds": "20", "slurm_confirm_absence_seconds": "15"}
+"""Settings with which an unconfirmed submission is resolved in less than a minute instead of eight."""
 
 
 class Campaign:
-    """What happens to one service and its cluster; every act returns when it is done."""
+    """The events that happen to a service and its cluster; each method returns when its event is over."""
 
-    def __init__(self, slurm: SlurmLab, service: ServiceProcess, code: Path, chance: random.Random) -> None:
-        self._slurm, self._service, self._code, self._chance = slurm, service, code, chance
+    def __init__(self, slurm: SlurmLab, service: ServiceProcess, code: Path, rng: random.Random) -> None:
+        self._slurm, self._service, self._code, self._rng = slurm, service, code, rng
         self._controller = True
         self.jobs: list[str] = []
         self.cancelled: set[str] = set()
 
-    def acts(self) -> list[Callable[[], None]]:
-        ours = [self.submit, self.submit, self.cancel, self.kill_the_service]
-        return [*ours, self.stop_or_start_the_controller, self.somebody_cancels, self.preempt]
+    def actions(self) -> list[Callable[[], None]]:
+        ours = [self.submit, self.submit, self.cancel, self.kill_service]
+        return [*ours, self.toggle_controller, self.scancel_job, self.preempt]
 
     def submit(self) -> None:
-        if len(self.jobs) < MOST_JOBS:
+        if len(self.jobs) < MAX_JOBS:
             name = f"job-{len(self.jobs)}"
             with self._service.client() as client:
                 self.jobs.append(client.submit(spec(name), code=self._code, idempotency_key=name).id)
 
     def cancel(self) -> None:
         if self.jobs:
-            job = self._chance.choice(self.jobs)
+            job = self._rng.choice(self.jobs)
             with self._service.client() as client, suppress(TrainyardError):
                 client.cancel(job)
                 self.cancelled.add(job)
 
-    def kill_the_service(self) -> None:
+    def kill_service(self) -> None:
         self._service.kill()
         self._service.start()
 
-    def stop_or_start_the_controller(self) -> None:
+    def toggle_controller(self) -> None:
         (self._slurm.stop_controller if self._controller else self._slurm.start_controller)()
         self._controller = not self._controller
 
-    def somebody_cancels(self) -> None:
+    def scancel_job(self) -> None:
         if self._controller:
             with suppress(RuntimeError):
                 for number, _, _ in self._slurm.jobs(states="PENDING,RUNNING")[:1]:
@@ -69,38 +69,38 @@ class Campaign:
             with suppress(RuntimeError):
                 self._slurm.run("sbatch", "-p", "high", "--exclusive", "--output=/dev/null", "--wrap", "true")
 
-    def everything_works_again(self) -> None:
+    def recover(self) -> None:
         if not self._controller:
-            self.stop_or_start_the_controller()
+            self.toggle_controller()
 
 
 @pytest.mark.parametrize("seed", [1])
 def test_job_completes_under_any_order_of_faults(seed: int, slurm: SlurmLab, tmp_path: Path) -> None:
-    book, code = tmp_path / "book", tmp_path / "code"
+    run_log, code = tmp_path / "run_log", tmp_path / "code"
     code.mkdir()
-    book.touch()
-    (code / "count.py").write_text(COUNTING.format(book=str(book)))
-    chance = random.Random(seed)
-    with slurm_service(tmp_path, **SOON) as service:
-        campaign = Campaign(slurm, service, code, chance)
+    run_log.touch()
+    (code / "count.py").write_text(COUNTING.format(run_log=str(run_log)))
+    rng = random.Random(seed)
+    with slurm_service(tmp_path, **FAST_CONFIRMATION) as service:
+        campaign = Campaign(slurm, service, code, rng)
         campaign.submit()
         try:
-            for _ in range(ACTS):
-                chance.choice(campaign.acts())()
+            for _ in range(ACTIONS):
+                rng.choice(campaign.actions())()
         finally:
-            campaign.everything_works_again()
+            campaign.recover()
         with service.client() as client:
-            wait_until(lambda: {job.status for job in client.jobs()} <= TERMINAL, 600, "all jobs to be over")
+            wait_until(lambda: {job.status for job in client.jobs()} <= TERMINAL, 600, "all jobs to end")
             jobs = {job.id: job for job in client.jobs()}
             attempts = {job: list(client.attempts(job)) for job in jobs}
-        assert set(jobs) == set(campaign.jobs), "each submission is one job"
+        assert set(jobs) == set(campaign.jobs), "the jobs are not those that were submitted"
         for job in jobs.values():
             assert job.status in ("succeeded", "cancelled"), job.status_message
             if job.status == "cancelled" and job.id not in campaign.cancelled:
                 assert job.status_reason == "cancelled_outside"
         wait_until(lambda: not slurm.jobs(states=ALIVE), 60, "an empty queue")
         wait_until(lambda: not processes_below(service.runs_dir), 30, "no process to be left")
-    ran = Counter(tuple(line.split()) for line in book.read_text().splitlines())
+    ran = Counter(tuple(line.split()) for line in run_log.read_text().splitlines())
     assert set(ran.values()) <= {1}, "an attempt ran twice"
     known = {str(attempt.scheduler_id) for of_one_job in attempts.values() for attempt in of_one_job}
     assert {number for _, number in ran} <= known, "something ran of which the service knows nothing"

@@ -1,4 +1,4 @@
-"""A person's cancel at each state of a job and each point of its submission: nothing of it runs or waits any more."""
+"""Cancellation in each state of a job and at each point of its submission: no entry and no process remains."""
 
 from pathlib import Path
 
@@ -21,13 +21,13 @@ ALIVE = "PENDING,RUNNING,COMPLETING,SUSPENDED"
 
 
 def cancel_and_check(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int = 0) -> None:
-    """Cancel twice, and look with squeue and among the processes once it is over."""
+    """Cancel twice; after the end check squeue and the processes."""
     client.cancel(job_id)
     client.cancel(job_id)
-    require_gone(client, job_id, service, slurm, others)
+    require_no_trace(client, job_id, service, slurm, others)
 
 
-def require_gone(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int) -> None:
+def require_no_trace(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int) -> None:
     done = wait_for_status(client, job_id, "cancelled", "failed", "succeeded", seconds=90)
     assert (done.status, done.status_reason) == ("cancelled", "user_cancelled")
     wait_until(lambda: not processes_below(service.runs_dir), 30, "its processes to be gone")
@@ -35,7 +35,7 @@ def require_gone(client: Client, job_id: str, service: ServiceProcess, slurm: Sl
 
 
 def processes_below(runs: Path) -> list[psutil.Process]:
-    """Every process that was started with a path among the runs."""
+    """Return the processes that were started with a path in the runs directory."""
     live = []
     for process in psutil.process_iter(["cmdline", "status"]):
         command_line = " ".join(process.info["cmdline"] or [])
@@ -112,13 +112,13 @@ def test_cancel_of_an_ambiguous_submission(slurm: SlurmLab, tmp_path: Path, monk
         hidden.unlink()
         service.start()
         with service.client() as client:
-            require_gone(client, job.id, service, slurm, others=0)
+            require_no_trace(client, job.id, service, slurm, others=0)
 
 
 def test_cancel_while_slurm_does_not_list_the_job(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker is heard, and so it is not lost."""
+    """The worker sends heartbeats, so the job is not lost."""
     hidden = tmp_path / "hidden"
     install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)
     with slurm_service(tmp_path) as service, service.client() as client:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slurm
 
 
 def scheduler_id(client: Client, job_id: str) -> str:
-    """Of the current attempt, once Slurm has it."""
+    """Wait until Slurm has the current attempt, and return its scheduler id."""
 
     def known() -> str | None:
         attempt = client.job(job_id).attempt
@@ -63,7 +63,7 @@ def test_external_scancel_is_reported(service: ServiceProcess, slurm: SlurmLab) 
     with service.client() as client:
         running = client.submit(long_run())
         wait_for_step(client, running.id, 3)
-        # Only now: which of two jobs of one moment Slurm gets first is not promised.
+        # Submitted only now, because the order of concurrent submissions is undefined.
         waiting = client.submit(parity(name="too big for now", resources__cpus_per_gpu=4))
         pending = wait_for_status(client, waiting.id, "pending")
         number = scheduler_id(client, waiting.id)

@@ -1,4 +1,4 @@
-"""How a job ended that the controller has forgotten: the accounting says it, else its own last word, else nobody."""
+"""The end of a job that the controller has purged: from the accounting, else from the exit record, else unknown."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -19,15 +19,15 @@ from trainyard.client import Client
 pytestmark = pytest.mark.slurm
 
 
-def forgotten(slurm: SlurmLab, *, number: str = "", name: str = "") -> None:
-    """Wait until the controller no longer knows it."""
+def wait_until_purged(slurm: SlurmLab, *, number: str = "", name: str = "") -> None:
+    """Wait until the controller has purged the job."""
     wait_until(lambda: not [1 for n, tag, _ in slurm.jobs() if number == n or name == tag], 90, "it to be forgotten")
 
 
 def kill(slurm: SlurmLab, number: str) -> None:
-    """End a job so that it says no last word."""
+    """End a job so that it writes no exit record."""
     slurm.run("scancel", "--signal=KILL", "--full", number)
-    # One that has ended of that meanwhile cannot be cancelled.
+    # A job that has ended in the meantime cannot be cancelled.
     with suppress(RuntimeError):
         slurm.run("scancel", number)
 
@@ -50,7 +50,7 @@ def test_accounting_reports_how_an_unlisted_job_ended(
     if options:
         accounted.run("scancel", number)
     known = SubmittedJob(name, number, Path("/nowhere"))
-    forgotten(accounted, number=number)
+    wait_until_purged(accounted, number=number)
     scheduler = SlurmScheduler(poll_seconds=0)
     observed = wait_until(lambda: _ended(scheduler, known), 30, "the record")
     assert observed.ended_as == expected[0]
@@ -88,7 +88,7 @@ def test_job_killed_and_unlisted_during_an_outage_is_resolved(accounted: SlurmLa
             number = scheduler_id(client, job.id)
         service.kill()
         kill(accounted, number)
-        forgotten(accounted, number=number)
+        wait_until_purged(accounted, number=number)
         service.start()
         with service.client() as client:
             done = wait_for_status(client, job.id, "cancelled", "failed", "lost", "succeeded", seconds=60)
@@ -119,7 +119,7 @@ class TestWithoutAccounting:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), parity())
             service.kill()
-            forgotten(forgetful, number=number)
+            wait_until_purged(forgetful, number=number)
             service.start()
             with service.client() as client:
                 done = wait_for_status(client, job_id, "succeeded", "failed", "lost", seconds=60)
@@ -134,9 +134,9 @@ class TestWithoutAccounting:
                 wait_for_step(client, job_id, 3)
             service.kill()
             kill(forgetful, number)
-            forgotten(forgetful, number=number)
+            wait_until_purged(forgetful, number=number)
             for record in run_of(service.runs_dir, job_id).attempt(1).root.glob("finish-*.json"):
-                # Slurm may kill the ranks a moment before their launcher, which then still writes.
+                # Slurm may kill the ranks before their launcher, which then writes an exit record.
                 record.unlink()
             service.start()
             with service.client() as client:

@@ -1,4 +1,4 @@
-"""GPUs are asked for as Slurm's generic resources, a number on each node."""
+"""GPUs are requested as generic resources of Slurm, by number per node."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The text that made a batch script run a stranger's line, through every door."""
+"""Injection of commands into the batch script, through each field and route."""
 
 import os
 import shlex
@@ -26,18 +26,18 @@ FIELDS = ("partition", "account", "qos", "constraint", "exclude", "gpu_type")
 
 
 def hostile(file: Path) -> str:
-    """sbatch takes the first line for a complete option, and bash runs the second."""
+    """Return a text whose first line sbatch reads as a complete option and whose second line bash runs."""
     return f"x\\'\"\ntouch {file} #"
 
 
 def test_injection_is_rejected_in_every_field(service: ServiceProcess, tmp_path: Path) -> None:
     text = hostile(tmp_path / "pwned")
-    doors: list[tuple[str, dict[str, Any]]] = [
+    requests: list[tuple[str, dict[str, Any]]] = [
         (f"resources.{field}", {f"resources__{field}": text}) for field in FIELDS
     ]
-    doors += [("name", {"name": text}), ("environment.variables.X", {"environment__variables": {"X": text}})]
+    requests += [("name", {"name": text}), ("environment.variables.X", {"environment__variables": {"X": text}})]
     with service.client() as client:
-        for param, change in doors:
+        for param, change in requests:
             with pytest.raises(InvalidRequestError) as caught:
                 client.submit(parity() | _nested(change))
             assert caught.value.status == 422
@@ -65,10 +65,10 @@ def test_injection_in_a_tag_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> Non
 
 
 def test_unescaped_injection_works_on_this_slurm(slurm: SlurmLab, tmp_path: Path) -> None:
-    """Without this the tests above could pass on a Slurm that has closed the hole, and prove nothing."""
+    """Shows that the other tests are not vacuous on this release of Slurm."""
     file = tmp_path / "pwned"
     script = tmp_path / "batch.sh"
-    quoted = shlex.quote(hostile(file))  # as submitit does
+    quoted = shlex.quote(hostile(file))  # The script is written as submitit does it.
     script.write_text(f"#!/bin/bash\n#SBATCH --output=/dev/null\n#SBATCH --job-name={quoted}\n")
     slurm.run("sbatch", str(script))
     wait_until(file.exists, 30, "the injected line to have run")
@@ -77,7 +77,7 @@ def test_unescaped_injection_works_on_this_slurm(slurm: SlurmLab, tmp_path: Path
 def test_accepted_rejected_and_ambiguous_outcomes_differ(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The adapter alone: a refusal is one, and what is accepted has the environment of the plan and no more."""
+    """The adapter alone: it distinguishes the outcomes, and an accepted job has only the environment of the plan."""
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1, resources__partition="nowhere"))
     monkeypatch.setenv("SECRET_OF_THE_SERVICE", "x")
     scheduler = SlurmScheduler(target="tests.support.jobs:environment")

@@ -1,4 +1,4 @@
-"""One job, three interruptions of different kinds: its curve is that of a run that nobody disturbed."""
+"""One job with three kinds of interruptions: its losses equal those of an undisturbed run."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ STEPS = 120
 
 
 def spec() -> dict[str, Any]:
-    """Two nodes with two ranks each, a minute at a time."""
+    """Return a spec of two nodes with two ranks each and a time limit of one minute."""
     where = {"partition": "gpu", "gpus_per_node": 2, "time_limit_minutes": 1}
     return paced_run(strategy="fsdp", gpus=4, steps=STEPS, restart={"max_retries": 0}, resources=where)
 
@@ -61,7 +61,7 @@ def test_job_survives_preemption_node_failure_and_time_limit(slurm: SlurmLab, tm
 
 
 def attempt_trains(client: Client, job_id: str, number: int) -> int:
-    """Wait until that attempt has resumed; the step from which it goes on."""
+    """Wait until the attempt has resumed; return the step from which it continues."""
 
     def resumed() -> AttemptResource | None:
         attempt = client.job(job_id).attempt
@@ -73,7 +73,7 @@ def attempt_trains(client: Client, job_id: str, number: int) -> int:
 
 
 def assert_each_step_once(client: Client, job_id: str) -> None:
-    """In the raw export, which thins and merges nothing."""
+    """Check the raw export, which is not downsampled."""
     rows = [line.split(",") for line in client.metrics_csv(job_id, ["train/loss"]).splitlines()]
     head, body = rows[0], rows[1:]
     steps = [int(row[head.index("step")]) for row in body]

@@ -1,4 +1,4 @@
-"""The lab itself: nothing of it outlives the tests, however they end."""
+"""The lab itself: no process of it outlives the tests, however they end."""
 
 import signal
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.slurm_reaper import belonging
+from tests.support.slurm_reaper import cluster_processes
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -33,10 +33,10 @@ def test_killed_lab_leaves_no_process(end: signal.Signals) -> None:
         wait_until(lambda: "slurmstepd" in names(conf), 30, "a step to run")
         tests.send_signal(end)
         tests.wait(60)
-    wait_until(lambda: not belonging(conf), 60, "its processes to be gone")
+    wait_until(lambda: not cluster_processes(conf), 60, "its processes to end")
     wait_until(lambda: not conf.parent.exists(), 30, "its folder to be gone")
 
 
 def names(conf: Path) -> str:
-    """What runs under that configuration, by the names of the programs."""
-    return " ".join(process.name() for process in belonging(conf) if process.is_running())
+    """Return the names of the programs that run with the configuration."""
+    return " ".join(process.name() for process in cluster_processes(conf) if process.is_running())

@@ -1,4 +1,4 @@
-"""What Slurm ends by itself: a job at its time limit."""
+"""A job at its time limit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A node that dies under a job: a continuation, never an error of the program."""
+"""The failure of a node causes a continuation and uses no retry."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is asked of Slurm, how often, and what follows from the answers."""
+"""Observation: the commands that are called, how often, and the results."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pause and resume on a real Slurm: places are given back, and the curve is that of a run nobody touched."""
+"""Pause and resume on a real Slurm: nodes are released, and the losses equal those of an undisturbed run."""
 
 import pytest
 

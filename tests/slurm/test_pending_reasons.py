@@ -1,4 +1,4 @@
-"""Why a job waits and what there is to run on, as a real Slurm says it."""
+"""Reasons of pending jobs and the cluster snapshot, from a real Slurm."""
 
 import getpass
 from pathlib import Path
@@ -25,7 +25,7 @@ def sbatch(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
 
 
 def wait_for_message(known: SubmittedJob, part: str) -> Observation:
-    """Wait until Slurm gives a reason that we tell so."""
+    """Wait until the observation's message contains `part`."""
     scheduler = SlurmScheduler(poll_seconds=0)
 
     def observed() -> Observation | None:

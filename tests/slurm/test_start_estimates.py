@@ -1,4 +1,4 @@
-"""What a real Slurm says of a job that is not submitted."""
+"""Start estimates of a real Slurm."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""One attempt, one Slurm job, whatever is lost on the way to sbatch and back."""
+"""Each attempt becomes exactly one Slurm job, even if requests or responses are lost."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`python -m tests.support.alembic_check`: the models and the migrations say the same, on an empty database at head."""
+"""`python -m tests.support.alembic_check`: check that models and migrations agree, on an empty database at head."""
 
 import sys
 import tempfile
@@ -12,14 +12,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def configuration(url: str) -> Config:
-    """Alembic's configuration as pyproject.toml holds it, for one database."""
+    """Return Alembic's configuration of pyproject.toml for one database."""
     config = Config(toml_file=str(ROOT / "pyproject.toml"))
     config.attributes["url"] = url
     return config
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     with tempfile.TemporaryDirectory(prefix="trainyard-alembic-") as folder:
         config = configuration(f"sqlite:///{folder}/check.sqlite")
         command.upgrade(config, "head")

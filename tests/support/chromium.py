@@ -12,19 +12,19 @@ from tests.support.packages import install
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 _PACKAGES = ("chromium-headless-shell", "chromium")
-"""The first one is not in every Debian."""
+"""The first one is not in every release of Debian."""
 
 
 class ChromiumMissingError(Exception):
-    """There is none, and it cannot be installed here."""
+    """Chromium is missing and cannot be installed here."""
 
 
 @cache
 def chromium() -> str:
-    """The path of a browser.
+    """Return the path of the browser, which is installed if that is possible.
 
     Raises:
-        ChromiumMissingError: the message says how to get one.
+        ChromiumMissingError: the message explains how to install it.
     """
     if path := _browser_path():
         return path

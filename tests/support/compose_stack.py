@@ -1,4 +1,4 @@
-"""Everything of compose.yaml, brought up for tests from a copy of the tree and removed at the end."""
+"""The deployment of compose.yaml, started from a copy of the tree and removed after the tests."""
 
 import json
 import os
@@ -17,29 +17,34 @@ from tests.support.wait import wait_until
 from trainyard.client import Client
 
 ROOT = Path(__file__).parents[2]
-COPIED = (
+COPIED_PATHS = (
     *("compose.yaml", "compose.tls.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "docker"),
     *("trainyard", "service", "worker", "migrations", "jobs_templates"),
 )
 EXTRAS = "worker,hf"
-"""What the nodes of the tests have: low-rank adapters need peft."""
+"""Extras that are installed on the nodes of the tests; adapters need peft."""
 IMAGES = {"service": "SERVICE_IMAGE", "slurm-controller": "CONTROLLER_IMAGE", "slurm-node": "NODE_IMAGE"}
-SOON = {"SUBMIT_TIMEOUT_SECONDS": 20, "CONFIRM_ABSENCE_SECONDS": 15, "POLL_SECONDS": 1, "MAX_POLL_SECONDS": 5}
-"""Of Slurm: a submission in whose middle the service was killed is in doubt for seconds, not for minutes."""
-STAND_INS = {"postgres": "POSTGRES_IMAGE", "nginx": "NGINX_IMAGE"}
-"""Images of others that cannot be pulled everywhere, made of Debian's packages."""
+FAST_CONFIRMATION = {
+    "SUBMIT_TIMEOUT_SECONDS": 20,
+    "CONFIRM_ABSENCE_SECONDS": 15,
+    "POLL_SECONDS": 1,
+    "MAX_POLL_SECONDS": 5,
+}
+"""Settings with which an unconfirmed submission is resolved within seconds instead of minutes."""
+SUBSTITUTE_IMAGES = {"postgres": "POSTGRES_IMAGE", "nginx": "NGINX_IMAGE"}
+"""Substitutes for images that cannot be pulled everywhere, built from Debian packages."""
 _REPLICAS = 3
 
 
 class Stack:
-    """A project of Compose with its own secrets, images and ports."""
+    """A Compose project with its own secrets, images and ports."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine = engine
         self.folder = folder
         self.name = f"tytest{os.getpid()}"
         self.seconds: dict[str, float] = {}
-        """How long each step took."""
+        """Duration of each step."""
         first = _free_ports(_REPLICAS + 1)
         self.secure_port = first + _REPLICAS
         self._environment = {
@@ -50,21 +55,21 @@ class Stack:
             "TRAINYARD_TLS_PORT": str(self.secure_port),
             "WORKER_EXTRAS": EXTRAS,
             "DOCKER_BUILDKIT": "0",
-            **{variable: f"trainyard-test-{name}" for name, variable in (IMAGES | STAND_INS).items()},
+            **{variable: f"trainyard-test-{name}" for name, variable in (IMAGES | SUBSTITUTE_IMAGES).items()},
         }
         v2 = shutil.which("docker-compose") is None
         self._command = ("docker", "compose") if v2 else ("docker-compose",)
 
     def prepare(self) -> None:
-        """A copy of the tree, secrets, a wheelhouse and images."""
-        for name in COPIED:
+        """Copy the tree; make secrets, wheels and images."""
+        for name in COPIED_PATHS:
             source, target = ROOT / name, self.folder / name
             if source.is_dir():
                 ignored = shutil.ignore_patterns("__pycache__", "secrets", "*.pyc")
                 shutil.copytree(source, target, ignore=ignored)
             else:
                 shutil.copy(source, target)
-        settings = {f"TRAINYARD_SLURM_{name}": str(value) for name, value in SOON.items()}
+        settings = {f"TRAINYARD_SLURM_{name}": str(value) for name, value in FAST_CONFIRMATION.items()}
         changed = {"services": {service: {"environment": settings} for service in ("api", "reconciler")}}
         (self.folder / "compose.test.yaml").write_text(json.dumps(changed))
         self.engine.run("docker/init", cwd=self.folder)
@@ -76,19 +81,19 @@ class Stack:
             with self._timed(f"{image} image"):
                 self.compose("build", service, timeout=900)
         with self._timed("stand-ins for Postgres and nginx"):
-            for name in STAND_INS:
-                self._build_stand_in(name, base)
-        self._certify(base)
+            for name in SUBSTITUTE_IMAGES:
+                self._build_substitute(name, base)
+        self._write_certificate(base)
 
-    def _build_stand_in(self, name: str, base: str) -> None:
+    def _build_substitute(self, name: str, base: str) -> None:
         here = ROOT / "tests" / "compose"
         uid = dict(line.split("=") for line in (self.folder / ".env").read_text().split())["TRAINYARD_UID"]
         arguments = ["--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"TRAINYARD_UID={uid}"]
         file = ["--file", str(here / f"{name}.Dockerfile"), "--tag", f"trainyard-test-{name}"]
         self.engine.run("docker", "build", "--quiet", *arguments, *file, here, timeout=600)
 
-    def _certify(self, base: str) -> None:
-        """A certificate for 127.0.0.1, signed by itself."""
+    def _write_certificate(self, base: str) -> None:
+        """Write a self-signed certificate for 127.0.0.1."""
         command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
         made = self.engine.run("docker", "run", "--rm", base, *command.split(), "-keyout", "/dev/stdout")
         end = made.index("-----BEGIN CERTIFICATE")
@@ -105,7 +110,7 @@ class Stack:
         return self.folder / "docker" / "certificate.pem"
 
     def up(self, replicas: int = 1) -> None:
-        """Returns when the service is ready and both nodes are idle."""
+        """Start everything; return when the service is ready and both nodes are idle."""
         with self._timed("up"):
             self.compose("up", "--detach", "--no-build", "--scale", f"api={replicas}", timeout=300)
             wait_until(self.ready, 120, "the service to be ready")
@@ -119,14 +124,14 @@ class Stack:
             return client.ready()
 
     def nodes(self) -> list[str]:
-        """The state of each, as Slurm says it; none while it says nothing."""
+        """Return the state of each node in Slurm; empty while Slurm does not respond."""
         try:
             return self.execute("reconciler", "sinfo", "--noheader", "--Node", "-o", "%T").split()
         except RuntimeError:
             return []
 
     def compose(self, *arguments: str, timeout: float = 60.0) -> str:
-        """A command of Compose on the whole project, Slurm's profile included."""
+        """Run a command of Compose on the whole project, including Slurm's profile."""
         command = [*self._command, "--profile", "slurm", *arguments]
         return self.engine.run(
             "env", *(f"{name}={value}" for name, value in self._environment.items()), *command,
@@ -134,17 +139,17 @@ class Stack:
         )  # fmt: skip
 
     def shell(self, line: str, timeout: float = 180.0) -> str:
-        """A line of the documentation, in the tree, for this project."""
+        """Run a command line of the documentation in the tree, for this project."""
         command = line.replace("docker compose", " ".join(self._command))
         settings = (f"{name}={value}" for name, value in self._environment.items())
         return self.engine.run("env", *settings, "sh", "-ec", command, timeout=timeout, cwd=self.folder)
 
     def execute(self, service: str, *command: str, number: int = 0, timeout: float = 60.0) -> str:
-        """A command in a container of that service."""
+        """Run a command in a container of a service."""
         return self.engine.run("docker", "exec", self.containers(service)[number], *command, timeout=timeout)
 
     def containers(self, service: str = "") -> list[str]:
-        """Ids of those that there are, in order of their numbers."""
+        """Return the ids of a service's containers, by container number."""
         label = [f"label=com.docker.compose.project={self.name}"]
         label += [f"label=com.docker.compose.service={service}"] if service else []
         chosen = [word for one in label for word in ("--filter", one)]
@@ -156,7 +161,7 @@ class Stack:
         return details[0]
 
     def kill(self, service: str, number: int = 0) -> None:
-        """SIGKILL to its first process, from outside, as the kernel does; returns when another has taken its place.
+        """Send SIGKILL to a container's first process from outside; return when the container runs again.
 
         `docker kill` would not do: the engine takes it for a wish that it stay away.
         """
@@ -164,14 +169,14 @@ class Stack:
         before = self.inspect(container)["State"]["Pid"]
         os.kill(before, signal.SIGKILL)
 
-        def again() -> bool:
+        def restarted() -> bool:
             state = self.inspect(container)["State"]
             return state["Running"] and state["Pid"] not in (0, before)
 
-        wait_until(again, 60, f"{service} to be started again")
+        wait_until(restarted, 60, f"{service} to be started again")
 
     def client(self, number: int = 0) -> Client:
-        """Of one replica of the API, as its administrator."""
+        """Return an administrator's client of one replica of the API."""
         ports = self.inspect(self.containers("api")[number])["NetworkSettings"]["Ports"]["8470/tcp"]
         return Client(f"http://127.0.0.1:{ports[0]['HostPort'] if ports else 1}", self.token)
 
@@ -191,17 +196,17 @@ class Stack:
 
 
 def fill_wheelhouse(engine: Engine, folder: Path) -> None:
-    """The containers may reach no index; whatever this machine's pip reaches, they have as files."""
-    house = folder / "docker" / "wheelhouse"
-    if any(house.glob("*.whl")):
+    """Download wheels on this machine, because the containers may not reach a package index."""
+    wheel_folder = folder / "docker" / "wheelhouse"
+    if any(wheel_folder.glob("*.whl")):
         return
     requirements = ["setuptools>=77", f".[service,{EXTRAS}]"]
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(house)]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheel_folder)]
     engine.run(*pip, "--constraint", "constraints.txt", *requirements, cwd=folder, timeout=600)
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many in a row."""
+    """Return the first of `count` consecutive free ports."""
     for first in range(20470, 30000, count):
         probes = [socket.socket() for _ in range(count)]
         try:

@@ -1,4 +1,4 @@
-"""A Docker engine for the tests: the one that runs, or one of their own that is installed, started and removed."""
+"""A Docker engine for the tests: a running one, or one that is installed, started and removed by the tests."""
 
 import os
 import shutil
@@ -14,21 +14,21 @@ from tests.support.wait import wait_until
 PACKAGES = ("docker.io", "docker-compose", "iptables", "debootstrap")
 BASE = "trainyard-test-base"
 SUITE = "bookworm"
-"""Of Debian; its Python is the one that the wheels must be for."""
+"""The Debian release of the base image; wheels are downloaded for its Python."""
 
 
 class DockerMissingError(Exception):
-    """There is no engine, and it may not or could not be installed."""
+    """There is no Docker engine and it cannot be installed."""
 
 
 class Engine:
-    """Docker's command line, pointed at one engine."""
+    """Docker's command line for one engine."""
 
     def __init__(self, host: str | None) -> None:
         self.environment = os.environ | ({"DOCKER_HOST": host} if host else {})
 
     def run(self, *command: str | Path, timeout: float = 60.0, **options: object) -> str:
-        """One command; what it printed.
+        """Run a command and return its output.
 
         Raises:
             RuntimeError: with what it said.
@@ -47,7 +47,7 @@ class Engine:
 
 
 def execute(command: Sequence[str | Path], environment: Mapping[str, str], timeout: float, **options: object) -> str:
-    """Run it to its end.
+    """Run a command to its end and return its output.
 
     Raises:
         RuntimeError: it failed; with the end of what it said.
@@ -63,10 +63,10 @@ def execute(command: Sequence[str | Path], environment: Mapping[str, str], timeo
 
 @contextmanager
 def running_engine() -> Iterator[Engine]:
-    """An engine that runs already (DOCKER_HOST), or one of its own, which is gone at the end.
+    """Yield the engine of DOCKER_HOST, or start one that is removed at the end.
 
     Raises:
-        DockerMissingError: says how to get it.
+        DockerMissingError: the message explains how to install it.
     """
     engine = Engine(None)
     if shutil.which("docker") and engine.answers():
@@ -110,7 +110,7 @@ def base_image(engine: Engine) -> str:
     """What stands for the official slim Python image: named by TRAINYARD_TEST_BASE_IMAGE, or made of Debian's packages.
 
     Raises:
-        DockerMissingError: only root can make one.
+        DockerMissingError: only root can build the image.
     """
     named = os.environ.get("TRAINYARD_TEST_BASE_IMAGE")
     if named or engine.has_image(BASE):

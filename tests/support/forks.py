@@ -1,17 +1,17 @@
-"""A part of a test in a process of its own, which may end or limit itself."""
+"""Runs a part of a test in a forked process, which may exit or set limits."""
 
 import os
 import traceback
 from collections.abc import Callable
 
 
-def in_a_fork(play: Callable[[], None]) -> int:
-    """Its exit status: 0, 1 after an exception, or what it called `os._exit` with."""
+def in_a_fork(function: Callable[[], None]) -> int:
+    """Return the exit status of the function's process: 0, 1 after an exception, or that of `os._exit`."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            play()
+            function()
             status = 0
         except BaseException:
             traceback.print_exc()

@@ -1,4 +1,4 @@
-"""A small Llama and its tokenizer, made here: nothing is downloaded."""
+"""Makes a small Llama and its tokenizer, without any download."""
 
 import json
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ TEMPLATE = (
 VOCABULARY_SIZE = 320
 
 
-def tokenizer_of(text: list[str]) -> Any:
-    """Byte-level pairs learned from the text, with an end token and a chat template."""
+def train_tokenizer(text: list[str]) -> Any:
+    """Train a byte-level BPE tokenizer on the text, with an end token and a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -44,7 +44,7 @@ def save_llama(
     """Save a Llama of width 64 and its tokenizer where `from_pretrained` reads them, and return the folder."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = tokenizer_of([Path(json.__file__).read_text()[:20000]])
+    tokenizer = train_tokenizer([Path(json.__file__).read_text()[:20000]])
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocabulary or len(tokenizer) + 1,
@@ -68,7 +68,7 @@ def write_lines(path: Path, lines: Iterable[Any]) -> Path:
 
 
 def texts(count: int = 40) -> list[dict[str, str]]:
-    """Functions of the standard library, short and long."""
+    """Return functions of the standard library as short and long texts."""
     source = Path(json.decoder.__file__).read_text()
     return [{"text": part.strip()} for part in source.split("\n\n") if part.strip()][:count]
 

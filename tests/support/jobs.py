@@ -1,6 +1,6 @@
-"""What the local scheduler runs in its tests, in the place of the worker's launcher. Each takes the attempt's folder.
+"""Jobs that the local scheduler runs in its tests instead of the launcher. Each gets the attempt's folder.
 
-A job says what it does by files: `began` (its first line; the text is the time), `ran` (a line a run), `signals`
+A job reports through files: `began` (its first line; the text is the time), `ran` (a line a run), `signals`
 (a line a SIGTERM), `pids` (a line for each of its processes), `finished` (it came to its end).
 """
 
@@ -13,44 +13,44 @@ import time
 from pathlib import Path
 
 FOREVER = 120.0
-"""Longer than any test; a job that is left behind still ends."""
+"""Seconds after which an abandoned job ends; longer than any test."""
 
 
 def _begin(folder: Path) -> None:
     (folder / "began.part").write_text(str(time.time()))
     (folder / "began.part").rename(folder / "began")
-    _note(folder, "ran", str(os.getpid()))
-    _note(folder, "pids", str(os.getpid()))
+    _append_line(folder, "ran", str(os.getpid()))
+    _append_line(folder, "pids", str(os.getpid()))
 
 
-def _note(folder: Path, name: str, line: str) -> None:
+def _append_line(folder: Path, name: str, line: str) -> None:
     with (folder / name).open("a") as file:
         file.write(line + "\n")
 
 
 def _sleep(folder: Path) -> None:
-    """Until the folder has a file `go`."""
+    """Wait until the folder has a file `go`."""
     deadline = time.monotonic() + FOREVER
     while not (folder / "go").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def wait(argument: str) -> None:
-    """Runs until it is told to go; the first SIGTERM ends it."""
+    """Run until the file `go` exists; the first SIGTERM ends the job."""
     folder = Path(argument)
 
     def stop(number: int, _frame: object) -> None:
-        _note(folder, "signals", signal.Signals(number).name)
+        _append_line(folder, "signals", signal.Signals(number).name)
         (folder / "go").touch()
 
     signal.signal(signal.SIGTERM, stop)
     _begin(folder)
     _sleep(folder)
-    _note(folder, "finished", "by itself")
+    _append_line(folder, "finished", "by itself")
 
 
 def stubborn(argument: str) -> None:
-    """Ignores SIGTERM, and so do its grandchildren, of which one leaves the session."""
+    """Ignore SIGTERM, and start descendants that ignore it too, one of them in a session of its own."""
     folder = Path(argument)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for arguments in ([], ["--session"], ["--fork"]):
@@ -61,7 +61,7 @@ def stubborn(argument: str) -> None:
 
 
 def leave_orphans(argument: str) -> None:
-    """Ends at once, but a process in a session of its own stays."""
+    """Exit immediately, but leave a process in a session of its own."""
     folder = Path(argument)
     subprocess.Popen([sys.executable, "-m", "tests.support.jobs", str(folder), "--session"], start_new_session=True)
     _begin(folder)
@@ -70,14 +70,14 @@ def leave_orphans(argument: str) -> None:
 
 
 def environment(argument: str) -> None:
-    """Writes down what it was given."""
+    """Write the environment and arguments of the job to a file."""
     folder = Path(argument)
     (folder / "environment.json").write_text(json.dumps(dict(os.environ)))
     _begin(folder)
 
 
 def fail(argument: str) -> None:
-    """Ends with an error."""
+    """Exit with an error."""
     folder = Path(argument)
     _begin(folder)
     raise RuntimeError("meant to fail")
@@ -88,7 +88,7 @@ def _grandchild(folder: Path) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if "--fork" in sys.argv and os.fork():
         os._exit(0)
-    _note(folder, "pids", str(os.getpid()))
+    _append_line(folder, "pids", str(os.getpid()))
     (folder / "grandchild").touch()
     _sleep(folder)
 

@@ -1,4 +1,4 @@
-"""`make lab`: a two-node Slurm on this machine with a service on it, to play with until Ctrl-C."""
+"""`make lab`: a two-node Slurm on this machine with a service, for manual experiments; Ctrl-C stops it."""
 
 import argparse
 import os
@@ -23,19 +23,19 @@ In another shell:
 
 Runs are in {runs}. Ctrl-C ends all of it.
 """
-_ON_NOTHING = " --set backend=gloo --set precision=fp32"
-"""GPUs are asked for and given, and are empty files: what runs on them runs on the CPU."""
+_CPU_OPTIONS = " --set backend=gloo --set precision=fp32"
+"""The GPUs of the cluster are empty files, so jobs that request them compute on the CPU."""
 
 
 def main() -> int:
-    """Until a signal; the exit status."""
-    parser = argparse.ArgumentParser(description="A Slurm to play with.")
-    parser.add_argument("--accounting", action="store_true", help="with slurmdbd: it refuses accounts and qos")
-    parser.add_argument("--gpus", action="store_true", help="jobs ask for the GPUs that do not exist")
+    """Run the cluster and the service until a signal; return the exit status."""
+    parser = argparse.ArgumentParser(description="A Slurm cluster for experiments.")
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd, which enforces accounts and QOS")
+    parser.add_argument("--gpus", action="store_true", help="jobs request GPUs, which are simulated")
     arguments = parser.parse_args()
-    over = threading.Event()
+    stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
+        signal.signal(number, lambda *_: stopped.set())
     try:
         with running_lab(Variant(accounting=arguments.accounting)) as lab:
             os.environ.update(lab.environment)
@@ -44,9 +44,9 @@ def main() -> int:
                 service.start()
                 with service.client():
                     token = Path(service.state_dir / "admin_token").read_text().strip()
-                places = {"url": service.url, "conf": lab.conf, "token": token, "runs": service.runs_dir}
-                print(_USAGE.format(**places, more=_ON_NOTHING if arguments.gpus else ""), flush=True)
-                over.wait()
+                values = {"url": service.url, "conf": lab.conf, "token": token, "runs": service.runs_dir}
+                print(_USAGE.format(**values, more=_CPU_OPTIONS if arguments.gpus else ""), flush=True)
+                stopped.wait()
                 print("stopping: the jobs that run are ended, then the daemons; this may take a minute", flush=True)
             finally:
                 service.stop()

@@ -1,4 +1,4 @@
-"""Hands on a live service: wait for what a job does, and look at its processes from outside."""
+"""Helpers for tests with real jobs: wait for a status or step, inspect processes, read losses."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ JOB_SECONDS = 120.0
 
 
 def wait_for_status(client: Client, job_id: str, *statuses: str, seconds: float = JOB_SECONDS) -> JobResource:
-    """The job as soon as it is in one of these states."""
+    """Wait until the job has one of these statuses, and return it."""
 
     def reached() -> JobResource | None:
         job = client.job(job_id).resource
@@ -28,7 +28,7 @@ def wait_for_status(client: Client, job_id: str, *statuses: str, seconds: float 
 
 
 def wait_for_step(client: Client, job_id: str, step: int) -> None:
-    """Until that step was reported."""
+    """Wait until the step was reported."""
 
     def reached() -> bool:
         progress = client.job(job_id).progress
@@ -38,7 +38,7 @@ def wait_for_step(client: Client, job_id: str, step: int) -> None:
 
 
 def processes_of(attempt_id: str) -> list[psutil.Process]:
-    """Every live process that carries the attempt's marker."""
+    """Return the live processes with the attempt's env tag."""
     matching = []
     for process in psutil.process_iter():
         try:
@@ -50,20 +50,20 @@ def processes_of(attempt_id: str) -> list[psutil.Process]:
 
 
 def kill_rank(attempt_id: str, rank: int) -> None:
-    """SIGKILL one rank, as the kernel would."""
+    """Send SIGKILL to one rank."""
     (victim,) = [p for p in processes_of(attempt_id) if p.environ().get("RANK") == str(rank)]
     os.kill(victim.pid, signal.SIGKILL)
 
 
 def losses(client: Client, job_id: str) -> dict[int, str]:
-    """`train/loss` by step, as the service has it, to the last digit."""
+    """Return the stored `train/loss` by step, with all digits."""
     (series,) = client.metrics(job_id, ["train/loss"], max_points=1_000_000).series
-    assert len(series.steps) == len(set(series.steps)), "a step stands twice"
+    assert len(series.steps) == len(set(series.steps)), "a step occurs twice"
     return {step: repr(value) for step, value in zip(series.steps, series.values, strict=True)}
 
 
 def spooled_losses(run: RunLayout, attempt: int, execution: int) -> dict[int, str]:
-    """`train/loss` by step, as rank 0 wrote it down."""
+    """Return `train/loss` by step from rank 0's spool."""
     losses_by_step: dict[int, str] = {}
     for record in parse_spool(run.attempt(attempt).spool_file(execution)):
         body = record.body()

@@ -1,4 +1,4 @@
-"""A world behind a real port, for programs that speak HTTP."""
+"""Serves the application of a `World` on a real port."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from tests.support.world import World
 
 @contextmanager
 def served(world: World) -> Iterator[str]:
-    """Serve the world's application; its URL."""
+    """Serve the application and yield its URL."""
     config = uvicorn.Config(world.app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

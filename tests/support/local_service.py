@@ -1,7 +1,7 @@
-"""A service reduced to its local scheduler, in a process of its own, to be killed by a test.
+"""The local scheduler in a process of its own, which tests can kill.
 
-`submit <state folder> <plan>`: says `now`, submits, says the outcome, and stays. `observe <state folder> <file>`: says
-`now` and looks as often as it can until the file is there, and once more.
+`submit <state folder> <plan>`: prints `now`, submits, prints the outcome, and waits.
+`observe <state folder> <file>`: prints `now`, and observes continuously until the file exists, and once more.
 """
 
 import json
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(verb: str, state: Path, argument: LaunchPlan | Path) -> "subprocess.Popen[bytes]":
-    """Start one and return when it has said `now`."""
+    """Start a process and return when it has printed `now`."""
     if isinstance(argument, LaunchPlan):
         fields = argument.__dict__ | {"folder": str(argument.folder), "environment": dict(argument.environment)}
         text = json.dumps(fields)
@@ -39,9 +39,9 @@ def _main(verb: str, state: str, argument: str) -> None:
     scheduler = LocalScheduler(Path(state), 2, lambda: datetime.now(UTC), target="tests.support.jobs:wait")
     print("now", flush=True)
     if verb == "observe":
-        over = False
-        while not over:
-            over = Path(argument).exists()
+        done = False
+        while not done:
+            done = Path(argument).exists()
             scheduler.observe([])
     else:
         fields = json.loads(argument)

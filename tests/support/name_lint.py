@@ -1,4 +1,4 @@
-"""Check names: no identifier has a word that the glossary replaces, and no test name is too long.
+"""Check names: no identifier has a word that is too vague, and no test name is too long.
 
 Usage: python -m tests.support.name_lint [--count]
 """
@@ -14,16 +14,23 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("service", "worker", "trainyard", "migrations", "jobs_templates", "tests", "bench", "docker")
 MAX_TEST_NAME = 70
 
-BANNED_COMPONENTS = frozenset(
-    (
-        *("told", "tell", "tells", "asked", "asks", "said", "says", "heard", "hears", "seen", "look", "looks"),
-        *("kept", "wanted", "found", "wish", "wishes"),
-        *("words", "place", "person", "piece", "thing", "things", "moment", "stretch", "beside"),
-    )
-)
-"""Words that docs/glossary.md replaces by a term."""
-ALLOWED_NAMES = re.compile(r"not_?found|placeholder|replace", re.IGNORECASE)
-"""Terms of HTTP and of the standard library that contain a banned word."""
+REPLACEMENTS = {
+    **dict.fromkeys(("told", "tell", "tells"), "notified, sent, reported"),
+    **dict.fromkeys(("asked", "asks", "wanted", "wish", "wishes"), "requested, expected"),
+    **dict.fromkeys(("said", "says", "heard", "hears", "seen"), "reported, received, observed"),
+    **dict.fromkeys(("look", "looks"), "check, observe, query"),
+    **dict.fromkeys(("kept",), "retained, stored"),
+    **dict.fromkeys(("found",), "matches, result, or what it is"),
+    **dict.fromkeys(("words",), "message, text"),
+    **dict.fromkeys(("place",), "offset, position, slot, folder"),
+    **dict.fromkeys(("person",), "user, owner, principal"),
+    **dict.fromkeys(("piece", "thing", "things"), "what it is: part, chunk, micro_batch, item"),
+    **dict.fromkeys(("moment", "stretch"), "time, phase, interval"),
+    **dict.fromkeys(("beside",), "alongside, next_to"),
+}
+"""Terms to use instead of each word that is too vague for a name."""
+ALLOWED_NAMES = re.compile(r"not_?found|placeholder|replace|in_?place", re.IGNORECASE)
+"""Terms of HTTP, PyTorch and the standard library that contain a banned word."""
 HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -50,14 +57,13 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 def problems_of(path: Path, source: str) -> Iterator[str]:
     """One line for each name of a module that breaks a rule."""
     for part in path.with_suffix("").parts:
-        if banned := BANNED_COMPONENTS.intersection(components(part)):
-            yield f"{path}: the module's name has the word `{min(banned)}`"
+        for word in REPLACEMENTS.keys() & components(part):
+            yield f"{path}: the module's name has the word `{word}`; use for example: {REPLACEMENTS[word]}"
     reported = set()
     for name, line in bound_names(ast.parse(source)):
-        banned = BANNED_COMPONENTS.intersection(components(name))
-        if banned and name not in reported:
+        for word in REPLACEMENTS.keys() & components(name) if name not in reported else ():
             reported.add(name)
-            yield f"{path}:{line}: `{name}` has the word `{min(banned)}`"
+            yield f"{path}:{line}: `{name}` has the word `{word}`; use for example: {REPLACEMENTS[word]}"
         if name.startswith("test_") and len(name) > MAX_TEST_NAME:
             yield f"{path}:{line}: `{name}` has {len(name)} characters, more than {MAX_TEST_NAME}"
 
@@ -73,7 +79,7 @@ def main(argv: list[str]) -> int:
             print(f"{count:5}  {folder}")
     else:
         print("\n".join(problems))
-    print(f"{len(problems)} names to change; docs/glossary.md has the terms to use")
+    print(f"{len(problems)} names to change; docs/glossary.md has the terms")
     return int(bool(problems))
 
 

@@ -1,11 +1,11 @@
-"""A run whose steps take as long as a test says: what is done to it finds it running, however quick the machine is."""
+"""A run with a given duration of each step, so that it is still running when a test interrupts it."""
 
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 SLOWLY = 0.2
-"""Seconds a step while something is done to a run."""
+"""Seconds per step while a test acts on the run."""
 
 PROGRAM = '''
 import time
@@ -35,7 +35,7 @@ class Paced(CustomTask):
 
 
 class Pace:
-    """How long each step takes, of every job that was submitted with this code."""
+    """The duration of each step of the jobs that were submitted with this code."""
 
     def __init__(self, folder: Path) -> None:
         self.code, self._file = folder / "code", folder / "pace"
@@ -50,7 +50,7 @@ class Pace:
 
 
 def paced_run(**changes: Any) -> dict[str, Any]:
-    """Two ranks, with a point every step and a checkpoint every five."""
+    """Return a spec for two ranks, with a point at each step and a checkpoint every five steps."""
     return {
         "name": "paced",
         "task": "custom",

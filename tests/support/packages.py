@@ -1,4 +1,4 @@
-"""Debian packages that tests need: installed where that is allowed, so that no test is skipped for the want of one."""
+"""Installs the Debian packages that tests need, if that is possible, so that no test is skipped."""
 
 import os
 import shutil
@@ -7,10 +7,10 @@ import sys
 
 
 def install(what: str, *packages: str) -> None:
-    """Install `packages` if this is root on a machine that has apt; whether that worked is for the caller to see.
+    """Install `packages` if this is root on a machine with apt; the caller checks whether that succeeded.
 
     Args:
-        what: What is installed, for whoever waits.
+        what: Name of the software, for the message.
     """
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         return
@@ -18,7 +18,7 @@ def install(what: str, *packages: str) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", *packages]):
         done = subprocess.run(
-            # Another run of the tests may be installing too.
+            # Another run of the tests may be installing packages, too.
             ["apt-get", "-o", "DPkg::Lock::Timeout=300", *command],
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Few combinations of many choices, so that any two choices meet in one of them."""
+"""Pairwise testing: few combinations of choices in which any two choices occur together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, product
@@ -8,12 +8,12 @@ Case = Mapping[str, object]
 
 
 def pairs_of(case: Case) -> set[Pair]:
-    """Every two of a case's choices."""
+    """Return all pairs of a case's choices."""
     return {frozenset(two) for two in combinations(case.items(), 2)}
 
 
 def possible_cases(choices: Mapping[str, Sequence[object]], allowed: Callable[[Case], bool]) -> list[dict[str, object]]:
-    """The whole product, without what is not allowed."""
+    """Return the Cartesian product of the choices without the invalid cases."""
     every = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
     return [case for case in every if allowed(case)]
 

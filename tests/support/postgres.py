@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the tests: found or installed, in a temporary folder, and gone at the end."""
+"""A real PostgreSQL server for the tests, in a temporary folder that is removed at the end."""
 
 import os
 import pwd
@@ -16,16 +16,16 @@ from sqlalchemy import make_url
 from tests.support.packages import install
 
 INSTALLED = Path("/usr/lib/postgresql")
-"""Where Debian puts each version's programs."""
+"""The folder in which Debian installs each version's programs."""
 HOW_TO_GET_IT = "PostgreSQL's server programs (initdb, pg_ctl) are missing; install the package `postgresql`"
 
 
 class PostgresMissingError(Exception):
-    """There is no server on this machine, and it may not or could not be installed."""
+    """There is no PostgreSQL on this machine and it cannot be installed."""
 
 
 class PostgresServer:
-    """A running server with one superuser, reached over a Unix socket."""
+    """A running server with one superuser and a Unix socket."""
 
     def __init__(self, socket_folder: Path, user: str) -> None:
         self.folder = socket_folder
@@ -35,14 +35,14 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """Of the server, whose children serve a connection each."""
+        """Process id of the server; each of its children serves one connection."""
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def create_database(self, template: str | None = None) -> str:
-        """A new database's URL, for SQLAlchemy with psycopg.
+        """Create a database and return its URL for SQLAlchemy with psycopg.
 
         Args:
-            template: The URL of a database to copy, tables and rows; nothing may be connected to it.
+            template: URL of a database to copy; nothing may be connected to it.
         """
         self._created += 1
         name = f"test_{self._created}"
@@ -51,7 +51,7 @@ class PostgresServer:
         return f"postgresql+psycopg://{self._user}@/{name}?host={self.folder}"
 
     def copy_of(self, prepare: Callable[[str], object]) -> str:
-        """A new database as `prepare` left one: it is called once a session, with the URL of an empty database."""
+        """Return a copy of a database that `prepare`, called once per session, has filled."""
         if prepare not in self._templates:
             url = self.create_database()
             prepare(url)
@@ -59,7 +59,7 @@ class PostgresServer:
         return self.create_database(self._templates[prepare])
 
     def drop_database(self, url: str) -> None:
-        """Remove it, whoever is connected."""
+        """Delete a database, even if there are connections to it."""
         self._execute(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
 
     def _execute(self, statement: str) -> None:
@@ -69,13 +69,13 @@ class PostgresServer:
 
 @contextmanager
 def running_server(*, durable: bool = False) -> Iterator[PostgresServer]:
-    """Start a server, and stop and remove it in any case.
+    """Start a server and yield it; stop and remove it in any case.
 
     Args:
-        durable: Commits reach the disk, as where they matter; what is measured needs that, tests do not.
+        durable: Flush commits to disk, as in production; for benchmarks.
 
     Raises:
-        PostgresMissingError: says how to get it.
+        PostgresMissingError: the message explains how to install it.
     """
     programs = _programs()
     root = Path(tempfile.mkdtemp(prefix="trainyard-pg-"))
@@ -103,7 +103,7 @@ def running_server(*, durable: bool = False) -> Iterator[PostgresServer]:
 
 
 def _programs() -> Path:
-    """The folder of the server programs; installs the Debian package where that is possible."""
+    """Return the folder of the server programs; install the Debian package if that is possible."""
     if folder := _find():
         return folder
     install("PostgreSQL", "postgresql")
@@ -128,7 +128,7 @@ def _number(version: str) -> float:
 
 
 def _account(root: Path) -> pwd.struct_passwd | None:
-    """initdb refuses root: hand the folder to an account without rights. None: we are not root."""
+    """Give the folder to an unprivileged account, since initdb refuses root. None: this process is not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -143,7 +143,7 @@ def _account(root: Path) -> pwd.struct_passwd | None:
 
 
 def _run(command: list[str | Path], account: pwd.struct_passwd | None) -> None:
-    # A session of its own: a Ctrl-C in the terminal ends the tests, and they end the server.
+    # A new session: Ctrl-C in the terminal ends the tests, which then stop the server.
     done = subprocess.run(
         command,
         user=account.pw_uid if account else None,

@@ -1,4 +1,4 @@
-"""Outlives tests that were killed, for as long as it takes to end their PostgreSQL and to remove its folder."""
+"""Stops the PostgreSQL of killed tests and removes its folder."""
 
 import shutil
 import sys
@@ -18,7 +18,7 @@ def end(root: Path) -> None:
 
 
 def main(root: Path) -> None:
-    """Wait for the end of whoever holds the other end of our standard input."""
+    """Wait until the parent process closes this process's standard input, then clean up."""
     sys.stdin.buffer.read()
     end(root)
 

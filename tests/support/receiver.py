@@ -1,4 +1,4 @@
-"""A real HTTP or HTTPS server that takes messages of webhooks and answers as the test says."""
+"""An HTTP or HTTPS server that receives webhook messages and responds as the test requires."""
 
 import shutil
 import ssl
@@ -16,7 +16,7 @@ import pytest
 
 @dataclass
 class Received:
-    """One message."""
+    """A received message."""
 
     path: str
     headers: dict[str, str]
@@ -25,7 +25,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """What came, and what is answered."""
+    """The received messages, and the responses to send."""
 
     port: int
     messages: list[Received] = field(default_factory=list)
@@ -33,12 +33,12 @@ class Receiver:
     location: str | None = None
     answer: bytes = b""
     seconds: float = 0.0
-    """How long an answer takes to come, in pieces."""
+    """Seconds over which a response is sent in parts."""
 
 
 @contextmanager
 def receiver(certificate: tuple[Path, Path] | None = None) -> Iterator[Receiver]:
-    """Listens on a port of 127.0.0.1; with a certificate and its key, by TLS."""
+    """Run a receiver on a port of 127.0.0.1; with a certificate and its key, over TLS."""
     made: list[Receiver] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -80,7 +80,7 @@ def receiver(certificate: tuple[Path, Path] | None = None) -> Iterator[Receiver]
 
 
 def self_signed(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for a name, and its key."""
+    """Create a self-signed certificate; return its path and that of its key."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed, and makes the certificate of this test")

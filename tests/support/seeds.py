@@ -1,4 +1,4 @@
-"""A service with something behind every route: jobs in each state, checkpoints, files, tokens, webhooks, code."""
+"""Fills a service with resources for each route: jobs in all states, checkpoints, files, tokens, webhooks, code."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
 EXPORTED = ("model.safetensors", "config.json")
 TRACES = ("profile/step-0000000010-rank-0.json.gz", "profile/step-0000000010-rank-0.txt")
 VICTIMS = 4
-"""So many of everything that a route deletes."""
+"""Number of each resource that a route deletes."""
 
 
 @dataclass
 class Seeds:
-    """The ids that routes take, by the name of the path's parameter; those of one operation, where it needs its own."""
+    """The ids for path parameters, by the name of the parameter or by operation and name."""
 
     worker_token: str
     values: dict[str, list[str]]
@@ -29,8 +29,8 @@ class Seeds:
         return self.special.get(operation, {}).get(parameter, self.values.get(parameter))
 
 
-def sow(world: World) -> Seeds:
-    """Bring jobs to every state that a fake worker can bring them to."""
+def seed(world: World) -> Seeds:
+    """Create the resources, with jobs in each state that a fake worker can cause."""
     running = world.submit(name="running")
     done = world.submit(name="done", checkpoint={"every_steps": 5, "keep_last": 9})
     failed = world.submit(name="failed")
@@ -52,10 +52,10 @@ def sow(world: World) -> Seeds:
     sweep = world.client.post("/v1/sweeps", json=body).json()
     with world.database.write() as session:
         now = world.clock()
-        ask = StartEstimate(id=new_id("est", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
-        session.add(ask)
+        estimate = StartEstimate(id=new_id("est", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
+        session.add(estimate)
         session.flush()
-        estimate_id = ask.id
+        estimate_id = estimate.id
     return Seeds(
         worker_token=world.folder(running).token.read_text().strip(),
         values={
@@ -97,7 +97,7 @@ _READ = ("download", "check")
 
 
 def _finish(world: World, job_id: str) -> list[str]:
-    """A job that ended well, with all that it may leave; the ids of its checkpoints."""
+    """Let a job succeed with checkpoints, export and artifacts; return the ids of its checkpoints."""
     worker = world.worker(job_id)
     worker.execution = worker.claim().json()["execution"]
     worker.metrics([("train/loss", step, 1.0 / (step + 1)) for step in range(20)])

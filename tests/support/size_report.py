@@ -1,4 +1,4 @@
-"""`python -m tests.support.size_report`: how large the code is; fails where a file or a function has grown too far."""
+"""`python -m tests.support.size_report`: sizes of files and functions; fails if one exceeds its limit."""
 
 import ast
 import sys
@@ -14,7 +14,7 @@ MAX_FUNCTION = 50
 SHOWN = 5
 
 REASONS: dict[str, str] = {}
-"""What may be larger, and why: `<path>` for a file, `<path>:<qualified name>` for a function."""
+"""Exceptions and their reasons, by `<path>` of a file or `<path>:<qualified name>` of a function."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Sized:
 
 
 def files_of(package: str) -> list[Sized]:
-    """Every Python file of a package."""
+    """Return the Python files of a package."""
     paths = sorted((ROOT / package).rglob("*.py"))
     return [Sized(str(path.relative_to(ROOT)), len(path.read_text().splitlines()), MAX_FILE) for path in paths]
 
 
 def functions_of(file: Sized) -> list[Sized]:
-    """Every function and method of a file, from `def` to its last line."""
+    """Return the functions and methods of a file."""
     tree = ast.parse((ROOT / file.name).read_text())
     return [Sized(f"{file.name}:{name}", lines, MAX_FUNCTION) for name, lines in _functions(tree, "")]
 
@@ -60,7 +60,7 @@ def _print_largest(title: str, sized: list[Sized]) -> None:
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Print the report; return 1 if a limit is exceeded."""
     by_package = {package: files_of(package) for package in (*PRODUCT, *OTHERS)}
     print(" lines  files  package")
     for package, files in by_package.items():

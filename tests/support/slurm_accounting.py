@@ -1,4 +1,4 @@
-"""Slurm's accounting for the lab: slurmdbd on a MariaDB whose files are in the lab's folder."""
+"""Slurm accounting for the lab: slurmdbd and a MariaDB in the lab's folder."""
 
 import getpass
 import os
@@ -13,7 +13,7 @@ from tests.support.wait import wait_until
 
 
 class Daemons(Protocol):
-    """What starts them and ends them with itself."""
+    """Starts daemons that end with it."""
 
     root: Path
 
@@ -25,7 +25,7 @@ class Daemons(Protocol):
 
 
 class Accounting:
-    """Started before the controller, which registers its cluster there."""
+    """The accounting daemons. They are started before the controller, which registers its cluster."""
 
     def __init__(self, lab: Daemons, database_port: int, port: int) -> None:
         self._lab = lab
@@ -35,13 +35,13 @@ class Accounting:
         self._password = secrets.token_hex(8)
 
     def configuration(self) -> str:
-        """Its lines in slurm.conf."""
+        """Return the lines for slurm.conf."""
         return "\n".join(
             [
                 "AccountingStorageType=accounting_storage/slurmdbd",
                 "AccountingStorageHost=localhost",
                 f"AccountingStoragePort={self._port}",
-                # Not a password: how slurmdbd's clients find munge.
+                # Not a password: the socket through which slurmdbd's clients reach munge.
                 f"AccountingStoragePass={self._lab.root}/munge/socket",
                 "AccountingStorageEnforce=associations,limits,qos",
                 "AccountingStorageTRES=gres/gpu",
@@ -50,7 +50,7 @@ class Accounting:
         )
 
     def start(self) -> None:
-        """Returns when the cluster is registered."""
+        """Start the daemons; return when the cluster is registered."""
         self._start_database()
         conf = self._lab.root / "slurmdbd.conf"
         conf.write_text(self._slurmdbd_conf())
@@ -66,7 +66,7 @@ class Accounting:
         return False
 
     def _start_database(self) -> None:
-        # Root stays root: a daemon that changes its user no longer dies with whoever started it.
+        # As root: a daemon that changes its user loses the parent-death signal.
         user = getpass.getuser()
         self._folder.mkdir()
         made = [_program("mariadb-install-db"), f"--user={user}", f"--datadir={self._folder}", "--skip-test-db"]

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine for tests: two nodes with GPUs that do not exist, gone without a trace at the end."""
+"""A real Slurm on this machine for tests: two nodes with simulated GPUs. Everything is removed at the end."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ import psutil
 
 from tests.support.packages import install
 from tests.support.slurm_accounting import Accounting
-from tests.support.slurm_reaper import belonging, kill
+from tests.support.slurm_reaper import cluster_processes, kill
 from tests.support.wait import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "slurmdbd", "mariadbd", "mariadb-install-db")
@@ -29,22 +29,22 @@ _PR_SET_PDEATHSIG = 1
 
 
 class SlurmMissingError(Exception):
-    """There is no Slurm on this machine, and it may not or could not be installed."""
+    """There is no Slurm on this machine and it cannot be installed."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs between clusters."""
+    """The options of a cluster."""
 
     preempt_mode: str = "CANCEL"
     grace_seconds: int = 20
     min_job_age: int = 300
-    """The controller forgets an ended job after so many seconds."""
+    """Seconds after which the controller purges an ended job."""
     kill_wait: int = 30
     stamps: bool = False
-    """When each job starts on its first node, to the millisecond: see `SlurmLab.started`."""
+    """Whether to record when each job starts on its first node; see `SlurmLab.started`."""
     accounting: bool = False
-    """With slurmdbd on a MariaDB of its own, which sacct asks."""
+    """Whether to run slurmdbd and a MariaDB, which sacct queries."""
 
 
 class SlurmLab:
@@ -60,7 +60,7 @@ class SlurmLab:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """Bring it up; returns when both nodes are idle."""
+        """Start the cluster; return when both nodes are idle."""
         self._write_configuration()
         self._start_munge()
         if self._accounting:
@@ -74,32 +74,32 @@ class SlurmLab:
         self.spawn("slurmctld", ["slurmctld", "-D"])
 
     def stop_controller(self) -> None:
-        """As an outage: it comes back with what it had saved."""
-        self._end("slurmctld")
+        """Stop the controller, as in an outage; a later start restores its saved state."""
+        self._stop_daemon("slurmctld")
 
     def start_node(self, node: str) -> None:
         self.spawn(node, ["slurmd", "-D", "-N", node])
 
     def stop_node(self, node: str) -> None:
-        """As a machine that loses its power: its daemon and everything that it started."""
+        """Kill a node's daemon and all its processes, as a power failure would."""
         daemon = self._daemons.pop(node)
-        below = belonging(self.conf, node)
+        descendants = cluster_processes(self.conf, node)
         daemon.kill()
         daemon.wait()
-        kill(below)
+        kill(descendants)
 
     def start_accounting(self) -> None:
-        """As it comes back after an outage."""
+        """Start the accounting again after an outage."""
         self.spawn("slurmdbd", ["slurmdbd", "-D"])
 
     def stop_accounting(self) -> None:
-        self._end("slurmdbd")
+        self._stop_daemon("slurmdbd")
 
     def run(self, *command: str) -> str:
-        """One of Slurm's commands; its output.
+        """Run a Slurm command and return its output.
 
         Raises:
-            RuntimeError: with what it said.
+            RuntimeError: the command failed; with its output.
         """
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode != 0:
@@ -107,30 +107,30 @@ class SlurmLab:
         return done.stdout
 
     def started(self, number: str) -> float:
-        """The time at which a node began with that job, before anything of the job itself."""
+        """Return the time at which Slurm started a job on its first node, before the batch script."""
         return float((self.root / f"started-{number}").read_text().split()[0])
 
     def jobs(self, *, states: str = "all") -> list[tuple[str, str, str]]:
-        """Id, name and state of every job that the controller knows."""
+        """Return id, name and state of each job that the controller lists."""
         lines = self.run("squeue", f"--states={states}", "--noheader", "-o", "%i|%T|%j").splitlines()
         return [(number, name, state) for number, state, name in (line.split("|", 2) for line in lines)]
 
     def cancel_all(self) -> None:
-        """End every job, and wait until nothing of them runs."""
+        """Cancel all jobs and wait until their processes have ended."""
         for number, _, _ in self.jobs(states="PENDING,RUNNING,SUSPENDED"):
-            # One that ends meanwhile cannot be cancelled.
+            # A job that ends in the meantime cannot be cancelled.
             with suppress(RuntimeError):
                 self.run("scancel", "--signal=KILL", "--full", number)
                 self.run("scancel", number)
         wait_until(lambda: not self.jobs(states="PENDING,RUNNING,COMPLETING,SUSPENDED"), 60, "all jobs to be gone")
 
     def stop(self) -> None:
-        """End every daemon and whatever they started."""
+        """Stop all daemons and their processes."""
         with suppress(AssertionError, RuntimeError, subprocess.TimeoutExpired):
             self.cancel_all()
         for name in reversed(list(self._daemons)):
-            self._end(name)
-        kill(belonging(self.conf))
+            self._stop_daemon(name)
+        kill(cluster_processes(self.conf))
 
     def _start_munge(self) -> None:
         folder = self.root / "munge"
@@ -156,7 +156,7 @@ class SlurmLab:
         libc, parent = ctypes.CDLL(None), os.getpid()
 
         def before_exec() -> None:
-            # A lab whose tests were killed must not outlive them.
+            # If the tests are killed, the lab must end, too.
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
@@ -175,7 +175,7 @@ class SlurmLab:
                 preexec_fn=before_exec,
             )
 
-    def _end(self, name: str) -> None:
+    def _stop_daemon(self, name: str) -> None:
         daemon = self._daemons.pop(name)
         daemon.terminate()
         try:
@@ -255,10 +255,10 @@ PartitionName=minute Nodes=node[1-2] MaxTime=1 DefaultTime=1 State=UP PriorityTi
 
 @contextmanager
 def running_lab(variant: Variant | None = None) -> Iterator[SlurmLab]:
-    """Start a cluster, and stop and remove it in any case.
+    """Start a cluster and yield it; stop and remove it in any case.
 
     Raises:
-        SlurmMissingError: says how to get it.
+        SlurmMissingError: the message explains how to install it.
     """
     _require_programs()
     root = Path(tempfile.mkdtemp(prefix="trainyard-slurm-"))

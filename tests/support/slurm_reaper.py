@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 
 
-def belonging(conf: Path, node: str = "") -> list[psutil.Process]:
-    """Every process that was started under this configuration (on one node), and what those started."""
+def cluster_processes(conf: Path, node: str = "") -> list[psutil.Process]:
+    """Return the processes that were started with this configuration (on one node), and their descendants."""
     own = psutil.Process().pid
     processes: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            # psutil stops at an empty entry, which slurmstepd leaves where it has written its title.
+            # psutil stops at an empty entry, which slurmstepd leaves when it sets its title.
             environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
             here = not node or f"SLURMD_NODENAME={node}".encode() in environ
             if process.pid != own and f"SLURM_CONF={conf}".encode() in environ and here:
@@ -34,9 +34,9 @@ def kill(processes: list[psutil.Process]) -> None:
 
 
 def main(conf: Path) -> None:
-    """Wait for the end of whoever holds the other end of our standard input."""
+    """Wait until the parent process closes this process's standard input, then clean up."""
     sys.stdin.buffer.read()
-    kill(belonging(conf))
+    kill(cluster_processes(conf))
     shutil.rmtree(conf.parent, ignore_errors=True)
 
 

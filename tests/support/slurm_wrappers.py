@@ -1,4 +1,4 @@
-"""Programs before Slurm's own on the PATH: they call the real one, and fail the way a real cluster does."""
+"""Wrappers of Slurm's commands on the PATH, which call the real command and simulate failures."""
 
 import os
 import shutil
@@ -10,14 +10,14 @@ COUNTED = ("squeue", "sacct", "scancel", "sbatch")
 
 
 def real(name: str) -> str:
-    """The real program."""
+    """Return the path of the real program."""
     path = shutil.which(name)
     assert path is not None
     return path
 
 
 def install(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a shell script in a program's place; `$REAL` in it is the program."""
+    """Replace a program by a shell script, in which `$REAL` is the real program."""
     folder.mkdir(exist_ok=True)
     program = real(name)
     if str(folder) not in os.environ["PATH"].split(os.pathsep):
@@ -28,6 +28,6 @@ def install(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def count_calls(folder: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every call of a command leave a line."""
+    """Write a line for each call of a command."""
     for name in COUNTED:
         install(folder, name, f'echo {name} >> {log}\nexec $REAL "$@"', monkeypatch)

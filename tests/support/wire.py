@@ -1,4 +1,4 @@
-"""A connection that can be cut: a TCP proxy before a service, for what a browser does without one."""
+"""A TCP proxy whose connections a test can cut, to simulate a lost network."""
 
 import socket
 import threading
@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 
 class Wire:
-    """Passes bytes both ways until it is cut; then every connection ends, and new ones are refused."""
+    """Forwards bytes until `cut`, which closes all connections and refuses new ones."""
 
     def __init__(self, port: int):
         self._target = port
@@ -22,14 +22,14 @@ class Wire:
         return f"http://127.0.0.1:{self.port}"
 
     def mend(self) -> None:
-        """Take connections, on the port that it always had."""
+        """Accept connections again, on the same port."""
         listener = socket.create_server(("127.0.0.1", self.port))
         self._listener, self.port = listener, listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def cut(self) -> None:
         assert self._listener is not None
-        # Closing alone does not wake who waits in accept.
+        # Closing does not wake the thread that waits in accept.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -63,7 +63,7 @@ class Wire:
 
 @contextmanager
 def wired(port: int) -> Iterator[Wire]:
-    """A wire to a port of this machine, cut at the end."""
+    """Yield a proxy to a port of this machine."""
     wire = Wire(port)
     try:
         yield wire

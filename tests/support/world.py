@@ -182,7 +182,7 @@ class World:
         )
 
     def fail_at(self, label: str) -> None:
-        """Raise SystemExit, which nothing catches, the next time that the service passes this failpoint."""
+        """Raise SystemExit, which nothing catches, when the service next passes this failpoint."""
 
         def crash(passed: str) -> None:
             if passed == label:

@@ -98,6 +98,7 @@ def test_each_status_has_a_tone(module: Callable[[str], Call]) -> None:
         ),
         ({"status": "pending", "status_message": "waiting for 2 of 2 local slots"}, "Waiting for 2 of 2 local slots."),
         ({"status": "queued", "status_message": ""}, "Queued."),
+        ({"status": "succeeded", "status_message": "Completed all steps."}, "Completed all steps."),
     ],
 )
 def test_job_summary_has_progress_or_the_reason_to_wait(

@@ -50,11 +50,11 @@ class TrainStep:
         self._loader = BatchLoader(task.examples, ranks.device)
         self._parameters = [optimizer_parameters(optimizer) for optimizer in self._optimizers]
 
-    def run(self, step: int, indices: Indices, *, need_norm: bool) -> StepResult:
+    def run(self, step: int, indices: Indices, *, log_due: bool) -> StepResult:
         """Make step `step` (counted from 1) from the global batch `indices` (int64, shape (batch.size,)).
 
         Every rank gets the same `indices`, computes its own share, and makes the same update. No value is read from
-        the device unless `health.on_nan` is `skip`. With `need_norm` the gradient norm is computed in any case.
+        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm is computed in any case.
         """
         self._learning_rates.set(step)
         started = time.perf_counter()
@@ -85,7 +85,7 @@ class TrainStep:
         self._progress.mark("update")
         for optimizer in self._optimizers:
             self._precision.unscale(optimizer)
-        norm = self._clip_gradients() if need_norm or self._clip_norm or self._guard.needs_norm else None
+        norm = self._clip_gradients() if log_due or self._clip_norm or self._guard.needs_norm else None
         if self._guard.allows_update(step, loss, norm):
             for optimizer in self._optimizers:
                 self._precision.step(optimizer)

@@ -103,7 +103,7 @@ class Trainer:
             step += 1
             for callback in self._callbacks:
                 callback.on_step_start(step)
-            result = self._train_step.run(step, self._batches.at(step - 1), need_norm=self._log_due(step))
+            result = self._train_step.run(step, self._batches.at(step - 1), log_due=self._log_due(step))
             if self._train_step.prefetches and step < self.total_steps:
                 self._train_step.prefetch(self._batches.at(step))
             for callback in reversed(self._callbacks):

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from service.api.dependencies import (
     AppState,
     AppStateDep,
-    AttemptNumber,
+    AttemptNumberQuery,
     EventWindowDep,
     JobWindowDep,
     NowDep,
@@ -213,7 +213,7 @@ def script(
     _user: UserDep,
     now: NowDep,
     job_id: str,
-    attempt: AttemptNumber = None,
+    attempt: AttemptNumberQuery = None,
 ) -> ScriptResource:
     """Get the submitted batch script of the newest attempt, or of the given one."""
     with services.database.read() as session:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service.api.dependencies import AppStateDep, AttemptNumber, NowDep, UserDep
+from service.api.dependencies import AppStateDep, AttemptNumberQuery, NowDep, UserDep
 from service.core.errors import InvalidRequestError
 from service.logs.service import read_log
 from trainyard.contract.validation_messages import RANK_PATTERN
@@ -22,7 +22,7 @@ def get_log(
     now: NowDep,
     job_id: str,
     rank: Rank = "0",
-    attempt: AttemptNumber = None,
+    attempt: AttemptNumberQuery = None,
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only this many lines from the end.")] = None,
     offset: Annotated[int, Query(ge=0, le=2**62, description="Start at this byte.")] = 0,
 ) -> Response:

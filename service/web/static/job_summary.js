@@ -8,7 +8,7 @@ import { byId, make, setText } from "./page.js";
 
 /** One sentence about what the job does, or why it waits. */
 export function summary(job) {
-  let text = job.status_message || job.status;
+  let text = (job.status_message || job.status).replace(/\.$/, "");
   const progress = job.progress;
   if (job.status === "running" && progress) {
     text += `: step ${count(progress.step)} of ${count(progress.total_steps)}`;

@@ -4,7 +4,7 @@ const BLOCK = 512;
 const ALWAYS_IGNORED = [
   ".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".DS_Store", ".mypy_cache", ".pytest_cache", ".ruff_cache",
   ".ipynb_checkpoints", "*.egg-info", ".tox", ".idea", ".vscode",
-]; // the same as trainyard/client/packing.py
+]; // the same as trainyard/client/code_archive.py
 
 /** Whether a file is never code, or matches a pattern of a `.trainyardignore`. */
 export function isIgnored(path, patterns = []) {

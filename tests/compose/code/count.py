@@ -1,4 +1,4 @@
-"""Writes down that it ran, under which name and as which of Slurm's jobs."""
+"""Records that it ran, with its name and its Slurm job id."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Spirals, slowly: until a file says otherwise, so that a run lasts for as long as a test needs it."""
+"""The spirals task with slow steps, until a file `hurry` exists: the run lasts as long as a test needs."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Custom tasks as users write them; targets of the tests."""
+"""Custom tasks that tests use as targets."""
 
 import torch
 from torch import nn
@@ -6,11 +6,11 @@ from torch import nn
 from trainyard.custom import CustomTask, Examples
 
 BURST = 1e36
-"""A factor with which a loss is finite and its gradient, in half precision, is not."""
+"""A factor with which the loss is finite and its gradient in half precision is infinite."""
 
 
 class Plain(CustomTask):
-    """A line through points drawn while building: the same on every rank only if the generators are seeded."""
+    """A regression on random points, which are equal on all ranks only if the generators are seeded."""
 
     def __init__(self, spec):
         x = torch.randn(60, 2)

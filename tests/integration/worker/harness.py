@@ -46,7 +46,7 @@ def wait_for(condition: Callable[[], T | Literal[False] | None], what: str, seco
 
 
 class FakeService:
-    """The worker's routes, with the service's own deduplication."""
+    """The worker routes, with deduplication as in the service."""
 
     def __init__(self, port: int | None = None) -> None:
         self.port = port or free_port()
@@ -63,7 +63,7 @@ class FakeService:
         self.stop: str | None = None
         self.profile: dict[str, Any] | None = None
         self.lose_answers = 0
-        """So many answers are lost after the request was obeyed."""
+        """Number of responses that are lost after their request was handled."""
         self._lock = threading.Lock()
         self._server: _Server | None = None
 
@@ -84,7 +84,7 @@ class FakeService:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 with service._lock:
-                    status, document = service.obey(urlparse(self.path), self.headers, body)
+                    status, document = service.handle(urlparse(self.path), self.headers, body)
                     lose = service.lose_answers > 0 and "/metrics" in self.path
                     service.lose_answers -= lose
                 if lose:
@@ -105,7 +105,7 @@ class FakeService:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
-    def obey(self, url: ParseResult, headers: Message, body: bytes) -> Answer:
+    def handle(self, url: ParseResult, headers: Message, body: bytes) -> Answer:
         attempt, route = url.path.split("/")[3:5]
         self.requests.append((attempt, route))
         if headers.get("Authorization") != f"Bearer token-{attempt}":
@@ -161,11 +161,11 @@ class FakeService:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A worker that is killed in the middle of a request is what these tests are about."""
+        """Ignore the errors of connections whose worker was killed."""
 
 
 class Run:
-    """One job's run directory and its attempts."""
+    """The run directory of one job, and its attempts."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Run:
         self.process: subprocess.Popen[bytes] | None = None
 
     def prepare(self, number: int = 1) -> AttemptLayout:
-        """The attempt as the service leaves it."""
+        """Write the attempt's folder as the service does."""
         attempt = self.layout.attempt(number)
         attempt.root.mkdir(parents=True)
         document = LaunchDocument(
@@ -225,12 +225,12 @@ class Run:
 
 
 PLAIN = ("-m", "worker.launcher")
-SOON_OVER = (
+SHORT_WAIT = (
     "-c",
     "import sys; from worker.launcher import supervisor; "
     "supervisor._FINISH_SECONDS = supervisor._LAST_LOGS_SECONDS = 0.5; supervisor.run(sys.argv[1])",
 )
-"""The same launcher, which at its end waits less long for a service that stays away."""
+"""The launcher with a shorter wait for an unavailable service at its end."""
 
 
 def launch(
@@ -253,7 +253,7 @@ def finish_of(attempt: AttemptLayout, execution: int) -> FinishRecord:
 
 
 def spooled(attempt: AttemptLayout, execution: int, key: str = "train/loss") -> dict[int, str]:
-    """The values of one metric by step, as text, from the spool of rank 0."""
+    """Return the values of one metric by step, as text, from rank 0's spool."""
     points = all_spooled_points(attempt, execution)
     return {step: value for (name, step, _), value in points.items() if name == key}
 
@@ -265,7 +265,7 @@ def all_spooled_points(attempt: AttemptLayout, execution: int) -> dict[tuple[str
 
 
 def processes_of(attempt: AttemptLayout) -> list[int]:
-    """Every live process that names the attempt's folder."""
+    """Return the live processes whose command line has the attempt's folder."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -279,7 +279,7 @@ def processes_of(attempt: AttemptLayout) -> list[int]:
 def run_layout(
     world: int, cases: dict[str, Any], folder: Path, seconds: float = 150, environ: Environ = None
 ) -> list[Any]:
-    """The cases on `world` processes; one result a rank."""
+    """Run the cases on `world` processes; return one result per rank."""
     folder.mkdir(parents=True)
     (folder / "cases.json").write_text(json.dumps(cases))
     env = {

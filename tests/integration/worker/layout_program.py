@@ -1,4 +1,4 @@
-"""Ranks that train many small specs in one process group, and write down everything there is to compare.
+"""Ranks that train many small specs in one process group and write results to compare.
 
 `python layout_program.py <cases.json> <output folder>`, with torchrun's variables set except for those of a rank: the
 ranks are forks of this process, so that what they need is imported once.
@@ -66,8 +66,8 @@ class NoCheckpoints:
         pass
 
 
-class StopAt:
-    """Asked once before each step."""
+class StopBefore:
+    """A stand-in for StepSync that stops before a given step."""
 
     def __init__(self, start, until):
         self.step, self.until = start, until
@@ -83,14 +83,14 @@ COLLECTIVES = {
     "gathers": "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor",
     "sums": "all_reduce",
 }
-"""What fully_shard calls in this torch."""
+"""The collectives that `fully_shard` calls in this release of torch."""
 
 
 SITE = Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"))
 
 
 class Reads(TorchDispatchMode):
-    """Counts what makes the host wait for a device: a tensor's value read as a number."""
+    """Counts reads of a tensor's value as a number, for which the host waits for the device."""
 
     def __init__(self):
         super().__init__()
@@ -101,8 +101,8 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Watched:
-    """Records the examples and collectives of each step, and multiplies a planted loss."""
+class StepRecorder:
+    """Records the examples and collectives of each step, and multiplies the loss of one step by a factor."""
 
     def __init__(self, plant, world, count_reads=False):
         self.count_reads = count_reads
@@ -118,24 +118,24 @@ class Watched:
 
     def __enter__(self):
         self.run, self.load = TrainStep.run, TrainStep._load
-        watched = self
+        recorder = self
         for what, name in COLLECTIVES.items():
             self.originals[name] = getattr(dist, name)
             setattr(dist, name, self.counted(what, self.originals[name]))
 
         def run(stepper, step, indices, **options):
-            watched.step, watched.inside = step, True
-            with Reads() if watched.count_reads else nullcontext() as reads:
-                result = watched.run(stepper, step, indices, **options)
-            watched.reads[step] = reads.count if reads else None
-            watched.inside = False
+            recorder.step, recorder.inside = step, True
+            with Reads() if recorder.count_reads else nullcontext() as reads:
+                result = recorder.run(stepper, step, indices, **options)
+            recorder.reads[step] = reads.count if reads else None
+            recorder.inside = False
             if stepper._precision.scaler:
-                watched.scales[step] = stepper._precision.scaler.get_scale()
+                recorder.scales[step] = stepper._precision.scaler.get_scale()
             return result
 
         def load(stepper, share, indices):
-            watched.examples.setdefault(watched.step, []).extend(share.tolist())
-            return watched.load(stepper, share, indices)
+            recorder.examples.setdefault(recorder.step, []).extend(share.tolist())
+            return recorder.load(stepper, share, indices)
 
         TrainStep.run, TrainStep._load = run, load
         return self
@@ -184,12 +184,12 @@ def train(case, ranks, folder):
     checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
     stop = StepSync(ranks, StopSignal(folder / "stop"))
     if "until" in case:
-        stop = StopAt(checkpoints.start_step, case["until"])
-    with Watched(case.get("plant"), ranks.world, case.get("count_reads", False)) as watched:
-        task = watched.wrap(select_task(spec), ranks.rank)
+        stop = StopBefore(checkpoints.start_step, case["until"])
+    with StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False)) as recorder:
+        task = recorder.wrap(select_task(spec), ranks.rank)
         trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):
-            watched.watch_gathered(trainer._model.module)
+            recorder.watch_gathered(trainer._model.module)
         error = None
         try:
             module = trainer.run().module
@@ -202,12 +202,12 @@ def train(case, ranks, folder):
     return {
         "logits": logits,
         "series": reporter.series,
-        "examples": watched.examples,
-        "scales": watched.scales,
+        "examples": recorder.examples,
+        "scales": recorder.scales,
         "error": error,
-        "reads": watched.reads,
-        "collectives": watched.collectives,
-        "most_gathered": watched.most_gathered,
+        "reads": recorder.reads,
+        "collectives": recorder.collectives,
+        "most_gathered": recorder.most_gathered,
         "sharded": sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor)),
         "parameters": {name: value.flatten().tolist() for name, value in whole(module).items()},
         "exported": {name: value.flatten().tolist() for name, value in whole_weights(module).items()},
@@ -216,7 +216,7 @@ def train(case, ranks, folder):
 
 @torch.no_grad()
 def logits_of(module, trainer):
-    """What the trained model says of some tokens."""
+    """Return the trained model's logits of some tokens."""
     module.eval()
     inputs = torch.arange(24).view(2, 12) * 7 % 200
     with trainer._precision.autocast():
@@ -247,14 +247,14 @@ def manager(run, spec, ranks):
 
 
 def run(rank, cases, folder):
-    """All cases on one rank."""
+    """Run all cases on one rank."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-    # One group for all cases: on GPUs with gloo beside NCCL, which offloaded parameters need.
+    # One group for all cases: on GPUs also with gloo, which offloaded parameters need.
     base = next(iter(cases.values()))["spec"] | {"backend": "auto", "fsdp": {"cpu_offload": True}, "strategy": "fsdp"}
     ranks = distributed.join(parse_spec(base | {"backend": "nccl" if SITE.accelerator == "cuda" else "gloo"}))
     results = {}
     for name, case in cases.items():
-        # Each run begins with a collection, which need not look at all that was imported.
+        # Each run starts with a garbage collection, which should not scan the imported modules.
         gc.freeze()
         results[name] = train(case, ranks, folder)
     (folder / f"rank-{rank}.json").write_text(json.dumps(results))
@@ -263,7 +263,7 @@ def run(rank, cases, folder):
 
 
 def fork(rank, cases, folder):
-    """The process of that rank, which writes to a log of its own."""
+    """Fork the process of a rank, which writes to its own log; return its pid."""
     if child := os.fork():
         return child
     status = 1
@@ -284,7 +284,7 @@ def main():
     cases = json.loads(Path(sys.argv[1]).read_text())
     folder = Path(sys.argv[2])
     if SITE.accelerator == "cpu":
-        for name in needed(cases):
+        for name in import_needed_modules(cases):
             importlib.import_module(name)
     left = {fork(rank, cases, folder) for rank in range(int(os.environ["WORLD_SIZE"]))}
     while left:
@@ -297,8 +297,8 @@ def main():
             sys.exit(1)
 
 
-def needed(cases):
-    """What the runs would import themselves, each rank for itself."""
+def import_needed_modules(cases):
+    """Import the modules that the runs need, so that the forked ranks share them."""
     specs = [case["spec"] for case in cases.values()]
     names = ["torch.distributed.fsdp", "torch._dynamo"]
     names += ["transformers"] if any(spec.get("model", {}).get("source") == "hf" for spec in specs) else []

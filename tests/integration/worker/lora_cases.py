@@ -1,4 +1,4 @@
-"""The runs that test_lora compares: a small Llama trained in whole or in part, on JSON lines."""
+"""The runs of test_lora: a small Llama, trained fully or partly, on JSON lines."""
 
 from tests.support import hf
 
@@ -32,7 +32,7 @@ BUILTIN = {
 
 
 class Cases:
-    """All runs of one folder of models and data."""
+    """The runs with one folder of models and data."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -67,13 +67,13 @@ class Cases:
         }
 
     def on(self, world):
-        return self.alone() if world == 1 else self.together(world)
+        return self.on_one_rank() if world == 1 else self.on_several_ranks(world)
 
-    def alone(self):
+    def on_one_rank(self):
         rest = {"rest/single": {"spec": self.problems["lora"], "run": "moved"}}
         return {name: {"spec": spec} for name, spec in self.problems.items()} | rest | self._refused()
 
-    def together(self, world):
+    def on_several_ranks(self, world):
         cases = {}
         for variant in (name for ranks, name in LAYOUTS if ranks == world):
             for name, spec in self.problems.items():
@@ -98,7 +98,7 @@ class Cases:
         return {"spec": self.problems[name] | VARIANTS[variant] | {"log": {"every_steps": 5}}, "count_reads": True}
 
     def _builtin(self, name):
-        """Adapters on one of our own models, sharded."""
+        """Return the spec of sharded adapters on a builtin model."""
         task, model, data = BUILTIN[name]
         spec = self.problems["lora"] | {"task": task, "strategy": "fsdp", "lora_rank": 2}
         spec |= {"model": {"source": "builtin", **model}, "data": {"source": "builtin", **data}}
@@ -115,7 +115,7 @@ class Cases:
         return cases if variant == "layer" else cases | {f"rest/{variant}": {"spec": spec, "run": run}}
 
     def _refused(self):
-        """Runs that go on from the LoRA run's checkpoint as something else."""
+        """Return runs that try to resume the LoRA run's checkpoint with another spec."""
         spec = self.problems["lora"]
         other = spec["model"] | {"path": str(self.folder / "deeper")}
         changes = {

@@ -1,11 +1,11 @@
-"""Which runs show that every strategy makes the updates of one process: what is trained how, on how many ranks."""
+"""The runs that show that each strategy makes the same updates as one process."""
 
 from tests.support.hf import write_lines
 from tests.support.pairwise import pairwise, possible_cases
 from trainyard.contract.spec.templates import load_template
 
 BATCH = 48
-"""Examples of an update: so many that 1, 2, 3 and 4 ranks can each cut their share into four."""
+"""Examples in a step; the shares of 1, 2, 3 and 4 ranks can be divided by four."""
 
 VARIANTS = {
     "ddp": {"strategy": "ddp"},
@@ -27,23 +27,23 @@ CHOICES = {
     "clipped": (False, True),
 }
 PROBLEM = ("model", "trained", "last", "optimizer", "clipped")
-"""The choices that decide what is computed; the others only where."""
+"""The choices that affect the result; the others only affect the layout."""
 
 EXAMPLES = {"even": 3 * BATCH, "uneven": 3 * BATCH + 7, "starved": 3 * BATCH + 1}
-"""The last batch of an epoch: whole; seven, which no number of ranks divides; one, so that other ranks have none."""
+"""Sizes of the last batch of an epoch: full; seven, which no number of ranks divides; one, for one rank only."""
 HELD_OUT = 13
 STEPS = 12
-"""Three epochs or four."""
+"""Three or four epochs."""
 
 SGD = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 ADAMW = {"name": "adamw", "lr": 0.003, "weight_decay": 0.1}
 CLIP = {"all": 0.3, "lora": 0.02, "partial": 0.1}
-"""Small enough to be reached."""
+"""Clip norms that are small enough to take effect."""
 PARTS = {"mlp": ("2.*", "4.bias"), "tied": ("blocks.1.*", "embedding.weight"), "untied": ("blocks.1.*", "head.*")}
 
 
 def possible(case):
-    """`single` is one process, and with one piece it would be compared with itself; two replicas of two make four."""
+    """Return whether a case is valid: `single` has one rank and several micro-batches; `hsdp` has four ranks."""
     if case["variant"] == "single":
         return (case["ranks"], case["pieces"]) == (1, 4)
     return case["variant"] != "hsdp" or case["ranks"] == 4
@@ -55,7 +55,7 @@ def problem_name(case):
 
 
 def _solved(case, chosen):
-    """Whether the one process that it is compared with computes this problem already."""
+    """Return whether another case has the same reference run."""
     return any(all(case[choice] == other[choice] for choice in PROBLEM) for other in chosen)
 
 
@@ -89,14 +89,14 @@ def gpt(*, layers=2, tied=True, **changes):
 
 
 def write_texts(folder):
-    """Short texts of different lengths, so that ranks differ in their number of targets too."""
+    """Write short texts of different lengths, so that the ranks have different numbers of targets."""
     folder.mkdir()
     for name, count in (*EXAMPLES.items(), ("held-out", HELD_OUT)):
         write_lines(folder / f"{name}.jsonl", [{"text": f"{n} x {n} = {n * n}"} for n in range(count)])
 
 
 def specs(case, texts):
-    """What the one process computes, and what the ranks of the case do. `texts` is the folder of `write_texts`."""
+    """Return the specs of the reference run and of the case. `texts` is the folder of `write_texts`."""
     optimizer = ADAMW if case["optimizer"] == "adamw" else SGD
     if case["clipped"]:
         optimizer = optimizer | {"clip_norm": CLIP[case["trained"]]}
@@ -125,7 +125,7 @@ def _pieces(size):
 
 
 def _spread(case):
-    """The strategy, with units of the size that suits the model."""
+    """Return the strategy's fields, with a unit size that suits the model."""
     if case["variant"] == "single":
         return {"strategy": "single"}
     if case["variant"] == "size" and case["model"] != "mlp":

@@ -1,4 +1,4 @@
-"""The runs that test_sharding compares: problems, and the ways to spread them over ranks."""
+"""The runs of test_sharding: problems, and their layouts on several ranks."""
 
 from tests.integration.worker.parity_matrix import (
     ADAMW,
@@ -13,7 +13,7 @@ from tests.integration.worker.parity_matrix import (
 )
 
 STAGES = (2, 1, 3, 4)
-"""Numbers of ranks, in the order of the resharding chain."""
+"""The numbers of ranks in the order of the resharding chain."""
 
 LAYOUTS = [(world, name) for world in (2, 3) for name in VARIANTS if name != "hsdp"] + [(4, "hsdp")]
 LOW_PRECISION = [
@@ -26,7 +26,7 @@ LOW_PRECISION = [
 
 RECOMPUTED = [("full", "zero1"), ("selective", "zero2"), ("full", "layer"), ("selective", "layer"), ("full", "ddp")]
 COUNTED = [(2, "ddp"), (2, "zero1"), (2, "zero2"), (2, "layer"), (4, "hsdp")]
-"""Runs whose collectives are counted; those on two ranks are what is compared with what was computed again."""
+"""Runs whose collectives are counted; those on two ranks are also the references for recomputed activations."""
 
 _REFERENCE = gpt(steps=4, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5})
 _LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
@@ -49,7 +49,7 @@ _CHAINED = {
 
 
 def cases_on(world, texts):
-    """Everything that runs in the one process group of so many ranks. `texts` is the folder of `write_texts`."""
+    """Return the runs of one process group with `world` ranks. `texts` is the folder of `write_texts`."""
     chain = {
         f"chain-{name}": {"spec": _CHAIN | how, "run": "chain", "until": until} for name, how, until in _CHAINED[world]
     }
@@ -58,10 +58,10 @@ def cases_on(world, texts):
         for case in MATRIX
         if case["ranks"] == world
     }
-    return (_alone(texts) if world == 1 else _together(world)) | parity | chain
+    return (_on_one_rank(texts) if world == 1 else _on_several_ranks(world)) | parity | chain
 
 
-def _alone(texts):
+def _on_one_rank(texts):
     return {
         **{problem_name(case): {"spec": specs(case, texts)[0]} for case in MATRIX},
         "fp32": {"spec": _LOW},
@@ -70,7 +70,7 @@ def _alone(texts):
     }
 
 
-def _together(world):
+def _on_several_ranks(world):
     cases = {}
     for name in (name for ranks, name in LAYOUTS if ranks == world):
         cases[f"inf/{name}"] = {"spec": _INF | VARIANTS[name], "plant": _PLANT}

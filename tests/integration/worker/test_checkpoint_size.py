@@ -1,4 +1,4 @@
-"""The planner's upper bound for a checkpoint, against checkpoints of small models, where overhead is nearly all."""
+"""The planner's upper bound of a checkpoint's size, for small models, where overhead dominates."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def spec(strategy, ranks):
 
 
 def on_disk(folder):
-    """Bytes, each file in whole blocks."""
+    """Return the disk use of a folder in bytes, in whole blocks per file."""
     return sum(-(-file.stat().st_size // BLOCK) * BLOCK for file in folder.iterdir())
 
 

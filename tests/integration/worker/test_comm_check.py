@@ -1,4 +1,4 @@
-"""The check of communication finds what is wrong, and otherwise leaves a table."""
+"""The communication check detects wrong values, and writes a table otherwise."""
 
 import json
 

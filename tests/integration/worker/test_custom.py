@@ -1,4 +1,4 @@
-"""A task of the user's own is trained like ours: the same updates on any layout, exact resume, one verdict a scaler."""
+"""Custom tasks: the same updates on any layout, exact resumption, and a loss scale for each optimizer's gradients."""
 
 import traceback
 
@@ -21,7 +21,7 @@ def spec(target, **changes):
 
 
 def resumed(**changes):
-    """The run in one go, and the same in two parts."""
+    """Return a run without an interruption, and the same run in two parts."""
     document = spec("TwoOptimizers", schedule={"name": "cosine", "warmup_steps": 2}, **changes)
     return {
         "whole": {"spec": document},

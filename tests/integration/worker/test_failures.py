@@ -1,4 +1,4 @@
-"""Promise 6: what went wrong first, on which rank, said plainly; and nothing is left running."""
+"""A failure names what failed first and on which rank, and no process survives it."""
 
 import os
 import signal

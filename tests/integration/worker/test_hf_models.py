@@ -1,4 +1,4 @@
-"""Hugging Face folders: what is computed, and which folders are refused with what message."""
+"""Hugging Face folders: the computed loss, and the messages for invalid folders."""
 
 import json
 import shutil
@@ -118,7 +118,7 @@ class TestLoss:
             final_logit_softcapping=0.05,
         )
         Gemma2ForCausalLM(config).save_pretrained(tmp_path)
-        hf.tokenizer_of(["a"]).save_pretrained(tmp_path)
+        hf.train_tokenizer(["a"]).save_pretrained(tmp_path)
         module = HfFolder(str(tmp_path)).load(packed=True)
         tokens = torch.arange(8)[None]
         expected = functional.cross_entropy(module(tokens).flatten(0, 1), tokens.flatten(), reduction="sum")

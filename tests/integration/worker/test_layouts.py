@@ -1,4 +1,4 @@
-"""Promise 1: the same updates on any number of processes, and the same as a loop that knows nothing of ours."""
+"""Any number of processes makes the same updates, and the same as a bare PyTorch loop."""
 
 import math
 from functools import cache
@@ -26,7 +26,7 @@ def spec(**changes):
 
 
 CASES = {
-    # 47 examples in tens: the last batch has seven, which no rank count divides.
+    # 47 examples in batches of ten: the last batch has seven, which no number of ranks divides.
     "uneven": {"spec": spec(data={"examples": 60, "eval_fraction": 0.2167}, epochs=3)},
     # 41 examples: the last batch has one, so that with two or three ranks some have none; micro-batches of two.
     "starved": {
@@ -129,7 +129,7 @@ class TestAnyNumberOfProcesses:
 
 
 class BareLoop:
-    """The same run, written out with torch alone."""
+    """The same run in a loop of plain torch."""
 
     def bare(self, document, optimizer, rate):
         seed_generators(document["seed"])
@@ -192,7 +192,7 @@ class TestBareLoop(BareLoop):
 
 
 class TestClassicExercise(BareLoop):
-    """Three epochs in order, batches of ten: two processes end where one does, with the same rate and no rescaling."""
+    """Three unshuffled epochs, batches of ten: two processes equal one, with the same learning rate."""
 
     @pytest.mark.parametrize(
         ("case", "optimizer", "rate"),

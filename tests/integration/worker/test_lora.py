@@ -1,4 +1,4 @@
-"""Promises 1 and 2 for a Llama trained in part, and its exports: what others load computes what was trained."""
+"""A partly trained Llama: equal updates on any number of ranks, exact resumption, exports that other tools load."""
 
 import json
 
@@ -12,7 +12,7 @@ from worker.core.random_state import seed_generators
 from worker.tasks.select import select_task
 
 pytestmark = pytest.mark.timeout(600)
-"""The first test waits for all the runs: more than a minute on two busy cores."""
+"""The first test waits for all runs, which take more than a minute on two cores."""
 
 PROBLEMS = ("lora", "partial", "full", "named")
 TOKENS = torch.arange(24).view(2, 12) * 7 % 200
@@ -199,7 +199,7 @@ class TestExports:
 
         loaded = PeftModel.from_pretrained(load_base(cases, "plain"), cases.folder / f"bf16-{variant}").eval()
         if variant == "layer":
-            # A sharded model computes with every parameter in bf16; buffers stay as they are.
+            # A sharded model computes with all parameters in bf16; buffers keep their dtype.
             for parameter in loaded.parameters():
                 parameter.data = parameter.data.bfloat16()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=variant == "ddp"):
@@ -210,7 +210,7 @@ class TestExports:
 
 class TestExportsOfBuiltinModels:
     def loaded(self, cases, name):
-        """The base made again from the seed, with the exported adapters on it."""
+        """Return the base model, initialised from the seed, with the exported adapters."""
         from peft import PeftModel
 
         spec = parse_spec(cases.on(2)[f"builtin-{name}"]["spec"])
@@ -249,7 +249,7 @@ class TestRejectedRun:
 
 @pytest.mark.parametrize("case", ["reads/lora", "reads/full"])
 def test_a_step_waits_only_where_transformers_reads_the_positions(layouts, case):
-    # Once a forward, in find_packed_sequence_indices; a rank's five examples are two forwards.
+    # Once per forward, in find_packed_sequence_indices; a rank computes its five examples in two forwards.
     for rank in layouts[2]:
         assert len(rank[case]["reads"]) == 6
         assert max(rank[case]["reads"].values()) <= 2

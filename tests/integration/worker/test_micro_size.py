@@ -1,4 +1,4 @@
-"""`micro_size: auto` on real ranks: what does not fit is halved, and nothing else about the run changes."""
+"""`micro_size: auto` on real ranks: a size that does not fit is halved, and the losses do not change."""
 
 import json
 
@@ -9,7 +9,7 @@ SPEC = {"batch.size": 20, "batch.micro_size": "auto", "optimizer.momentum": 0.9,
 
 class TestMicroBatchOutOfMemory:
     def test_size_is_halved_on_all_ranks_with_identical_losses(self, tmp_path):
-        # One rank alone runs out, above 3 examples: all go down with it.
+        # Only one rank runs out of memory, above 3 examples, but all ranks reduce their size.
         faults = [{"kind": "memory_above", "examples": 3, "rank": 1}]
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, SPEC | {"steps": 6, "epochs": None})

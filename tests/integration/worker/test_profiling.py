@@ -1,4 +1,4 @@
-"""Traces of steps: where the spec says, or when a running job is asked."""
+"""Traces of steps: those of the spec, and those requested of a running job."""
 
 import gzip
 import json

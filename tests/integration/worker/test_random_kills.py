@@ -1,4 +1,4 @@
-"""Promise 2 at moments that nobody chose: SIGKILL for one rank, torchrun or the whole node, again and again."""
+"""Losses stay identical under SIGKILL of a rank, torchrun or the whole node at random times."""
 
 import os
 import random
@@ -28,14 +28,14 @@ SLOW_STEPS = [{"kind": "sleep", "seconds": 0.05}]
     [pytest.param(2, marks=pytest.mark.timeout(200)), pytest.param(50, marks=pytest.mark.timeout(1800))],
 )
 def test_losses_after_random_kills_equal_an_undisturbed_run(tmp_path, kills):
-    chance = random.Random(kills)
+    rng = random.Random(kills)
     with FakeService() as service:
         run = Run(tmp_path / "job", service.url, SPEC | {"steps": 60 + 15 * kills}, max_restarts=100)
         number = done = 0
         while done < kills:
             number += 1
             attempt = run.start(number, SLOW_STEPS)
-            done += strike_until_gone(run, attempt, chance, kills - done)
+            done += kill_until_ended(run, attempt, rng, kills - done)
             assert run.manifest(run.spec.steps) not in map(str, run.layout.checkpoints.glob("*/manifest.json"))
         last = run.run(number + 1, seconds=300)
     expected = {
@@ -55,16 +55,16 @@ def test_losses_after_random_kills_equal_an_undisturbed_run(tmp_path, kills):
     assert processes_of(last) == []
 
 
-def strike_until_gone(run, attempt, chance, most):
-    """Kill ranks, which torchrun starts again, until torchrun or the whole node is killed; returns how many kills."""
+def kill_until_ended(run, attempt, rng, max_kills):
+    """Kill ranks, which torchrun restarts, until torchrun or the node is killed; return the number of kills."""
     done = 0
-    while done < most and run.process.poll() is None:
-        let_it_run(run, attempt, chance)
-        whole = chance.random() < 0.5
+    while done < max_kills and run.process.poll() is None:
+        wait_a_while(run, attempt, rng)
+        whole = rng.random() < 0.5
         victims = processes_of(attempt) if whole else ranks_of(attempt)
         if not victims:
             continue
-        for pid in victims if whole else [chance.choice(victims)]:
+        for pid in victims if whole else [rng.choice(victims)]:
             kill(pid)
         done += 1
         if whole:
@@ -80,29 +80,29 @@ def strike_until_gone(run, attempt, chance, most):
     return done
 
 
-def let_it_run(run, attempt, chance):
-    """Some steps of training; or a moment, while it starts."""
-    if chance.random() < 0.25:
-        time.sleep(chance.uniform(0.0, 3.0))
+def wait_a_while(run, attempt, rng):
+    """Wait for some steps of training, or a short time during startup."""
+    if rng.random() < 0.25:
+        time.sleep(rng.uniform(0.0, 3.0))
         return
-    goal = reported_steps(attempt) + chance.randint(1, 12)
+    goal = reported_steps(attempt) + rng.randint(1, 12)
     wait_for(lambda: reported_steps(attempt) >= goal or run.process.poll() is not None, f"{goal} steps", 120)
-    time.sleep(chance.uniform(0.0, 0.1))
+    time.sleep(rng.uniform(0.0, 0.1))
 
 
 def reported_steps(attempt):
-    """Steps that all executions of the attempt wrote down."""
+    """Return the number of steps in the spools of the attempt."""
     return sum(len(losses) for losses in reported_losses(attempt).values())
 
 
 def reported_losses(attempt):
-    """The losses that each execution wrote down."""
+    """Return the losses in the spool of each execution."""
     executions = (int(file.stem.split("-")[1]) for file in attempt.spool.glob("execution-*.jsonl"))
     return {execution: spooled(attempt, execution) for execution in executions}
 
 
 def ranks_of(attempt):
-    """The processes that train, and torchrun above them, which ends with all of them."""
+    """Return the pids of the ranks and of torchrun, their parent."""
     pids = []
     for pid in processes_of(attempt):
         try:

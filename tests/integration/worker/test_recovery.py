@@ -1,4 +1,4 @@
-"""Promise 2: whatever ends a run, the next execution goes on as if nothing had been. Compared as text."""
+"""However a run ends, the next execution continues with identical losses, compared as text."""
 
 import json
 import signal
@@ -40,11 +40,11 @@ EVERY = {
         "layer": {},
     }.items()
 }
-"""Every strategy on 2 and 3 ranks; hsdp is on 4."""
+"""Each strategy on 2 and 3 ranks; hsdp on 4."""
 
 
 def undisturbed(run, folder):
-    """The same spec from start to end in one go, on as many ranks."""
+    """Return the losses of the same spec on as many ranks without an interruption."""
     case = {"spec": dump_spec(run.spec), "single": False}
     result = run_layout(run.spec.gpus, {"case": case}, folder)
     return {int(step): value for step, value in result[0]["case"]["series"]["train/loss"].items()}

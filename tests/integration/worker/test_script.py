@@ -1,4 +1,4 @@
-"""A program of the user's own under torchrun: its reports, its restarts, its stop and its end."""
+"""A user's program under torchrun: its reports, restarts, stop requests and end."""
 
 import signal
 
@@ -48,7 +48,7 @@ def script(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "train.py").write_text(PROGRAM)
-    # Names that the launcher, the ranks and torch import too: a program's own folder never shadows theirs.
+    # Names of modules that the launcher, the ranks and torch import, too: the program's folder must not shadow them.
     (folder / "worker.py").write_text("raise SystemExit('the wrong worker')\n")
     archive = pack(folder)
     archive_path = code_archive(tmp_path, archive.digest)

@@ -1,9 +1,9 @@
-"""Promise 4: training never waits for the service, and nothing that it was told is lost or doubled."""
+"""Training never waits for the service, and no report is lost or stored twice."""
 
 import pytest
 
 from tests.integration.worker.harness import (
-    SOON_OVER,
+    SHORT_WAIT,
     FakeService,
     Run,
     all_spooled_points,
@@ -21,7 +21,10 @@ class TestServiceOutage:
     def test_one_of_two_runs_trains_with_a_complete_spool(self, tmp_path):
         run = Run(tmp_path / "job", f"http://127.0.0.1:{free_port()}", SINGLE)
         attempt = run.prepare()
-        assert [process.wait(60) for process in [launch(attempt, program=SOON_OVER) for _ in range(2)]] == [0, 0]
+        assert [process.wait(60) for process in [launch(attempt, program=SHORT_WAIT) for _ in range(2)]] == [
+            0,
+            0,
+        ]
         assert attempt.rank_log(0).read_text().count("rank 0, execution") == 1
         assert finish_of(attempt, 1).reason == "completed"
         points = all_spooled_points(attempt, 1)

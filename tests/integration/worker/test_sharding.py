@@ -1,4 +1,4 @@
-"""Promises 1 and 2 for the sharded strategies: the updates of one process, and resumption on any layout."""
+"""Sharded strategies make the updates of one process, and resume on any layout."""
 
 from fnmatch import fnmatchcase
 
@@ -10,12 +10,12 @@ from tests.integration.worker.parity_matrix import CLIP, MATRIX, PARTS, STEPS, c
 from tests.integration.worker.sharding_cases import LAYOUTS, LOW_PRECISION, RECOMPUTED, STAGES, cases_on
 
 pytestmark = pytest.mark.timeout(600)
-"""The first test waits for all the runs: some two minutes on two busy cores."""
+"""The first test waits for all runs, which take about two minutes on two cores."""
 
 
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory):
-    """Every stage in order: the resharding chain goes through them all."""
+    """Run the stages in order: each continues the resharding chain of the one before."""
     folder = tmp_path_factory.mktemp("sharding")
     texts = folder / "texts"
     write_texts(texts)
@@ -85,7 +85,7 @@ class TestLowPrecision:
 
 
 class TestCommunication:
-    """Three units: two blocks and the root. Four micro-batches on two ranks, two on four."""
+    """A model of three units: two blocks and the root. Four micro-batches on two ranks, two on four."""
 
     @pytest.mark.parametrize(
         ("world", "variant", "scatters", "gathers", "sums"),
@@ -97,7 +97,7 @@ class TestCommunication:
 
 
 class TestSmallNetwork:
-    """2-2-2-3, 21 parameters, on two ranks: what each holds, seen from inside its forward and backward."""
+    """A 2-2-2-3 network with 21 parameters on two ranks: the parameters on each rank during forward and backward."""
 
     @pytest.mark.parametrize(("wrap", "gathered"), [("naive", 21), ("layer", 9), ("size", 21)])
     def test_parameters_of_each_rank(self, layouts, wrap, gathered):

@@ -1,4 +1,4 @@
-"""What makes a run quicker changes nothing about it, and a step that does not log waits for nothing."""
+"""Optimizations do not change the losses, and a step without logging does not wait for the device."""
 
 from functools import cache
 

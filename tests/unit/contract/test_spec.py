@@ -15,7 +15,7 @@ BASE = {
     "model": {"source": "builtin", "name": "mlp"},
     "data": {"source": "builtin", "name": "parity"},
 }
-NUMBER_MODEL = "must be {source: hf, path: ...} or {source: builtin, name: gpt | convnet | mlp, ...}"
+MODEL_MESSAGE = "must be {source: hf, path: ...} or {source: builtin, name: gpt | convnet | mlp, ...}"
 
 
 def problems(**changes):
@@ -122,8 +122,8 @@ class TestFields:
             ({"resources": {"account": "$(id)"}}, "resources.account: contains a character that is not allowed"),
             ({"environment": {"conda": "base"}}, "environment.conda: unknown field"),
             ({"task": "absent"}, "task: is required"),
-            ({"model": {"source": "builtin", "name": "resnet"}}, f"model: {NUMBER_MODEL}"),
-            ({"model": "mlp"}, f"model: {NUMBER_MODEL}"),
+            ({"model": {"source": "builtin", "name": "resnet"}}, f"model: {MODEL_MESSAGE}"),
+            ({"model": "mlp"}, f"model: {MODEL_MESSAGE}"),
         ],
     )
     def test_each_message_starts_with_its_field(self, changes, expected):

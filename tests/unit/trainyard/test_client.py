@@ -136,8 +136,8 @@ class TestSubmit:
 class TestPaging:
     def test_pages_follow_the_cursor_and_keep_the_filters(self, service):
         service.on("GET", "/v1/jobs", page(job("a1"), job("a2"), more=True), page(job("a3")))
-        type_name = service.client().jobs(status="running", metadata={"team": "nlp"})
-        assert [one.id for one in type_name] == ["a1", "a2", "a3"]
+        listed = service.client().jobs(status="running", metadata={"team": "nlp"})
+        assert [one.id for one in listed] == ["a1", "a2", "a3"]
         first, second = (dict(request.url.params) for request in service.requests)
         assert first == {"status": "running", "metadata[team]": "nlp", "order": "desc", "limit": "100"}
         assert second == {**first, "after": "a2"}
@@ -168,8 +168,8 @@ class TestReads:
     def test_metrics_preserve_non_finite_values(self, service):
         series = {"key": "train/loss", "steps": [1, 2], "values": ["NaN", 0.5], "times": [TIME, TIME]}
         service.on("GET", "/v1/jobs/a1/metrics", {"object": "metrics", "job_id": "a1", "series": [series]})
-        type_name = service.client().metrics("a1", ["train/loss", "eval/loss"], from_step=0, max_points=10)
-        assert str(type_name.series[0].values) == "[nan, 0.5]"
+        curves = service.client().metrics("a1", ["train/loss", "eval/loss"], from_step=0, max_points=10)
+        assert str(curves.series[0].values) == "[nan, 0.5]"
         query = service.requests[0].url.query.decode()
         assert query == "keys=train%2Floss&keys=eval%2Floss&from_step=0&max_points=10"
 

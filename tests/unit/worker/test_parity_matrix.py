@@ -1,4 +1,4 @@
-"""The parity matrix leaves out no two of its choices, and is small enough to run."""
+"""The parity matrix covers all pairs of choices and is small enough to run."""
 
 from itertools import combinations
 

@@ -52,7 +52,7 @@ def _plain(section: Any) -> dict[str, Any]:
 
 
 def _value(spec: TrainingSpec, name: str) -> Any:
-    names: Any = spec
+    value: Any = spec
     for part in name.split("."):
-        names = getattr(names, part)
-    return names
+        value = getattr(value, part)
+    return value

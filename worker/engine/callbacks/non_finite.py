@@ -27,6 +27,8 @@ class NonFiniteGuard(Callback):
 
     With fp16, infinite gradients are part of dynamic loss scaling (arXiv:1710.03740, section 3.2): the scaler skips the
     step and halves the scale. Only a scale below 2^-10 ends the run.
+
+    Infinite gradients are detected by the gradient norm alone, which must therefore be measured before any clipping.
     """
 
     def __init__(

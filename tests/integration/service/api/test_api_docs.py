@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.support.live_world import served
-from tests.support.seeds import CODE, Seeds, sow
+from tests.support.seeds import CODE, Seeds, seed
 from tests.support.world import SPEC, World
 from trainyard.client import Client, ConflictError
 
@@ -56,7 +56,7 @@ def docs_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
-    seeds = sow(world)
+    seeds = seed(world)
     (folder / "code.tar").write_bytes(CODE)
     (folder / "my-code").mkdir()
     (folder / "my-code" / "train.py").write_text("print('hello')\n")

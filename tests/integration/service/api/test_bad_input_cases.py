@@ -1,8 +1,8 @@
 """The numbered cases of bad input; every test of one has its number in its name.
 
 Elsewhere: 7, 16 and 21 in test_bad_input.py; 10 to 14 in test_checkpoints.py, test_artifacts.py and test_local.py; 16
-and 17 in test_ingest.py; 26 in test_slurm_commands.py; the connections of 25 in test_connections.py; the files of 27 in
-test_private.py.
+and 17 in test_ingest.py; 26 in test_commands.py; the connections of 25 in
+test_connection_limits.py; the files of 27 in test_private_files.py.
 """
 
 import gzip

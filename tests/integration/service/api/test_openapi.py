@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from service.api.app import _RESOURCES
 from tests.support.world import SPEC, World
 from trainyard.contract.validation_messages import PATTERN_MESSAGES, RANK_PATTERN
 
@@ -36,6 +37,13 @@ def test_routes_have_descriptions_and_unique_operation_ids(operations: dict[str,
     names = [one["operationId"] for one in operations.values()]
     assert len(names) == len(set(names))
     assert all(name.replace("_", "").isalnum() and name.islower() for name in names)
+
+
+def test_path_parameters_name_their_resource(operations: dict[str, dict[str, Any]]) -> None:
+    """The error of a malformed one names the resource; `name` and `path` have no malformed values."""
+    for route in operations:
+        for parameter in re.findall(r"\{(.*?)\}", route):
+            assert parameter.endswith("_id") or parameter in {*_RESOURCES, "name", "path"}, route
 
 
 def test_routes_document_their_error_responses(operations: dict[str, dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from service.core.clock import utc_now
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.web.app import create_app
-from tests.support.seeds import Seeds, sow
+from tests.support.seeds import Seeds, seed
 from tests.support.world import World
 
 ENDLESS = ["stream_jobs"]
@@ -55,7 +55,7 @@ def described() -> Any:
                     parameter["schema"] = {"type": "string", "enum": _PLACES}
                     parameter.pop("example", None)
     api_schema = schemathesis.openapi.from_dict(document)
-    # Of an address with a NUL nothing is read: test_nul.py.
+    # Of an address with a NUL nothing is read: test_nul_bytes.py.
     api_schema.config.generation.update(allow_extra_parameters=False, allow_x00=False)
     return api_schema.exclude(operation_id=ENDLESS)
 
@@ -86,7 +86,7 @@ def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6, worker_rate_burst=10**6)
     door.app = world.app
-    yield world, sow(world)
+    yield world, seed(world)
     world.database.dispose()
 
 

@@ -1,6 +1,7 @@
 """What a request touches: the database and the run directories; no other file, and no scheduler."""
 
 import os
+import re
 import shutil
 import sys
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.hf import save_llama
-from tests.support.seeds import Seeds, sow
+from tests.support.seeds import Seeds, seed
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
 
@@ -54,7 +55,7 @@ def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("boundaries")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
-    yield world, sow(world)
+    yield world, seed(world)
     world.database.dispose()
 
 
@@ -129,10 +130,12 @@ def elsewhere(recorder: FileAccessRecorder, world: World) -> set[str]:
 
 
 def filled(seeds: Seeds, operation: str, path: str) -> str:
-    """Return the path with existing ids."""
-    parts = [part.strip("{}") if part.startswith("{") else None for part in path.split("/")]
-    known = [seeds.of(operation, name) if name else None for name in parts]
-    return "/".join(ids[0] if ids else part for part, ids in zip(path.split("/"), known, strict=True))
+    """Return the path with existing ids; fails on a parameter that tests/support/seeds.py does not know."""
+    for name in re.findall(r"\{(.*?)\}", path):
+        values = seeds.of(operation, name)
+        assert values, f"tests/support/seeds.py has no value for {{{name}}}"
+        path = path.replace(f"{{{name}}}", values[0])
+    return path
 
 
 def example(world: World, body: dict[str, Any]) -> Any:

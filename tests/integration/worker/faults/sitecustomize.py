@@ -1,4 +1,4 @@
-"""Goes wrong on command inside real ranks: imported by every Python that has this folder on its path.
+"""Causes faults in real ranks; imported by each Python process that has this folder on its path.
 
 `TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, value?, trace?}.
 """
@@ -15,7 +15,7 @@ FAULTS = json.loads(os.environ.get("TRAINYARD_TEST_FAULTS", "[]"))
 
 
 class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Patches a module of ours when it has been imported."""
+    """Patches a module of the worker after its import."""
 
     def __init__(self, name, patch):
         self._name, self._patch = name, patch
@@ -106,7 +106,7 @@ def _strike(fault, stepper, step):
         case "sleep":
             time.sleep(fault["seconds"])
         case "wait_for_checkpoint":
-            # Asynchronous saves are complete at a time of their own; a test that kills needs to know.
+            # A test that kills a rank must wait for the asynchronous save.
             stepper_wait(fault["path"])
         case "nan":
             stepper._parameters[0][0].data.mul_(float("nan"))

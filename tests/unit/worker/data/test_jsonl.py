@@ -1,0 +1,186 @@
+"""JSON lines as rows of bytes: targets, packing, and invalid files."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from trainyard.contract.allowed_roots import AllowedRoots
+from trainyard.contract.spec.sections import GptModel, JsonlData
+from worker.core.errors import RefusedError
+from worker.data.examples import IGNORED_LABEL
+from worker.data.jsonl import load_rows
+from worker.data.token_rows import OPEN_ROWS, RowExamples, Segment, pack
+from worker.data.tokenizers import ByteTokenizer
+from worker.tasks.causal_lm import build_gpt_on_jsonl, row_length
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(*lines):
+        path = tmp_path / "data.jsonl"
+        path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+def rows(path, length=16, **options):
+    return load_rows("data.path", path, JsonlData(path=path, **options), ByteTokenizer(), length)
+
+
+def batch(result, packed=False):
+    examples = RowExamples((), len(result.ends), 0, rows=result, packed=packed)
+    return [tensor.tolist() for tensor in examples.train_batch(np.arange(len(result.ends)), CPU)]
+
+
+def refusal(path, **options):
+    with pytest.raises(RefusedError) as caught:
+        rows(path, **options)
+    return str(caught.value).removeprefix(f"data.path: {path}")
+
+
+def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (allowed / "link.jsonl").symlink_to(file({"text": "abc"}))
+    (allowed / "real.jsonl").write_text('{"text": "abc"}\n')
+    (allowed / "inner.jsonl").symlink_to(allowed / "real.jsonl")
+    roots = AllowedRoots(allowed=(str(allowed),), excluded=(str(allowed / "state"),))
+    for name, refused in (("real", False), ("inner", False), ("link", True)):
+        path = str(allowed / f"{name}.jsonl")
+        data = JsonlData(path=path, packing=False)
+        if refused:
+            with pytest.raises(RefusedError, match="leads out of the folders that this service allows"):
+                build_gpt_on_jsonl(GptModel(context=24, heads=2), data, roots)
+        else:
+            assert len(load_rows("data.path", path, data, ByteTokenizer(), 16, roots=roots).ends) == 1
+
+
+class TestTargets:
+    def test_text_trains_every_token_and_the_end_token(self, file):
+        inputs, labels = batch(rows(file({"text": "abc"}), packing=False))
+        assert inputs == [[97, 98, 99]]
+        assert labels == [[98, 99, 0]]
+
+    def test_completion_trains_only_the_answer(self, file):
+        inputs, labels = batch(rows(file({"prompt": "ab", "completion": "cd"}), packing=False))
+        assert inputs == [[97, 98, 99, 100]]
+        assert labels == [[IGNORED_LABEL, 99, 100, 0]]
+
+    def test_short_rows_are_padded_with_ignored_labels(self, file):
+        inputs, labels = batch(rows(file({"text": "a"}, {"text": "abc"}), packing=False))
+        assert inputs == [[97, 0, 0], [97, 98, 99]]
+        assert labels[0] == [0, IGNORED_LABEL, IGNORED_LABEL]
+
+    def test_a_long_text_continues_in_a_row_and_a_token_is_a_target_once(self, file):
+        result = rows(file({"text": "abcdefgh"}), length=4, packing=False)
+        _, labels = batch(result)
+        assert [label for row in labels for label in row if label != IGNORED_LABEL] == [*b"bcdefgh", 0]
+
+    def test_a_long_completion_is_cut_and_one_without_an_answer_left_out(self, file):
+        result = rows(
+            file({"prompt": "ab", "completion": "cdefgh"}, {"prompt": "abcdefgh", "completion": "x"}), length=4
+        )
+        assert result.tokens.tolist() == [*b"abcd"]
+        assert result.weights.tolist() == [2]
+
+
+class TestPacking:
+    def test_examples_share_a_row_and_count_positions_of_their_own(self, file):
+        inputs, labels, positions = batch(rows(file({"text": "ab"}, {"text": "c"}, {"text": "def"}), length=8), True)
+        assert inputs[0][:4] == [97, 98, 0, 99]
+        assert labels[0][:4] == [98, 0, IGNORED_LABEL, 0]
+        assert positions[0][:4] == [0, 1, 2, 0]
+
+    def test_each_segment_goes_to_the_first_row_with_room(self):
+        def part(size):
+            return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
+
+        packed = pack([part(size) for size in (5, 4, 3, 4, 2)], 8)
+        assert [[len(p.tokens) for p in row] for row in packed] == [[5, 3], [4, 4], [2]]
+
+    def test_number_of_open_rows_is_limited(self):
+        def part(size):
+            return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
+
+        packed = list(pack([*(part(6) for _ in range(OPEN_ROWS + 1)), part(2)], 8))
+        assert [len(row) for row in packed[:3]] == [1, 2, 1]
+
+    def test_the_weight_is_that_of_the_unpacked_examples(self, file):
+        path = file(*({"prompt": f"{n}", "completion": "x" * (n % 5 + 1)} for n in range(20)))
+        assert rows(path).weights.sum() == rows(path, packing=False).weights.sum() == sum(n % 5 + 2 for n in range(20))
+
+    def test_the_loss_of_a_packed_row_is_that_of_its_examples_apart(self, file):
+        path = file(*({"text": word} for word in ("def", "class x", "import", "return y", "if z")))
+        losses = []
+        for packing in (True, False):
+            torch.manual_seed(0)
+            task = build_gpt_on_jsonl(
+                GptModel(layers=2, width=16, heads=2, context=24), JsonlData(path=path, packing=packing)
+            )
+            model, indices = task.build_model(), np.arange(task.examples.train)
+            losses.append((task.loss_sum(model, task.examples.train_batch(indices, CPU)).item(), task.weight(indices)))
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+        assert build_gpt_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
+
+
+class TestEvaluation:
+    def test_evaluation_examples_follow_the_training_examples(self, tmp_path):
+        train, held_out = tmp_path / "a", tmp_path / "b"
+        train.write_text('{"text": "abc"}\n' * 3)
+        held_out.write_text('{"text": "z"}\n')
+        data = JsonlData(path=str(train), eval_path=str(held_out), packing=False)
+        task = build_gpt_on_jsonl(GptModel(width=16, heads=2, context=8), data)
+        assert (task.examples.train, task.examples.held_out) == (3, 1)
+        inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
+        assert (inputs.tolist(), labels.tolist()) == ([[ord("z")]], [[0]])
+        assert task.weight(np.array([3])) == 1.0
+
+
+class TestInvalidFiles:
+    @pytest.mark.parametrize(
+        ("line", "format", "message"),
+        [
+            ("{", "text", ", line 2 is not JSON: expected one JSON object with `text`, a string"),
+            (
+                '{"text": 1}',
+                "auto",
+                ", line 2 does not have format `text`: expected one JSON object with `text`, a string",
+            ),
+            ("[1]", "text", ", line 2 does not have format `text`: expected one JSON object with `text`, a string"),
+        ],
+    )
+    def test_a_broken_line_is_named(self, file, line, format, message):
+        assert refusal(file({"text": "a"}, line), format=format) == message
+
+    def test_a_line_of_no_known_format_lists_all_formats(self, file):
+        message = refusal(file({"question": "a"}))
+        assert message.startswith(", line 1 has none of the known formats")
+        assert all(word in message for word in ("`text`", "`prompt` and `completion`", "`messages`"))
+
+    def test_error_does_not_quote_the_file(self, file):
+        assert "secret" not in refusal(file("secret"))
+
+    def test_conversations_need_a_template(self, file):
+        line = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+        assert ", line 1: a built-in model has no chat template" in refusal(file(line))
+
+    def test_an_empty_file(self, file):
+        with pytest.raises(RefusedError, match="holds no example with a target token"):
+            rows(file())
+
+    def test_missing_file(self, tmp_path):
+        with pytest.raises(RefusedError, match="cannot be read: No such file or directory"):
+            rows(str(tmp_path / "none"))
+
+    def test_row_longer_than_the_context(self):
+        with pytest.raises(RefusedError, match=r"data.max_length is 65, longer than the model.s context of 64 tokens"):
+            row_length(65, 64)
+
+    @pytest.mark.parametrize(("requested", "context", "expected"), [(None, 64, 64), (None, 10**6, 2048), (64, 64, 64)])
+    def test_the_default_length_is_the_models_context(self, requested, context, expected):
+        assert row_length(requested, context) == expected

@@ -1,0 +1,120 @@
+"""Prefetching, garbage collection, FLOPs and compilation."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainyard.contract.spec.sections import GptModel
+from worker.core.errors import RefusedError
+from worker.data.examples import Examples
+from worker.data.prefetch import BatchLoader
+from worker.engine import compilation
+from worker.engine.callbacks.garbage_collector import COLLECT_EVERY_STEPS, GarbageCollector
+from worker.engine.compilation import compile_blocks
+from worker.engine.flops import flops_per_example, peak_flops
+from worker.tasks.gpt import Gpt
+
+
+class Counted(Examples):
+    loads = 0
+
+    def train_batch(self, indices, device):
+        type(self).loads += 1
+        return super().train_batch(indices, device)
+
+
+class TestLoader:
+    @pytest.fixture
+    def loader(self):
+        Counted.loads = 0
+        rows = torch.arange(20)
+        return BatchLoader(Counted((rows,), train=20, held_out=0), torch.device("cpu"), enabled=True)
+
+    def test_prefetched_batches_are_used_in_order_and_once(self, loader):
+        pieces = [np.array([3, 1]), np.array([2])]
+        loader.prefetch(pieces)
+        assert [loader.load(part)[0].tolist() for part in pieces] == [[3, 1], [2]]
+        assert Counted.loads == 2
+
+    def test_other_batches_than_the_prefetched_are_loaded(self, loader):
+        loader.prefetch([np.array([3, 1]), np.array([2])])
+        assert loader.load(np.array([7]))[0].tolist() == [7]
+        assert loader.load(np.array([2]))[0].tolist() == [2]
+
+    def test_nothing_is_prefetched_on_a_cpu(self):
+        assert not BatchLoader(Examples((torch.arange(2),), 2, 0), torch.device("cpu")).enabled
+
+
+class TestGarbageCollector:
+    def test_garbage_is_collected_only_at_chosen_steps(self, monkeypatch):
+        collected = []
+        monkeypatch.setattr(gc, "collect", lambda *_: collected.append(len(collected)))
+        garbage = GarbageCollector()
+        try:
+            for step in range(1, COLLECT_EVERY_STEPS + 1):
+                garbage.collect_if_due(step)
+                assert not gc.isenabled()
+        finally:
+            garbage.on_loop_end(COLLECT_EVERY_STEPS)
+        assert len(collected) == 2
+        assert gc.isenabled()
+
+
+class TestPeak:
+    @pytest.mark.parametrize(
+        ("name", "precision", "tf32", "expected"),
+        [
+            ("NVIDIA H200", "bf16", False, 989.4e12),
+            ("NVIDIA H100 80GB HBM3", "fp32", True, 494.7e12),
+            ("NVIDIA H100 PCIe", "bf16", False, 756e12),
+            ("NVIDIA A100-SXM4-80GB", "fp32", False, 19.5e12),
+            ("Tesla V100-SXM2-16GB", "bf16", False, None),
+            ("NVIDIA A10G", "bf16", False, None),
+            ("Something new", "bf16", False, None),
+        ],
+    )
+    def test_peak_is_selected_by_device_name(self, name, precision, tf32, expected):
+        assert peak_flops(name, precision, tf32=tf32) == expected
+
+
+class TestFlops:
+    class Text:
+        tokens_per_example = 8
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_flops_of_a_transformer(self, tied):
+        size = GptModel(layers=2, width=16, heads=2, context=8, vocab=32, tied=tied)
+        model = Gpt(size)
+        # Lookups do not multiply: positions never, and token embeddings only if the head shares their weight.
+        looked_up = 8 * 16 + (0 if tied else 32 * 16)
+        n = sum(p.numel() for p in model.parameters()) - looked_up
+        assert flops_per_example(self.Text(), model, size) == 6 * n * 8 + 12 * 2 * 16 * 8**2
+
+    def test_a_frozen_parameter_has_no_gradient_to_compute(self):
+        model = nn.Linear(4, 4, bias=False).requires_grad_(False)
+        assert flops_per_example(self.Text(), model, None) == 4 * 16 * 8
+
+    def test_flops_of_the_task_take_precedence(self):
+        class Own(self.Text):
+            def flops_per_example(self, model):
+                return 7
+
+        assert flops_per_example(Own(), nn.Identity(), None) == 7.0
+
+
+class TestCompile:
+    def test_missing_compiler_is_rejected_before_the_first_step(self, monkeypatch):
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
+        with pytest.raises(RefusedError, match="compile needs a C\\+\\+ compiler"):
+            compile_blocks(nn.Linear(1, 1))
+
+    def test_parameter_names_do_not_change(self):
+        model = Gpt(GptModel(layers=2, width=8, heads=2, context=4))
+        names = [name for name, _ in model.named_parameters()]
+        compile_blocks(model)
+        assert [name for name, _ in model.named_parameters()] == names
+        assert all(block._compiled_call_impl is not None for block in model.blocks)

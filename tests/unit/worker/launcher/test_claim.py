@@ -1,0 +1,84 @@
+"""The launcher of a node: rejected specs, and a suspended or blocked loop."""
+
+import json
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.unit.worker.launcher.test_rendezvous import SPEC, document, node
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import Claim, FinishRecord
+from trainyard.progress_file import ProgressRecord
+from worker.launcher import supervisor as launch
+from worker.launcher.claim import Claimed
+from worker.launcher.rendezvous import Rendezvous, publish
+from worker.launcher.stop_signals import TimeLimit
+from worker.launcher.watchdog import Watchdog
+from worker.reporting.service_client import ServiceClient
+
+PROFILED = parse_spec({**SPEC, "steps": 9, "profile": {"start_step": 2, "steps": 1, "nsys": True}})
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptLayout:
+    """Return an attempt whose spec needs a program that this node lacks, with an unreachable service."""
+    layout = AttemptLayout(tmp_path / "job" / "attempts" / "1")
+    layout.logs.mkdir(parents=True)
+    layout.token.write_text("secret")
+    layout.launch.write_text(document(spec=PROFILED).model_dump_json(by_alias=True))
+    claim = Claim(nonce="nonce-0001", host="n0", pid=1)
+    monkeypatch.setattr(launch, "claim_attempt", lambda *_: Claimed(3, claim, known_to_service=True))
+    monkeypatch.setattr(launch.SignalCounter, "install", lambda _: None)
+    monkeypatch.setattr(launch, "_FINISH_SECONDS", 0.0)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return layout
+
+
+def refusal(layout: AttemptLayout) -> FinishRecord:
+    return FinishRecord.model_validate_json(layout.finish(3).read_bytes())
+
+
+def test_the_first_node_sends_the_others_home(layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    launch.run(str(layout.root))
+    assert json.loads(layout.rendezvous("7").read_text()) is None, "they would wait for it with their GPUs"
+    assert refusal(layout).reason == "rejected"
+
+
+def test_another_node_has_slurm_end_those_that_wait_for_it(
+    layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    publish(layout, node(), 3)
+    with pytest.raises(SystemExit, match="1"):
+        launch.run(str(layout.root))
+    record = refusal(layout)
+    assert (record.reason, record.failure.final if record.failure else None) == ("rejected", True)
+
+
+def test_a_disk_that_held_the_loop_up_is_no_stall_and_no_longer_limit(layout: AttemptLayout) -> None:
+    clock = [0.0]
+    limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
+    connect = partial(ServiceClient, "http://127.0.0.1:1", "a1", "secret")
+    process = cast("subprocess.Popen[bytes]", None)
+    alone, verdict = document(nodes=1), Rendezvous(3, "127.0.0.1", 0)
+    supervisor = launch.Supervisor(
+        layout, alone, node(count=1), verdict, process, connect, launch.SignalCounter(), limit, None
+    )
+    dog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
+    layout.progress.mkdir()
+    beat = ProgressRecord(rank=0, execution=3, marks=1, step=3, phase="forward")
+    layout.progress_file(0).write_text(beat.model_dump_json())
+    clock[0] = 10.0
+    assert dog.poll() is None
+    clock[0] = 700.0
+    supervisor._record_gap(690.0)
+    assert limit.passed, "Slurm's clock went on"
+    assert dog.poll() is None, "its beats are on that disk"
+    clock[0] = 1100.0
+    assert dog.poll() is not None

@@ -1,0 +1,291 @@
+import json
+import resource
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from tests.support.forks import in_a_fork
+from tests.support.wait import wait_until
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport
+from trainyard.contract.wire.spool import parse_spool, read_acknowledged
+from worker.reporting.reporter import SpoolReporter
+from worker.reporting.service_client import (
+    Backoff,
+    RefusedError,
+    RejectedError,
+    ServiceClient,
+    UnavailableError,
+)
+from worker.reporting.spool_sender import SpoolSender, batch_records
+
+
+class Service:
+    """Responds from a list, then with 200."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []
+        self.arrived = threading.Event()
+
+    def __call__(self, request):
+        answer = self.answers.pop(0) if self.answers else 200
+        if answer == 200:
+            self.requests.append((request.url.path.rpartition("/")[2], json.loads(request.content)))
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer, json={}, headers={"Retry-After": "0"})
+
+    def points(self):
+        return [point["step"] for route, body in self.requests if route == "metrics" for point in body["points"]]
+
+    def client(self):
+        return ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(self))
+
+
+def reporter(layout, service, execution=1):
+    sender = SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
+    return SpoolReporter(layout, execution, 0, sender)
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return AttemptLayout(tmp_path)
+
+
+class TestSpoolReporter:
+    def test_spools_sends_and_acknowledges(self, layout):
+        service = Service()
+        speaking = reporter(layout, service)
+        for step in range(1, 30):
+            speaking.points(step, {"train/loss": 1.0 / step})
+        speaking.event("started", "here we go")
+        speaking.close(5)
+        assert service.points() == list(range(1, 30))
+        assert [body["events"][0]["sequence"] for route, body in service.requests if route == "events"] == [29]
+        assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
+
+    def test_the_spool_is_written_before_a_request_is_sent(self, layout):
+        service = Service(*[httpx.ConnectError("down")] * 10_000)
+        speaking = reporter(layout, service)
+        speaking.points(1, {"train/loss": float("nan")})
+        speaking.flush_to_disk()
+        assert [record.body().points[0].step for record in parse_spool(layout.spool_file(1))] == [1]
+        began = time.monotonic()
+        speaking.close(0.3)
+        assert time.monotonic() - began < 3
+        assert read_acknowledged(layout.spool_acknowledged(1)) == 0
+
+    def test_point_time_is_the_time_of_the_call(self, layout):
+        speaking = SpoolReporter(layout, 1, 0, None)
+        before = datetime.now(UTC)
+        speaking.points(1, {"train/loss": 1.0})
+        after = datetime.now(UTC)
+        speaking.close(0)
+        (record,) = parse_spool(layout.spool_file(1))
+        tick = timedelta(milliseconds=1)
+        assert before - tick <= record.body().points[0].time <= after + tick
+
+    def test_a_checkpoint_stays_in_order(self, layout):
+        service = Service()
+        speaking = reporter(layout, service)
+        report = CheckpointReport(
+            execution=1, step=2, size_bytes=3, digest=f"sha256:{'0' * 64}", world_size=1, time=datetime.now(UTC)
+        )
+        speaking.points(1, {"a": 1.0})
+        speaking.checkpoint(report)
+        speaking.points(2, {"a": 1.0})
+        speaking.close(5)
+        assert [route for route, _ in service.requests] == ["metrics", "checkpoints", "metrics"]
+
+
+class TestFullDisk:
+    @pytest.mark.scenario(24)
+    def test_full_disk_loses_no_record(self, layout):
+        assert in_a_fork(lambda: self.fill_and_free(layout)) == 0
+        steps = [record.body().points[0].step for record in parse_spool(layout.spool_file(1))]
+        assert steps == list(range(1, 60))
+
+    def fill_and_free(self, layout):
+        """Fill the spool up to a limit on the file's size, which fails a write in its middle as a full disk does."""
+        speaking = SpoolReporter(layout, 1, 0, None)
+        for step in range(1, 20):
+            speaking.points(step, {"train/loss": 1.0})
+        speaking.flush_to_disk()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (layout.spool_file(1).stat().st_size + 50, hard))
+        for step in range(20, 60):
+            speaking.points(step, {"train/loss": 1.0})
+        with pytest.raises(OSError, match="the spool cannot be written"):
+            speaking.flush_to_disk()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        wait_until(lambda: layout.spool_file(1).read_text().count("\n") == 59, 10, "the rest to be written")
+        speaking.close(1)
+
+    def test_records_dropped_from_a_full_queue_are_counted(self, layout, monkeypatch):
+        monkeypatch.setattr("worker.reporting.reporter._MAX_QUEUED", 0)
+        speaking = SpoolReporter(layout, 1, 0, None)
+        speaking.points(1, {"train/loss": 1.0})
+        speaking.event("started", "here we go")
+        speaking.close(1)
+        lost = [record.body().events[0] for record in parse_spool(layout.spool_file(1))][-1]
+        assert (lost.type, lost.data) == ("points_lost", {"reports": 1})
+
+
+class TestSpoolSender:
+    def fill(self, layout, execution, steps):
+        speaking = SpoolReporter(layout, execution, 0, None)
+        for step in steps:
+            speaking.points(step, {"train/loss": 1.0})
+        speaking.close(0)
+
+    def send(self, layout, service, execution):
+        sender = SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
+        sender.start()
+        sender.close(5)
+
+    def test_earlier_executions_are_sent_first_from_their_offset(self, layout):
+        self.fill(layout, 1, [1, 2, 3])
+        first = next(parse_spool(layout.spool_file(1)))
+        layout.spool_acknowledged(1).write_text(str(first.end))
+        self.fill(layout, 2, [3, 4])
+        service = Service()
+        self.send(layout, service, 2)
+        assert service.points() == [2, 3, 3, 4]
+        assert [body["execution"] for _, body in service.requests] == [1, 2]
+        assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
+
+    def test_transient_failures_are_retried(self, layout):
+        self.fill(layout, 1, [1])
+        service = Service(503, 429, httpx.ReadTimeout("slow"), 408, 500)
+        self.send(layout, service, 1)
+        assert service.points() == [1]
+
+    def test_only_the_rejected_record_is_skipped(self, layout):
+        self.fill(layout, 1, [1, 2, 3])
+        # The merged request, then each record by itself; the second record is invalid.
+        service = Service(422, 200, 422, 200)
+        self.send(layout, service, 1)
+        assert service.points() == [1, 3]
+        assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
+
+    @pytest.mark.parametrize("status", [401, 403, 404, 409])
+    def test_rejection_ends_sending_without_acknowledgement(self, layout, status):
+        self.fill(layout, 1, [1])
+        service = Service(status)
+        self.send(layout, service, 1)
+        assert service.points() == []
+        assert read_acknowledged(layout.spool_acknowledged(1)) == 0
+
+    def test_damaged_record_ends_only_its_own_file(self, layout):
+        self.fill(layout, 1, [1, 2, 3])
+        path = layout.spool_file(1)
+        path.write_bytes(path.read_bytes().replace(b'"step":2', b'"step":7'))
+        self.fill(layout, 2, [4])
+        service = Service()
+        self.send(layout, service, 2)
+        assert service.points() == [1, 4]
+
+
+class TestReportBatches:
+    def test_request_size_is_within_the_service_limit(self, layout):
+        speaking = SpoolReporter(layout, 1, 0, None)
+        for step in range(1, 50):
+            speaking.points(step, {f"key/{index}": 0.0 for index in range(90)})
+        speaking.close(0)
+        made = batch_records(list(parse_spool(layout.spool_file(1))))
+        counts = [len(json.loads(batch.body())["points"]) for batch in made]
+        assert max(counts) <= MAX_POINTS
+        assert sum(counts) == 49 * 90
+        assert len(counts) == 5
+
+
+class TestServiceClient:
+    def client(self, *answers, **options):
+        transport = httpx.MockTransport(Service(*answers))
+        return ServiceClient("http://service", "a1", "secret", transport=transport, **options)
+
+    def test_requests_carry_the_attempt_token(self):
+        observed = []
+
+        def answer(request):
+            observed.append((str(request.url), request.headers["Authorization"], request.headers["Content-Type"]))
+            return httpx.Response(200, json={"next_offset": 3})
+
+        client = ServiceClient("http://service/", "a1", "secret", transport=httpx.MockTransport(answer))
+        assert client.post("logs", b"abc", params={"rank": "launch", "offset": 0}) == {"next_offset": 3}
+        url = "http://service/v1/attempts/a1/logs?rank=launch&offset=0"
+        assert observed == [(url, "Bearer secret", "application/octet-stream")]
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (500, UnavailableError),
+            (503, UnavailableError),
+            (429, UnavailableError),
+            (408, UnavailableError),
+            (httpx.ConnectError("no"), UnavailableError),
+            (422, RejectedError),
+            (413, RejectedError),
+            (401, RefusedError),
+            (403, RefusedError),
+            (409, RefusedError),
+        ],
+    )
+    def test_status_code_selects_the_outcome(self, answer, error):
+        client = self.client(answer)
+        with pytest.raises(error):
+            client.post("claim", "{}")
+
+    def test_proxy_success_page_is_not_an_acknowledgement(self):
+        transport = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>Log in</html>"))
+        with pytest.raises(UnavailableError):
+            ServiceClient("http://service", "a1", "secret", transport=transport).post("metrics", "{}")
+
+    @pytest.mark.parametrize("status", [401, 403, 404])
+    def test_proxy_error_page_is_not_a_rejection(self, status):
+        transport = httpx.MockTransport(lambda request: httpx.Response(status, text="<html>default backend</html>"))
+        with pytest.raises(UnavailableError):
+            ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
+
+    def test_requests_are_retried_until_the_deadline(self):
+        clock = [0.0]
+        client = self.client(
+            *[503] * 1000,
+            now=lambda: clock[0],
+            sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
+            uniform=lambda low, high: high,
+        )
+        with pytest.raises(UnavailableError):
+            client.post_until(10.0, "claim", "{}")
+        assert 8.0 < clock[0] <= 10.0
+
+
+class TestBackoff:
+    def test_the_ceiling_doubles_and_a_success_resets_it(self):
+        backoff = Backoff(first=1, ceiling=5, uniform=lambda low, high: high)
+        assert [backoff.pause() for _ in range(4)] == [1, 2, 4, 5]
+        backoff.reset()
+        assert backoff.pause() == 1
+
+    def test_retry_after_is_respected(self):
+        assert Backoff(uniform=lambda low, high: low).pause(7.0) == 7.0
+
+
+class TestCallCost:
+    def test_report_only_enqueues(self, layout):
+        """A thousand calls return at once although the service is unreachable and the spool's writer is blocked."""
+        service = Service(*[httpx.ConnectError("down")] * 10_000)
+        speaking = reporter(layout, service)
+        values = {f"train/value_{number}": 0.1 for number in range(10)}
+        times = []
+        for step in range(1000):
+            began = time.perf_counter()
+            speaking.points(step, values)
+            times.append(time.perf_counter() - began)
+        speaking.close(0.1)
+        # The median: other work on the machine may hold up a call, but not half of them.
+        assert sorted(times)[500] < 100e-6

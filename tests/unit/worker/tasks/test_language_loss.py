@@ -1,0 +1,83 @@
+"""Cross entropy in chunks: the same loss and gradients, and never all logits at once."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trainyard.contract.spec.sections import GptModel
+from worker.data.examples import IGNORED_LABEL
+from worker.tasks import language_loss
+from worker.tasks.gpt import Gpt
+from worker.tasks.language_loss import summed_loss
+
+VOCABULARY, WIDTH = 257, 16
+
+
+def problem():
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(3, 7, WIDTH, generator=generator)
+    labels = torch.randint(VOCABULARY, (3, 7), generator=generator)
+    labels[0, 2:5] = IGNORED_LABEL
+    return hidden, labels
+
+
+def loss_and_gradients(most):
+    torch.manual_seed(0)
+    head = nn.Linear(WIDTH, VOCABULARY)
+    observed = []
+    head.register_forward_hook(lambda module, args, output: observed.append(output.numel()))
+    hidden, labels = problem()
+    hidden.requires_grad_()
+    loss = summed_loss(hidden, labels, head, VOCABULARY, max_logits=most)
+    loss.backward()
+    return loss, [hidden.grad, head.weight.grad, head.bias.grad], max(observed)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 20])
+def test_pieces_give_the_same_loss_and_gradients(tokens):
+    loss, gradients, _ = loss_and_gradients(10**9)
+    result, pieces, _ = loss_and_gradients(tokens * VOCABULARY)
+    assert result.item() == pytest.approx(loss.item(), rel=1e-6)
+    for one, other in zip(pieces, gradients, strict=True):
+        assert torch.linalg.norm(one - other) <= 1e-6 * torch.linalg.norm(other)
+
+
+def test_it_is_torchs_own_sum():
+    torch.manual_seed(0)
+    head = nn.Linear(WIDTH, VOCABULARY)
+    hidden, labels = problem()
+    expected = functional.cross_entropy(head(hidden).flatten(0, 1), labels.flatten(), reduction="sum")
+    assert summed_loss(hidden, labels, head, VOCABULARY) == expected
+
+
+def test_no_more_logits_than_allowed_exist_at_once():
+    assert loss_and_gradients(10**9)[2] == 21 * VOCABULARY
+    assert loss_and_gradients(4 * VOCABULARY)[2] == 4 * VOCABULARY
+
+
+def test_a_row_of_ignored_labels_costs_nothing_and_has_gradients():
+    hidden, labels = problem()
+    head = nn.Linear(WIDTH, VOCABULARY)
+    loss = summed_loss(hidden, torch.full_like(labels, IGNORED_LABEL), head, VOCABULARY, max_logits=4 * VOCABULARY)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert torch.count_nonzero(head.weight.grad) == 0
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_transformers_loss_in_pieces(tied, monkeypatch):
+    def run():
+        torch.manual_seed(0)
+        model = Gpt(GptModel(layers=1, width=16, heads=2, context=8, vocab=257, tied=tied))
+        tokens = torch.arange(24).view(3, 8) * 11 % 257
+        loss = model(tokens, tokens.roll(-1, dims=1))
+        loss.backward()
+        return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    whole, gradients = run()
+    monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"max_logits": 5 * 257})
+    result, pieces = run()
+    assert result.item() == pytest.approx(whole.item(), rel=1e-6)
+    for name, gradient in gradients.items():
+        assert torch.linalg.norm(pieces[name] - gradient) <= 1e-6 * torch.linalg.norm(gradient), name
