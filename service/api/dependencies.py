@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
 from fastapi import Path as PathParam
-from pydantic import AwareDatetime, BeforeValidator
+from pydantic import BeforeValidator
 
 from service.api.query_params import refuse_unknown
 from service.api.rate_limits import Rate, RateLimiter
@@ -38,7 +38,7 @@ from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
 from service.streaming.sources import GlobalSource
 from service.webhooks.service import Resolver, resolve_host
-from trainyard.contract.base import reject_number
+from trainyard.contract.base import Timestamp
 from trainyard.contract.layout import RunLayout
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -262,7 +262,7 @@ def _with_plus(value: Any) -> Any:
     return _BLANK_ZONE.sub(r"\1+\2", value) if isinstance(value, str) else value
 
 
-QueryTimestamp = Annotated[AwareDatetime, BeforeValidator(reject_number), BeforeValidator(_with_plus)]
+QueryTimestamp = Annotated[Timestamp, BeforeValidator(_with_plus)]
 """A time in a query: RFC 3339 with a time zone."""
 
 AttemptNumberQuery = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]

@@ -1,11 +1,14 @@
 """Column types that behave alike on SQLite and Postgres."""
 
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+import structlog
 from sqlalchemy import JSON, BigInteger, Dialect, Integer, String
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
+
+from trainyard.contract.base import MAX_TIME, MIN_TIME
 
 Json = JSON().with_variant(JSONB(), "postgresql")
 BigInt = BigInteger().with_variant(Integer(), "sqlite")
@@ -14,19 +17,38 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 PublicId = String(40).with_variant(String(40, collation="C"), "postgresql")
 """An id, compared bytewise as in SQLite; the collation of a language takes Postgres twice as long."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_clamped_logged = False
 
 
 def to_micros(value: datetime) -> int:
-    """Return an aware time as whole microseconds since 1970."""
-    delta = value - _EPOCH
+    """Return an aware time as whole microseconds since 1970.
+
+    Raises:
+        ValueError: The time is not between 1970 and 2200, so that readers could not represent it.
+    """
+    if not MIN_TIME <= value <= MAX_TIME:
+        raise ValueError(f"a time outside of {MIN_TIME.year} to {MAX_TIME.year}")
+    delta = value - MIN_TIME
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
+_MAX_MICROS = to_micros(MAX_TIME)
+
+
 def from_micros(value: int) -> datetime:
-    """Return the UTC time of whole microseconds since 1970."""
-    seconds, micros = divmod(value, 1_000_000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+    """Return the UTC time of whole microseconds since 1970; values outside of 1970 to 2200 are clamped and logged."""
+    if not 0 <= value <= _MAX_MICROS:
+        _log_clamped(value)
+        value = min(max(value, 0), _MAX_MICROS)
+    return MIN_TIME + timedelta(microseconds=value)
+
+
+def _log_clamped(value: int) -> None:
+    """Log the first value only: a stored value is read many times."""
+    global _clamped_logged
+    if not _clamped_logged:
+        _clamped_logged = True
+        structlog.get_logger("database").warning("a stored time is out of range and is clamped", micros=value)
 
 
 class UtcTime(TypeDecorator[datetime]):

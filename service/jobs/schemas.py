@@ -71,6 +71,8 @@ def progress_resource(job: Job, now: datetime) -> JobProgress | None:
     if stopped or step_seconds is None or not math.isfinite(step_seconds):
         return progress
     left = (progress.total_steps - progress.step) * step_seconds
+    if not math.isfinite(left):
+        return progress
     reported = datetime.fromisoformat(job.progress["reported_at"])
     return progress.model_copy(update={"eta_seconds": max(0.0, left - (now - reported).total_seconds())})
 

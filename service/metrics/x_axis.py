@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from service.core.errors import ConflictError
+from trainyard.contract.base import MAX_SAFE_INT
 
 _MICROS_PER_SECOND = 1e6
 _TOKEN_RATE, _EXAMPLE_RATE = "perf/tokens_per_second", "perf/examples_per_second"
@@ -72,8 +73,10 @@ def token_axis(job_id: str, spec: Mapping[str, Any], latest: Mapping[str, Any]) 
         ConflictError: The job does not train on tokens.
     """
     token_rate, example_rate = _number(latest.get(_TOKEN_RATE)), _number(latest.get(_EXAMPLE_RATE))
-    if token_rate and example_rate:
-        tokens_per_step = round(token_rate / example_rate) * int(spec["batch"]["size"])
+    ratio = token_rate / example_rate if token_rate and example_rate else 0.0
+    # The worker reports the rates, and any two finite numbers are possible.
+    if 0 < ratio <= MAX_SAFE_INT:
+        tokens_per_step = round(ratio) * int(spec["batch"]["size"])
         return lambda step, execution, time: float(step * tokens_per_step)
     if spec["task"] != "causal_lm":
         message = f"job {job_id} counts no tokens: `{spec['task']}` trains on examples; use `step` or `time`"

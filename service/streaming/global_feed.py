@@ -2,14 +2,16 @@
 
 from collections.abc import Collection
 from datetime import datetime
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from service.db.engine import Database
-from service.db.models import Event, Job
+from service.db.models import Checkpoint, Event, Job
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource, shown_metrics
 from service.streaming.broadcaster import StreamOffset
-from service.streaming.job_stream import Message, status_fields
+from service.streaming.job_stream import Message, MessageBuilder, build_messages, status_fields
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
@@ -70,20 +72,29 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
 def _messages(
     repository: FeedRepository, job: Job, entry: Entry, runs: Path, now: datetime
 ) -> list[tuple[StreamOffset, Message]]:
-    messages: list[tuple[StreamOffset, Message]] = []
+    def offset(sequence: int) -> StreamOffset:
+        return StreamOffset(entry.position, sequence)
+
+    run = RunLayout(runs / job.id)
+    builders: list[tuple[int, MessageBuilder]] = []
     if repository.has_points(entry):
-        values, progress = shown_metrics(job.latest), progress_resource(job, now)
-        update = JobMetricsUpdate(job_id=job.id, name=job.name, values=values, progress=progress)
-        offset = StreamOffset(entry.position)
-        messages.append((offset, Message(str(offset), "metrics", update)))
-    for event in repository.events(entry):
-        offset = StreamOffset(entry.position, event.sequence)
-        messages.append((offset, _event(job, event, offset, now)))
-    for row in repository.checkpoints(entry):
-        offset = StreamOffset(entry.position, row.sequence)
-        resource = checkpoint_resource(job.id, row, RunLayout(runs / job.id))
-        messages.append((offset, Message(str(offset), "checkpoint", resource)))
-    return sorted(messages, key=lambda message: message[0])
+        builders.append((0, partial(_metrics, job, offset(0), now)))
+    builders += [
+        (row.sequence, partial(_event, job, row, offset(row.sequence), now)) for row in repository.events(entry)
+    ]
+    builders += [
+        (row.sequence, partial(_checkpoint, job, row, offset(row.sequence), run))
+        for row in repository.checkpoints(entry)
+    ]
+    messages = [(offset(sequence), message) for sequence, message in build_messages(job.pk, builders)]
+    return sorted(messages, key=itemgetter(0))
+
+
+def _metrics(job: Job, offset: StreamOffset, now: datetime) -> Message:
+    values, progress = shown_metrics(job.latest), progress_resource(job, now)
+    return Message(
+        str(offset), "metrics", JobMetricsUpdate(job_id=job.id, name=job.name, values=values, progress=progress)
+    )
 
 
 def _event(job: Job, event: Event, offset: StreamOffset, now: datetime) -> Message:
@@ -91,3 +102,7 @@ def _event(job: Job, event: Event, offset: StreamOffset, now: datetime) -> Messa
         return Message(str(offset), "event", event_resource(job.id, event))
     update = JobStatusUpdate(job_id=job.id, name=job.name, **status_fields(job, event, now))
     return Message(str(offset), "status", update)
+
+
+def _checkpoint(job: Job, row: Checkpoint, offset: StreamOffset, run: RunLayout) -> Message:
+    return Message(str(offset), "checkpoint", checkpoint_resource(job.id, row, run))

@@ -1,18 +1,23 @@
 """The stream of one job: everything with a number in its sequence, in that order, from any number on."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property, partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
+import structlog
 from pydantic import BaseModel
 
 from service.db.engine import Database
-from service.db.models import Event, Job
+from service.db.models import Checkpoint, Event, Job, LogChunk
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
 from service.metrics.repository import CurveRepository
 from service.streaming.repository import JobStreamRepository, StoredPoint
+from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import Point
@@ -23,7 +28,7 @@ _MAX_POINTS = 4 * _MAX_ROWS
 _MAX_LOG_CHUNKS = _MAX_ROWS // 10
 
 
-@dataclass(frozen=True)
+@dataclass
 class Message:
     """One server-sent event. To resume after it, a client sends its id as Last-Event-ID."""
 
@@ -31,8 +36,37 @@ class Message:
     type: StreamType
     data: BaseModel
 
-    def encode(self) -> str:
+    @cached_property
+    def text(self) -> str:
         return f"id: {self.id}\nevent: {self.type}\ndata: {self.data.model_dump_json(by_alias=True)}\n\n"
+
+
+_MAX_LOGGED = 1000
+_logged: set[tuple[int, int]] = set()
+"""Job and sequence number of the rows that could not be shown and were logged."""
+
+MessageBuilder = Callable[[], Message]
+
+
+def build_messages(job_pk: int, builders: Iterable[tuple[int, MessageBuilder]]) -> list[tuple[int, Message]]:
+    """Return the encoded message of each row with its sequence number. A row that cannot be shown is skipped.
+
+    One such row would otherwise end the streams of all readers, because each read starts at the same row. It is logged
+    once.
+    """
+    messages = []
+    for sequence, build in builders:
+        try:
+            message = build()
+            _ = message.text
+        except Exception as error:
+            if (job_pk, sequence) not in _logged and len(_logged) < _MAX_LOGGED:
+                _logged.add((job_pk, sequence))
+                logger = structlog.get_logger("streams")
+                logger.error("a row cannot be shown", job_pk=job_pk, sequence=sequence, exc_info=error)
+            continue
+        messages.append((sequence, message))
+    return messages
 
 
 @dataclass(frozen=True)
@@ -71,19 +105,14 @@ def read_job_stream(
         _complete_up_to([checkpoint.sequence for checkpoint in checkpoints], _MAX_ROWS),
         _complete_up_to([chunk.sequence for chunk, _ in chunks], _MAX_LOG_CHUNKS),
     )
-    messages = [_event(job, event, now) for event in events]
-    messages += _metrics(job, points, resumed, now)
-    messages += [Message(row.sequence, "checkpoint", checkpoint_resource(job.id, row, run)) for row in checkpoints]
-    messages += [
-        Message(
-            chunk.sequence,
-            "log",
-            LogUpdate(attempt=number, rank=chunk.rank, offset=chunk.offset, text=chunk.data.decode(errors="replace")),
-        )
-        for chunk, number in chunks
-    ]
-    complete = sorted((m for m in messages if int(m.id) <= reached), key=lambda m: int(m.id))
-    return StreamPart(complete, reached, job.status in TERMINAL and reached == job.sequence)
+    builders: list[tuple[int, MessageBuilder]] = [(row.sequence, partial(_event, job, row, now)) for row in events]
+    builders += [(row.sequence, partial(_checkpoint, job, row, run)) for row in checkpoints]
+    builders += [(chunk.sequence, partial(_log, chunk, number)) for chunk, number in chunks]
+    for (sequence, execution), group in groupby(points, key=lambda point: (point.sequence, point.execution)):
+        builders.append((sequence, partial(_metrics, job, list(group), resumed.get(execution, 0), now)))
+    due = [(sequence, build) for sequence, build in builders if sequence <= reached]
+    messages = [message for _, message in sorted(build_messages(job.pk, due), key=itemgetter(0))]
+    return StreamPart(messages, reached, job.status in TERMINAL and reached == job.sequence)
 
 
 def _complete_up_to(sequences: list[int], limit: int) -> int:
@@ -109,14 +138,20 @@ def _event(job: Job, event: Event, now: datetime) -> Message:
     return Message(event.sequence, "status", StatusUpdate(**status_fields(job, event, now)))
 
 
-def _metrics(job: Job, points: list[StoredPoint], resumed: dict[int, int], now: datetime) -> list[Message]:
-    messages = []
-    for (sequence, execution), group in groupby(points, key=lambda point: (point.sequence, point.execution)):
-        update = MetricsUpdate(
-            execution=execution,
-            resumed_from_step=resumed.get(execution, 0),
-            points=[Point(key=p.key, step=p.step, value=p.value, time=p.time) for p in group],
-            progress=progress_resource(job, now),
-        )
-        messages.append(Message(sequence, "metrics", update))
-    return messages
+def _checkpoint(job: Job, row: Checkpoint, run: RunLayout) -> Message:
+    return Message(row.sequence, "checkpoint", checkpoint_resource(job.id, row, run))
+
+
+def _log(chunk: LogChunk, attempt: int) -> Message:
+    text = chunk.data.decode(errors="replace")
+    return Message(chunk.sequence, "log", LogUpdate(attempt=attempt, rank=chunk.rank, offset=chunk.offset, text=text))
+
+
+def _metrics(job: Job, points: list[StoredPoint], resumed_from_step: int, now: datetime) -> Message:
+    update = MetricsUpdate(
+        execution=points[0].execution,
+        resumed_from_step=resumed_from_step,
+        points=[Point(key=p.key, step=p.step, value=p.value, time=p.time) for p in points if p.step <= MAX_SAFE_INT],
+        progress=progress_resource(job, now),
+    )
+    return Message(points[0].sequence, "metrics", update)

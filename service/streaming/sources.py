@@ -41,7 +41,7 @@ class JobSource:
         items = [
             Item(
                 StreamOffset(int(message.id)),
-                message.encode(),
+                message.text,
                 message.data.rank if isinstance(message.data, LogUpdate) else None,
             )
             for message in part.messages
@@ -73,7 +73,7 @@ class GlobalSource:
     def read(self, offset: StreamOffset, _logs: bool) -> Update:
         append_to_feed(self._database, self._jobs_to_check())
         part = read_feed(self._database, offset, runs=self._runs, now=self._clock())
-        items = [Item(at, message.encode()) for at, message in part.messages]
+        items = [Item(at, message.text) for at, message in part.messages]
         if part.gap:
             items.insert(0, Item(items[0].offset if items else part.offset, RESET))
         return Update(items, part.offset, finished=False, more=part.more)

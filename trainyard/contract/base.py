@@ -5,7 +5,16 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+)
 
 from trainyard.contract.validation_messages import MAX_VARIABLE_NAME, VARIABLE_PATTERN
 
@@ -23,9 +32,14 @@ Int = Annotated[int, BeforeValidator(reject_bool)]
 Float = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 """A finite number. Numeric strings are accepted, because YAML parses `1e-4` as a string."""
 
+MAX_SAFE_INT = 2**53
+"""The largest integer up to which every JSON parser is exact."""
+
 # The bounds must precede the validator to be included in the JSON schema.
-PositiveInt = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(reject_bool)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(reject_bool)]
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_SAFE_INT), BeforeValidator(reject_bool)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_SAFE_INT), BeforeValidator(reject_bool)]
+Step = NonNegativeInt
+"""A number of completed steps, at most `MAX_SAFE_INT`."""
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(reject_bool)]
@@ -92,8 +106,24 @@ def reject_number(value: Any) -> Any:
     return value
 
 
-Timestamp = Annotated[datetime, BeforeValidator(reject_number), PlainSerializer(wire_time, when_used="json")]
-"""An aware UTC time; RFC 3339 with milliseconds on the wire."""
+MIN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_TIME = datetime(2200, 1, 1, tzinfo=UTC)
+
+
+def _bounded_utc(time: datetime) -> datetime:
+    # Compared before the conversion, which overflows next to the years 1 and 9999.
+    if not MIN_TIME <= time <= MAX_TIME:
+        raise ValueError(f"must be between {MIN_TIME.year} and {MAX_TIME.year}")
+    return time.astimezone(UTC)
+
+
+Timestamp = Annotated[
+    AwareDatetime,
+    BeforeValidator(reject_number),
+    AfterValidator(_bounded_utc),
+    PlainSerializer(wire_time, when_used="json"),
+]
+"""A time from 1970 to 2200 with a zone, as UTC; RFC 3339 with milliseconds on the wire."""
 
 
 class Strict(BaseModel):

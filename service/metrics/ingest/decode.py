@@ -2,43 +2,42 @@
 
 from collections.abc import Container
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from service.db.types import to_micros
 from service.metrics.values import PointRow, encode_value
+from trainyard.contract.base import MAX_SAFE_INT, Timestamp
 from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
-
-_SAFE_INT = 2**53
 
 
 class _Point(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key: str
-    step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    step: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)]
     value: float
     time: str
 
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
-    step: Annotated[int, msgspec.Meta(ge=0, le=_SAFE_INT)]
-    total_steps: Annotated[int, msgspec.Meta(ge=0, le=_SAFE_INT)]
-    epoch: Annotated[int, msgspec.Meta(ge=0, le=_SAFE_INT)] = 0
+    step: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)]
+    total_steps: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)]
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)] = 0
     seconds_per_step: float | None = None
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
-    execution: Annotated[int, msgspec.Meta(ge=1, le=_SAFE_INT)]
-    resumed_from_step: Annotated[int, msgspec.Meta(ge=0, le=_SAFE_INT)]
+    execution: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAFE_INT)]
+    resumed_from_step: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)]
     points: Annotated[list[_Point], msgspec.Meta(max_length=MAX_POINTS)] = msgspec.field(default_factory=list)
     progress: _Progress | None = None
 
 
 _decoder = msgspec.json.Decoder(_Batch)
-_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+_time: TypeAdapter[datetime] = TypeAdapter(Timestamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,8 @@ def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
     try:
         decoded = _decoder.decode(body)
         # Points that are reported together share one time.
-        micros = {time: to_micros(msgspec.convert(time, _Time)) for time in {point.time for point in decoded.points}}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        micros = {time: to_micros(_time.validate_python(time)) for time in {point.time for point in decoded.points}}
+    except (msgspec.DecodeError, ValidationError, UnicodeDecodeError, RecursionError):
         return batch_from_model(_parse_model(body))
     points = decoded.points
     if not all(key in known_keys for key in {point.key for point in points}):
@@ -76,17 +75,10 @@ def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
 
 
 def batch_from_model(batch: MetricsBatch) -> PointBatch:
-    """Return the batch of a parsed model, such as one that was read from the spool.
-
-    Raises:
-        RequestValidationError: A time has no time zone.
-    """
-    rows: list[PointRow] = []
-    for index, point in enumerate(batch.points):
-        if point.time.tzinfo is None:
-            problem = {"loc": ("body", "points", index, "time"), "msg": "must have a time zone", "type": "timezone"}
-            raise RequestValidationError([problem])
-        rows.append((point.key, point.step, *encode_value(point.value), to_micros(point.time.astimezone(UTC))))
+    """Return the batch of a parsed model, such as one that was read from the spool."""
+    rows: list[PointRow] = [
+        (point.key, point.step, *encode_value(point.value), to_micros(point.time)) for point in batch.points
+    ]
     progress = None if batch.progress is None else batch.progress.model_dump(mode="json")
     return PointBatch(batch.execution, batch.resumed_from_step, rows, progress)
 

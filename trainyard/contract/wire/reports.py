@@ -12,6 +12,7 @@ from trainyard.contract.base import (
     SanitizedData,
     SanitizedText,
     SecretValue,
+    Step,
     Strict,
     Timestamp,
     VariableName,
@@ -109,7 +110,7 @@ class Point(Strict):
     """The value of one metric at one step."""
 
     key: MetricKey
-    step: Annotated[NonNegativeInt, Field(le=2**62)]
+    step: Step
     value: AnyFloat
     time: Timestamp
 
@@ -117,9 +118,9 @@ class Point(Strict):
 class Progress(Strict):
     """The progress of a run."""
 
-    step: NonNegativeInt
+    step: Step
     """Completed steps."""
-    total_steps: NonNegativeInt
+    total_steps: Step
     epoch: NonNegativeInt = 0
     seconds_per_step: AnyFloat | None = None
     """Average over about the last minute."""
@@ -129,7 +130,7 @@ class MetricsBatch(Strict):
     """Points of one execution; either all are stored or none."""
 
     execution: PositiveInt
-    resumed_from_step: NonNegativeInt
+    resumed_from_step: Step
     """The step of the checkpoint from which this execution started; 0: none. It hides
     later points of earlier executions."""
     points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS)] = ()
@@ -159,7 +160,7 @@ class CheckpointReport(Strict):
     """A complete checkpoint, whose manifest is on disk."""
 
     execution: PositiveInt
-    step: NonNegativeInt
+    step: Step
     size_bytes: NonNegativeInt
     digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
     """Digest of the manifest, which contains the digests of the files."""
@@ -168,7 +169,7 @@ class CheckpointReport(Strict):
         default_factory=dict, max_length=MAX_CHECKPOINT_METRICS, json_schema_extra={"additionalProperties": False}
     )
     time: Timestamp
-    removed_steps: Annotated[tuple[NonNegativeInt, ...], Field(max_length=10_000)] = ()
+    removed_steps: Annotated[tuple[Step, ...], Field(max_length=10_000)] = ()
     """Steps of the checkpoints that retention has deleted."""
 
 
@@ -195,7 +196,7 @@ class FinishRecord(Strict):
 
     execution: PositiveInt
     reason: ExitReason
-    step: NonNegativeInt = 0
+    step: Step = 0
     """Completed steps."""
     failure: Failure | None = None
     restarts: NonNegativeInt = 0
