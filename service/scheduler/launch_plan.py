@@ -38,7 +38,8 @@ def plan_launch(
         inherited: The result of `inherited_environment`.
         search_path: Where the job's interpreter finds the worker if it is not installed (a source tree).
     """
-    environment = {**inherited, ATTEMPT_VARIABLE: document.attempt_id}
+    # Without it, the submitter on this host and the launcher would import modules from the attempt's folder.
+    environment = {**inherited, ATTEMPT_VARIABLE: document.attempt_id, "PYTHONSAFEPATH": "1"}
     if search_path:
         environment["PYTHONPATH"] = ":".join(map(str, search_path))
     return LaunchPlan(

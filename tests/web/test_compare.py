@@ -113,6 +113,7 @@ def test_sweep_has_parallel_coordinates_that_filter(visit: Visit, sweep: SweepDe
     page.get_by_role("link", name="two rates").click()
     expect(page.locator("#parallel text.title")).to_have_text(["optimizer.lr", "eval/loss"])
     expect(page.locator("#parallel path")).to_have_count(2)
+    expect(page.get_by_role("link", name=re.compile("^Remove"))).to_have_count(0)
     page.locator("#outcome").select_option("train/loss")
     expect(page.locator("#parallel text.title").last).to_have_text("train/loss")
     handle = page.locator("#parallel .handle").first.bounding_box()

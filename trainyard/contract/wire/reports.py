@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, StringConstraints, model_validator
+from pydantic import FailFast, Field, StrictBool, StringConstraints, model_validator
 
 from trainyard.contract.base import (
     MAX_SPEC_SECRETS,
@@ -133,7 +133,7 @@ class MetricsBatch(Strict):
     resumed_from_step: Step
     """The step of the checkpoint from which this execution started; 0: none. It hides
     later points of earlier executions."""
-    points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS)] = ()
+    points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS), FailFast()] = ()
     progress: Progress | None = None
 
 
@@ -158,7 +158,7 @@ class EventsBatch(Strict):
     """Events of one execution."""
 
     execution: PositiveInt
-    events: Annotated[tuple[WorkerEvent, ...], Field(max_length=MAX_EVENTS)]
+    events: Annotated[tuple[WorkerEvent, ...], Field(max_length=MAX_EVENTS), FailFast()]
 
 
 class CheckpointReport(Strict):

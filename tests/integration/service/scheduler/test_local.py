@@ -16,11 +16,13 @@ import psutil
 import pytest
 
 from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Observation, Rejected, SubmittedJob
+from service.scheduler.launch_plan import plan_launch
 from service.scheduler.local import processes as local_processes
 from service.scheduler.local.queue import Entry
 from service.scheduler.local.scheduler import LocalScheduler
 from tests.support import local_service
 from tests.support.wait import wait_until
+from tests.unit.service.scheduler.test_launch_plan import document
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 
 
@@ -135,6 +137,21 @@ class TestOneJob:
         plan = setup.plan("one")
         assert observe(setup.scheduler(), plan) == Observation("absent")
         assert setup.scheduler().find(plan.tag, plan.folder) == []
+
+    def test_no_process_imports_modules_from_the_attempt_folder(self, setup: Setup) -> None:
+        env_tag = f"safe{setup._unique}"
+        setup.env_tags.append(env_tag)
+        folder, marker = setup.root / "one", setup.root / "imported"
+        folder.mkdir()
+        for name in ("submitit", "json", "cloudpickle", "worker", "service"):
+            (folder / f"{name}.py").write_text(f"open({str(marker)!r}, 'w').close(); raise SystemExit('planted')")
+        inherited, search_path = {"PATH": os.environ["PATH"]}, [local_service.ROOT]
+        made = document(attempt_id=env_tag, ranks_per_node=1)
+        plan = plan_launch(made, folder=folder, inherited=inherited, search_path=search_path)
+        scheduler = setup.scheduler("environment")
+        assert scheduler.submit(plan) == Accepted(plan.tag)
+        wait_until(lambda: (folder / "environment.json").exists(), what="the job to run")
+        assert not marker.exists()
 
     def test_the_job_inherits_only_the_planned_environment(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TRAINYARD_DATABASE_URL", "postgresql://secret")

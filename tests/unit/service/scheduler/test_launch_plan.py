@@ -51,7 +51,7 @@ class TestPlanLaunch:
     def test_variables_and_secrets_of_the_spec_are_not_in_the_plan(self) -> None:
         spec = spec_with({"MY_FLAG": "my value", "TZ": "Asia/Tokyo"}, ("HF_TOKEN",))
         plan = plan_launch(document(spec=spec), folder=FOLDER, python="/py", inherited={"PATH": "/bin", "TZ": "UTC"})
-        assert plan.environment == {"PATH": "/bin", "TZ": "UTC", "TRAINYARD_ATTEMPT": "a1b2"}
+        assert plan.environment == {"PATH": "/bin", "TZ": "UTC", "TRAINYARD_ATTEMPT": "a1b2", "PYTHONSAFEPATH": "1"}
         assert (plan.tag, plan.ranks, plan.python) == ("ty-main-a1b2", 2, "/py")
         assert not any(text in plan.script for text in ("MY_FLAG", "my value", "HF_TOKEN"))
 
