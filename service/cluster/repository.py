@@ -18,22 +18,22 @@ class ClusterRepository:
         self._session = session
 
     def polled_at(self, backend: str) -> datetime | None:
-        """When the scheduler was last asked, by whichever service."""
+        """Return the time of the last query of the scheduler by any service."""
         return self._session.scalar(sa.select(Cluster.polled_at).where(Cluster.backend == backend))
 
-    def keep(self, database: Database, backend: str, now: datetime, answer: ClusterSnapshot | str) -> None:
-        """Store an answer; where there was none but an error, the newest answer stays."""
-        if isinstance(answer, str):
-            row: dict[str, Any] = {"polled_at": now, "error": answer}
+    def store(self, database: Database, backend: str, now: datetime, result: ClusterSnapshot | str) -> None:
+        """Store a snapshot, or an error; after an error the newest snapshot remains."""
+        if isinstance(result, str):
+            row: dict[str, Any] = {"polled_at": now, "error": result}
             first = row | {"backend": backend, "snapshot": {}}
         else:
-            row = {"polled_at": now, "taken_at": now, "snapshot": answer.model_dump(mode="json"), "error": None}
+            row = {"polled_at": now, "taken_at": now, "snapshot": result.model_dump(mode="json"), "error": None}
             first = row | {"backend": backend}
         statement = database.insert(Cluster).values(first)
         self._session.execute(statement.on_conflict_do_update(index_elements=[Cluster.backend], set_=row))
 
     def resource(self, backend: str, now: datetime) -> ClusterResource:
-        """The newest snapshot and its age; an empty one while there is none."""
+        """Return the newest snapshot and its age; an empty one before the first."""
         row = self._session.get(Cluster, backend)
         if row is None:
             return ClusterResource(backend=backend)

@@ -64,7 +64,7 @@ class Adapters:
 
 def block_ops(model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Adapters | None) -> list[Op]:
     """Return the operations of one decoder block in forward order."""
-    if model.own:
+    if model.builtin:
         return _gpt(model, tokens, dtype, adapters)
     return _llama(model, tokens, dtype, adapters)
 
@@ -180,8 +180,8 @@ def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -
     and two gradients of the same size, with 4 bytes per element each.
     """
     h, c, s = tokens * m.width, dtype.bytes, dtype.stream
-    normed = s * h if not m.own and not frozen else 0
-    saved_bytes = 4 * h + normed if not m.own else s * h
+    normed = s * h if not m.builtin and not frozen else 0
+    saved_bytes = 4 * h + normed if not m.builtin else s * h
     saved_bytes += 0 if frozen else c * h
     weights = m.vocabulary * m.width
     copy = dtype.copy * weights

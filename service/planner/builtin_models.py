@@ -45,7 +45,7 @@ def _gpt(model: GptModel) -> ModelStructure:
             feed_forward=4 * width,
             vocabulary=model.vocab,
             gated=False,
-            own=True,
+            builtin=True,
         ),
     )
 

@@ -41,7 +41,7 @@ class Transformer:
     vocabulary: int
     gated: bool
     """Whether the feed-forward has two up-projections, one through the activation (Llama), instead of one (GPT)."""
-    own: bool = False
+    builtin: bool = False
     """Whether it is the builtin `gpt`, whose norms save less than those of transformers' models."""
     pieces: bool = True
     """Whether large logits are computed in pieces."""

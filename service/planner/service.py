@@ -19,6 +19,7 @@ from service.specs.acceptance import AcceptedSpec
 from service.specs.preflight import is_stale, unavailable_resources
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import LOOP_TASKS, Strategy, TrainingSpec
 from trainyard.contract.wire.plans import PlanResource
@@ -56,7 +57,7 @@ class Planner:
         if accelerator == "cpu":
             return spec.strategy, "`auto` selects ddp for several CPU ranks"
         model = self._model(spec)
-        if self.pool is not None and _is_large(model):
+        if self.pool is not None and _is_large(spec, model):
             try:
                 return self.pool.run(_owner(spec), _choose_strategy, self.settings, accepted)
             except (InvalidRequestError, TooManyRequestsError):
@@ -75,7 +76,7 @@ class Planner:
         """
         spec = accepted.spec
         model = self._model(spec)
-        if self.pool is not None and _is_large(model):
+        if self.pool is not None and _is_large(spec, model):
             return self.pool.run(_owner(spec), _plan, self.settings, accepted)
         script, problem = preview_script(self.settings, spec, accepted.site)
         rejections = unavailable_resources(self.settings, accepted)
@@ -97,7 +98,7 @@ class Planner:
         if spec.task not in LOOP_TASKS or remote_hosts:
             return []
         model = self._model(spec)
-        if self.pool is not None and _is_large(model):
+        if self.pool is not None and _is_large(spec, model):
             try:
                 return self.pool.run(_owner(spec), _exceeds_memory, self.settings, accepted)
             except (InvalidRequestError, TooManyRequestsError):
@@ -130,13 +131,16 @@ _LARGE = 5000
 """Tensors above which a model is estimated in another process. The time grows with tensors and `lora.targets`."""
 
 
-def _is_large(model: ModelInfo) -> bool:
-    return model.structure is not None and len(model.structure.parameters) > _LARGE
+def _is_large(spec: TrainingSpec, model: ModelInfo) -> bool:
+    """Whether the model is a folder with very many tensors; the sizes of builtin models are bounded."""
+    tensors = len(model.structure.parameters) if model.structure is not None else 0
+    return isinstance(spec.model, HfModel) and tensors > _LARGE
 
 
 def _owner(spec: TrainingSpec) -> str:
     """The model's folder: one call for each at a time."""
-    return getattr(spec.model, "path", "")
+    assert isinstance(spec.model, HfModel)
+    return f"model {spec.model.path}"
 
 
 def _choose_strategy(settings: Settings, accepted: AcceptedSpec) -> tuple[Strategy, str]:

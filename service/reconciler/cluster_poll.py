@@ -47,7 +47,7 @@ class ClusterPoll:
             log.warning("scheduler unavailable", error=str(error))
             result = str(error)
         with self.lease.write(counts=False) as session:
-            ClusterRepository(session).keep(self.database, self.scheduler.name, now, result)
+            ClusterRepository(session).store(self.database, self.scheduler.name, now, result)
 
     def _is_due(self, now: datetime) -> bool:
         interval = POLL_INTERVALS[self.scheduler.name]

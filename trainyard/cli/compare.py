@@ -65,12 +65,12 @@ def compare(
         return
     chosen = keys or default_metric(results)
     fields = _differing_values(jobs, differing)
-    result: list[Field] = [
+    result_columns: list[Field] = [
         ("JOB", [job.id for job in jobs]),
         ("STATUS", [str(job.status) for job in jobs]),
         ("LAST", ["1.234e-05"]),
     ]
-    if not fits_terminal([*result, *fields]):
+    if not fits_terminal([*result_columns, *fields]):
         _print_fields(jobs, fields)
         fields = []
     for key in chosen or [""]:
@@ -83,16 +83,16 @@ def compare(
 
 def default_metric(results: Sequence[MetricsResource]) -> list[str]:
     """Return the default metric: the evaluation loss, or the training loss if more jobs have it; [] without both."""
-    have = Counter(series.key for metrics in results for series in metrics.series if series.steps)
-    best = max(_PREFERRED, key=have.__getitem__)
-    return [best] if have[best] else []
+    counts = Counter(series.key for metrics in results for series in metrics.series if series.steps)
+    best = max(_PREFERRED, key=counts.__getitem__)
+    return [best] if counts[best] else []
 
 
 def _require_points(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
     """Raise NotFoundError if none of the jobs has points of these metrics."""
     if not any(series.steps for metrics in results for series in metrics.series):
-        at_x = ", ".join(sorted({key for job in jobs for key in job.metrics}))
-        raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {at_x or 'none'}")
+        available = ", ".join(sorted({key for job in jobs for key in job.metrics}))
+        raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {available or 'none'}")
 
 
 def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobResource]:

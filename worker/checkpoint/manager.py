@@ -32,9 +32,9 @@ class CheckpointManager:
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
         self._discovery = discover(run, launch.first_execution) if ranks.first else Discovery()
         latest = self._discovery.latest
-        own = ranks.from_first(latest.step if latest else 0)
-        self._origin = launch.origin if not own else None
-        self._source = run.checkpoint(own) if own else None
+        own_step = ranks.from_first(latest.step if latest else 0)
+        self._origin = launch.origin if not own_step else None
+        self._source = run.checkpoint(own_step) if own_step else None
         if self._origin:
             self._source = run.origin(self._origin.step)
             latest = require_valid_checkpoint(self._source, ranks)

@@ -31,7 +31,7 @@ SIZES = {
 """Message sizes in bytes, by device type."""
 
 
-ALONE_UP_TO = 16
+MAX_RANKS_ALONE = 16
 """The largest number of ranks for which each pair is timed alone."""
 
 Pair = tuple[int, int]
@@ -68,8 +68,8 @@ def rounds_of(world: int) -> list[list[Pair]]:
     rounds = []
     for _ in range(len(players) - 1):
         half = len(players) // 2
-        met = zip(players[:half], reversed(players[half:]), strict=True)
-        rounds.append(sorted((min(pair), max(pair)) for pair in met if -1 not in pair))
+        pairs = zip(players[:half], reversed(players[half:]), strict=True)
+        rounds.append(sorted((min(pair), max(pair)) for pair in pairs if -1 not in pair))
         players = [players[0], players[-1], *players[1:-1]]
     return rounds
 
@@ -77,7 +77,9 @@ def rounds_of(world: int) -> list[list[Pair]]:
 def timed_rounds_of(world: int) -> list[list[Pair]]:
     """Return rounds of one pair each for few ranks; for many, where that takes hours, those of `rounds_of`."""
     rounds = rounds_of(world)
-    return rounds if world > ALONE_UP_TO else [[pair] for pair in sorted(pair for pairs in rounds for pair in pairs)]
+    return (
+        rounds if world > MAX_RANKS_ALONE else [[pair] for pair in sorted(pair for pairs in rounds for pair in pairs)]
+    )
 
 
 def bus_factor(operation: str, ranks: int) -> float:

@@ -56,16 +56,16 @@ class CommCheck:
         Raises:
             TrainingError: On all ranks, at the first wrong value.
         """
-        for part in self._parts():
+        for stage in self._stages():
             if self._ranks.any(self._stop.requested):
                 return False
-            part()
+            stage()
             self.step += 1
             self._reporter.points(self.step, {}, Progress(step=self.step, total_steps=self.total_steps))
         self._write_report(run)
         return True
 
-    def _parts(self) -> list[Callable[[], None]]:
+    def _stages(self) -> list[Callable[[], None]]:
         return [
             partial(check_pairs, self._ranks, rounds_of(self._ranks.world)),
             *(partial(self._check, group) for group in self._groups),
@@ -74,7 +74,7 @@ class CommCheck:
         ]
 
     def _join(self, group: RankGroup) -> GroupMember | None:
-        """Create the group; return this rank's membership. Every rank must call it, member or not."""
+        """Create the group and return this rank's membership, if any. Every rank must call it, member or not."""
         whole = len(group.ranks) == self._ranks.world
         handle = None if whole else dist.new_group(list(group.ranks))
         if self._ranks.rank not in group.ranks:

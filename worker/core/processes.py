@@ -46,8 +46,8 @@ def children(pid: int) -> list[int]:
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if (f := _stat(entry)) and int(f[1]) == pid]
 
 
-def variable(pid: int, name: str) -> str | None:
-    """Return a variable of the environment that the process started with, if it is readable."""
+def environment_variable(pid: int, name: str) -> str | None:
+    """Return an environment variable of a process, as of its start, if it is readable."""
     try:
         content = (Path("/proc") / str(pid) / "environ").read_bytes()
     except OSError:
@@ -56,7 +56,7 @@ def variable(pid: int, name: str) -> str | None:
     return next((part[len(prefix) :].decode() for part in content.split(b"\0") if part.startswith(prefix)), None)
 
 
-def send(pids: Iterable[int], number: signal.Signals) -> None:
+def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -67,7 +67,7 @@ def kill_remaining(known: Iterable[tuple[int, int]]) -> None:
     for pid, started in known:
         fields = _stat(Path("/proc") / str(pid))
         if fields and int(fields[19]) == started:
-            send([pid], signal.SIGKILL)
+            send_signal([pid], signal.SIGKILL)
 
 
 def _stat(entry: Path) -> list[str]:

@@ -250,7 +250,7 @@ class Supervisor:
         if self._node.count == 1:
             return
         for pid in processes.children(self._process.pid):
-            rank = processes.variable(pid, "RANK")
+            rank = processes.environment_variable(pid, "RANK")
             if rank is not None:
                 self._log_shipper.add(LogStream(rank, self._layout.rank_log(int(rank))))
 
@@ -267,7 +267,7 @@ class Supervisor:
             ranks = processes.children(self._process.pid)
             if torchrun.wrapped(self._launch):
                 ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
-            processes.send(ranks, signal.SIGUSR2)
+            processes.send_signal(ranks, signal.SIGUSR2)
 
     def _enforce_limits(self) -> None:
         since = self._stop.since
@@ -302,7 +302,7 @@ class Supervisor:
         self._kill("stalled")
 
     def _write_stacks(self) -> None:
-        processes.send([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
+        processes.send_signal([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
         time.sleep(_STACKS_SECONDS)
 
     def _kill(self, reason: ExitReason) -> None:

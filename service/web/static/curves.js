@@ -3,7 +3,7 @@
 import { call, query } from "./api.js";
 import { asNumber } from "./format.js";
 
-export const MAX_POINTS = 1000; // of a series in the API's answer: two for each pixel of a chart
+const MAX_POINTS = 1000; // of a series in the API's answer: two for each pixel of a chart
 const RELOAD_LENGTH = 3000; // a series that has grown longer is read again, downsampled
 
 export class CurveStore {

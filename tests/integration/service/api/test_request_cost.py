@@ -79,6 +79,19 @@ SWEEPS: dict[str, Any] = {
 }
 
 
+_BATCH = '{"execution": 1, "resumed_from_step": 0, "points": ['
+REPORTS: dict[str, tuple[str, str]] = {
+    "empty points": ("metrics", _BATCH + "{}," * 340_000 + "{}]}"),
+    "numbers instead of points": ("metrics", _BATCH + "1," * 500_000 + "1]}"),
+    "unknown fields of a batch": ("metrics", json.dumps({f"k{number}": 1 for number in range(60_000)})),
+    "deep batch": ("metrics", "[" * 1_000_000),
+    "empty events": ("events", '{"execution": 1, "events": [' + "{}," * 340_000 + "{}]}"),
+    "unknown fields of a checkpoint": ("checkpoints", json.dumps({"metrics": many(15_000)})),
+    "steps of a checkpoint": ("checkpoints", json.dumps({"removed_steps": list(range(39_000))})),
+    "long nonce": ("claim", json.dumps({"nonce": "x" * 900_000})),
+}
+
+
 @pytest.fixture(scope="module")
 def gpu_world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("cost")
@@ -116,6 +129,19 @@ def test_every_document_is_parsed_cheaply(gpu_world: World, name: str) -> None:
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_is_expanded_cheaply(gpu_world: World, name: str) -> None:
     cheap(gpu_world, "/v1/sweeps", json.dumps(SWEEPS[name]))
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_report_is_refused_cheaply(gpu_world: World, name: str) -> None:
+    job_id = gpu_world.submit()
+    gpu_world.tick()
+    worker = gpu_world.worker(job_id)
+    route, body = REPORTS[name]
+    started = time.process_time()
+    path, headers = f"/v1/attempts/{worker.attempt_id}/{route}", {"Content-Type": JSON}
+    answer = worker.client.post(path, content=body, headers=headers)
+    assert time.process_time() - started < MAX_SECONDS
+    assert answer.status_code in (400, 422)
 
 
 def test_user_requests_are_limited_to_the_size_of_a_spec(gpu_world: World) -> None:
