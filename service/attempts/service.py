@@ -14,6 +14,7 @@ from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event
 from service.jobs.repository import JobRepository
 from service.jobs.service import pending_profile
+from trainyard.contract.base import sanitize
 from trainyard.contract.wire.reports import (
     CheckpointReport,
     Claim,
@@ -22,9 +23,11 @@ from trainyard.contract.wire.reports import (
     FinishRecord,
     HeartbeatReply,
 )
+from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
 CLAIMABLE = frozenset({"submitting", "pending", "running", "lost"})
 """Job statuses in which an attempt may be claimed."""
+REPORTS_REJECTED = "reports_rejected"
 
 
 class AttemptService:
@@ -99,7 +102,7 @@ class AttemptService:
                     Event(
                         job_pk=job.pk,
                         sequence=sequence,
-                        type=event.type,
+                        type=WORKER_PREFIX + event.type,
                         level=event.level,
                         message=event.message,
                         data=event.model_dump(mode="json")["data"],
@@ -133,6 +136,17 @@ class AttemptService:
             attempts.flush()
             attempts.mark_checkpoints_deleted(job.pk, report.removed_steps, self._now)
         self._count("checkpoints", 1)
+
+    def record_rejected(self, count: int, first: str) -> None:
+        """Add an event about spooled reports that could not be stored, unless the last one is the same."""
+        with self._database.write() as session:
+            jobs = JobRepository(session, self._now)
+            attempt, job = jobs.lock_attempt(self._attempt_id)
+            last = jobs.last_event(job, REPORTS_REJECTED, since=None)
+            data = {"attempt": attempt.number, "count": count}
+            if last is None or last.data != data:
+                message = sanitize(f"{count} report(s) of the worker were invalid and were not stored; first: {first}")
+                jobs.add_event(job, REPORTS_REJECTED, message, level="warning", data=data)
 
     def finish(self, record: FinishRecord) -> None:
         """Store the exit record of the attempt's latest execution; the reconciler evaluates it."""

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
+import structlog
+from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError, InterfaceError, OperationalError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
-from service.core.errors import UnavailableError
+from service.core.errors import InvalidRequestError, UnavailableError
 from service.db.fair_lock import FairLock, FairLockTimeoutError
 from service.db.raw import RawTransaction, raw_transaction
 
@@ -58,6 +59,7 @@ class Database:
             self._writer = self._reader
         driver: Any = self._writer.dialect.dbapi
         self._driver_errors: tuple[type[Exception], ...] = (driver.OperationalError, driver.InterfaceError)
+        self._data_errors: tuple[type[Exception], ...] = (driver.DataError,)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -71,6 +73,7 @@ class Database:
 
         Raises:
             UnavailableError: the database did not answer in time; nothing was written.
+            InvalidRequestError: the database has no representation of a value; nothing was written.
         """
         with (
             _translate_errors(),
@@ -92,7 +95,7 @@ class Database:
             UnavailableError: as `write`, but if the commit was not answered, the transaction may be written.
         """
         with (
-            _translate_errors(self._driver_errors),
+            _translate_errors(self._driver_errors, self._data_errors),
             self._hold_write_lock(),
             raw_transaction(self._writer) as transaction,
         ):
@@ -135,13 +138,22 @@ _UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = (
     FairLockTimeoutError,
 )
 
+_STORAGE_ERRORS: tuple[type[Exception], ...] = (StatementError, OverflowError)
+
 
 @contextmanager
-def _translate_errors(driver_errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def _translate_errors(
+    driver_errors: tuple[type[Exception], ...] = (), data_errors: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     try:
         yield
     except (*_UNAVAILABLE_ERRORS, *driver_errors) as error:
         raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
+    except (*_STORAGE_ERRORS, *data_errors) as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, DataError):
+            raise
+        structlog.get_logger("database").error("a value cannot be stored", exc_info=error)
+        raise InvalidRequestError("a value cannot be stored", code="value_not_storable") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -21,10 +21,11 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.jobs import TERMINAL, JobResource, ProfileRequest
 from trainyard.contract.wire.reports import TraceRequest
+from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
 RETRY = "retry_requested"
 PROFILE_REQUESTED = "profile_requested"
-PROFILE_ANSWERS = ("profile_written", "profile_dropped")
+PROFILE_ANSWERS = (f"{WORKER_PREFIX}profile_written", f"{WORKER_PREFIX}profile_dropped")
 
 JobAction = Callable[[JobRepository, Job, str], None]
 """Changes a locked job; the last argument is the name of the user who requested it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
+from pydantic import ValidationError
 
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
@@ -207,7 +208,7 @@ class Reconciler:
         """Decide and apply what follows from an observation of the attempt."""
         folder = RunLayout(self._settings.runs / job.id).attempt(attempt.number)
         gone = observation.state in ("ended", "absent")
-        exit_record = FinishRecord.model_validate(attempt.finish) if attempt.finish else None
+        exit_record = _stored_exit_record(attempt)
         if exit_record is None and gone:
             exit_record = read_exit_record(folder)
         unexplained = observation.state == "absent" and exit_record is None
@@ -282,6 +283,17 @@ class Reconciler:
             return
         self._failpoint("close.before-release")
         self.lease.release(self._clock())
+
+
+def _stored_exit_record(attempt: Attempt) -> FinishRecord | None:
+    """Return the exit record that the worker sent; None if a former version stored an invalid one."""
+    if attempt.finish is None:
+        return None
+    try:
+        return FinishRecord.model_validate(attempt.finish)
+    except ValidationError:
+        log.warning("stored exit record is invalid", attempt=attempt.id)
+        return None
 
 
 def _quota_entry(job: Job) -> QuotaEntry:

@@ -9,6 +9,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 from pydantic import ValidationError
@@ -66,16 +67,26 @@ def startup_error_in(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 
 
-def read_regular_file(path: Path, offset: int, size: int) -> bytes:
-    """Return up to `size` bytes of a regular file from `offset`.
+def open_regular_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading.
 
     Raises:
         OSError: the path cannot be read, or is a link, a pipe or anything else but a regular file.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is not a regular file")
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{path} is not a regular file")
+    return file
+
+
+def read_regular_file(path: Path, offset: int, size: int) -> bytes:
+    """Return up to `size` bytes of a regular file from `offset`.
+
+    Raises:
+        OSError: as `open_regular_file`.
+    """
+    with open_regular_file(path) as file:
         file.seek(offset)
         return file.read(size)
 

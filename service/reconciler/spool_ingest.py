@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -15,14 +15,15 @@ import structlog
 from pydantic import ValidationError
 
 from service.attempts.service import AttemptService
-from service.core.errors import ConflictError, InvalidRequestError
+from service.core.errors import UnavailableError
 from service.db.engine import Database
 from service.logs.service import LogWriter
 from service.metrics.ingest.writer import store_batch
-from service.reconciler.run_dir import read_regular_file
+from service.reconciler.run_dir import open_regular_file, read_regular_file
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
-from trainyard.contract.wire.spool import SpoolCorruptError, SpoolRecord, parse_spool
+from trainyard.contract.wire.spool import SpoolRecord, parse_spool
 
 RESTORE_MARKER = ".restored"
 """A marker file in the runs directory, to be touched after a restore of an older database."""
@@ -44,6 +45,8 @@ class SpoolIngest:
     """The most bytes that are kept of one rank's log."""
     count: Callable[[str, int], None]
     """Called with the kind and the amount of what was ingested."""
+    rejected: list[str] = field(default_factory=list)
+    """Why each rejected report was put aside. A rejected report is not retried."""
 
     def run(self) -> None:
         """Ingest the spool first, then the logs; repeating it changes nothing.
@@ -52,21 +55,46 @@ class SpoolIngest:
             UnavailableError: the database does not answer; try again later.
         """
         for spool in sorted(self.folder.spool.glob("execution-*.jsonl")):
-            with _skip_inaccessible(spool):
+            with self._isolate_file(spool):
                 self._ingest_spool(spool)
         for path in sorted(self.folder.logs.glob("*.log")):
-            with _skip_inaccessible(path):
+            with self._isolate_file(path):
                 self._ingest_log(path)
+        if self.rejected:
+            self.count("rejected", len(self.rejected))
+            attempt = AttemptService(self.database, self.attempt_id, self.now)
+            attempt.record_rejected(len(self.rejected), self.rejected[0])
+
+    @contextmanager
+    def _isolate_file(self, path: Path) -> Iterator[None]:
+        """Put a file aside that cannot be ingested: the job must end, and a retry would fail in the same way."""
+        try:
+            yield
+        except (PermissionError, FileNotFoundError) as error:
+            log.warning("file cannot be read", path=str(path), error=str(error))
+        except (UnavailableError, OSError):
+            raise
+        except Exception as error:
+            self._reject(path.name, error)
+
+    def _reject(self, item: str, error: Exception) -> None:
+        if not self.rejected:
+            log.warning("report rejected", item=item, exc_info=error)
+        self.rejected.append(f"{item}: {_first_line(error)}")
 
     def _ingest_spool(self, path: Path) -> None:
         if not _is_regular(path):
             return
         offset = 0 if _restored_since(self.folder) else _acknowledged_offset(path.with_suffix(".acknowledged"))
-        try:
-            for record in parse_spool(path, offset):
+        if offset > path.lstat().st_size:
+            offset = 0
+        for record in parse_spool(open_regular_file(path), offset):
+            try:
                 self._ingest_record(record)
-        except SpoolCorruptError as error:
-            log.warning("spool is damaged", path=str(path), error=str(error))
+            except (UnavailableError, OSError):
+                raise
+            except Exception as error:
+                self._reject(f"{path.name}, record {record.seq}", error)
 
     def _ingest_log(self, path: Path) -> None:
         rank = path.stem.removeprefix("rank-")
@@ -81,26 +109,21 @@ class SpoolIngest:
 
     def _ingest_record(self, record: SpoolRecord) -> None:
         attempt = AttemptService(self.database, self.attempt_id, self.now, self.count)
-        try:
-            match record.body():
-                case MetricsBatch() as batch:
-                    store_batch(self.database, self.attempt_id, batch, self.now)
-                    self.count("points", len(batch.points))
-                case EventsBatch() as events:
-                    attempt.events(events)
-                case CheckpointReport() as checkpoint:
-                    attempt.checkpoint(checkpoint)
-        except (ValidationError, ConflictError, InvalidRequestError) as error:
-            log.warning("spooled record rejected", seq=record.seq, error=str(error))
+        match record.body():
+            case MetricsBatch() as batch:
+                store_batch(self.database, self.attempt_id, batch, self.now)
+                self.count("points", len(batch.points))
+            case EventsBatch() as events:
+                attempt.events(events)
+            case CheckpointReport() as checkpoint:
+                attempt.checkpoint(checkpoint)
 
 
-@contextmanager
-def _skip_inaccessible(path: Path) -> Iterator[None]:
-    """Skip a file that the job has removed or made unreadable: a retry would fail the same way."""
-    try:
-        yield
-    except (PermissionError, FileNotFoundError) as error:
-        log.warning("file cannot be read", path=str(path), error=str(error))
+def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        problem = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, problem['loc']))}: {describe_error(problem)}"[:300]
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def _acknowledged_offset(path: Path) -> int:

@@ -225,7 +225,7 @@ def test_each_restart_within_an_attempt_is_marked(
         {"id": f"evt_{900_000 + 2 * n + k}", "type": kind, "level": "info", "message": kind,
          "created_at": at.isoformat(), "data": {"step": step} if k == 0 else {}}
         for n, (at, step) in enumerate(starts)
-        for k, kind in enumerate(("training_resumed", "restarted_in_place"))
+        for k, kind in enumerate(("worker.training_resumed", "worker.restarted_in_place"))
     ]  # fmt: skip
     page = visit.page
 

@@ -28,7 +28,7 @@ def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False)
             print_json_lines(result)
             return
         for event in result:
-            print_line(f"{event.created_at:%Y-%m-%d %H:%M:%S}Z  {event.type:<20}  {_text(event)}")
+            print_line(f"{event.created_at:%Y-%m-%d %H:%M:%S}Z  {event.type:<26}  {_text(event)}")
 
 
 def _text(event: EventResource) -> str:

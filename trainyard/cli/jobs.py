@@ -35,6 +35,7 @@ from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watch import error_lines
 from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
 
 def list_jobs(
@@ -185,7 +186,7 @@ def comm_check_result(client: Client, job: JobResource) -> Mapping[str, Any] | N
     """Return the result of the newest communication check; None before one exists, and for jobs of other tasks."""
     if job.spec.get("task") != "comm_check":
         return None
-    result = [event.data for event in client.events(job.id) if event.type == "comm_check"]
+    result = [event.data for event in client.events(job.id) if event.type == f"{WORKER_PREFIX}comm_check"]
     return result[-1] if result else None
 
 

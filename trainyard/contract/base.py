@@ -91,8 +91,6 @@ def sanitize(value: Any) -> Any:
 SanitizedText = Annotated[str, BeforeValidator(sanitize)]
 """Text of a program; characters that cannot be stored are replaced, so that a report is never rejected for them."""
 
-SanitizedData = Annotated[dict[str, Any], BeforeValidator(sanitize)]
-
 
 def wire_time(time: datetime) -> str:
     """Return a time as RFC 3339 in UTC with milliseconds."""

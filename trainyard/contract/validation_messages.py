@@ -13,7 +13,7 @@ MAX_VARIABLE_NAME = 128
 SLURM_ID_PATTERN = r"^[1-9][0-9]{0,9}$"
 SCHEDULER_ID_PATTERN = r"^[0-9]{1,20}$"
 NODE_LIST_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"
-EVENT_TYPE_PATTERN = r"^[a-z_]{1,64}$"
+EVENT_TYPE_PATTERN = r"^[a-z_]{1,48}$"
 
 PATTERN_MESSAGES = {
     RANK_PATTERN: "must be a rank, such as 0, or `launch` for the launcher",
@@ -24,7 +24,7 @@ PATTERN_MESSAGES = {
     SLURM_ID_PATTERN: "must be a Slurm job id",
     SCHEDULER_ID_PATTERN: "must be a job id of the scheduler",
     NODE_LIST_PATTERN: "must be a Slurm node list, such as `node[01-04],gpu7`",
-    EVENT_TYPE_PATTERN: "must contain only lowercase letters and underscores, at most 64",
+    EVENT_TYPE_PATTERN: "must contain only lowercase letters and underscores, at most 48",
 }
 """Messages for strings that do not match a pattern. Patterns that only restrict characters need no message."""
 

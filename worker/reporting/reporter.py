@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeAlias
 
+from pydantic import ValidationError
+
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import (
     CheckpointReport,
@@ -152,11 +154,19 @@ class SpoolReporter:
                 if isinstance(report, _Flush):
                     os.fsync(self._file.fileno())
                     report.done.set()
-                elif self._append(format_record(self._seq, *self._body(report))):
+                elif (record := self._format(report)) and self._append(record):
                     self._seq += 1
                     if self._sender:
                         self._sender.wake()
             os.fsync(self._file.fileno())
+
+    def _format(self, report: _Points | _Event | CheckpointReport) -> bytes | None:
+        """Return the report's record; None for one that the service would reject, which must not end this thread."""
+        try:
+            return format_record(self._seq, *self._body(report))
+        except ValidationError as error:
+            log.error("a report is invalid and is dropped: %s", error)
+            return None
 
     def _append(self, record: bytes) -> bool:
         """Append the whole record or nothing, and retry on a full disk. Return False if the run ends first."""

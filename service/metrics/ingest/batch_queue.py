@@ -11,7 +11,7 @@ from datetime import datetime
 
 import structlog
 
-from service.core.errors import ServiceError, TooManyRequestsError, UnavailableError
+from service.core.errors import InvalidRequestError, ServiceError, TooManyRequestsError, UnavailableError
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult
 from service.metrics.ingest.writer import Outcome, PointWriter
@@ -126,6 +126,9 @@ class IngestQueue:
     def _write(self, group: Sequence[_QueuedBatch]) -> Sequence[Outcome]:
         try:
             return self._writer.write([(queued.attempt_id, queued.batch) for queued in group], self._clock())
+        except InvalidRequestError as error:
+            # One batch has a value that the database cannot represent; the others must not fail with it.
+            return [error] if len(group) == 1 else [outcome for queued in group for outcome in self._write([queued])]
         except ServiceError as error:
             return [error] * len(group)
         except Exception as error:

@@ -1,7 +1,7 @@
 // The marks of a job's charts: where its runs were interrupted and resumed, by step and time. Pure functions.
 
 const INTERRUPTIONS = new Set(["preempted", "time_limit", "node_failure", "error", "out_of_memory", "stalled", "cancelled_outside"]);
-const STARTS = new Set(["training_started", "training_resumed"]);
+const STARTS = new Set(["worker.training_started", "worker.training_resumed"]);
 
 /**
  * The marks of a job's attempts and events, which may be in any order.
@@ -19,7 +19,7 @@ export function marksOf(attempts, events) {
     resumed: [...resumedWithoutEvent.map((one) => ({ step: one.resumed_from_step, time: one.started_at })), ...starts.filter((one) => one.step)],
     interrupted: [
       ...attempts.filter((one) => INTERRUPTIONS.has(one.exit_reason)).map((one) => ({ step: nextStartStep(one, attempts, starts), time: one.ended_at })),
-      ...ordered.filter((event) => event.type === "restarted_in_place").map(({ created_at }) => ({ step: lastStartStep(starts, created_at), time: created_at })),
+      ...ordered.filter((event) => event.type === "worker.restarted_in_place").map(({ created_at }) => ({ step: lastStartStep(starts, created_at), time: created_at })),
     ],
   };
 }

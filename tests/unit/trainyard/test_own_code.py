@@ -181,7 +181,7 @@ class TestArtifactsCommand:
 COMM = {
     "id": "e1",
     "job_id": "a1",
-    "type": "comm_check",
+    "type": "worker.comm_check",
     "level": "info",
     "message": "",
     "created_at": TIME,

@@ -2,14 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field, StrictBool, StringConstraints
+from pydantic import FailFast, Field, StrictBool, StringConstraints, model_validator
 
 from trainyard.contract.base import (
     MAX_SPEC_SECRETS,
     AnyFloat,
     NonNegativeInt,
     PositiveInt,
-    SanitizedData,
     SanitizedText,
     SecretValue,
     Step,
@@ -23,6 +22,7 @@ from trainyard.contract.validation_messages import (
     NODE_LIST_PATTERN,
     SCHEDULER_ID_PATTERN,
 )
+from trainyard.contract.wire.worker_events import EventData, check_event_data
 
 MAX_POINTS = 1000
 MAX_EVENTS = 100
@@ -145,8 +145,13 @@ class WorkerEvent(Strict):
     type: Annotated[str, StringConstraints(pattern=EVENT_TYPE_PATTERN)]
     level: Literal["info", "warning", "error"] = "info"
     message: Annotated[SanitizedText, StringConstraints(max_length=4096)]
-    data: SanitizedData = Field(default_factory=dict)
+    data: EventData = Field(default_factory=dict)
     time: Timestamp
+
+    @model_validator(mode="after")
+    def _check_data(self) -> "WorkerEvent":
+        check_event_data(self.type, self.data)
+        return self
 
 
 class EventsBatch(Strict):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from trainyard.contract.wire.reports import CheckpointReport, EventsBatch, MetricsBatch, SpoolKind
 
@@ -55,11 +56,11 @@ def format_record(seq: int, kind: SpoolKind, body: SpoolBody) -> bytes:
     return b'{"seq": %d, "crc": "%08x", "kind": "%s", "body": %s}\n' % (seq, zlib.crc32(text), kind.encode(), text)
 
 
-def parse_spool(source: bytes | Path, offset: int = 0) -> Iterator[SpoolRecord]:
+def parse_spool(source: bytes | Path | BinaryIO, offset: int = 0) -> Iterator[SpoolRecord]:
     """Yield the records from `offset` on. An incomplete last line, left by a killed writer, ends them without an error.
 
     Args:
-        source: the file, or its content.
+        source: the path of the file, the open file, or its content.
         offset: the start of a record, as `spool_acknowledged` contains it.
 
     Raises:
@@ -68,7 +69,7 @@ def parse_spool(source: bytes | Path, offset: int = 0) -> Iterator[SpoolRecord]:
     if isinstance(source, bytes):
         yield from _records(iter(source[offset:].splitlines(keepends=True)), offset)
         return
-    with source.open("rb") as file:
+    with source.open("rb") if isinstance(source, Path) else source as file:
         file.seek(offset)
         yield from _records(iter(partial(file.readline, _MAX_LINE), b""), offset)
 

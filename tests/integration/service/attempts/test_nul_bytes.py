@@ -21,6 +21,6 @@ def test_nul_and_truncated_characters_are_replaced(world: World) -> None:
     world.tick(2)
     assert world.job(job)["error"]["message"] == "embedded \ufffd here"
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
-    (answer,) = [one for one in events if one["type"] == "note"]
+    (answer,) = [one for one in events if one["type"] == "worker.note"]
     assert answer["message"] == "a\ufffdb"
     assert answer["data"] == {"k\ufffd": ["x\ufffdy", {"z": "\\u0000 stays"}], "half": "?"}
