@@ -32,6 +32,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptLayout:
     layout.launch.write_text(document(spec=PROFILED).model_dump_json(by_alias=True))
     claim = Claim(nonce="nonce-0001", host="n0", pid=1)
     monkeypatch.setattr(launch, "claim_attempt", lambda *_: Claimed(3, claim, known_to_service=True))
+    monkeypatch.setattr(launch.os, "umask", lambda _: 0)
     monkeypatch.setattr(launch.SignalCounter, "install", lambda _: None)
     monkeypatch.setattr(launch, "_FINISH_SECONDS", 0.0)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
