@@ -55,11 +55,11 @@ class WebhookRepository:
     def due(self, now: datetime, limit: int, per_webhook: int) -> list[tuple[Delivery, Webhook]]:
         """Return due deliveries with their webhooks: the oldest of each webhook first, then the second oldest."""
         order = (Delivery.next_at, Delivery.id)
-        place = sa.func.row_number().over(partition_by=Delivery.webhook_id, order_by=order).label("place")
-        ranked = sa.select(Delivery.id, place).where(Delivery.next_at <= now).subquery()
+        position = sa.func.row_number().over(partition_by=Delivery.webhook_id, order_by=order).label("position")
+        ranked = sa.select(Delivery.id, position).where(Delivery.next_at <= now).subquery()
         query = sa.select(Delivery, Webhook).join(Webhook, Webhook.id == Delivery.webhook_id)
-        query = query.join(ranked, ranked.c.id == Delivery.id).where(ranked.c.place <= per_webhook)
-        rows = self._session.execute(query.order_by(ranked.c.place, *order).limit(limit))
+        query = query.join(ranked, ranked.c.id == Delivery.id).where(ranked.c.position <= per_webhook)
+        rows = self._session.execute(query.order_by(ranked.c.position, *order).limit(limit))
         return [(delivery, webhook) for delivery, webhook in rows]
 
     def put_off(self, webhook: Webhook, until: datetime) -> None:
