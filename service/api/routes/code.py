@@ -1,5 +1,6 @@
 """Routes of uploaded code: upload, check and download by digest."""
 
+import errno
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
@@ -9,7 +10,7 @@ from starlette.responses import FileResponse
 from service.api.dependencies import AppStateDep, UserDep
 from service.code.service import require_code_role
 from service.code.store import Upload, find_archive
-from service.core.errors import NotFoundError
+from service.core.errors import NotFoundError, UnavailableError
 
 router = APIRouter(prefix="/v1/code", tags=["code"])
 
@@ -39,6 +40,10 @@ async def put(
                 await run_in_threadpool(upload.add, chunk)
         if not await run_in_threadpool(upload.store):
             response.status_code = 200
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UnavailableError("the disk of the service is full; try again later", code="disk_full") from error
     finally:
         upload.discard()
     return {"object": "code", "digest": digest}

@@ -14,6 +14,8 @@ from service.core.errors import ServiceError
 from service.jobs.repository import JobRepository
 from service.specs.preflight import STALE
 
+_FULL_BYTES = 1024 * 1024
+"""With less free space, a write of the database or of an upload may fail."""
 NOT_POLLED = "not polled yet"
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {
@@ -34,7 +36,7 @@ async def livez() -> dict[str, str]:
 @router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
 def readyz(services: AppStateDep) -> Any:
     """Check every dependency. `degraded` means that the API works but the scheduler does not answer."""
-    checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
+    checks = {"database": _database(services), "runs_dir": _runs_dir(services), "disk": _disk(services)}
     ready = all(state == "ok" for state in checks.values())
     checks["scheduler"] = _scheduler(services) if checks["database"] == "ok" else "unknown without the database"
     served = "ok" if checks["scheduler"] in ("ok", NOT_POLLED) else "degraded"
@@ -92,6 +94,18 @@ def _notes(services: AppState) -> list[str]:
     if free >= settings.low_disk_bytes:
         return []
     return [f"only {free / 1e9:.1f} GB free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
+
+
+def _disk(services: AppState) -> str:
+    """Return the first folder of the service whose filesystem is full."""
+    for folder in (services.settings.state, services.settings.runs):
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError as error:
+            return f"{folder} cannot be read: {error.strerror}"
+        if free < _FULL_BYTES:
+            return f"the filesystem of {folder} is full: {free} bytes are free"
+    return "ok"
 
 
 def _runs_dir(services: AppState) -> str:

@@ -138,7 +138,7 @@ def test_templates_are_ready_to_post(world: World) -> None:
 def test_probes_need_no_token_and_name_the_components(world: World) -> None:
     stranger = world.new_client(None)
     assert stranger.get("/livez").json() == {"status": "ok"}
-    checks = {"database": "ok", "runs_dir": "ok", "scheduler": "not polled yet"}
+    checks = {"database": "ok", "runs_dir": "ok", "disk": "ok", "scheduler": "not polled yet"}
     assert stranger.get("/readyz").json() == {"status": "ok", "checks": checks}
     world.submit()
     assert 'trainyard_jobs{status="queued"} 1.0' in stranger.get("/metrics").text
