@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from service.api.dependencies import AppState
+from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.routes import (
@@ -35,7 +35,7 @@ from service.api.routes.diagnostics import router as diagnostics
 from service.api.routes.health import router as health
 from service.api.routes.templates import router as templates
 from service.api.routes.templates import templates_by_name
-from service.core.errors import InvalidRequestError, NotFoundError, ServiceError
+from service.core.errors import AttemptEndedError, InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
 from trainyard import __version__
 from trainyard.contract.validation_messages import describe_error
@@ -128,6 +128,9 @@ def _page(request: Request, status: int, message: str) -> Response | None:
 
 async def _service_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)
+    if isinstance(error, AttemptEndedError):
+        # Other refusals of workers are part of normal operation and have no audit entry.
+        set_audit_caller(request, get_caller(request).principal)
     if (page := _page(request, error.status, error.message)) is not None:
         return page
     answer = _answer(error.status, error.envelope(), dict(error.headers))

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator
 
 from service.api.query_params import refuse_unknown
 from service.api.rate_limits import Rate, RateLimiter
+from service.api.user_slots import UserSlots
 from service.audit.log import CURRENT_REQUEST, AuditLog
 from service.auth.principals import Principal, authenticate
 from service.auth.sessions import CSRF_HEADER, Cookie, require_csrf
@@ -71,6 +72,7 @@ class AppState:
 
     def __post_init__(self) -> None:
         self.process_pool = ProcessPool()
+        self.user_slots = UserSlots()
         self.planner = Planner(self.settings, pool=self.process_pool)
         self.acceptance = SpecAcceptance(self.database, self.settings, self.planner)
         self.batch_acceptance = BatchAcceptance(self.database, self.acceptance, self.process_pool)

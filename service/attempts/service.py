@@ -92,7 +92,7 @@ class AttemptService:
         """Add events to the job's history, each once; return their number."""
         with self._database.write() as session:
             jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
-            attempt, job = jobs.lock_attempt(self._attempt_id)
+            attempt, job = jobs.lock_open_attempt(self._attempt_id)
             _check_execution(attempt, batch.execution)
             for event in batch.events:
                 sequence = jobs.next_sequence(job)
@@ -121,7 +121,7 @@ class AttemptService:
         """
         with self._database.write() as session:
             jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
-            attempt, job = jobs.lock_attempt(self._attempt_id)
+            attempt, job = jobs.lock_open_attempt(self._attempt_id)
             _check_execution(attempt, report.execution)
             if report.execution < job.first_execution:
                 return
@@ -141,7 +141,7 @@ class AttemptService:
         """Add an event about spooled reports that could not be stored, unless the last one is the same."""
         with self._database.write() as session:
             jobs = JobRepository(session, self._now)
-            attempt, job = jobs.lock_attempt(self._attempt_id)
+            attempt, job = jobs.lock_open_attempt(self._attempt_id)
             last = jobs.last_event(job, REPORTS_REJECTED, since=None)
             data = {"attempt": attempt.number, "count": count}
             if last is None or last.data != data:
@@ -151,7 +151,7 @@ class AttemptService:
     def finish(self, record: FinishRecord) -> None:
         """Store the exit record of the attempt's latest execution; the reconciler evaluates it."""
         with self._database.write() as session:
-            attempt, _ = JobRepository(session, self._now).lock_attempt(self._attempt_id)
+            attempt, _ = JobRepository(session, self._now).lock_open_attempt(self._attempt_id)
             _check_execution(attempt, record.execution)
             if attempt.finish is None or record.execution >= attempt.finish["execution"]:
                 attempt.finish = record.model_dump(mode="json")

@@ -106,6 +106,15 @@ class PermissionDeniedError(ServiceError):
     code = "forbidden"
 
 
+class AttemptEndedError(PermissionDeniedError):
+    """A worker reports to an attempt that has ended."""
+
+    code = "attempt_ended"
+
+    def __init__(self, attempt_id: str):
+        super().__init__(f"attempt {attempt_id} has ended; its reports are no longer accepted")
+
+
 class QuotaExceededError(PermissionDeniedError):
     """A quota of the user is exhausted."""
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, defer
 
-from service.core.errors import NotFoundError
+from service.core.errors import AttemptEndedError, NotFoundError
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel
 from service.db.paging import PageRequest, fetch_page
@@ -126,6 +126,19 @@ class JobRepository:
         """
         job = self.get_for_update(self.get_attempt(attempt_id).job_pk)
         return self.reload_attempt(attempt_id), job
+
+    def lock_open_attempt(self, attempt_id: str) -> tuple[Attempt, Job]:
+        """Return an attempt that may report and its locked job, as `lock_attempt`.
+
+        Raises:
+            NotFoundError: There is no such attempt.
+            AttemptEndedError: It has ended. Its spool and logs were ingested in that tick; a worker that still runs is
+                stopped by the reply to its heartbeat.
+        """
+        attempt, job = self.lock_attempt(attempt_id)
+        if attempt.ended_at is not None:
+            raise AttemptEndedError(attempt_id)
+        return attempt, job
 
     def list_attempts(self, job: Job) -> list[Attempt]:
         return list(

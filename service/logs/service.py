@@ -40,10 +40,11 @@ class LogWriter:
 
         Raises:
             LogOffsetError: Bytes before `offset` are missing.
+            AttemptEndedError: The attempt has ended.
         """
         with self._database.write() as session:
             jobs, logs = JobRepository(session, self._now), LogRepository(session, self._database)
-            attempt, job = jobs.lock_attempt(self._attempt_id)
+            attempt, job = jobs.lock_open_attempt(self._attempt_id)
             sequence = jobs.next_sequence(job)
             stream = logs.lock_stream(attempt.id, rank)
             if offset > stream.size and not allow_gap:

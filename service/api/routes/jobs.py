@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
-from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import (
     AppState,
@@ -64,7 +63,7 @@ async def submit_job(
         submission = SubmissionRequest(accepted.spec, idempotency_key, accepted.unresolved, force)
         return submit(services.database, user, submission, runs=settings.runs, now=now, quotas=services.quotas)
 
-    result = await run_in_threadpool(accept)
+    result = await services.user_slots.run(user.name, accept)
     services.failpoint("accept.after-commit")
     if not result.replayed:
         services.notify_reconciler()

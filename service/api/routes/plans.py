@@ -45,7 +45,7 @@ async def make_plan(
     def make() -> PlanResource:
         return services.planner.plan(services.acceptance.accept(read_document(body, request.headers), now))
 
-    plan = await run_in_threadpool(make)
+    plan = await services.user_slots.run(user.name, make)
     if not estimate_start:
         return plan
     return plan.model_copy(update={"start_estimate": await _estimate(services, user, plan, wait_seconds)})

@@ -9,6 +9,7 @@ from service.api.dependencies import AppStateDep, NowDep, SweepWindowDep, UserDe
 from service.api.json_body import JsonRoute
 from service.code.service import check_code
 from service.jobs.schemas import page_of
+from service.jobs.submission import SubmissionResult
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from service.sweeps import service as sweep_service
 from trainyard.contract.wire.pages import Page
@@ -20,7 +21,7 @@ SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$")]
 
 
 @router.post("", status_code=201, operation_id="submit_sweep", response_model=SweepDetail)
-def submit(
+async def submit(
     response: Response,
     services: AppStateDep,
     user: UserDep,
@@ -40,7 +41,11 @@ def submit(
         return services.batch_acceptance.accept_all(user.name, documents, now)
 
     options = sweep_service.SubmissionOptions(services.quotas, settings.max_sweep_members, idempotency_key, force)
-    result = sweep_service.submit(services.database, user, body, accept_all, check, options, now)
+
+    def store() -> SubmissionResult:
+        return sweep_service.submit(services.database, user, body, accept_all, check, options, now)
+
+    result = await services.user_slots.run(user.name, store)
     if result.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:

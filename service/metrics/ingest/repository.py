@@ -16,7 +16,8 @@ _STATEMENT_ROWS = (500, 100, 10, 1)
 GIL, for which single-row statements would contend."""
 
 _ATTEMPT = (
-    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, j.pk, j.id, j.attempt_id, j.sequence"
+    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, a.ended_at,"
+    " j.pk, j.id, j.attempt_id, j.sequence"
 )
 _FROM_ATTEMPTS = "FROM attempts a JOIN jobs j ON j.pk = a.job_pk WHERE a.id"
 # One row carries all results, and one parameter all values: the thread waits for the GIL after each row as well.
@@ -70,6 +71,8 @@ class AttemptState:
     max_restarts: int
     reported_execution: int | None
     resumed_from_step: int | None
+    ended_at: int | None
+    """Time in microseconds."""
     job: JobState
 
 
@@ -112,10 +115,10 @@ class PointsRepository:
             rows = self._transaction.execute_pipelined((_POSTGRES_LOCK, ids), (_POSTGRES_ATTEMPTS, ids))[1].fetchall()
         attempts: dict[str, AttemptState] = {}
         jobs: dict[int, JobState] = {}
-        for attempt_id, first, restarts, reported, resumed, pk, job_id, current, sequence, latest in rows:
+        for attempt_id, first, restarts, reported, resumed, ended, pk, job_id, current, sequence, latest in rows:
             if pk not in jobs:
                 jobs[pk] = JobState(pk, job_id, current, sequence, msgspec.json.decode(latest))
-            attempts[attempt_id] = AttemptState(attempt_id, first, restarts, reported, resumed, jobs[pk])
+            attempts[attempt_id] = AttemptState(attempt_id, first, restarts, reported, resumed, ended, jobs[pk])
         return attempts
 
     def key_numbers(self, names: Iterable[str]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
+from service.core.errors import AttemptEndedError, ConflictError, InvalidRequestError, NotFoundError, ServiceError
 from service.db.engine import Database
 from service.db.types import to_micros
 from service.metrics.ingest.decode import PointBatch, batch_from_model
@@ -104,6 +104,8 @@ class GroupWriter:
     def _accept(self, attempt: AttemptState | None, attempt_id: str, batch: PointBatch) -> AcceptedBatch | ServiceError:
         if attempt is None:
             return NotFoundError(f"there is no attempt {attempt_id!r}", code="attempt_not_found")
+        if attempt.ended_at is not None:
+            return AttemptEndedError(attempt_id)
         if not attempt.first_execution <= batch.execution <= attempt.first_execution + attempt.max_restarts:
             message = f"execution {batch.execution} does not belong to this attempt"
             return ConflictError(message, code="stale_execution", param="execution")
