@@ -52,11 +52,20 @@ class WebhookRepository:
         query = sa.select(Delivery).where(Delivery.webhook_id == webhook.id)
         return fetch_page(self._session, query, Delivery.id, page)
 
-    def due(self, now: datetime, limit: int) -> list[tuple[Delivery, Webhook]]:
-        """Return the deliveries that are due, oldest first, with their webhooks."""
+    def due(self, now: datetime, limit: int, per_webhook: int) -> list[tuple[Delivery, Webhook]]:
+        """Return due deliveries with their webhooks: the oldest of each webhook first, then the second oldest."""
+        order = (Delivery.next_at, Delivery.id)
+        position = sa.func.row_number().over(partition_by=Delivery.webhook_id, order_by=order).label("position")
+        ranked = sa.select(Delivery.id, position).where(Delivery.next_at <= now).subquery()
         query = sa.select(Delivery, Webhook).join(Webhook, Webhook.id == Delivery.webhook_id)
-        query = query.where(Delivery.next_at <= now).order_by(Delivery.next_at, Delivery.id).limit(limit)
-        return [(delivery, webhook) for delivery, webhook in self._session.execute(query)]
+        query = query.join(ranked, ranked.c.id == Delivery.id).where(ranked.c.position <= per_webhook)
+        rows = self._session.execute(query.order_by(ranked.c.position, *order).limit(limit))
+        return [(delivery, webhook) for delivery, webhook in rows]
+
+    def put_off(self, webhook: Webhook, until: datetime) -> None:
+        """Let all deliveries of a failing webhook that are due before a time wait until then."""
+        waiting = sa.update(Delivery).where(Delivery.webhook_id == webhook.id, Delivery.next_at < until)
+        self._session.execute(waiting.values(next_at=until))
 
     def get_delivery_for_update(self, delivery_id: str) -> tuple[Delivery, Webhook] | None:
         """Return the current rows of a delivery and its webhook, locked; None if they were deleted."""

@@ -202,3 +202,27 @@ def test_number_of_webhooks_per_user_is_limited(world: World, target: Receiver) 
         hook(world, target)
     answer = world.client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{target.port}/"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_webhooks")
+
+
+def test_failing_receiver_of_one_user_delays_nobody_else(world: World, target: Receiver) -> None:
+    anna = world.new_user("user", "anna")
+    with receiver() as silent:
+        allow(world, f"127.0.0.1:{target.port}", f"127.0.0.1:{silent.port}")
+        silent.seconds = 30.0
+        url = f"http://127.0.0.1:{silent.port}/hook"
+        blocked = anna.post("/v1/webhooks", json={"url": url, "statuses": []}).json()
+        for _ in range(150):
+            assert anna.post(f"/v1/webhooks/{blocked['id']}/test").status_code == 202
+        hook(world, target, statuses=["queued"])
+        world.clock.advance(1)
+        world.submit()
+        assert world.deliver_webhooks() == 2
+        assert len(target.messages) == 1, "the oldest messages of one user do not fill the run"
+        assert world.deliver_webhooks() == 0, "all messages of the failing receiver wait, not only the first"
+
+
+def test_one_user_is_served_at_most_four_receivers_in_a_run(world: World, target: Receiver) -> None:
+    for _ in range(6):
+        hook(world, target, statuses=["queued"])
+    world.submit()
+    assert [world.deliver_webhooks() for _ in range(3)] == [4, 2, 0]
