@@ -54,8 +54,9 @@ class SecretService:
             return secrets.store(name, encrypted, now)
 
     def delete(self, principal: Principal, name: str) -> None:
-        """Delete a secret of the caller. Raises NotFoundError."""
+        """Delete a secret of the caller. Raises NotFoundError, or InvalidRequestError for an invalid name."""
         require_change(principal)
+        _check_name(name)
         with self._database.write() as session:
             secrets = SecretRepository(session, principal.name)
             rows = secrets.select([name])

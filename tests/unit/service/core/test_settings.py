@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelled_variables
@@ -68,3 +69,15 @@ def test_invalid_password_file_is_rejected(tmp_path: Path) -> None:
 def test_only_misspelled_settings_are_reported() -> None:
     names = ["TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER", "TRAINYARD_PORTS", "TRAINYARD_URL", "PATH"]
     assert list(misspelled_variables(names)) == [("TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER")]
+
+
+def test_allowed_variables_are_names_and_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_ALLOWED_VARIABLES", "WANDB_*, MALLOC_ARENA_MAX")
+    assert Settings().allowed_variables == ("WANDB_*", "MALLOC_ARENA_MAX")
+
+
+@pytest.mark.parametrize("names", ["*", "P*", "_*", "lower", "A=B", "WANDB_*X", "LD_[AP]*"])
+def test_broad_or_malformed_allowed_variables_are_rejected(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
+    monkeypatch.setenv("TRAINYARD_ALLOWED_VARIABLES", names)
+    with pytest.raises(ValidationError, match="neither an uppercase name nor a prefix"):
+        Settings()
