@@ -7,10 +7,12 @@ checked address, so that a DNS answer that changes in between (DNS rebinding) ha
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+_PROTOCOL_ASSIGNMENTS = IPv4Network("192.0.0.0/24")
+"""Some clouds serve metadata here (192.0.0.192). Older patch levels of Python call these addresses global."""
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
@@ -112,4 +114,6 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
             return is_public(inner)
         if address.is_site_local:
             return False
+    if isinstance(address, IPv4Address) and address in _PROTOCOL_ASSIGNMENTS:
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved

@@ -17,6 +17,8 @@ from service.webhooks.url_policy import ForbiddenTargetError, choose_address, is
         "172.16.0.1",
         "192.168.1.1",
         "169.254.169.254",
+        "192.0.0.192",
+        "192.0.0.9",
         "100.64.0.1",
         "224.0.0.1",
         "255.255.255.255",
