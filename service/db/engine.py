@@ -8,7 +8,15 @@ from typing import Any
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError, InterfaceError, OperationalError, StatementError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    DisconnectionError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    StatementError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
@@ -116,14 +124,14 @@ class Database:
 
         return (sqlite if self.dialect == "sqlite" else postgresql).insert(table)
 
-    def ping(self) -> None:
-        """Run a trivial query.
+    def check_writable(self) -> None:
+        """Begin a write that changes no row.
 
         Raises:
-            UnavailableError: the database does not answer.
+            UnavailableError: the database does not answer, or it is read-only.
         """
-        with self.read() as session:
-            session.execute(sa.text("SELECT 1"))
+        with _translate_errors(), self._hold_write_lock(), self._writer.begin() as connection:
+            connection.execute(sa.text("DELETE FROM leases WHERE 1 = 0"))
 
     def dispose(self) -> None:
         """Close every connection."""
@@ -138,6 +146,8 @@ _UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = (
     FairLockTimeoutError,
 )
 
+_READ_ONLY = "25006"
+"""SQLSTATE of a write on a standby, or with `default_transaction_read_only`."""
 _STORAGE_ERRORS: tuple[type[Exception], ...] = (StatementError, OverflowError)
 
 
@@ -149,6 +159,10 @@ def _translate_errors(
         yield
     except (*_UNAVAILABLE_ERRORS, *driver_errors) as error:
         raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
+    except InternalError as error:
+        if getattr(error.orig, "sqlstate", None) != _READ_ONLY:
+            raise
+        raise UnavailableError(f"the database takes no writes: {_first_line(error)}", code="database") from error
     except (*_STORAGE_ERRORS, *data_errors) as error:
         if isinstance(error, DBAPIError) and not isinstance(error, DataError):
             raise

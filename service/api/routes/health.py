@@ -64,7 +64,7 @@ def _render_metrics(services: AppState) -> bytes:
 
 def _database(services: AppState) -> str:
     try:
-        services.database.ping()
+        services.database.check_writable()
     except ServiceError as error:
         return error.message
     return "ok"

@@ -1,7 +1,9 @@
 """Requests about jobs over HTTP."""
 
 import threading
+from typing import Any
 
+import sqlalchemy as sa
 import yaml
 
 from tests.support.world import SPEC, World
@@ -146,6 +148,36 @@ def test_probes_need_no_token_and_name_the_components(world: World) -> None:
     broken = stranger.get("/readyz")
     assert broken.status_code == 503
     assert "not a writable directory" in broken.json()["checks"]["runs_dir"]
+
+
+def test_database_that_takes_no_writes_is_a_503_and_not_ready(world: World) -> None:
+    world.submit()
+    engine = world.database._writer
+    switch, reset = (
+        ("PRAGMA query_only = ON", "PRAGMA query_only = OFF")
+        if world.database.dialect == "sqlite"
+        else ("SET default_transaction_read_only = on", "SET default_transaction_read_only = off")
+    )
+
+    @sa.event.listens_for(engine, "checkout")
+    def refuse_writes(connection: Any, *_: Any) -> None:
+        connection.cursor().execute(switch)
+        connection.commit()
+
+    try:
+        refused = world.client.post("/v1/jobs", json=SPEC)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database")
+        unready = world.new_client(None).get("/readyz")
+        assert unready.status_code == 503
+        assert "database" in unready.json()["checks"]["database"]
+    finally:
+        sa.event.remove(engine, "checkout", refuse_writes)
+        connection = engine.raw_connection()
+        connection.cursor().execute(reset)
+        connection.commit()
+        connection.close()
+    assert world.new_client(None).get("/readyz").status_code == 200
+    assert world.client.post("/v1/jobs", json=SPEC).status_code == 201
 
 
 def test_readiness_reports_an_unreachable_scheduler_and_stays_ready(world: World) -> None:
