@@ -39,6 +39,8 @@ class SubmissionRequest:
     """The spec without what was resolved for the current cluster, if that differs: the key stands for this one."""
     force: bool = False
     """Skip the check that the job fits the GPUs' memory."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the spec, recorded as events of type `spec_warning`."""
 
     def digest(self) -> str:
         """Return the SHA-256 of the request that the idempotency key stands for."""
@@ -108,7 +110,7 @@ def new_job(
         id=job_id or new_job_id(now),
         name=spec.name,
         status="queued",
-        status_message="accepted; waiting to be submitted to the scheduler",
+        status_message="Waiting to be submitted to the scheduler.",
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=principal.name,
@@ -142,6 +144,8 @@ def _store(
             jobs.add_event(job, "forked", _describe_fork(Origin.model_validate(job.origin)), data=job.origin)
         if request.force:
             record_override(jobs, job)
+        for warning in request.warnings:
+            jobs.add_event(job, "spec_warning", warning, level="warning")
         if key is not None:
             jobs.store_response(principal.id, key, _response(job, run, now))
     # Built again outside of the transaction, so that other writers do not wait for it.
