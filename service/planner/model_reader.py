@@ -24,6 +24,8 @@ class ModelInfo:
     context: int | None = None
     unknown: str = ""
     """Why the structure is not known."""
+    is_large: bool = False
+    """The folder has more tensors than were allowed, and the structure was not built."""
 
 
 @dataclass
@@ -34,8 +36,12 @@ class ModelReader:
     _threads: ThreadPoolExecutor | None = field(default=None, init=False)
     _reading: dict[tuple[str, AllowedRoots], "Future[FolderContents]"] = field(default_factory=dict, init=False)
 
-    def find(self, spec: TrainingSpec, roots: AllowedRoots) -> ModelInfo:
-        """Return what is known of the spec's model. Blocks for at most `seconds`."""
+    def find(self, spec: TrainingSpec, roots: AllowedRoots, *, max_tensors: int | None = None) -> ModelInfo:
+        """Return what is known of the spec's model. Blocks for at most `seconds`.
+
+        Args:
+            max_tensors: Tensors in a folder above which no structure is built.
+        """
         if spec.task not in LOOP_TASKS:
             return ModelInfo(unknown=f"task `{spec.task}` runs its own program, whose memory is not known")
         if spec.task == "custom" or spec.model is None:
@@ -51,6 +57,8 @@ class ModelReader:
             return ModelInfo(unknown=f"model.path: {error}")
         except ReadTimeoutError:
             return ModelInfo(unknown=f"model.path: {spec.model.path} was not read within {self.seconds:g} s")
+        if max_tensors is not None and len(facts.tensors) > max_tensors:
+            return ModelInfo(is_large=True)
         return ModelInfo(hf_models.structure_of(facts), hf_models.context_of(facts.config))
 
     def _read(self, path: str, roots: AllowedRoots) -> FolderContents:

@@ -57,7 +57,7 @@ class Planner:
         if accelerator == "cpu":
             return spec.strategy, "`auto` selects ddp for several CPU ranks"
         model = self._model(spec)
-        if self.pool is not None and _is_large(spec, model):
+        if self.pool is not None and model.is_large:
             try:
                 return self.pool.run(_owner(spec), _choose_strategy, self.settings, accepted)
             except (InvalidRequestError, TooManyRequestsError):
@@ -76,7 +76,7 @@ class Planner:
         """
         spec = accepted.spec
         model = self._model(spec)
-        if self.pool is not None and _is_large(spec, model):
+        if self.pool is not None and model.is_large:
             return self.pool.run(_owner(spec), _plan, self.settings, accepted)
         script, problem = preview_script(self.settings, spec, accepted.site)
         rejections = unavailable_resources(self.settings, accepted)
@@ -102,7 +102,7 @@ class Planner:
         if spec.task not in LOOP_TASKS or remote_hosts:
             return []
         model = self._model(spec)
-        if self.pool is not None and _is_large(spec, model):
+        if self.pool is not None and model.is_large:
             try:
                 return self.pool.run(_owner(spec), _exceeds_memory, self.settings, accepted)
             except (InvalidRequestError, TooManyRequestsError):
@@ -111,7 +111,8 @@ class Planner:
         return exceeds_memory(estimator, spec) if estimator else []
 
     def _model(self, spec: TrainingSpec) -> ModelInfo:
-        return self.models.find(spec, self.settings.site.allowed_roots)
+        max_tensors = _MAX_TENSORS if self.pool is not None else None
+        return self.models.find(spec, self.settings.site.allowed_roots, max_tensors=max_tensors)
 
     def _estimator(self, accepted: AcceptedSpec, model: ModelInfo) -> FitEstimator | None:
         """Return None if the structure of the model is not known."""
@@ -131,14 +132,8 @@ class Planner:
         return devices(accepted.spec.resources, cluster, parse_gpu_memory(self.settings.gpu_memory_gb))
 
 
-_LARGE = 5000
+_MAX_TENSORS = 5000
 """Tensors above which a model is estimated in another process. The time grows with tensors and `lora.targets`."""
-
-
-def _is_large(spec: TrainingSpec, model: ModelInfo) -> bool:
-    """Whether the model is a folder with very many tensors; the sizes of builtin models are bounded."""
-    tensors = len(model.structure.parameters) if model.structure is not None else 0
-    return isinstance(spec.model, HfModel) and tensors > _LARGE
 
 
 def _owner(spec: TrainingSpec) -> str:

@@ -20,7 +20,7 @@ def test_demo_trains_prints_the_curve_and_leaves_no_process(tmp_path: Path) -> N
         "train/loss",
         "eval/accuracy",
         "checkpoint of step 276",
-        "What to type next",
+        "Next steps",
         "Web page of this job: http",
     ):
         assert promised in done.stdout

@@ -123,7 +123,7 @@ def test_case_08_attempt_token_expires_after_its_attempt(world: World) -> None:
     worker.end("completed")
     world.tick()
     world.clock.advance(86_000)
-    assert worker.metrics([("a", 2, 1.0)]).status_code == 200, "spooled reports still arrive"
+    refused(worker.metrics([("a", 2, 1.0)]), 403, "attempt_ended")
     world.clock.advance(500)
     refused(worker.metrics([("a", 3, 1.0)]), 401, "invalid_token")
 

@@ -80,7 +80,8 @@ def test_malformed_ids_return_404(world: World, routes: list[tuple[str, str, dic
     worker = world.start(world.submit())
     for method, path, operation in routes:
         name = operation["operationId"]
-        if "{" not in path:
+        # The name of a secret may be its value by mistake: the error quotes nothing and is a 422.
+        if "{" not in path or "{secret_name}" in path:
             continue
         address = "/".join(nonsense if part.startswith("{") else part for part in path.split("/"))
         client = worker.client if path.startswith("/v1/attempts/") else world.client

@@ -47,7 +47,8 @@ def test_creation_times_are_inclusive_from_exclusive_until(world: World, jobs: l
     assert listed(world, created_after=moments[1], created_before=moments[3]) == [jobs[2], jobs[1]]
     for far in ("9999-12-31T23:59:59.999999Z", "0001-01-01T00:00:00+14:00"):
         for name in ("created_after", "created_before"):
-            assert world.client.get("/v1/jobs", params={name: far}).status_code == 200
+            refused = world.client.get("/v1/jobs", params={name: far})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (422, name)
     assert world.client.get("/v1/jobs?created_after=2026-11-22T10:00:00+00:00").status_code == 200
     refused = world.client.get("/v1/jobs", params={"created_after": "yesterday"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "created_after")
