@@ -12,6 +12,7 @@ PARALLEL ?= -n 2
 venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing the dependencies into $(VENV); this takes several minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@

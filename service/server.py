@@ -91,7 +91,7 @@ def run_server(
             service.start()
         log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))
         token = settings.admin_token_file or admin_token_file(settings.state)
-        log.info("dashboard", page=f"{settings.service_url}/jobs", token=str(token))
+        log.info("dashboard", page=f"{settings.service_url}/jobs", token_file=str(token))
         try:
             server.run(sockets=[listener])
         finally:

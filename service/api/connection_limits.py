@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_SECONDS = 20.0
 """From the connection, or from the end of the previous response, to the complete head of a request."""
 HEAD_BYTES = 64 * 1024
-"""Maximum size of a request line and headers, or of trailers, beyond the first read."""
+"""Maximum size of a request line and headers, or of trailers. One read from the socket may exceed it."""
 
 
 class ConnectionTable:

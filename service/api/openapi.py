@@ -64,6 +64,8 @@ def _response(description: str, type_: str, code: str, param: str | None, messag
     }
 
 
+_MAX_SUMMARY = 72
+"""Characters of an operation's summary, if its docstring can be cut there."""
 _PUBLIC = frozenset({"/livez", "/readyz", "/metrics"})
 """Routes without a token."""
 
@@ -82,6 +84,7 @@ def customize_openapi(document: dict[str, Any]) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         scheme = "workerToken" if path.startswith("/v1/attempts/") else "token"
         for operation in operations.values():
+            operation["summary"] = _summary(operation["description"])
             operation["security"] = [] if path in _PUBLIC else [{scheme: []}]
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
@@ -118,6 +121,14 @@ def _add_examples(document: dict[str, Any]) -> None:
         for status, answer in operation["responses"].items():
             if name in ANSWERS and status.startswith("2"):
                 answer["content"]["application/json"]["example"] = ANSWERS[name]
+
+
+def _summary(description: str) -> str:
+    """Return the first clause of a route's docstring, without the parts after a comma that would make it long."""
+    clause = re.split(r"[.;:](?:\s|$)", " ".join(description.split()), maxsplit=1)[0]
+    while len(clause) > _MAX_SUMMARY and ", " in clause:
+        clause = clause.rpartition(", ")[0]
+    return clause
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

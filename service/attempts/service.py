@@ -71,7 +71,7 @@ class AttemptService:
                 attempt.submitted_at = attempt.submitted_at or self._now
                 jobs.add_event(job, "submitted", f"the worker reports the scheduler id {claim.scheduler_id}")
             if job.status != "running":
-                jobs.transition(job, "running", f"running on {', '.join(nodes)}")
+                jobs.transition(job, "running", f"Training on {', '.join(nodes)}.")
             execution, owner, names = attempt.execution, job.created_by, job.spec["environment"].get("secrets", ())
         return ClaimGrant(execution=execution, secrets=self._secret_values(owner, names))
 

@@ -94,8 +94,10 @@ class AuthenticationError(ServiceError):
     code = "invalid_token"
     headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
-    def __init__(self) -> None:
-        super().__init__("a valid token is required: send the header `Authorization: Bearer <token>`")
+    def __init__(
+        self, message: str = "a valid token is required: send the header `Authorization: Bearer <token>`"
+    ) -> None:
+        super().__init__(message)
 
 
 class PermissionDeniedError(ServiceError):

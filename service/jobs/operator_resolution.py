@@ -39,17 +39,19 @@ def _is_resolved(job: Job, attempt: Attempt, request: ResolveRequest) -> bool:
 
 def _require_unresolved(jobs: JobRepository, job: Job, attempt: Attempt | None) -> Attempt:
     """Return the attempt to resolve. Raises ConflictError: there is none, or its submission can still be confirmed."""
-    submit_until = attempt.last_submit_at if attempt is not None and attempt.scheduler_id is None else None
-    unconfirmed = submit_until is not None and job.status in ("submitting", "cancelling")
+    pending = attempt if attempt is not None and attempt.scheduler_id is None else None
+    confirmable_until = pending.last_submit_at if pending is not None else None
+    unconfirmed = confirmable_until is not None and job.status in ("submitting", "cancelling")
     if attempt is None or not (job.status == "lost" or unconfirmed):
         raise ConflictError(
-            f"job {job.id} is {job.status}; only a lost job, or one with an unconfirmed submission, can be resolved",
+            f"job {job.id} has status {job.status}; only a lost job, or one with an unconfirmed submission, can be "
+            "resolved",
             code="nothing_to_resolve",
         )
-    if submit_until is not None and submit_until > jobs.now:
+    if confirmable_until is not None and confirmable_until > jobs.now:
         raise ConflictError(
-            f"the scheduler can still confirm the submission until {submit_until:%H:%M:%S} UTC; resolve the job after "
-            "that",
+            f"the scheduler can still confirm the submission until {confirmable_until:%H:%M:%S} UTC; resolve the job "
+            "after that",
             code="submission_in_flight",
         )
     return attempt
@@ -68,9 +70,9 @@ def _resolve(jobs: JobRepository, job: Job, attempt: Attempt, request: ResolveRe
         raise ConflictError(f"job {job.id} is being cancelled; use `give_up` instead", code="job_cancelling")
     attempt.ended_at, attempt.exit_reason = jobs.now, _EXIT_REASON[request.action]
     if request.action == "resubmit":
-        jobs.transition(job, "queued", f"queued to be resubmitted, as resolved by {by}")
+        jobs.transition(job, "queued", f"Queued to be resubmitted, as resolved by {by}.")
     else:
-        _give_up(jobs, job, attempt, f"given up by {by}")
+        _give_up(jobs, job, attempt, f"Given up by {by}.")
 
 
 def _adopt(jobs: JobRepository, job: Job, attempt: Attempt, scheduler_id: str) -> None:
@@ -80,13 +82,13 @@ def _adopt(jobs: JobRepository, job: Job, attempt: Attempt, scheduler_id: str) -
     attempt.scheduler_id, attempt.submitted_at = scheduler_id, attempt.submitted_at or jobs.now
     if job.status != "cancelling":
         target: JobStatus = "running" if job.status == "lost" and attempt.claimed_at else "pending"
-        jobs.transition(job, target, f"adopted as scheduler job {scheduler_id}")
+        jobs.transition(job, target, f"Adopted as scheduler job {scheduler_id}.")
 
 
 def _give_up(jobs: JobRepository, job: Job, attempt: Attempt, message: str) -> None:
     if job.desired == "cancelled":
         if job.status == "submitting":
-            jobs.transition(job, "cancelling", "stop requested")
+            jobs.transition(job, "cancelling", "Cancellation requested.")
         jobs.finish(job, "user_cancelled", message)
         return
     reason: StatusReason = "node_failure" if attempt.claimed_at else "rejected"

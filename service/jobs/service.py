@@ -120,7 +120,7 @@ def retry(start: Literal["checkpoint", "scratch"], quotas: UserQuotas) -> JobAct
             return
         if job.status not in ("failed", "cancelled"):
             hint = "; fork it to continue from its last checkpoint" if job.status == "succeeded" else ""
-            message = f"job {job.id} is {job.status}; only a failed or cancelled job can be retried{hint}"
+            message = f"job {job.id} has status {job.status}; only a failed or cancelled job can be retried{hint}"
             raise ConflictError(message, code="not_retryable")
         check_queue_quota(quotas, job.created_by, jobs.count_queued(job.created_by))
         if start == "scratch":
@@ -131,7 +131,7 @@ def retry(start: Literal["checkpoint", "scratch"], quotas: UserQuotas) -> JobAct
         step = job.last_checkpoint_step
         origin = "the beginning" if step is None else f"the checkpoint of step {step}"
         jobs.add_event(job, RETRY, f"retry from {origin} requested by {by}", data={"from": start})
-        jobs.transition(job, "queued", f"queued to run again from {origin}")
+        jobs.transition(job, "queued", f"Queued to run again from {origin}.")
 
     return action
 
@@ -149,7 +149,9 @@ def request_profile(request: ProfileRequest) -> JobAction:
     def action(jobs: JobRepository, job: Job, by: str) -> None:
         attempt = jobs.current_attempts([job]).get(job.id)
         if job.status != "running" or attempt is None:
-            raise ConflictError(f"job {job.id} is {job.status}; only a running job can be traced", code="not_running")
+            raise ConflictError(
+                f"job {job.id} has status {job.status}; only a running job can be traced", code="not_running"
+            )
         if job.spec["task"] not in LOOP_TASKS:
             message = f"task `{job.spec['task']}` does not use Trainyard's training loop and cannot be traced"
             raise ConflictError(message, code="not_traceable")
@@ -211,7 +213,7 @@ def delete_checkpoints(database: Database, principal: Principal, job_id: str, no
 
 def _require_ended(job: Job) -> None:
     if job.status not in TERMINAL:
-        raise ConflictError(f"job {job.id} is {job.status}; cancel it first", code="job_not_finished")
+        raise ConflictError(f"job {job.id} has status {job.status}; cancel it first", code="job_not_finished")
 
 
 def delete_checkpoint(database: Database, principal: Principal, job_id: str, checkpoint_id: str, now: datetime) -> None:
@@ -225,7 +227,7 @@ def delete_checkpoint(database: Database, principal: Principal, job_id: str, che
         steps = [other.step for other in jobs.list_checkpoints(job)]
         if job.status not in TERMINAL and checkpoint.step == steps[-1]:
             raise ConflictError(
-                f"job {job.id} is {job.status} and would resume from this checkpoint, its latest; "
+                f"job {job.id} has status {job.status} and would resume from this checkpoint, its latest; "
                 "delete it after the job has ended",
                 code="checkpoint_in_use",
             )

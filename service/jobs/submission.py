@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -39,6 +40,8 @@ class SubmissionRequest:
     """The spec without what was resolved for the current cluster, if that differs: the key stands for this one."""
     force: bool = False
     """Skip the check that the job fits the GPUs' memory."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the spec, recorded as events of type `spec_warning`."""
 
     def digest(self) -> str:
         """Return the SHA-256 of the request that the idempotency key stands for."""
@@ -108,7 +111,7 @@ def new_job(
         id=job_id or new_job_id(now),
         name=spec.name,
         status="queued",
-        status_message="accepted; waiting to be submitted to the scheduler",
+        status_message="Waiting to be submitted to the scheduler.",
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=principal.name,
@@ -142,6 +145,7 @@ def _store(
             jobs.add_event(job, "forked", _describe_fork(Origin.model_validate(job.origin)), data=job.origin)
         if request.force:
             record_override(jobs, job)
+        record_warnings(jobs, job, request.warnings)
         if key is not None:
             jobs.store_response(principal.id, key, _response(job, run, now))
     # Built again outside of the transaction, so that other writers do not wait for it.
@@ -167,6 +171,12 @@ def record_override(jobs: JobRepository, job: Job) -> None:
     """Record that the job was submitted with `force`."""
     message = f"submitted with `force` by {job.created_by}: runs even if it cannot fit the GPUs' memory"
     jobs.add_event(job, PREFLIGHT_OVERRIDDEN, message, level="warning")
+
+
+def record_warnings(jobs: JobRepository, job: Job, warnings: Iterable[str]) -> None:
+    """Record warnings about the job's spec as events."""
+    for warning in warnings:
+        jobs.add_event(job, "spec_warning", warning, level="warning")
 
 
 def _describe_fork(origin: Origin) -> str:

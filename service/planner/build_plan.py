@@ -151,6 +151,9 @@ def _uncertainties(estimate: Estimate, spec: TrainingSpec) -> Iterator[str]:
     if spec.trainable is not None:
         yield "with `trainable`, activations are an upper bound: those that only frozen layers need are counted too"
     if spec.batch.micro_size == "auto":
-        yield "batch.micro_size is auto: the figures are for the largest halving that should fit; the run measures it"
+        yield (
+            f"micro_size is auto. This estimate uses {estimate.micro_size}; the run tests which size fits and may "
+            "choose another."
+        )
     if spec.compile:
         yield "with `compile`, a run needs less memory than is counted here"

@@ -60,7 +60,7 @@ class ProcessPool:
                 done, result = process.call((function, arguments), self._seconds)
             except (TimeoutError, OSError, EOFError):
                 process.kill()
-                message = f"takes more than {self._seconds:g} s to check; request less at once"
+                message = f"this request takes more than {self._seconds:g} s to check; split it"
                 raise InvalidRequestError(message, code="too_expensive") from None
             except BaseException:
                 process.kill()

@@ -87,7 +87,11 @@ class Planner:
             strategy_reason=accepted.strategy_reason,
             cpu=accepted.site.accelerator == "cpu",
             script=script,
-            warnings=[*([problem] if problem else []), *(f"{one}: a job would be rejected" for one in rejections)],
+            warnings=[
+                *([problem] if problem else []),
+                *(f"{one}: a job would be rejected" for one in rejections),
+                *accepted.warnings,
+            ],
         )
 
     def exceeds_memory(self, accepted: AcceptedSpec) -> list[Problem]:

@@ -30,6 +30,7 @@ MSG_WORKER_UNREACHABLE = (
     "the certificate; attempts/<n>/logs/launch.log in the run directory shows the error. The service reads the "
     "worker's reports from disk when the attempt ends."
 )
+MSG_STARTED = "The scheduler has started the job; waiting for the worker to report."
 MSG_NOT_IN_QUEUE = "Running: heartbeats arrive, although the scheduler no longer lists the job."
 MSG_LOST = (
     "Contact lost: the worker left no exit record and is not in the scheduler's queue. The job continues when a "
@@ -139,7 +140,7 @@ def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Deci
         revived: JobStatus = "running" if snapshot.claimed else "pending"
         return Decision(status=revived, message="Contact restored.")
     if snapshot.status == "pending" and not snapshot.claimed:
-        started = MSG_WORKER_UNREACHABLE if snapshot.unclaimed.started else "Started: the worker is initializing."
+        started = MSG_WORKER_UNREACHABLE if snapshot.unclaimed.started else MSG_STARTED
         message = observation.message if observation.state == "pending" else started
         return Decision(message=message or None, estimated_start=observation.estimated_start)
     if snapshot.status != "running":
@@ -234,7 +235,7 @@ _OUT_OF_MEMORY = Failure(
 def _cancelled(snapshot: JobSnapshot) -> Decision:
     if "cancelled" not in TRANSITIONS[snapshot.status]:
         return Decision(status="cancelling", message=MSG_CANCELLING)
-    message = "Cancelled: all processes have ended."
+    message = "All processes have ended."
     return Decision("cancelled", message, "user_cancelled", ended=True, exit_reason="user_cancelled")
 
 

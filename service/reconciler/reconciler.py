@@ -181,7 +181,9 @@ class Reconciler:
         if job.desired == "run" and job.status == "queued":
             self._submitter.submit(job.pk)
         elif job.desired == "run":
-            self._decisions.apply(job, None, Decision("queued", "Resumed. To be continued from the last checkpoint."))
+            step = job.last_checkpoint_step
+            start = "the start" if step is None else f"the checkpoint of step {step}"
+            self._decisions.apply(job, None, Decision("queued", f"Resumed. The next attempt runs from {start}."))
         elif job.desired == "cancelled":
             message = "Cancelled while paused." if job.status == "paused" else f"Cancelled before {started}."
             self._decisions.apply(job, None, Decision("cancelled", message, "user_cancelled"))

@@ -17,6 +17,8 @@ from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec, parse_spec
 from trainyard.contract.wire.cluster import ClusterResource
 
+MSG_FP16_ON_CPU = "fp16 on CPUs is emulated and far slower than fp32; use bf16 or fp32"
+
 
 @dataclass(frozen=True)
 class AcceptedSpec:
@@ -30,6 +32,12 @@ class AcceptedSpec:
     cluster: ClusterResource
     strategy_reason: str = ""
     """Why `spec.strategy` is what it is. Empty if the spec was loaded from the database."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Choices that the site supports but that are rarely intended."""
+        emulated = self.spec.precision == "fp16" and self.site.accelerator == "cpu"
+        return (MSG_FP16_ON_CPU,) if emulated else ()
 
 
 @dataclass(frozen=True)

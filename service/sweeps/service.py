@@ -23,6 +23,7 @@ from service.jobs.submission import (
     claim_key,
     new_job,
     record_override,
+    record_warnings,
     request_digest,
 )
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
@@ -83,35 +84,35 @@ def submit(
         check(member)
         _check_member(principal, member.spec, options.quotas)
 
-    specs = _member_specs(request, zip(values, accepted, strict=False), check_member)
+    members = _accepted_members(request, zip(values, accepted, strict=False), check_member)
     sweep = Sweep(
         id=new_id("swp", now),
-        name=request.name or specs[0].name,
+        name=request.name or members[0].spec.name,
         created_by=principal.name,
         created_at=now,
         max_parallel=request.max_parallel,
         members=[],
     )
     digest = request_digest({"sweep": request.model_dump()} | ({"force": True} if options.force else {}))
-    return _store(database, principal, sweep, list(zip(values, specs, strict=True)), options, digest, now)
+    return _store(database, principal, sweep, list(zip(values, members, strict=True)), options, digest, now)
 
 
-def _member_specs(
+def _accepted_members(
     request: SweepRequest, members: Iterable[tuple[Values, AcceptedSpec | RejectedSpec]], check: CheckSpec
-) -> list[TrainingSpec]:
-    """Return the resolved spec of every member.
+) -> list[AcceptedSpec]:
+    """Return the accepted spec of every member.
 
     Raises:
         InvalidSpecError: with the problems of the members, at most `MAX_PROBLEMS` or those of one more member.
     """
     problems: list[Problem] = []
-    specs = []
+    result = []
     first_with: dict[str, Values] = {}
     for number, (changes, accepted) in enumerate(members):
         if isinstance(accepted, RejectedSpec):
             problems += [_member_problem(number, changes, problem) for problem in accepted.problems]
         else:
-            specs.append(accepted.spec)
+            result.append(accepted)
             problems += [_member_problem(number, changes, problem) for problem in _refusals(accepted, check)]
             same = first_with.setdefault(json.dumps(dump_spec(accepted.unresolved), sort_keys=True), changes)
             if same is not changes and request.grid and not problems:
@@ -121,7 +122,7 @@ def _member_specs(
             break
     if problems:
         raise InvalidSpecError(problems)
-    return specs
+    return result
 
 
 def _refusals(accepted: AcceptedSpec, check: CheckSpec) -> Sequence[Problem]:
@@ -157,7 +158,7 @@ def _store(
     database: Database,
     principal: Principal,
     sweep: Sweep,
-    members: Sequence[tuple[Values, TrainingSpec]],
+    members: Sequence[tuple[Values, AcceptedSpec]],
     options: SubmissionOptions,
     digest: str,
     now: datetime,
@@ -169,16 +170,17 @@ def _store(
             return stored
         check_user_quotas(session, principal, options.quotas, now, count=len(members))
         jobs = []
-        for changes, spec in members:
-            job = new_job(spec, principal, now)
+        for changes, accepted in members:
+            job = new_job(accepted.spec, principal, now)
             job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
             jobs.append(job)
             sweep.members.append({"job_id": job.id, "values": dict(changes)})
         SweepRepository(session).add(sweep)
-        for job in jobs:
+        for job, (_, accepted) in zip(jobs, members, strict=True):
             repository.add(job)
             if options.force:
                 record_override(repository, job)
+            record_warnings(repository, job, accepted.warnings)
         set_audit_target(sweep.id)
         response = _detail(sweep, jobs, now).model_dump(mode="json")
         if key is not None:

@@ -8,6 +8,10 @@ from service.api.dependencies import get_caller
 from service.core.errors import AuthenticationError
 from service.web.rendering import Pages, Visitor
 
+_MSG_SESSION_REQUIRED = (
+    "pages need a browser session: sign in at /sign-in; the API's description for programs is /openapi.json"
+)
+
 
 async def get_pages(request: Request) -> Pages:
     pages: Pages = request.app.state.pages
@@ -18,8 +22,10 @@ async def get_visitor(request: Request) -> Visitor:
     """Return the signed-in user. Pages accept only browser sessions, not API tokens.
 
     Raises:
-        AuthenticationError: Nobody is signed in; the response is a redirect to the sign-in page.
+        AuthenticationError: Nobody is signed in; a browser is redirected to the sign-in page.
     """
+    if "authorization" in request.headers:
+        raise AuthenticationError(_MSG_SESSION_REQUIRED)
     caller = get_caller(request)
     if caller.secret is None:
         raise AuthenticationError

@@ -61,6 +61,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._templates.filters["pairs"] = format_pairs
         self._templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
         self._templates.globals |= {
             "asset": self.assets.url,
@@ -107,6 +108,21 @@ class Pages:
             return self.render("reload.html", None)
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(f"/sign-in?next={quote(target, safe='/')}", status_code=303, headers=PAGE_HEADERS)
+
+
+def format_pairs(values: Mapping[str, Any]) -> str:
+    """Return `key: value` pairs for readers; nested mappings are in parentheses."""
+    return ", ".join(f"{name}: {_format_value(value)}" for name, value in values.items())
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({format_pairs(value)})"
+    if isinstance(value, list):
+        return " ".join(map(_format_value, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
 
 
 def accepts_html(request: Request) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 _PREFIX = "whsec_"
 DELAYS = tuple(timedelta(seconds=s) for s in (10, 60, 300, 1800, 7200, 21_600, 43_200))
 """Delays between attempts; after the last one a delivery is given up."""
-DISABLE_AFTER, DISABLE_OVER = 20, timedelta(hours=1)
+MIN_FAILURES, MIN_FAILURE_TIME = 20, timedelta(hours=1)
 """A webhook is disabled after this many failures in a row over at least this time, which a restart does not take."""
 
 
@@ -43,4 +43,4 @@ def next_delay(attempts: int) -> timedelta | None:
 
 def should_disable(failures: int, failing_since: datetime, now: datetime) -> bool:
     """Whether a webhook has failed so often and for so long that nothing more is sent to it."""
-    return failures >= DISABLE_AFTER and now - failing_since >= DISABLE_OVER
+    return failures >= MIN_FAILURES and now - failing_since >= MIN_FAILURE_TIME

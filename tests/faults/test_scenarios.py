@@ -193,4 +193,4 @@ def test_ambiguous_submission_has_a_status_message(world: World) -> None:
     job = world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
     world.tick()
-    assert "submitted without a clear answer (Socket timed out)" in world.job(job)["status_message"]
+    assert "Submitted without a clear answer (Socket timed out)" in world.job(job)["status_message"]

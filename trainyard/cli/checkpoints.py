@@ -239,7 +239,7 @@ def delete(
             if as_json:
                 print_json({"object": "deleted", "id": job.id})
             else:
-                print_line(f"{what}job {job.id} deleted")
+                print_line(f"deleted {what}job {job.id}")
     raise typer.Exit(codes[0] if codes else 0)
 
 

@@ -96,7 +96,7 @@ def resolve(
     give_up: Annotated[bool, typer.Option("--give-up", help="The job is not running; mark it as ended.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Settle a job that is lost or whose submission is ambiguous. Requires an administrator's token.
+    """Settle a job that is lost or whose submission is unconfirmed. Requires an administrator's token.
 
     Example: trainyard resolve last --resubmit
     """

@@ -1,7 +1,8 @@
 """`list`, `show` and `profile`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from difflib import get_close_matches
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.text import Text
@@ -34,7 +35,7 @@ from trainyard.cli.output import (
 from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watch import error_lines
 from trainyard.client import Client
-from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.jobs import JobResource, JobStatus
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
 
@@ -64,6 +65,8 @@ def list_jobs(
 
     Example: trainyard list --status running
     """
+    for value in status or ():
+        _require_status(value)
     with make_client(ctx) as client:
         handles = client.jobs(
             status=status or None,
@@ -83,6 +86,14 @@ def list_jobs(
         rows = [_row(job) for job in jobs]
     filtered = any((name, by, since, until, labels, search, sweep))
     _print_jobs(rows, status, filtered=filtered)
+
+
+def _require_status(value: str) -> None:
+    statuses = get_args(JobStatus)
+    if value not in statuses:
+        near = get_close_matches(value, statuses, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"--status: there is no status {value!r}; {meant}statuses: {', '.join(statuses)}")
 
 
 def _print_jobs(rows: list[tuple[str | Text, ...]], status: list[str] | None, *, filtered: bool) -> None:

@@ -51,21 +51,20 @@ def metrics(
             texts = [
                 client.metrics_csv(j.id, keys or (), from_step=from_step, max_points=max_points, x=x) for j in jobs
             ]
-            _require_points(
-                client, jobs, keys, has_points=any(text.count("\n") > 1 for text in texts) or bool(from_step)
-            )
+            if keys and not from_step and not any(text.count("\n") > 1 for text in texts):
+                _report_unknown_keys(client, jobs, keys)
             print_text(texts[0] if len(jobs) == 1 else "".join(_join_csv(jobs, texts)))
             return
         drawn = max_points if as_json else max_points or _DRAWN_POINTS
         curves = [client.metrics(j.id, keys or (), from_step=from_step, max_points=drawn, x=x) for j in jobs]
         empty = not any(series.steps for one in curves for series in one.series)
-        _require_points(client, jobs, keys, has_points=not empty or bool(from_step))
+        known = _report_unknown_keys(client, jobs, keys) if keys and empty and not from_step else ""
     if as_json:
         for one in curves:
             print_json(one)
     elif empty:
         named = f" named {', '.join(keys)}" if keys else ""
-        print_error(f"no metrics{named} {f'from step {from_step} on' if from_step else 'yet'}")
+        print_error(f"no metrics{named} {f'from step {from_step} on' if from_step else 'yet'}{known}")
     elif keys:
         print_plots(curves)
     else:
@@ -80,15 +79,17 @@ def _join_csv(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str
             yield f"{job.id},{line}\n"
 
 
-def _require_points(
-    client: Client, jobs: Sequence[JobResource], keys: Sequence[str] | None, *, has_points: bool
-) -> None:
-    """Raise NotFoundError if all jobs have ended and none has points of these metrics."""
-    if not keys or has_points or not all(job.status in TERMINAL for job in jobs):
-        return
+def _report_unknown_keys(client: Client, jobs: Sequence[JobResource], keys: Sequence[str]) -> str:
+    """Return the end of a message that lists the metrics of the first job; empty if it has none yet.
+
+    Raises:
+        NotFoundError: All jobs have ended, so that no points of these metrics will come.
+    """
     everything = client.metrics(jobs[0].id, max_points=_FEWEST_POINTS)
     known = ", ".join(series.key for series in everything.series if series.steps)
-    raise NotFoundError(f"job {jobs[0].id} has no metrics named {', '.join(keys)}; it has: {known or 'none'}")
+    if all(job.status in TERMINAL for job in jobs):
+        raise NotFoundError(f"job {jobs[0].id} has no metrics named {', '.join(keys)}; it has: {known or 'none'}")
+    return f"; there are: {known}" if known else ""
 
 
 def print_metrics(curves: Sequence[MetricsResource]) -> None:

@@ -34,7 +34,7 @@ def set_secret(
     value = getpass(f"{name}: ") if _is_interactive() else sys.stdin.read()
     value = value.removesuffix("\n").removesuffix("\r")
     if not value:
-        raise UsageError("the value is empty")
+        raise UsageError(f"the value is empty; pass it on standard input: trainyard secrets set {name} < FILE")
     with make_client(ctx) as client:
         stored = client.set_secret(name, value)
     if as_json:

@@ -23,7 +23,7 @@ _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard tem
 _YAML_POSITION = re.compile(r"^not valid YAML: (line \d+, column \d+: )?")
 """The prefix of a YAML error; it is dropped, because a single value has no useful line number."""
 
-_BARE = re.compile(r"""\s*(?!(null|Null|NULL|~)\s*$)[^\s"'\[{]""")
+_PLAIN_SCALAR = re.compile(r"""\s*(?!(null|Null|NULL|~)\s*$)[^\s"'\[{]""")
 """A text that is not quoted, a list, a mapping or null. In YAML it would end at ` #` and could not contain `: `."""
 
 CodeOption = Annotated[
@@ -71,7 +71,7 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
         UsageError: the text is not YAML; the message names the option.
     """
     textual = is_text(path)
-    if textual and _BARE.match(text):
+    if textual and _PLAIN_SCALAR.match(text):
         return text.strip()
     try:
         return load_yaml(text, all_text=textual)
@@ -86,8 +86,8 @@ def find_code(document: dict[str, Any], source: str) -> Path | None:
     if document.get("code") is not None:
         return None
     spec = Path(source)
-    here = source == "-" or _is_readable(spec)
-    folder = spec.resolve().parent if spec.is_file() else Path.cwd() if here else code_folder()
+    from_pipe = source == "-" or _is_readable(spec)
+    folder = spec.resolve().parent if spec.is_file() else Path.cwd() if from_pipe else code_folder()
     if any((folder / file).is_file() for file in expected):
         return folder
     if document.get("task") == "script" and expected and document["argv"][0] != "-m":

@@ -16,10 +16,20 @@ from trainyard.cli.arguments import (
     make_client,
 )
 from trainyard.cli.completion import complete_preset
-from trainyard.cli.output import one_line, print_json, print_json_lines, print_line, print_table, print_text
+from trainyard.cli.output import (
+    one_line,
+    print_error,
+    print_json,
+    print_json_lines,
+    print_line,
+    print_table,
+    print_text,
+)
 from trainyard.cli.specs import CodeOption, find_code, read_spec
 from trainyard.cli.watch import watch
+from trainyard.client import Client
 from trainyard.contract.spec.templates import Template
+from trainyard.contract.wire.jobs import JobResource
 
 
 def submit(
@@ -53,10 +63,19 @@ def submit(
             print_json(job)
         else:
             print_line(f"job {job.id} ({job.name}) accepted")
+            for warning in _warnings(client, job):
+                print_error(f"note: {warning}")
         if follow:
             raise typer.Exit(watch(client, job, as_json=as_json))
         if not as_json:
             print_line(f"follow it with: trainyard watch {job.id}")
+
+
+def _warnings(client: Client, job: JobResource) -> list[str]:
+    """Return the service's warnings about the spec; only specs in fp16 can have any."""
+    if job.spec.get("precision") != "fp16":
+        return []
+    return [event.message for event in client.events(job.id) if event.type == "spec_warning"]
 
 
 def watch_command(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:

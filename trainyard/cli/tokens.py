@@ -88,10 +88,10 @@ def revoke(
         try:
             client.revoke_token(token_id)
         except NotFoundError:
-            theirs = [one.id for one in client.tokens() if one.name == token_id and one.revoked_at is None]
-            if not theirs:
+            ids = [one.id for one in client.tokens() if one.name == token_id and one.revoked_at is None]
+            if not ids:
                 raise
-            raise UsageError(f"{token_id!r} is a name; use the id of one of its tokens: {', '.join(theirs)}") from None
+            raise UsageError(f"{token_id!r} is a name; use the id of one of its tokens: {', '.join(ids)}") from None
     print_deleted("token", token_id, "revoked", as_json=as_json)
 
 

@@ -46,7 +46,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 def no_export(job: JobResource) -> TrainyardError:
     """Return the error for a job without an export: not found if it succeeded, else a conflict with its status."""
     kind = NotFoundError if job.status == "succeeded" else ConflictError
-    return kind(f"job {job.id} is {job.status} and has no export; download one of its checkpoints instead")
+    return kind(f"job {job.id} has status {job.status} and has no export; download one of its checkpoints instead")
 
 
 def no_progress(path: str, done: int, size: int) -> None:

@@ -102,7 +102,7 @@ def model(kind: type[M]) -> Callable[[httpx.Response], M]:
     return lambda response: kind.model_validate_json(response.content)
 
 
-def nothing(response: httpx.Response) -> None:
+def no_result(response: httpx.Response) -> None:
     """Parse a response without a body."""
 
 

@@ -1,7 +1,8 @@
 """Validation problems: the path of a field, and a sentence that explains what to change. Pure functions."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,6 +23,7 @@ MAX_PROBLEMS = 100
 _MAX_SUGGESTIONS = 10
 """Unknown fields for which a similar name is searched."""
 _FEW_NAMES = 20
+_NO_ADVICE: Mapping[str, str] = MappingProxyType({})
 _MAX_COMPARED = 500
 """Names that are compared with an unknown one; a deep model has thousands, which differ only in a number."""
 
@@ -47,9 +49,15 @@ class SpecError(ValueError):
         super().__init__("; ".join(map(str, self.problems)))
 
 
-def problems_of(error: ValidationError, *, model: type[BaseModel] | None = None) -> list[Problem]:
-    """Convert the first `MAX_PROBLEMS` errors of pydantic. With the model, the messages for the first unknown fields
-    suggest a similar one."""
+def problems_of(
+    error: ValidationError, *, model: type[BaseModel] | None = None, advice: Mapping[str, str] = _NO_ADVICE
+) -> list[Problem]:
+    """Convert the first `MAX_PROBLEMS` errors of pydantic.
+
+    Args:
+        model: For suggestions: the messages for the first unknown fields suggest a similar field of this model.
+        advice: What to do instead, by the path of an unknown field.
+    """
     problems: list[Problem] = []
     unknown = 0
     for detail in error.errors(include_url=False, include_input=False):
@@ -59,7 +67,10 @@ def problems_of(error: ValidationError, *, model: type[BaseModel] | None = None)
         else:
             unknown += detail["type"] == "extra_forbidden"
             suggest = model if unknown <= _MAX_SUGGESTIONS else None
-            problems.append(Problem(param=_path(detail["loc"]), message=_message(detail, suggest)))
+            path = _path(detail["loc"])
+            advised = detail["type"] == "extra_forbidden" and path in advice
+            message = f"unknown field; {advice[path]}" if advised else _message(detail, suggest)
+            problems.append(Problem(param=path, message=message))
         if len(problems) >= MAX_PROBLEMS:
             more = error.error_count() - len(problems)
             return [*problems, Problem(param="", message=f"and {more} more problems")] if more > 0 else problems

@@ -167,7 +167,8 @@ class MicroBatchFinder:
             write_atomic(self._path, json.dumps(data))
         number = -(-share // choice.micro_size)
         how = f"{choice.how}: {', '.join(map(str, choice.tried))}" if choice.tried else choice.how
-        message = f"batch.micro_size is {choice.micro_size} ({how}): {number} micro-batch(es) per rank and step"
+        count = "1 micro-batch" if number == 1 else f"{number} micro-batches"
+        message = f"batch.micro_size is {choice.micro_size} ({how}): {count} per rank and step"
         self._reporter.event("micro_size_chosen", message, data=data)
 
 

@@ -239,10 +239,11 @@ def _report_start(
     from worker.engine.strategies.base import draws_dropout
 
     spec, total = run.spec, trainer.total_steps
-    extent = f"from step {start} of {total}" if start else f"for {total} steps"
+    extent = f"from step {start} of {total}" if start else f"for {total} step{'s' * (total != 1)}"
+    world = f"{ranks.world} {ranks.device.type} rank{'s' * (ranks.world > 1)}"
     reporter.event(
         "training_resumed" if start else "training_started",
-        f"{spec.strategy} in {spec.precision} on {ranks.world} {ranks.device.type} rank(s), {extent}",
+        f"{spec.strategy} in {spec.precision} on {world}, {extent}",
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
     if _restarts():

@@ -60,7 +60,9 @@ async def submit_job(
         accepted = services.acceptance.accept(read_document(body, request.headers), now)
         check_code(user, accepted.spec, settings)
         services.secrets.require(user, accepted.spec)
-        submission = SubmissionRequest(accepted.spec, idempotency_key, accepted.unresolved, force)
+        submission = SubmissionRequest(
+            accepted.spec, idempotency_key, accepted.unresolved, force, warnings=accepted.warnings
+        )
         return submit(services.database, user, submission, runs=settings.runs, now=now, quotas=services.quotas)
 
     result = await services.user_slots.run(user.name, accept)
@@ -169,7 +171,7 @@ def profile(services: AppStateDep, user: UserDep, now: NowDep, job_id: str, body
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
 def resolve(services: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
-    """Settle a job that is lost or whose submission was not confirmed; for administrators."""
+    """Settle a job that is lost or whose submission is unconfirmed; for administrators."""
     job = _apply(services, user, job_id, operator_resolution.resolve(user, body), now)
     if body.action == "adopt":
         services.metrics.adoption("operator")

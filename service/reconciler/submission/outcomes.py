@@ -36,7 +36,13 @@ class OutcomeRecorder:
             job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
             scheduler_id = outcome.scheduler_id if isinstance(outcome, Accepted) else None
             name = type(outcome).__name__.lower()
-            log.info("answer", job=job.id, attempt=attempt_id, scheduler_id=scheduler_id, outcome=name)
+            log.info(
+                "submission answered by the scheduler",
+                job=job.id,
+                attempt=attempt_id,
+                scheduler_id=scheduler_id,
+                outcome=name,
+            )
             if job.attempt_id != attempt_id:
                 # An operator has resolved the attempt since; the service would refuse its worker.
                 log.warning("answer for a former attempt", attempt=attempt_id, outcome=str(outcome))
@@ -72,7 +78,7 @@ class OutcomeRecorder:
                 attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
                 jobs.add_event(job, "submitted", note or f"submitted as scheduler job {scheduler_id}")
                 if job.status == "submitting":
-                    jobs.transition(job, "pending", "waiting for the scheduler to start the job")
+                    jobs.transition(job, "pending", "Waiting for the scheduler to start the job.")
             case Rejected(message, _) if attempt.excluded_nodes:
                 # Without these nodes, the request may exceed what the cluster can ever provide.
                 names = ", ".join(attempt.excluded_nodes)
@@ -86,8 +92,8 @@ class OutcomeRecorder:
                 jobs.finish(job, "rejected", message)
             case Ambiguous(message):
                 attempt.absence_checks, attempt.last_submit_at = 0, now
-                log.warning("ambiguous submission", job=job.id, attempt=attempt.id, tag=attempt.tag, message=message)
-                text = f"submitted without a clear answer ({message}); checking whether the scheduler has the job"
+                log.warning("unconfirmed submission", job=job.id, attempt=attempt.id, tag=attempt.tag, message=message)
+                text = f"Submitted without a clear answer ({message}). Checking whether the scheduler has the job."
                 jobs.set_status_message(job, text)
 
     def not_submitted(self, job_pk: int, attempt_id: str, message: str) -> None:
@@ -97,7 +103,7 @@ class OutcomeRecorder:
             job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
             if attempt.scheduler_id is None:
                 attempt.last_submit_at = None
-            jobs.set_status_message(job, f"not submitted yet; it will be retried: {message}")
+            jobs.set_status_message(job, f"Not submitted yet; the service retries. Cause: {message}")
             self.failpoint("not-asked.before-commit")
 
     def withdraw(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
@@ -109,9 +115,9 @@ class OutcomeRecorder:
         if row.desired == "cancelled":
             fresh.exit_reason = "user_cancelled"
             if row.status == "submitting":
-                jobs.transition(row, "cancelling", "cancellation requested")
-            jobs.finish(row, "user_cancelled", "cancelled before the scheduler accepted it")
+                jobs.transition(row, "cancelling", "Cancellation requested.")
+            jobs.finish(row, "user_cancelled", "Cancelled before the scheduler accepted it.")
         else:
             fresh.exit_reason = "paused"
-            jobs.transition(row, "queued", "withdrawn before the scheduler accepted it")
+            jobs.transition(row, "queued", "Withdrawn before the scheduler accepted it.")
         self.failpoint("give-up.before-commit")

@@ -103,7 +103,7 @@ class Submitter:
             if job.status != "queued" or job.desired != "run":
                 return
             if checked.waiting:
-                jobs.set_status_message(job, f"not submitted yet: {checked.waiting}")
+                jobs.set_status_message(job, f"Not submitted yet: {checked.waiting}")
                 return
             if checked.resolved:
                 job.spec = dump_spec(checked.accepted.spec)
@@ -120,7 +120,7 @@ class Submitter:
                 now=self.clock(),
             )
             session.add(attempt)
-            jobs.transition(job, "submitting", f"submitting to the scheduler ({self.scheduler.name})")
+            jobs.transition(job, "submitting", f"Submitting to the scheduler ({self.scheduler.name}).")
             self.failpoint("submit.before-intent")
         self.failpoint("submit.after-intent")
         self._begin(job, attempt, checked.accepted)

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import structlog
 
@@ -19,7 +19,19 @@ log = structlog.get_logger("slurm")
 _RULES_SECONDS = 600.0
 """How long the controller's configuration is cached."""
 COLUMNS = ("AdminLevel", "Cluster", "Account", "Partition", "DefaultAccount", "QOS")
+"""Columns of `sacctmgr show associations`, in the order of the fields of `_Association`."""
 _SETTING = re.compile(r"^(\w+)\s*= (.*)$", re.MULTILINE)
+
+
+class _Association(NamedTuple):
+    """One line of sacctmgr's output."""
+
+    admin_level: str
+    cluster: str
+    account: str
+    partition: str
+    default_account: str
+    qos: str
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class AccountingRules:
 
 
 def parse_rules(configuration: str) -> AccountingRules:
-    """The rules in the output of `scontrol show config`."""
+    """Return the rules in the output of `scontrol show config`."""
     settings = {name: value.strip() for name, value in _SETTING.findall(configuration)}
     enforced = set(settings.get("AccountingStorageEnforce", "").lower().split(","))
     # Each of the other values implies `associations`.
@@ -49,23 +61,23 @@ def parse_rules(configuration: str) -> AccountingRules:
 
 
 def parse_accounts(text: str, cluster: str) -> list[AccountResource]:
-    """The user's accounts on this cluster, sorted by name."""
-    rows: dict[str, list[Sequence[str]]] = {}
+    """Return the user's accounts on this cluster, sorted by name."""
+    rows: dict[str, list[_Association]] = {}
     for line in text.splitlines():
         cells = line.split("|")
-        if len(cells) == len(COLUMNS) and cells[1] == cluster and cells[2]:
-            rows.setdefault(cells[2], []).append(cells)
+        if len(cells) == len(COLUMNS) and (row := _Association(*cells)).cluster == cluster and row.account:
+            rows.setdefault(row.account, []).append(row)
     return [_account(name, rows[name]) for name in sorted(rows)]
 
 
 def is_operator(text: str) -> bool:
-    """Whether the user is a Slurm operator, who may use every QOS."""
+    """Return whether the user is a Slurm operator, who may use every QOS."""
     levels = {line.split("|")[0].lower() for line in text.splitlines()}
     return bool(levels & {"operator", "administrator"})
 
 
 def enforced_fields(rules: AccountingRules, *, operator: bool) -> list[Literal["account", "qos"]]:
-    """The spec fields for which Slurm refuses unlisted values."""
+    """Return the spec fields for which Slurm refuses unlisted values."""
     fields: list[Literal["account", "qos"]] = []
     if rules.accounts:
         fields.append("account")
@@ -74,13 +86,13 @@ def enforced_fields(rules: AccountingRules, *, operator: bool) -> list[Literal["
     return fields
 
 
-def _account(name: str, rows: Sequence[Sequence[str]]) -> AccountResource:
-    partitions = sorted({row[3] for row in rows})
+def _account(name: str, rows: Sequence[_Association]) -> AccountResource:
+    partitions = sorted({row.partition for row in rows})
     return AccountResource(
         name=name,
-        default=any(row[4] == name for row in rows),
+        default=any(row.default_account == name for row in rows),
         partitions=None if "" in partitions else partitions,
-        qos=sorted({qos.lstrip("+-") for row in rows for qos in row[5].split(",") if qos}),
+        qos=sorted({qos.lstrip("+-") for row in rows for qos in row.qos.split(",") if qos}),
     )
 
 
@@ -93,7 +105,7 @@ class SlurmAccounts:
         self._rules_at = float("-inf")
 
     def add_to(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        """The snapshot with the accounts that the service may use."""
+        """Return the snapshot with the accounts that the service may use."""
         try:
             rules = self._current_rules()
             if not rules.present:
@@ -113,7 +125,7 @@ class SlurmAccounts:
 
 
 def _user() -> str:
-    """The user name of this process; a uid without a name has no associations either."""
+    """Return the user name of this process; a uid without a name has no associations either."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

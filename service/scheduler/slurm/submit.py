@@ -37,7 +37,11 @@ class PlannedExecutor(SlurmExecutor):
         return self._script
 
     def _submit_command(self, command: str) -> Any:
-        """As submitit's, but a printed job id counts whatever sbatch's exit status."""
+        """Run sbatch and return the job whose id it printed, even if its exit status is not 0.
+
+        Raises:
+            FailedSubmissionError: sbatch printed no job id.
+        """
         file = Path(self.folder) / "batch.sh"
         file.write_text(self._make_submission_file_text(command, ""))
         done = subprocess.run(
@@ -56,10 +60,10 @@ class PlannedExecutor(SlurmExecutor):
 
 
 def main(request_file: Path) -> None:
-    """Submit the attempt of the request."""
+    """Submit the attempt that the request file describes, and print sbatch's output as JSON."""
     request = json.loads(request_file.read_text())
     limit = request["limit_seconds"]
-    # Before the caller's own limit.
+    # This process ends itself before the caller would kill it.
     signal.alarm(math.ceil(limit) + 5)
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
@@ -77,7 +81,8 @@ def main(request_file: Path) -> None:
 
 
 def _write_call(folder: Path, function: ImportedCallable, argument: str) -> None:
-    """Write the call where the job finds it even if this process dies before submitit has renamed it."""
+    """Write the pickled call to the attempt's folder, so that the job can start even if this process dies before
+    submitit has renamed its own copy."""
     delayed = DelayedSubmission(function, argument)
     delayed.set_timeout(0, 0)
     delayed.dump(AttemptLayout(folder).pickled_call)

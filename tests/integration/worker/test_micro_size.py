@@ -22,7 +22,7 @@ class TestMicroBatchOutOfMemory:
             reference = explicit.run(1)
         assert settled["data"]["tried"] == [10, 5, 3]
         assert settled["data"]["micro_size"] == 3
-        assert "4 micro-batch(es) per rank and step" in settled["message"]
+        assert "4 micro-batches per rank and step" in settled["message"]
         assert json.loads(run.layout.micro_size.read_text())["micro_size"] == 3
         assert spooled(attempt, 1) == spooled(reference, 1)
         assert "dry run of" in attempt.rank_log(1).read_text()

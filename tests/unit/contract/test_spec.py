@@ -29,8 +29,8 @@ class TestConflicts:
     @pytest.mark.parametrize(
         ("changes", "expected"),
         [
-            ({"epochs": 1}, "steps: give either `steps` or `epochs`: not both; set one to null"),
-            ({"steps": None}, "steps: give either `steps` or `epochs`: one of them is needed"),
+            ({"epochs": 1}, "steps: `steps` and `epochs` are both set; remove one"),
+            ({"steps": None}, "steps: set `steps` or `epochs`"),
             ({"gpus": 64}, "batch.size: is 32, smaller than the 64 ranks of `gpus`"),
             ({"model": None}, "model: is required for task `regression`"),
             ({"data": "absent"}, "data: is required for task `regression`"),
@@ -90,6 +90,13 @@ class TestFields:
             ({"optimzer": {"lr": 1, "name": "sgd"}}, "optimzer: unknown field; did you mean `optimizer`?"),
             ({"optimizer": {"lrr": 1}}, "optimizer.lrr: unknown field; did you mean `optimizer.lr`?"),
             ({"lr": 1}, "lr: unknown field; did you mean `optimizer.lr`?"),
+            ({"learning_rate": 1}, "learning_rate: unknown field; use `optimizer.lr`"),
+            ({"optimizer": {"learning_rate": 1}}, "optimizer.learning_rate: unknown field; use `optimizer.lr`"),
+            ({"lora": {"r": 4}}, "lora.r: unknown field; use `lora_rank`"),
+            (
+                {"data": {"source": "builtin", "name": "digits", "path": "/x"}},
+                "data.path: unknown field; `path` is for source `jsonl`; builtin data sets have a `name`",
+            ),
             (
                 {"checkpoint": {"keep_best": {"metrc": "a"}}},
                 "checkpoint.keep_best.metrc: unknown field; did you mean `checkpoint.keep_best.metric`?",

@@ -429,9 +429,9 @@ class TestHistory:
         service.on("GET", "/v1/jobs/a1", job("a1"))
         service.on("GET", "/v1/jobs/a1/events", page(EVENT, moved, broken))
         assert run("events", "a1").stdout.splitlines() == [
-            "2026-01-02 03:04:05Z  created               accepted",
-            "2026-01-02 03:04:05Z  status                running: on n1",
-            "2026-01-02 03:04:05Z  created               error: it broke",
+            "2026-01-02 03:04:05Z  created                     accepted",
+            "2026-01-02 03:04:05Z  status                      running: on n1",
+            "2026-01-02 03:04:05Z  created                     error: it broke",
         ]
         assert service.requests[1].url.params["order"] == "asc"
 

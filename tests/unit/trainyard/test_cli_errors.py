@@ -128,7 +128,7 @@ class TestErrors:
     def test_duplicate_arguments_are_sent_once(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1")).on("DELETE", "/v1/jobs/a1", {})
         done = run("delete", "a1", "a1", "-y")
-        assert (done.exit_code, done.stdout) == (0, "job a1 deleted\n")
+        assert (done.exit_code, done.stdout) == (0, "deleted job a1\n")
 
     @pytest.mark.parametrize(
         ("arguments", "line"),

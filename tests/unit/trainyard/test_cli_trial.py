@@ -67,7 +67,7 @@ class TestDownload:
     def test_missing_export_error_has_the_job_status(self, service, run, status, code):
         service.on("GET", "/v1/jobs/a1", job("a1", status=status))
         self.files(service)
-        line = f"error: job a1 is {status} and has no export; download one of its checkpoints instead"
+        line = f"error: job a1 has status {status} and has no export; download one of its checkpoints instead"
         ends(run("download", "a1"), code, line)
 
     def test_missing_export_raises_in_both_clients(self, service, tmp_path):
@@ -163,7 +163,7 @@ class TestUnknownMetricNames:
 
     def test_running_job_may_still_report_the_metric(self, service, run):
         self.answer(service, "running")
-        ends(run("metrics", "a1", "--key", "typo"), 0, "no metrics named typo yet")
+        ends(run("metrics", "a1", "--key", "typo"), 0, "no metrics named typo yet; there are: train/loss")
 
 
 def test_jobs_of_several_statuses(service, run):
@@ -171,6 +171,12 @@ def test_jobs_of_several_statuses(service, run):
     line = "no jobs with status failed or lost"
     ends(run("list", "--status", "failed", "--status", "lost"), 0, line)
     assert service.requests[0].url.params.get_list("status") == ["failed", "lost"]
+
+
+def test_unknown_status_has_a_suggestion(service, run):
+    result = run("list", "--status", "runing")
+    assert result.exit_code == 2
+    assert "there is no status 'runing'; did you mean 'running'?" in result.stderr
 
 
 def test_folder_instead_of_a_spec_is_an_error(service, run, tmp_path):

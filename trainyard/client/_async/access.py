@@ -14,7 +14,7 @@ from trainyard.client.request import (
     as_list,
     format_time,
     model,
-    nothing,
+    no_result,
     paged,
     segment,
     unpaged,
@@ -66,7 +66,7 @@ class AsyncAccessCalls(AsyncTransport):
 
     async def revoke_token(self, token_id: str) -> None:
         """Revoke a token; the next request with it is rejected. Administrators only."""
-        await self._send(Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", nothing))
+        await self._send(Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", no_result))
 
     async def set_secret(self, name: str, value: str) -> SecretResource:
         """Store a secret of yours. `environment.secrets` of a spec names those that the ranks get."""
@@ -79,7 +79,7 @@ class AsyncAccessCalls(AsyncTransport):
 
     async def delete_secret(self, name: str) -> None:
         """Delete a secret of yours."""
-        await self._send(Request("DELETE", _secret_path(name), nothing))
+        await self._send(Request("DELETE", _secret_path(name), no_result))
 
     def audit(self, *, limit: int | None = None, **filters: str | datetime | None) -> AsyncIterator[AuditResource]:
         """Iterate over the audit log, newest first.
@@ -108,7 +108,7 @@ class AsyncAccessCalls(AsyncTransport):
 
     async def delete_webhook(self, webhook_id: str) -> None:
         """Delete a webhook and its pending deliveries."""
-        await self._send(Request("DELETE", _webhook_path(webhook_id), nothing))
+        await self._send(Request("DELETE", _webhook_path(webhook_id), no_result))
 
     async def test_webhook(self, webhook_id: str) -> DeliveryResource:
         """Send a test message; `deliveries` shows the result."""

@@ -8,7 +8,7 @@ import httpx
 from trainyard.client._async.transport import AsyncTransport
 from trainyard.client.download import MANIFEST, Download, Progress, atomic_file, digests_of, no_export, no_progress
 from trainyard.client.errors import connection_failed, error_of
-from trainyard.client.request import Request, file_path, job_path, model, nothing, segment, unpaged
+from trainyard.client.request import Request, file_path, job_path, model, no_result, segment, unpaged
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource
 from trainyard.contract.wire.jobs import JobResource
 
@@ -28,7 +28,7 @@ class AsyncFileCalls(AsyncTransport):
     async def delete_checkpoint(self, job_id: str, checkpoint_id: str) -> None:
         """Delete one checkpoint. The newest one of a job that has not ended cannot be deleted."""
         path = job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
-        await self._send(Request("DELETE", path, nothing))
+        await self._send(Request("DELETE", path, no_result))
 
     async def files(self, job_id: str, folder: str = "export") -> list[FileResource]:
         """Return the files of the `export`, or of `checkpoints/<id>`."""

@@ -19,7 +19,7 @@ from trainyard.client.request import (
     format_time,
     job_path,
     model,
-    nothing,
+    no_result,
     paged,
     unpaged,
     without_none,
@@ -65,12 +65,12 @@ class AsyncJobCalls(AsyncTransport):
         archive = await asyncio.to_thread(pack, Path(folder))
         path = f"/v1/code/{archive.digest}"
         try:
-            await self._send(Request("HEAD", path, nothing))
+            await self._send(Request("HEAD", path, no_result))
         except TrainyardError as error:
             if error.status != 404:
                 raise
             headers = {"Content-Type": "application/x-tar"}
-            await self._send(Request("PUT", path, nothing, headers=headers, content=archive.data))
+            await self._send(Request("PUT", path, no_result, headers=headers, content=archive.data))
         return archive.digest
 
     async def fork(
@@ -161,7 +161,7 @@ class AsyncJobCalls(AsyncTransport):
         return await self._act(job_id, "profile", body)
 
     async def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
-        """Settle a job that is lost or whose submission is ambiguous. Administrators only.
+        """Settle a job that is lost or whose submission is unconfirmed. Administrators only.
 
         Args:
             action: `adopt` with the scheduler's id of the job, `resubmit` or `give_up`.
@@ -172,7 +172,7 @@ class AsyncJobCalls(AsyncTransport):
     async def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
         """Delete a job that has ended, with its run directory; or only its checkpoints."""
         params = {"only": "checkpoints"} if only_checkpoints else {}
-        await self._send(Request("DELETE", job_path(job_id), nothing, params))
+        await self._send(Request("DELETE", job_path(job_id), no_result, params))
 
     def events(self, job_id: str, *, after: str | None = None) -> AsyncIterator[EventResource]:
         """Iterate over the job's events, oldest first; `after` is the id of the last event that you have."""

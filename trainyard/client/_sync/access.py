@@ -15,7 +15,7 @@ from trainyard.client.request import (
     as_list,
     format_time,
     model,
-    nothing,
+    no_result,
     paged,
     segment,
     unpaged,
@@ -67,7 +67,7 @@ class AccessCalls(Transport):
 
     def revoke_token(self, token_id: str) -> None:
         """Revoke a token; the next request with it is rejected. Administrators only."""
-        self._send(Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", nothing))
+        self._send(Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", no_result))
 
     def set_secret(self, name: str, value: str) -> SecretResource:
         """Store a secret of yours. `environment.secrets` of a spec names those that the ranks get."""
@@ -80,7 +80,7 @@ class AccessCalls(Transport):
 
     def delete_secret(self, name: str) -> None:
         """Delete a secret of yours."""
-        self._send(Request("DELETE", _secret_path(name), nothing))
+        self._send(Request("DELETE", _secret_path(name), no_result))
 
     def audit(self, *, limit: int | None = None, **filters: str | datetime | None) -> Iterator[AuditResource]:
         """Iterate over the audit log, newest first.
@@ -107,7 +107,7 @@ class AccessCalls(Transport):
 
     def delete_webhook(self, webhook_id: str) -> None:
         """Delete a webhook and its pending deliveries."""
-        self._send(Request("DELETE", _webhook_path(webhook_id), nothing))
+        self._send(Request("DELETE", _webhook_path(webhook_id), no_result))
 
     def test_webhook(self, webhook_id: str) -> DeliveryResource:
         """Send a test message; `deliveries` shows the result."""

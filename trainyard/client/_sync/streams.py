@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from trainyard.client._sync.transport import Transport
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
-from trainyard.client.request import EVENT_STREAM, Request, job_path, model, nothing
+from trainyard.client.request import EVENT_STREAM, Request, job_path, model, no_result
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import STREAM_TIMEOUT, Wait
 from trainyard.contract.wire.jobs import JobResource
@@ -67,7 +67,7 @@ class StreamCalls(Transport):
             on_retry: called before each retry with the error and the delay in seconds.
         """
         params = {} if logs else {"logs": "false"}
-        request = Request("GET", job_path(job_id, "stream"), nothing, params, EVENT_STREAM)
+        request = Request("GET", job_path(job_id, "stream"), no_result, params, EVENT_STREAM)
         return self._follow(StreamCursor(request, last_event_id, patience), on_retry)
 
     def stream_all(
@@ -78,7 +78,7 @@ class StreamCalls(Transport):
         on_retry: RetryCallback | None = None,
     ) -> Iterator[StreamEvent]:
         """Iterate without end over the live events of all jobs, without logs, from now on or after `last_event_id`."""
-        request = Request("GET", "/v1/stream", nothing, headers=EVENT_STREAM)
+        request = Request("GET", "/v1/stream", no_result, headers=EVENT_STREAM)
         return self._follow(StreamCursor(request, last_event_id, patience, endless=True), on_retry)
 
     def _follow(self, cursor: StreamCursor, on_retry: RetryCallback | None) -> Iterator[StreamEvent]:

@@ -9,9 +9,9 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 
 _HEAD = """# The training spec
 
-Made from the spec's own docstrings by `make docs`; do not edit. YAML or JSON. Every field but those called *required*
-has a default. Numbers may be written as YAML reads them (`1e-4` is a number). Unknown fields are refused, and so
-are those that would change nothing in the spec at hand.
+`make docs` generates this page from the docstrings of the spec; do not edit it. A spec is YAML or JSON. Every field has
+a default, except those marked *required*. `1e-4` is a number, as in YAML 1.2. Unknown fields are rejected, and so are
+fields that have no effect in the given spec.
 """
 
 Schema = dict[str, Any]
@@ -21,13 +21,14 @@ def reference() -> str:
     """Return the whole page."""
     schema = TrainingSpec.model_json_schema()
     sections: Schema = schema.pop("$defs")
-    parts = [_HEAD, "## Top level\n", _table(schema)]
-    parts += [part for name in _order(schema, sections) for part in _section(name, sections[name])]
+    parts = [_HEAD, "## Top level\n", _table(schema, sections)]
+    parts += [part for name in _order(schema, sections) for part in _section(name, sections)]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _section(name: str, schema: Schema) -> list[str]:
-    return [f"## {name}\n", schema.get("description", "") + "\n", _table(schema)]
+def _section(name: str, sections: Schema) -> list[str]:
+    schema = sections[name]
+    return [f"## {name}\n", schema.get("description", "") + "\n", _table(schema, sections)]
 
 
 def _order(schema: Schema, sections: Schema) -> list[str]:
@@ -53,14 +54,20 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-def _table(schema: Schema) -> str:
+def _table(schema: Schema, sections: Schema) -> str:
     required = set(schema.get("required", ()))
-    rows = ["| field | value | default | |", "|---|---|---|---|"]
+    rows = ["| field | value | default | description |", "|---|---|---|---|"]
     for name, field in schema["properties"].items():
         default = "*required*" if name in required else _default(field)
-        text = " ".join(field.get("description", "").split())
+        text = " ".join(_description(field, sections).split())
         rows.append(f"| `{name}` | {_escaped(_kind(field))} | {default} | {_escaped(text)} |")
     return "\n".join(rows) + "\n"
+
+
+def _description(field: Schema, sections: Schema) -> str:
+    """Return the description of the field, or else that of the section to which it refers."""
+    section: Schema = sections.get(field.get("$ref", "").rpartition("/")[2], {})
+    return str(field.get("description") or section.get("description", ""))
 
 
 def _default(field: Schema) -> str:

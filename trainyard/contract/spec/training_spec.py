@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
+from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
 from trainyard.contract.spec.sections import (
     MAX_PATTERNS,
     Amp,
@@ -73,9 +74,9 @@ class TrainingSpec(Strict):
     code: CodeDigest | None = None
     """Digest of the uploaded folder with your code; tasks `custom` and `script` only."""
     steps: PositiveInt | None = None
-    """Number of steps; give either this or `epochs`."""
+    """Number of steps. Set this or `epochs`, not both."""
     epochs: PositiveInt | None = None
-    """Number of passes over the data; give either this or `steps`."""
+    """Number of passes over the data. Set this or `steps`, not both."""
     batch: Batch = Batch()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
@@ -127,8 +128,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
 
     if spec.task in LOOP_TASKS:
         if (spec.steps is None) == (spec.epochs is None):
-            both = "not both; set one to null" if spec.steps is not None else "one of them is needed"
-            refuse("steps", f"give either `steps` or `epochs`: {both}")
+            both = "`steps` and `epochs` are both set; remove one"
+            refuse("steps", both if spec.steps is not None else "set `steps` or `epochs`")
         if spec.batch.size < spec.gpus:
             refuse("batch.size", f"is {spec.batch.size}, smaller than the {spec.gpus} ranks of `gpus`")
     if spec.task in LOOP_TASKS - {"custom"}:
@@ -178,7 +179,7 @@ def parse_spec(document: Mapping[str, Any]) -> TrainingSpec:
     try:
         return TrainingSpec.model_validate(document)
     except ValidationError as error:
-        raise SpecError(problems_of(error, model=TrainingSpec)) from None
+        raise SpecError(problems_of(error, model=TrainingSpec, advice=UNKNOWN_FIELD_ADVICE)) from None
 
 
 def dump_spec(spec: TrainingSpec) -> dict[str, Any]:

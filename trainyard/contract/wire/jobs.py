@@ -154,7 +154,7 @@ class RetryRequest(Strict):
 
 
 class ResolveRequest(Strict):
-    """The body of `POST /v1/jobs/{id}/resolve`: an operator's decision about a lost or ambiguous job."""
+    """The body of `POST /v1/jobs/{id}/resolve`: how to settle a lost job or an unconfirmed submission."""
 
     action: Literal["adopt", "resubmit", "give_up"]
     """`adopt`: the job runs under `scheduler_id`. `resubmit` or `give_up`: the job no longer runs."""

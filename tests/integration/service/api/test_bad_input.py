@@ -30,8 +30,8 @@ def without(field: str) -> dict[str, Any]:
         ({**SPEC, "gpsu": 1}, "gpsu", "unknown field; did you mean `gpus`?"),
         ({**SPEC, "seed": "x"}, "seed", "must be a whole number"),
         ({**SPEC, "gpus": 0}, "gpus", "must be greater than or equal to 1"),
-        ({**SPEC, "epochs": 1}, "steps", "give either `steps` or `epochs`: not both; set one to null"),
-        (without("steps"), "steps", "give either `steps` or `epochs`: one of them is needed"),
+        ({**SPEC, "epochs": 1}, "steps", "`steps` and `epochs` are both set; remove one"),
+        (without("steps"), "steps", "set `steps` or `epochs`"),
         (
             {**SPEC, "gpus": 4, "batch": {"size": 3}},
             "batch.size",

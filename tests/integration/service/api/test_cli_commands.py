@@ -57,7 +57,7 @@ def test_pause_resume_cancel_and_retry(world: World, run: Any) -> None:
     run("cancel", job)
     world.tick()
     assert "already been cancelled" in run("pause", job, code=7)
-    assert "queued to run again from the beginning" in run("retry", job, "--from-scratch")
+    assert "Queued to run again from the beginning." in run("retry", job, "--from-scratch")
 
 
 def test_list_download_fork_and_delete_checkpoints(world: World, run: Any, tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_list_download_fork_and_delete_checkpoints(world: World, run: Any, tmp_p
     (world.services.run(job).export / "model.safetensors").write_bytes(b"weights")
     assert json.loads(run("download", job, "--export", "--to", "out", "--json"))["path"] == "out"
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == b"weights"
-    assert run("delete", job, "--checkpoints", "--yes") == f"the checkpoints of job {job} deleted\n"
-    assert run("delete", job, "--yes") == f"job {job} deleted\n"
+    assert run("delete", job, "--checkpoints", "--yes") == f"deleted the checkpoints of job {job}\n"
+    assert run("delete", job, "--yes") == f"deleted job {job}\n"
     world.run_maintenance()
     assert "2" in run("usage")
 

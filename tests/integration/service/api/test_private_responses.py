@@ -27,6 +27,13 @@ def test_api_docs_require_a_session(world: World) -> None:
     assert world.client.get("/redoc").status_code == 404
 
 
+def test_pages_explain_that_they_accept_no_bearer_token(world: World) -> None:
+    answer = world.client.get("/docs")
+    assert answer.status_code == 401
+    assert "sign in at /sign-in" in answer.json()["error"]["message"]
+    assert "/openapi.json" in answer.json()["error"]["message"]
+
+
 def test_api_docs_load_only_own_files(world: World) -> None:
     browser = world.new_client(None)
     browser.post("/sign-in", data={"token": world.token}, headers={"Origin": "http://localhost"})

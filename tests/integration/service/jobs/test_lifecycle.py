@@ -328,7 +328,7 @@ def test_retry_of_a_job_that_never_started(world: World) -> None:
     job = world.submit()
     ask(world, job, "cancel")
     world.tick()
-    assert ask(world, job, "retry").json()["status_message"] == "queued to run again from the beginning"
+    assert ask(world, job, "retry").json()["status_message"] == "Queued to run again from the beginning."
     world.start(job)
 
 

@@ -120,7 +120,7 @@ class TestGiveUp:
         job = lost(slurm)
         shown = resolve(slurm, job, GIVE_UP).json()
         assert (shown["status"], shown["status_reason"]) == ("failed", "node_failure")
-        assert (shown["status_message"], shown["attempt"]["exit_reason"]) == ("given up by admin", "given_up")
+        assert (shown["status_message"], shown["attempt"]["exit_reason"]) == ("Given up by admin.", "given_up")
 
     def test_unconfirmed_submission_is_given_up(self, slurm: World) -> None:
         shown = resolve(slurm, ambiguous(slurm), GIVE_UP).json()

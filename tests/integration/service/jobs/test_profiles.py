@@ -48,7 +48,7 @@ def test_repeated_profile_request_changes_nothing(world: World) -> None:
 def test_only_a_running_job_can_be_traced(world: World) -> None:
     answer = ask(world, world.submit())
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_running")
-    assert "is queued" in answer.json()["error"]["message"]
+    assert "has status queued" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from service.planner.model_reader import ModelReader
+from service.specs.acceptance import MSG_FP16_ON_CPU
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.hf import save_llama
 from tests.support.world import SPEC, World
@@ -242,6 +243,12 @@ class TestRefusals:
         assert world.status(job) == "pending"
         events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
         assert [event["level"] for event in events if event["type"] == "preflight_overridden"] == ["warning"]
+
+    def test_fp16_on_cpus_has_a_warning(self, world: World) -> None:
+        assert MSG_FP16_ON_CPU in plan(world, {**SPEC, "precision": "fp16"}).warnings
+        assert MSG_FP16_ON_CPU not in plan(world, SPEC).warnings
+        events = world.client.get(f"/v1/jobs/{world.submit(precision='fp16')}/events").json()["data"]
+        assert [event["message"] for event in events if event["type"] == "spec_warning"] == [MSG_FP16_ON_CPU]
 
     def test_idempotency_key_distinguishes_forced_jobs(self, world: World) -> None:
         key = {"Idempotency-Key": "one"}

@@ -56,7 +56,7 @@ def test_slow_submission_is_reported(world: World, hanging: HangingScheduler) ->
     assert hanging.requested.wait(10)
     world.clock.advance(50)
     world.tick()
-    assert world.job(job)["status_message"] == "submitting to the scheduler (slurm)"
+    assert world.job(job)["status_message"] == "Submitting to the scheduler (slurm)."
     world.clock.advance(10)
     world.tick(2)
     assert "more than a minute" in world.job(job)["status_message"]

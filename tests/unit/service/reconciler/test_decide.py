@@ -212,7 +212,7 @@ def test_a_node_failure_outranks_a_startup_error() -> None:
 
 def test_an_unreachable_worker_is_reported() -> None:
     changes = {"status": "pending", "claimed": False, "observation": Observation("running")}
-    assert decide(snapshot(**changes)).message == "Started: the worker is initializing."
+    assert decide(snapshot(**changes)).message == "The scheduler has started the job; waiting for the worker to report."
     assert "TRAINYARD_PUBLIC_URL" in (
         decide(snapshot(**changes, unclaimed=UnclaimedAttempt(started=True))).message or ""
     )

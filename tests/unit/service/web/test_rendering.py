@@ -9,7 +9,7 @@ import pytest
 import service.web
 from service.auth.principals import Principal
 from service.web.assets import Assets
-from service.web.rendering import Pages, Visitor
+from service.web.rendering import Pages, Visitor, format_pairs
 
 STATIC = Path(service.web.__file__).parent / "static"
 VISITOR = Visitor(Principal("user", "1", "ada", "admin"), "secret")
@@ -25,6 +25,11 @@ def test_embedded_json_cannot_end_its_element() -> None:
     (embedded,) = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
     assert not re.search("[<>&'\u2028\u2029]", embedded)
     assert json.loads(embedded)["data"] == data
+
+
+def test_details_are_key_value_pairs() -> None:
+    details = {"force": True, "name": None, "set": {"optimizer.lr": 0.1}, "ranks": [0, 1]}
+    assert format_pairs(details) == "force: yes, name: none, set: (optimizer.lr: 0.1), ranks: 0 1"
 
 
 def test_scripts_are_files_and_never_inline() -> None:

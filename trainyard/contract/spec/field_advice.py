@@ -1,0 +1,30 @@
+"""Advice for fields that other training programs have under another name."""
+
+_ALIASES = {
+    "optimizer.lr": ("learning_rate", "lr_rate", "optimizer.learning_rate"),
+    "optimizer.clip_norm": ("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clipping"),
+    "batch.size": ("batch_size", "train_batch_size", "global_batch_size", "batch.batch_size"),
+    "batch.micro_size": ("micro_batch_size", "per_device_train_batch_size"),
+    "gpus": ("num_gpus", "n_gpus", "ngpus", "num_devices", "devices", "world_size", "resources.gpus"),
+    "steps": ("max_steps", "num_steps", "n_steps", "total_steps"),
+    "epochs": ("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"),
+    "precision": ("mixed_precision", "dtype", "fp16", "bf16"),
+    "lora_rank": ("lora_r", "lora.r", "lora.rank"),
+    "lora.alpha": ("lora_alpha",),
+    "lora.dropout": ("lora_dropout",),
+    "lora.targets": ("target_modules", "lora.target_modules"),
+    "schedule.name": ("scheduler", "lr_scheduler", "lr_scheduler_type"),
+    "evaluation.every_steps": ("eval_steps", "eval_every"),
+    "checkpoint.every_steps": ("save_steps", "save_every"),
+    "log.every_steps": ("logging_steps", "log_every"),
+    "activation_checkpointing": ("gradient_checkpointing",),
+    "resources.partition": ("partition",),
+}
+
+UNKNOWN_FIELD_ADVICE = {
+    **{alias: f"use `{field}`" for field, aliases in _ALIASES.items() for alias in aliases},
+    "gradient_accumulation_steps": "it follows from `batch.size`, `batch.micro_size` and `gpus`",
+    "data.path": "`path` is for source `jsonl`; builtin data sets have a `name`",
+    "model.path": "`path` is for source `hf`; builtin models have a `name`",
+}
+"""What to do instead, by the path of an unknown field."""
