@@ -20,12 +20,14 @@ KILLED = 137
 Script = Callable[[ServiceStage], None]
 
 
-def plain(stage: ServiceStage) -> None:
+def plain(stage: ServiceStage, *, checkpoint: bool = False) -> None:
     """The job is submitted, runs and completes."""
     job = stage.submit()
     for _ in range(40):
         stage.tick(30)
         for sim in stage.in_state("running"):
+            if checkpoint:
+                stage.worker(sim).checkpoint(20)
             stage.finish(sim, "completed", step=20)
         for sim in stage.in_state("pending"):
             stage.start(sim)
@@ -149,10 +151,8 @@ def deleted(stage: ServiceStage) -> None:
         stage.tick()
         stage.world.run_maintenance()
         return
-    plain(stage)
+    plain(stage, checkpoint=True)
     job = stage.world.client.get("/v1/jobs").json()["data"][0]["id"]
-    if stage.world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"] == []:
-        stage.worker(stage.slurm.jobs[0]).checkpoint(20)
     stage.world.client.delete(f"/v1/jobs/{job}?only=checkpoints")
     stage.tick()
     stage.world.run_maintenance()

@@ -309,7 +309,8 @@ def test_late_report_does_not_restore_a_discarded_checkpoint(world: World) -> No
     job = failed(world)
     old = world.worker(job)
     ask(world, job, "retry", {"from": "scratch"})
-    assert old.checkpoint(5).status_code == 200
+    refused = old.checkpoint(5)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "attempt_ended")
     assert world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"] == []
 
 
