@@ -65,7 +65,9 @@ class Stack:
         for name in COPIED_PATHS:
             source, target = ROOT / name, self.folder / name
             if source.is_dir():
-                ignored = shutil.ignore_patterns("__pycache__", "secrets", "*.pyc")
+                # A user's own secrets in docker/; service/secrets is a package.
+                own = ["secrets"] if name == "docker" else []
+                ignored = shutil.ignore_patterns("__pycache__", "*.pyc", *own)
                 shutil.copytree(source, target, ignore=ignored)
             else:
                 shutil.copy(source, target)
