@@ -49,7 +49,7 @@ def test_curves_and_log_update_live_without_layout_shift(visit: Visit, running: 
     visit.page.add_init_script(MEASURE_SHIFTS)
     page = visit.go(f"/jobs/{running.id}")
     page.evaluate("window.untouched = true")
-    expect(page.locator("#summary")).to_contain_text(re.compile(r"^Running on .+: step .+ of 1.000.000"))
+    expect(page.locator("#summary")).to_contain_text(re.compile(r"^Training on .+: step .+ of 1.000.000"))
     wait_for_points(page, 30)
     before, lines = max(points(page)), page.locator("#log").inner_text()
     wait_for_points(page, before + 20)
@@ -101,7 +101,7 @@ def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Clien
     wait_for_points(page, 210)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [10, 210]})")
     page.wait_for_function(
-        "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout.xaxis.range) === '[10,210]'"
+        "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout?.xaxis.range) === '[10,210]'"
     )
     (loss,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
     within = [value for step, value in zip(loss.steps, loss.values, strict=True) if 10 <= step <= 210]
@@ -112,7 +112,7 @@ def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Clien
         arg=[min(within) - room, max(within) + room],
     )
     page.get_by_role("button", name="Show all").click()
-    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange !== false")
+    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout?.xaxis.autorange !== false")
 
 
 def test_zoomed_curve_is_updated_live(visit: Visit, running: Any) -> None:
@@ -131,7 +131,7 @@ def test_zoomed_curve_is_updated_live(visit: Visit, running: Any) -> None:
     visit.go(f"/jobs/{running.id}")
     wait_for_points(page, 30)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [0, 900000]})")
-    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange === false")
+    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout?.xaxis.autorange === false")
     while not any("to_step=900000" in url for url in requests):
         page.wait_for_timeout(50)
     wait_for_points(page, max(points(page)) + 30)
@@ -155,7 +155,7 @@ def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, ru
     page = visit.go(f"/jobs/{running.id}")
     wait_for_points(page, 30)
     page.locator("#axis").select_option("time")
-    page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.xaxis.type === 'date'")
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout?.xaxis.type === 'date'")
     (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
     there = datetime.fromisoformat(str(series.times[0])).astimezone(ZoneInfo("Europe/Berlin"))
     assert str(next(iter(points(page)))) == there.replace(tzinfo=None).isoformat(timespec="milliseconds")

