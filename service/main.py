@@ -172,6 +172,7 @@ def _background_services(services: AppState) -> list[BackgroundService]:
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
     dispatcher = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
     delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
+    dispatcher.is_stopping = delivery.is_stopping
     services.notify_webhooks = delivery.notify
     background: list[BackgroundService] = [loop, cleanup, delivery]
     if services.database.dialect == "postgresql":
