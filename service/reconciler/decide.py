@@ -30,6 +30,8 @@ MSG_WORKER_UNREACHABLE = (
     "the certificate; attempts/<n>/logs/launch.log in the run directory shows the error. The service reads the "
     "worker's reports from disk when the attempt ends."
 )
+MSG_SILENT = "Running, but the worker has sent nothing since"
+"""Start of the message; the time of the last contact follows."""
 MSG_STARTED = "The scheduler has started the job; waiting for the worker to report."
 MSG_NOT_IN_QUEUE = "Running: heartbeats arrive, although the scheduler no longer lists the job."
 MSG_LOST = (
@@ -62,6 +64,8 @@ class JobSnapshot:
     seconds_since_claim: float = 0.0
     seconds_since_contact: float = 0.0
     """Since the worker's last sign of life, or since this service started to listen."""
+    last_contact: datetime | None = None
+    """When the worker last sent a heartbeat or claimed its attempt; None before the claim."""
     has_recent_heartbeat: bool = False
     seconds_since_pause: float = 0.0
     pause_timeout_seconds: float = CONTACT_TIMEOUT_SECONDS
@@ -154,7 +158,16 @@ def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Deci
         return Decision(message="Running: the scheduler lists the job again.")
     if observation.state == "running" and snapshot.status_message.startswith(SUSPENDED):
         return Decision(message="Running: no longer suspended in Slurm.")
+    if observation.state == "running" and snapshot.seconds_since_contact >= HEARTBEAT_TIMEOUT_SECONDS:
+        return Decision(message=_silent_message(snapshot))
+    if snapshot.status_message.startswith(MSG_SILENT):
+        return Decision(message="Running: heartbeats arrive again.")
     return NO_CHANGE
+
+
+def _silent_message(snapshot: JobSnapshot) -> str:
+    since = f"{snapshot.last_contact:%Y-%m-%d %H:%M:%S} UTC" if snapshot.last_contact else "its claim"
+    return f"{MSG_SILENT} {since}. It trains on; its reports arrive when it reaches the service, or at its end."
 
 
 def _absent(snapshot: JobSnapshot) -> Decision:

@@ -13,6 +13,7 @@ from service.reconciler.decide import (
     MSG_CANCELLING,
     MSG_NOT_IN_QUEUE,
     MSG_REQUEUED,
+    MSG_STARTED,
     NO_CHANGE,
     Decision,
     JobSnapshot,
@@ -216,6 +217,19 @@ def test_an_unreachable_worker_is_reported() -> None:
     assert "TRAINYARD_PUBLIC_URL" in (
         decide(snapshot(**changes, unclaimed=UnclaimedAttempt(started=True))).message or ""
     )
+
+
+def test_a_silent_running_worker_is_reported_until_it_returns() -> None:
+    contact = datetime(2026, 1, 1, 9, 30, tzinfo=UTC)
+    running = {"observation": Observation("running"), "last_contact": contact}
+    assert decide(snapshot(**running, seconds_since_contact=59.0)) == NO_CHANGE
+    silent = decide(snapshot(**running, seconds_since_contact=60.0))
+    assert "has sent nothing since 2026-01-01 09:30:00 UTC" in (silent.message or "")
+    assert (silent.status, silent.cancel, silent.ended) == (None, False, False)
+    after = decide(snapshot(**running, seconds_since_contact=1.0, status_message=silent.message))
+    assert after == Decision(message="Running: heartbeats arrive again.")
+    pending = {"status": "pending", "claimed": False, "status_message": MSG_STARTED}
+    assert decide(snapshot(**running, **pending, seconds_since_contact=600.0)).message == MSG_STARTED
 
 
 def test_a_time_limit_can_fail_the_job() -> None:
