@@ -63,10 +63,11 @@ def test_cancellation_is_shown_at_once_and_sent_when_slurm_responds(status: str)
     assert after.message == MSG_CANCELLING
 
 
-def test_a_requeue_is_not_a_preemption() -> None:
-    pending = Observation("pending", "Waiting in Slurm: (BeginTime)")
-    assert decide(snapshot(observation=pending, seconds_since_claim=30.0)) == Decision(message=MSG_REQUEUED)
-    after = decide(snapshot(exit_record=exit_record("preempted"), status_message=MSG_REQUEUED))
+def test_a_requeue_is_no_preemption_and_shows_why_it_waits() -> None:
+    pending = Observation("pending", "Waiting in Slurm: held by an administrator (JobHeldAdmin).")
+    message = decide(snapshot(observation=pending, seconds_since_claim=30.0)).message
+    assert message == f"{MSG_REQUEUED} Waiting in Slurm: held by an administrator (JobHeldAdmin)."
+    after = decide(snapshot(exit_record=exit_record("preempted"), status_message=message))
     assert after.message == "To be continued from the last checkpoint. Cause: requeued by an operator or the site"
 
 
@@ -136,6 +137,12 @@ def test_an_end_without_an_exit_record_is_continued() -> None:
 def test_the_message_includes_the_schedulers_reason() -> None:
     decision = decide(snapshot(observation=Observation("ended", "Start failed: no such file")))
     assert "Start failed: no such file" in (decision.message or "")
+
+
+def test_a_job_that_the_controller_removed_is_continued() -> None:
+    decision = decide(snapshot(observation=Observation("ended", "Slurm: CANCELLED by slurmctld", ended_as="dropped")))
+    assert (decision.status, decision.exit_reason, decision.uses_retry) == ("queued", "preempted", False)
+    assert "Cause: removed by Slurm's controller, not by a user" in (decision.message or "")
 
 
 def test_pausing_a_running_job_never_kills_it() -> None:
@@ -349,6 +356,8 @@ def test_a_pausing_run_is_cancelled_only_if_its_worker_does_not_stop(
         (None, "cancelled", "cancelled", "cancelled_outside"),
         ("preempted", "cancelled", "cancelled", "cancelled_outside"),
         ("completed", "cancelled", "succeeded", "completed"),
+        (None, "dropped", "queued", None),
+        ("preempted", "dropped", "queued", None),
         (None, "preempted", "queued", None),
         (None, "time_limit", "queued", None),
         (None, "node_failure", "queued", None),
