@@ -56,7 +56,7 @@ ErrorPage = Callable[[Request, int, str], Response | None]
 """Renders an error as a page; None where the client expects JSON."""
 
 
-def create_api(services: AppState, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
+def create_api(app_state: AppState, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
     """Create the application of the API on the given parts; nothing is started."""
     app = FastAPI(
         title="Trainyard",
@@ -68,7 +68,7 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
         docs_url=None,
         redoc_url=None,
     )
-    app.state.services = services
+    app.state.app_state = app_state
     app.state.error_page = error_page
     templates_by_name()
     # Routes are matched in this order, and most requests come from workers.
@@ -98,7 +98,7 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.openapi = _described(app.openapi)  # type: ignore[method-assign]
-    add_middleware(app, services, known_hosts(services.settings))
+    add_middleware(app, app_state, known_hosts(app_state.settings))
     return app
 
 
