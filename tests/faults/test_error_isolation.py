@@ -24,7 +24,7 @@ def test_an_error_in_one_job_does_not_stop_the_others(world: World) -> None:
     assert (world.status(broken), world.job(broken)["status_message"]) == ("pending", BROKEN)
     assert world.job(other)["attempt"]["number"] == 1
     assert world.status(other) == "queued", "to be continued"
-    assert world.services.metrics._tick_errors._value.get() == 1
+    assert world.app_state.metrics._tick_errors._value.get() == 1
 
 
 def test_unreadable_snapshot_delays_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_unreadable_log_is_skipped(world: World, monkeypatch: pytest.MonkeyPatch
 def test_only_the_stored_part_of_an_unsent_log_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tick must not read a whole file of any length, because all other jobs wait for it."""
     limit = 2 * MAX_LOG_CHUNK
-    world.services.settings = world.settings.model_copy(update={"log_limit": limit})
+    world.app_state.settings = world.settings.model_copy(update={"log_limit": limit})
     world.reconciler = world.new_reconciler("one")
     job = world.submit()
     worker = world.start(job)

@@ -34,7 +34,7 @@ def seed(world: World) -> Seeds:
     running = world.submit(name="running")
     done = world.submit(name="done", checkpoint={"every_steps": 5, "keep_last": 9})
     failed = world.submit(name="failed")
-    world.services.resolver = lambda host, port: ["93.184.216.34"]
+    world.app_state.resolver = lambda host, port: ["93.184.216.34"]
     worker = world.start(running)
     worker.metrics([("train/loss", step, 1.0 / (step + 1)) for step in range(20)])
     worker.log("0", 0, b"one line\n")
@@ -104,7 +104,7 @@ def _finish(world: World, job_id: str) -> list[str]:
     worker.log("0", 0, b"first line\nlast line\n")
     for step in (5, 10, 15):
         worker.checkpoint(step, metrics={"eval/loss": 0.5})
-    run = world.services.run(job_id)
+    run = world.app_state.run_layout(job_id)
     checkpoint = run.checkpoint(15)
     files = [checkpoint.manifest, checkpoint.root / "inner" / "data"]
     files += [run.export / name for name in EXPORTED] + [run.artifacts / name for name in TRACES]

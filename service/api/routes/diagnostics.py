@@ -10,7 +10,7 @@ router = APIRouter(prefix="/v1/doctor", tags=["health"])
 
 
 @router.get("", operation_id="get_doctor")
-def get_doctor(services: AppStateDep, _admin: AdminDep) -> DiagnosticsReport:
+def get_doctor(app_state: AppStateDep, _admin: AdminDep) -> DiagnosticsReport:
     """Check the installation from the machine of the service; may take seconds. Does not call the scheduler, whose
     state is in `/v1/cluster`."""
-    return DiagnosticsReport(findings=list(examine(services.settings, ask_scheduler=False)))
+    return DiagnosticsReport(findings=list(examine(app_state.settings, ask_scheduler=False)))

@@ -47,8 +47,8 @@ _PLACES = [f"seed-{n}" for n in range(4)]
 
 def described() -> Any:
     """The OpenAPI document as a schema, with places for ids in the paths."""
-    services = AppState(settings=Settings(), database=Database("sqlite://"), clock=utc_now)
-    document = create_app(services).openapi()
+    app_state = AppState(settings=Settings(), database=Database("sqlite://"), clock=utc_now)
+    document = create_app(app_state).openapi()
     # Making up whole specs takes minutes, and most of them are refused for how their fields go together.
     spec = document["components"]["schemas"]["TrainingSpec"]
     document["components"]["schemas"]["TrainingSpec"] = {"type": "object", "example": spec["example"]}

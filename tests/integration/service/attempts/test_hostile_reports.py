@@ -7,8 +7,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import BaseModel
 
-from service.streaming.broadcaster import StreamOffset
-from service.streaming.sources import GlobalSource, JobSource
+from tests.support.readers import read_streams
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.spool import format_record
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
@@ -19,17 +18,6 @@ TIME = "2026-01-01T00:00:00Z"
 def send(worker: FakeWorker, type_: str, *, sequence: int = 2001, **extra: Any) -> Any:
     event = {"sequence": sequence, "type": type_, "message": "x", "time": TIME, **extra}
     return worker.post("events", {"execution": 1, "events": [event]})
-
-
-def read_streams(world: World, job: str) -> str:
-    """Return what the stream of all jobs and that of the job send from the start on."""
-    services, text = world.services, ""
-    global_source = GlobalSource(world.database, world.settings.runs, world.clock)
-    global_source.head()
-    for source in (global_source, JobSource(world.database, world.settings.runs, world.clock, job)):
-        text += "".join(item.text for item in source.read(StreamOffset(0), True).items)
-    assert services.database is world.database
-    return text
 
 
 SERVICE_EVENTS = ["status", "created", "profile_requested", "retry_requested", "cancel_requested", "resolved", "forked"]
@@ -216,7 +204,7 @@ def test_unstorable_value_is_refused_without_a_retry(world: World, monkeypatch: 
     from service.metrics.ingest.decode import PointBatch
 
     worker = world.start(world.submit())
-    queue = world.services.ingest_queue
+    queue = world.app_state.ingest_queue
     monkeypatch.setattr(
         "service.api.routes.worker.decode_batch", lambda *_: PointBatch(1, 0, [("a", 2**70, 1.0, 0, 0)])
     )

@@ -20,7 +20,7 @@ from tests.support.world import World
 
 
 def save(world: World, worker: Any, job: str, step: int) -> Path:
-    folder = world.services.run(job).checkpoint(step).root
+    folder = world.app_state.run_layout(job).checkpoint(step).root
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"w" * 1000)
     (folder / "manifest.json").write_text("{}")
@@ -55,7 +55,7 @@ def test_deleted_job_is_hidden_at_once_and_its_run_directory_removed(world: Worl
     assert world.client.delete(f"/v1/jobs/{over}").status_code == 404
     assert [job["id"] for job in world.client.get("/v1/jobs").json()["data"]] == [other]
     world.run_maintenance()
-    assert not world.services.run(over).root.exists()
+    assert not world.app_state.run_layout(over).root.exists()
     with world.database.read() as session:
         for table in ("jobs", "attempts", "points", "downsampled_points", "log_chunks", "checkpoints", "events"):
             rows = session.connection().exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
@@ -103,7 +103,7 @@ def test_interrupted_maintenance_is_finished_by_the_next_run(world: World, over:
         world.run_maintenance()
     world.run_maintenance()
     world.run_maintenance()
-    run = world.services.run(over)
+    run = world.app_state.run_layout(over)
     assert run.root.exists() is bool(only)
     assert run.complete_checkpoints() == []
     assert list((world.settings.runs / ".trash").iterdir()) == []
@@ -152,8 +152,8 @@ def test_delete_only_the_checkpoints(world: World, over: str) -> None:
     assert world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"] == []
     assert world.job(over)["last_checkpoint_step"] is None
     world.run_maintenance()
-    assert world.services.run(over).complete_checkpoints() == []
-    assert world.services.run(over).attempt(1).root.exists()
+    assert world.app_state.run_layout(over).complete_checkpoints() == []
+    assert world.app_state.run_layout(over).attempt(1).root.exists()
 
 
 def test_running_job_allows_deleting_any_but_its_latest_checkpoint(world: World) -> None:
@@ -183,7 +183,7 @@ def test_checkpoint_rewritten_before_its_removal_survives(world: World) -> None:
 
 
 def test_checkpoint_without_a_folder_is_marked_deleted(world: World, over: str) -> None:
-    run = world.services.run(over)
+    run = world.app_state.run_layout(over)
     run.checkpoint(10).root.rename(run.checkpoints / "step-0000000010.damaged")
     world.run_maintenance()
     assert [one["step"] for one in world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]] == [20]

@@ -38,7 +38,7 @@ async def accept(_path: str) -> SendResult:
 
 def add_webhook(world: World, user: str, path: str) -> str:
     """Add a webhook of a new user for all jobs, and return its id."""
-    world.services.resolver = lambda _host, _port: ["93.184.216.34"]
+    world.app_state.resolver = lambda _host, _port: ["93.184.216.34"]
     body = {"url": f"https://example.org/{path}", "statuses": ["queued"], "jobs": "all"}
     answer = world.new_user("user", user).post("/v1/webhooks", json=body)
     assert answer.status_code == 201, answer.text

@@ -26,7 +26,7 @@ def target(world: World) -> Iterator[Receiver]:
 
 
 def allow(world: World, *hosts: str) -> None:
-    world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
+    world.app_state.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
 
 
 def hook(world: World, target: Receiver, **body: Any) -> dict[str, Any]:
@@ -170,13 +170,13 @@ def test_tls_certificate_must_match_the_host_name(world: World, tmp_path: Path) 
     with receiver(certificate) as target:
         for name, arrives in (("hooks.example", True), ("other.example", False)):
             allow(world, f"{name}:{target.port}")
-            world.services.resolver = lambda _host, _port: ["127.0.0.1"]
+            world.app_state.resolver = lambda _host, _port: ["127.0.0.1"]
             url = f"https://{name}:{target.port}/"
             answer = world.client.post("/v1/webhooks", json={"url": url, "statuses": ["queued"]})
             webhook = answer.json()
             assert answer.status_code == 201, answer.text
             world.client.post(f"/v1/webhooks/{webhook['id']}/test")
-            sender = Sender(world.services.settings.webhook_allowed_hosts, world.services.resolver, trust)
+            sender = Sender(world.app_state.settings.webhook_allowed_hosts, world.app_state.resolver, trust)
             world.deliver_webhooks(sender)
             (done,) = deliveries(world, webhook)
             assert (done["state"] == "delivered") is arrives, done
