@@ -1,6 +1,5 @@
 """Generated reports with a valid attempt token: most are accepted, and afterwards every reader still works."""
 
-import json
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -16,9 +15,9 @@ from tests.support.world import FakeWorker, World
 pytestmark = pytest.mark.databases("sqlite")
 
 NONCE = "nonce-0001"
-MIN_ACCEPTED = {"append_log": 0.1}
-"""The fraction of generated requests that are accepted at least, where it is not one half: a log has no gaps."""
-EXAMPLES = 25
+MIN_ACCEPTED = 0.25
+"""The least fraction of the generated requests of a route that is accepted. Others have times before 1970, which the
+OpenAPI document cannot exclude, or leave a gap in the log."""
 
 
 def worker_operations(world: World) -> list[Any]:
@@ -61,7 +60,8 @@ def send_all(operation: Any, worker: FakeWorker, examples: int) -> Counter[int]:
     return statuses
 
 
-def test_generated_reports_are_accepted_and_break_no_reader(world: World) -> None:
+@pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.slow)])
+def test_generated_reports_are_accepted_and_break_no_reader(world: World, examples: int) -> None:
     world.app_state.worker_rate_limiter = RateLimiter(Rate(10**6, 10**6))
     job = world.submit()
     worker = world.start(job)
@@ -69,14 +69,12 @@ def test_generated_reports_are_accepted_and_break_no_reader(world: World) -> Non
     statuses: dict[str, Counter[int]] = defaultdict(Counter)
     for operation in worker_operations(world):
         name = operation.definition.raw["operationId"]
-        statuses[name] = send_all(operation, worker, EXAMPLES)
+        statuses[name] = send_all(operation, worker, examples)
     assert len(statuses) == 7
     check_readers(world, job)
     worker.end("completed")
     world.tick(3)
     check_readers(world, job)
     assert world.status(job) in ("succeeded", "failed")
-    print(json.dumps(statuses, indent=1))
     for name, counts in statuses.items():
-        accepted = counts[200] / counts.total()
-        assert accepted >= MIN_ACCEPTED.get(name, 0.5), (name, counts)
+        assert counts[200] / counts.total() >= MIN_ACCEPTED, (name, counts)
