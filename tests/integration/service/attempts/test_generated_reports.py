@@ -62,7 +62,7 @@ def send_all(operation: Any, worker: FakeWorker, examples: int) -> Counter[int]:
 
 @pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_generated_reports_are_accepted_and_break_no_reader(world: World, examples: int) -> None:
-    world.app_state.worker_rate_limiter = RateLimiter(Rate(10**6, 10**6))
+    world.app_state.worker_rate_limiter = world.app_state.address_rate_limiter = RateLimiter(Rate(10**6, 10**6))
     job = world.submit()
     worker = world.start(job)
     worker.metrics([("train/loss", step, 1.0) for step in range(3)])

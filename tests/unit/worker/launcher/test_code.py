@@ -106,6 +106,8 @@ MALFORMED = {
     "huge pax size": pax(size=str(2**70).encode()) + header(),
     "huge base-256 size": header(size=b"\x80\0\0\0\x40\0\0\0\0\0\0\0"),
     "negative base-256 size": header(size=b"\xff" * 12) + header("b"),
+    "extended header of 2**60 bytes": header("pax", b"\x80" + (2**60).to_bytes(11, "big"), tarfile.XHDTYPE) + header(),
+    "long name of 2**60 bytes": header("x", b"\x80" + (2**60).to_bytes(11, "big"), tarfile.GNUTYPE_LONGNAME) + header(),
     "sparse 1.0": pax(GNU_sparse_major=b"1", GNU_sparse_minor=b"0", GNU_sparse_realsize=b"9") + header(size=3),
     "sparse 0.1": pax(GNU_sparse_map=b"1,x,3") + header(),
     "sparse 0.0": pax(GNU_sparse_offset=b"x", GNU_sparse_numbytes=b"y", GNU_sparse_size=b"1") + header(),
