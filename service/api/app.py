@@ -109,9 +109,10 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
 
 def known_hosts(settings: Settings) -> Iterable[str]:
     """Return the host names of the service. Others are refused, so that no other site can rebind its name to it."""
-    own = {"localhost", "127.0.0.1", "[::1]", settings.host, socket.gethostname(), socket.getfqdn()}
-    public = urlsplit(settings.service_url).hostname
-    return {name for name in {*own, *settings.allowed_hosts, public} if name}
+    urls = [urlsplit(url).hostname or "" for url in (settings.local_url, settings.service_url)]
+    listening = [f"[{host}]" if ":" in host else host for host in (*urls, settings.host)]
+    own = {"localhost", "127.0.0.1", "[::1]", socket.gethostname(), socket.getfqdn()}
+    return {name for name in {*own, *listening, *settings.allowed_hosts} if name}
 
 
 def _answer(status: int, envelope: ErrorEnvelope, headers: dict[str, str] | None = None) -> JSONResponse:

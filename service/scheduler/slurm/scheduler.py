@@ -247,7 +247,8 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
         return describe_pending(row, ahead, now)
     if state == "ended":
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
-        return Observation("ended", f"Slurm: {state_name(row.state)}{code}", nodes, ended_as=ended_as)
+        name = row.state if ended_as == "dropped" else state_name(row.state)
+        return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as)
     message = describe_suspended(row.state, row.id)
     return Observation("running", message, nodes, suspended=bool(message))
 

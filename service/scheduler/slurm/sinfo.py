@@ -28,7 +28,8 @@ SHORT = "--format=%P|%a|%l|%N|%T|%s|%g|%G|%L"
 
 _FREE_STATES = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
 """States in which a node runs jobs, or will when it has room."""
-_GPU = re.compile(r"gpu(?::([A-Za-z][^:(]*))?:(\d+)(?:\(.*)?")
+_GPU = re.compile(r"gpu(?::(?!no_consume:)([^:()]+))?(?::no_consume)?:(\d+)(?:\(.*)?")
+"""A type may begin with a digit, as those of MIG slices do (`gpu:1g.10gb:2`)."""
 
 
 @dataclass(frozen=True)
