@@ -82,8 +82,8 @@ def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
     database = Database(settings.url)
     squeue_lines = _insert_jobs(database, jobs)
     call_log = _install_commands(folder / "bin", squeue_lines)
-    services = AppState(settings, database, lambda: datetime.now(UTC))
-    reconciler = make_loop(services, SlurmScheduler(poll_seconds=0)).reconciler
+    app_state = AppState(settings, database, lambda: datetime.now(UTC))
+    reconciler = make_loop(app_state, SlurmScheduler(poll_seconds=0)).reconciler
     statements: Counter[str] = Counter()
     for engine in {database._reader, database._writer}:
         sa.event.listen(engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.update([sql.split()[0]]))

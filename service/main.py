@@ -23,7 +23,7 @@ from service.core.settings import Settings, misspelled_variables
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
-from service.diagnostics.checks import examine, examine_slurm
+from service.diagnostics.checks import examine_slurm, run_checks
 from service.maintenance import task as maintenance
 from service.metrics.retention import cutoff, trim
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
@@ -87,7 +87,7 @@ def migrate(settings: Settings) -> int:
 def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
     """Print each finding of the diagnostics; return 1 if one is an error."""
     failed = False
-    for finding in examine_slurm(settings) if scheduler_alone else examine(settings):
+    for finding in examine_slurm(settings) if scheduler_alone else run_checks(settings):
         failed |= finding.state == "error"
         print(finding.model_dump_json(), flush=True)
     return int(failed)
@@ -103,11 +103,11 @@ def serve(settings: Settings) -> int:
     with exclusive_lock(settings.state / "lock"):
         _prepare_schema(settings)
         database = Database(settings.url)
-        services = AppState(settings=settings, database=database, clock=utc_now)
-        _admin_token(services)
-        background = _background_services(services) if settings.reconcile else []
+        app_state = AppState(settings=settings, database=database, clock=utc_now)
+        _admin_token(app_state)
+        background = _background_services(app_state) if settings.reconcile else []
         config = uvicorn.Config(
-            create_app(services),
+            create_app(app_state),
             host=settings.host,
             port=settings.port,
             log_level="warning",
@@ -125,9 +125,9 @@ def serve(settings: Settings) -> int:
         )
         freeze_gc()
         try:
-            run_server(config, settings, background, end_streams=services.broadcaster.close)
+            run_server(config, settings, background, end_streams=app_state.broadcaster.close)
         finally:
-            services.process_pool.close()
+            app_state.process_pool.close()
             database.dispose()
     return 0
 
@@ -147,46 +147,48 @@ def _prepare_schema(settings: Settings) -> None:
         )
 
 
-def _admin_token(services: AppState) -> None:
-    given = services.settings.admin_token_file
+def _admin_token(app_state: AppState) -> None:
+    given = app_state.settings.admin_token_file
     if given is not None:
-        register_admin_token(services.database, given, services.clock())
+        register_admin_token(app_state.database, given, app_state.clock())
     else:
-        ensure_admin_token(services.database, admin_token_file(services.state), services.clock())
+        ensure_admin_token(app_state.database, admin_token_file(app_state.settings.state), app_state.clock())
 
 
-def _background_services(services: AppState) -> list[BackgroundService]:
+def _background_services(app_state: AppState) -> list[BackgroundService]:
     """Build the services that only the leader runs, in the order of their start."""
-    loop = make_loop(services, make_scheduler(services))
-    services.notify_reconciler = loop.hint
+    loop = make_loop(app_state, make_scheduler(app_state))
+    app_state.notify_reconciler = loop.hint
     maintenance_task = maintenance.MaintenanceTask(
-        services.database,
+        app_state.database,
         loop.lease,
-        services.settings,
-        services.clock,
-        services.audit_log.flush,
-        services.failpoint,
+        app_state.settings,
+        app_state.clock,
+        app_state.audit_log.flush,
+        app_state.failpoint,
     )
     cleanup = PeriodicTask("maintenance", maintenance_task.run_once, maintenance.SECONDS)
-    services.notify_cleanup = cleanup.notify
-    sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    dispatcher = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
+    app_state.notify_cleanup = cleanup.notify
+    sender = Sender(app_state.settings.webhook_allowed_hosts, app_state.resolver)
+    dispatcher = webhooks.WebhookDispatcher(
+        app_state.database, loop.lease, app_state.clock, sender, app_state.failpoint
+    )
     delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
-    services.notify_webhooks = delivery.notify
+    app_state.notify_webhooks = delivery.notify
     background: list[BackgroundService] = [loop, cleanup, delivery]
-    if services.database.dialect == "postgresql":
-        watcher = ChangeWatcher(services.database, loop.hint)
+    if app_state.database.dialect == "postgresql":
+        watcher = ChangeWatcher(app_state.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
     return background
 
 
-def make_scheduler(services: AppState) -> Scheduler:
+def make_scheduler(app_state: AppState) -> Scheduler:
     """Build the adapter of the configured backend.
 
     Raises:
         StartError: Slurm's commands are missing, or the runs directory has a name that Slurm cannot use.
     """
-    settings = services.settings
+    settings = app_state.settings
     if settings.backend == "slurm":
         missing = [
             name for name in ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo") if shutil.which(name) is None
@@ -202,52 +204,52 @@ def make_scheduler(services: AppState) -> Scheduler:
         return SlurmScheduler(
             poll_seconds=settings.slurm_poll_seconds,
             submit_seconds=settings.slurm_submit_timeout_seconds,
-            count=services.metrics.command,
+            count=app_state.metrics.command,
         )
     gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.known_accelerator == "cuda" else ()
     return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
 
 
-def make_loop(services: AppState, scheduler: Scheduler) -> ReconcileLoop:
+def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
     """Build the reconciler and the loop that runs it."""
-    slurm, settings = scheduler.name == "slurm", services.settings
+    slurm, settings = scheduler.name == "slurm", app_state.settings
     batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
-    lease = LeaderLease(services.database, lease_owner(services.state))
+    lease = LeaderLease(app_state.database, lease_owner(app_state.settings.state))
     # The local queue answers immediately; sbatch may hang for minutes.
     pool = SubmitPool(threads=_CONCURRENT_SUBMISSIONS if slurm else 0)
     submitter = Submitter(
-        database=services.database,
+        database=app_state.database,
         settings=settings,
-        clock=services.clock,
-        acceptance=services.acceptance,
-        planner=services.planner,
+        clock=app_state.clock,
+        acceptance=app_state.acceptance,
+        planner=app_state.planner,
         scheduler=scheduler,
         lease=lease,
-        metrics=services.metrics,
+        metrics=app_state.metrics,
         pool=pool,
         search_path=source_tree(),
         batch_script=batch,
-        failpoint=services.failpoint,
+        failpoint=app_state.failpoint,
     )
     max_tick_seconds = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
     reconciler = Reconciler(
-        database=services.database,
-        clock=services.clock,
+        database=app_state.database,
+        clock=app_state.clock,
         settings=settings,
-        quotas=services.quotas,
+        quotas=app_state.quotas,
         scheduler=scheduler,
         submitter=submitter,
         lease=lease,
-        metrics=services.metrics,
-        failpoint=services.failpoint,
+        metrics=app_state.metrics,
+        failpoint=app_state.failpoint,
     )
-    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, max_tick_seconds)
+    loop = ReconcileLoop(reconciler, app_state.metrics, settings.tick_seconds, max_tick_seconds)
     pool.on_result = loop.hint
-    loop.idle_work = partial(_trim_metrics, services)
+    loop.idle_work = partial(_trim_metrics, app_state)
     return loop
 
 
-def _trim_metrics(services: AppState) -> bool:
+def _trim_metrics(app_state: AppState) -> bool:
     """Delete some raw points that are past their retention; return whether more remain."""
-    before = cutoff(services.clock(), services.settings.metrics_retention_days)
-    return before is not None and trim(services.database, before)
+    before = cutoff(app_state.clock(), app_state.settings.metrics_retention_days)
+    return before is not None and trim(app_state.database, before)

@@ -86,7 +86,7 @@ def run_server(
         signal.signal(number, server.handle_exit)
     with _listening(settings) as listener:
         url_file = service_url_file(settings.state)
-        write_atomic(url_file, settings.service_url + "\n")
+        write_atomic(url_file, settings.local_url + "\n")
         for service in background:
             service.start()
         log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))

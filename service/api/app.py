@@ -56,7 +56,7 @@ ErrorPage = Callable[[Request, int, str], Response | None]
 """Renders an error as a page; None where the client expects JSON."""
 
 
-def create_api(services: AppState, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
+def create_api(app_state: AppState, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
     """Create the application of the API on the given parts; nothing is started."""
     app = FastAPI(
         title="Trainyard",
@@ -68,7 +68,7 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
         docs_url=None,
         redoc_url=None,
     )
-    app.state.services = services
+    app.state.app_state = app_state
     app.state.error_page = error_page
     templates_by_name()
     # Routes are matched in this order, and most requests come from workers.
@@ -98,7 +98,7 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.openapi = _described(app.openapi)  # type: ignore[method-assign]
-    add_middleware(app, services, known_hosts(services.settings))
+    add_middleware(app, app_state, known_hosts(app_state.settings))
     return app
 
 
@@ -109,9 +109,10 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
 
 def known_hosts(settings: Settings) -> Iterable[str]:
     """Return the host names of the service. Others are refused, so that no other site can rebind its name to it."""
-    own = {"localhost", "127.0.0.1", "[::1]", settings.host, socket.gethostname(), socket.getfqdn()}
-    public = urlsplit(settings.service_url).hostname
-    return {name for name in {*own, *settings.allowed_hosts, public} if name}
+    urls = [urlsplit(url).hostname or "" for url in (settings.local_url, settings.service_url)]
+    listening = [f"[{host}]" if ":" in host else host for host in (*urls, settings.host)]
+    own = {"localhost", "127.0.0.1", "[::1]", socket.gethostname(), socket.getfqdn()}
+    return {name for name in {*own, *listening, *settings.allowed_hosts} if name}
 
 
 def _answer(status: int, envelope: ErrorEnvelope, headers: dict[str, str] | None = None) -> JSONResponse:

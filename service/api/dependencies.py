@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
@@ -46,54 +45,45 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
 
-def _no_operation() -> None:
-    """Do nothing: no background service runs in this process."""
-
-
-@dataclass
 class AppState:
-    """The parts of one process that routes use."""
+    """The parts of one process that routes use. `main.py` sets the notifications; tests replace other parts."""
 
-    settings: Settings
-    database: Database
-    clock: Clock
-    notify_reconciler: Callable[[], None] = field(default=_no_operation)
-    """Wakes the reconciler; a lost notification only costs time."""
-    notify_cleanup: Callable[[], None] = field(default=_no_operation)
-    """Wakes the maintenance task to delete files."""
-    notify_webhooks: Callable[[], None] = field(default=_no_operation)
-    """Wakes the webhook dispatcher."""
-    resolver: Resolver = resolve_host
-    """Resolves the host names of webhooks."""
-    metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
-    """Prometheus metrics of this process."""
-    failpoint: Failpoint = no_failpoint
-    """Called at each failpoint."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, settings: Settings, database: Database, clock: Clock) -> None:
+        self.settings = settings
+        self.database = database
+        self.clock = clock
+        self.notify_reconciler: Callable[[], None] = _do_nothing
+        """Wakes the reconciler; a lost notification only costs time."""
+        self.notify_cleanup: Callable[[], None] = _do_nothing
+        """Wakes the maintenance task to delete files."""
+        self.notify_webhooks: Callable[[], None] = _do_nothing
+        """Wakes the webhook dispatcher."""
+        self.resolver: Resolver = resolve_host
+        """Resolves the host names of webhooks."""
+        self.metrics = ServiceMetrics()
+        self.failpoint: Failpoint = no_failpoint
         self.process_pool = ProcessPool()
         self.user_slots = UserSlots()
-        self.planner = Planner(self.settings, pool=self.process_pool)
-        self.acceptance = SpecAcceptance(self.database, self.settings, self.planner)
-        self.batch_acceptance = BatchAcceptance(self.database, self.acceptance, self.process_pool)
-        self.secrets = SecretService(self.database, self.settings)
-        self.downsampler = Downsampler(self.database)
+        self.planner = Planner(settings, pool=self.process_pool)
+        self.acceptance = SpecAcceptance(database, settings, self.planner)
+        self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
+        self.secrets = SecretService(database, settings)
+        self.downsampler = Downsampler(database)
         self.ingest_queue = IngestQueue(
-            PointWriter(self.database, self.downsampler.on_commit),
+            PointWriter(database, self.downsampler.on_commit),
             lambda: self.clock(),
-            limit_bytes=self.settings.ingest_limit,
+            limit_bytes=settings.ingest_limit,
         )
-        self.global_source = GlobalSource(self.database, self.settings.runs, lambda: self.clock())
-        self.broadcaster = Broadcaster(limit=self.settings.max_streams, owner_limit=self.settings.max_streams_per_user)
-        self.database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
-        self.worker_tokens = WorkerTokenCache(partial(authenticate, self.database))
-        self.audit_log = AuditLog(self.database, lambda: self.clock())
-        self.database.before_commit = self.audit_log.add_entry
-        rates = self.settings
-        self.rate_limiter = RateLimiter(Rate(rates.rate_per_second, rates.rate_burst))
+        self.global_source = GlobalSource(database, settings.runs, lambda: self.clock())
+        self.broadcaster = Broadcaster(limit=settings.max_streams, owner_limit=settings.max_streams_per_user)
+        self.worker_tokens = WorkerTokenCache(partial(authenticate, database))
+        self.audit_log = AuditLog(database, lambda: self.clock())
         self.metrics_page: TimedCache[bytes] = TimedCache(timedelta(seconds=1))
-        self.address_rate_limiter = RateLimiter(Rate(rates.rate_per_second, rates.rate_burst))
-        self.worker_rate_limiter = RateLimiter(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
+        self.rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
+        self.address_rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
+        self.worker_rate_limiter = RateLimiter(Rate(settings.worker_rate_per_second, settings.worker_rate_burst))
+        database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
+        database.before_commit = self.audit_log.add_entry
 
     @property
     def cookie(self) -> Cookie:
@@ -110,29 +100,25 @@ class AppState:
             disk_bytes=self.settings.quota_bytes,
         )
 
-    def run(self, job_id: str) -> RunLayout:
+    def run_layout(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
 
-    @property
-    def run_root(self) -> RunLayout:
-        return RunLayout(self.settings.runs)
 
-    @property
-    def state(self) -> Path:
-        return self.settings.state
+def _do_nothing() -> None:
+    """Notify nobody: no background service runs in this process."""
 
 
 # Lookups are `async`: FastAPI would run a plain function in a thread.
 async def get_app_state(request: Request) -> AppState:
-    services: AppState = request.app.state.services
-    return services
+    app_state: AppState = request.app.state.app_state
+    return app_state
 
 
 AppStateDep = Annotated[AppState, Depends(get_app_state)]
 
 
-async def get_now(services: AppStateDep) -> datetime:
-    return services.clock()
+async def get_now(app_state: AppStateDep) -> datetime:
+    return app_state.clock()
 
 
 NowDep = Annotated[datetime, Depends(get_now)]

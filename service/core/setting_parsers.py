@@ -8,7 +8,7 @@ _SBATCH_OPTIONS = frozenset(
         *("reservation", "licenses", "switches", "exclusive", "contiguous", "tmp", "nice", "prefer", "network"),
         *("gres-flags", "hint", "core-spec", "thread-spec", "threads-per-core", "cpu-freq", "gpu-freq", "gpu-bind"),
         *("comment", "wckey", "mcs-label", "acctg-freq", "profile", "bb", "container", "deadline", "begin"),
-        *("mail-type", "mail-user", "clusters", "oversubscribe", "spread-job", "use-min-nodes", "reboot"),
+        *("mail-type", "mail-user", "oversubscribe", "spread-job", "use-min-nodes", "reboot"),
     }
 )
 """sbatch options that an administrator may set: those that neither the service nor a spec sets."""

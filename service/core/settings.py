@@ -272,10 +272,14 @@ class Settings(BaseSettings):
 
     @property
     def service_url(self) -> str:
-        if self.public_url:
-            return self.public_url.rstrip("/")
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 (a name to replace)
-        return f"http://{host}:{self.port}"
+        """URL of the service for workers and other machines."""
+        return self.public_url.rstrip("/") or self.local_url
+
+    @property
+    def local_url(self) -> str:
+        """URL of the service on its own machine, without a proxy in between."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (a name to replace)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def known_accelerator(self) -> Accelerator | None:

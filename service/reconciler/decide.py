@@ -22,6 +22,7 @@ _MAX_OBSERVATION_AGE_SECONDS = 30.0
 MSG_REQUEUED = (
     "Requeued in Slurm by an operator or the site. A new attempt follows when Slurm has started and ended this one."
 )
+"""Slurm's reason for waiting, such as a hold, follows."""
 MSG_CANCEL_PENDING = "Cancellation requested. Waiting for the scheduler to respond."
 MSG_CANCELLING = "Cancellation requested. Waiting for all processes to end."
 MSG_PAUSING = "Pause requested. The worker saves a checkpoint and stops."
@@ -30,6 +31,8 @@ MSG_WORKER_UNREACHABLE = (
     "the certificate; attempts/<n>/logs/launch.log in the run directory shows the error. The service reads the "
     "worker's reports from disk when the attempt ends."
 )
+MSG_SILENT = "Running, but the worker has sent nothing since"
+"""Start of the message; the time of the last contact follows."""
 MSG_STARTED = "The scheduler has started the job; waiting for the worker to report."
 MSG_NOT_IN_QUEUE = "Running: heartbeats arrive, although the scheduler no longer lists the job."
 MSG_LOST = (
@@ -62,6 +65,8 @@ class JobSnapshot:
     seconds_since_claim: float = 0.0
     seconds_since_contact: float = 0.0
     """Since the worker's last sign of life, or since this service started to listen."""
+    last_contact: datetime | None = None
+    """When the worker last sent a heartbeat or claimed its attempt; None before the claim."""
     has_recent_heartbeat: bool = False
     seconds_since_pause: float = 0.0
     pause_timeout_seconds: float = CONTACT_TIMEOUT_SECONDS
@@ -147,14 +152,23 @@ def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Deci
         return NO_CHANGE
     if observation.state == "pending" and snapshot.seconds_since_claim >= _MAX_OBSERVATION_AGE_SECONDS:
         # Attempts are submitted with `--no-requeue`, so this cannot be a preemption.
-        return Decision(message=MSG_REQUEUED)
+        return Decision(message=f"{MSG_REQUEUED} {observation.message}".strip())
     if observation.suspended:
         return Decision(message=observation.message)
     if snapshot.status_message == MSG_NOT_IN_QUEUE:
         return Decision(message="Running: the scheduler lists the job again.")
     if observation.state == "running" and snapshot.status_message.startswith(SUSPENDED):
         return Decision(message="Running: no longer suspended in Slurm.")
+    if observation.state == "running" and snapshot.seconds_since_contact >= HEARTBEAT_TIMEOUT_SECONDS:
+        return Decision(message=_silent_message(snapshot))
+    if snapshot.status_message.startswith(MSG_SILENT):
+        return Decision(message="Running: heartbeats arrive again.")
     return NO_CHANGE
+
+
+def _silent_message(snapshot: JobSnapshot) -> str:
+    since = f"{snapshot.last_contact:%Y-%m-%d %H:%M:%S} UTC" if snapshot.last_contact else "its claim"
+    return f"{MSG_SILENT} {since}. It trains on; its reports arrive when it reaches the service, or at its end."
 
 
 def _absent(snapshot: JobSnapshot) -> Decision:
@@ -207,6 +221,7 @@ def _exit_reason(snapshot: JobSnapshot) -> ExitReason:
         return snapshot.exit_record.reason
     reasons: dict[EndedAs | None, ExitReason] = {
         "cancelled": "user_cancelled",
+        "dropped": "preempted",
         "preempted": "preempted",
         "time_limit": "time_limit",
         "out_of_memory": "out_of_memory",
@@ -303,13 +318,15 @@ _REMEDIES = {
 def _cause(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
     """Return the cause of a continuation, with the scheduler's own words if the worker did not report it."""
     exit_record, observation = snapshot.exit_record, snapshot.observation
-    if exit_reason == "preempted" and snapshot.status_message == MSG_REQUEUED:
+    if exit_reason == "preempted" and snapshot.status_message.startswith(MSG_REQUEUED):
         return "requeued by an operator or the site"
     cause = _CAUSES[exit_reason]
     if exit_record is not None and exit_record.reason == "node_failure" and exit_record.failure is not None:
         cause = exit_record.failure.message
     elif observation is not None and observation.ended_as == "node_failure":
         cause = "node failure"
+    elif observation is not None and observation.ended_as == "dropped":
+        cause = "removed by Slurm's controller, not by a user"
     elif startup_error := _startup_error(snapshot, exit_reason):
         cause = f"the worker did not start: {startup_error}"
     if exit_record is not None and exit_record.reason == exit_reason:

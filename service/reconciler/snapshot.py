@@ -74,6 +74,7 @@ class SnapshotLoader:
             previous_exits=previous_exits,
             seconds_since_claim=0.0 if attempt.claimed_at is None else (now - attempt.claimed_at).total_seconds(),
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
+            last_contact=attempt.heartbeat_at or attempt.claimed_at,
             has_recent_heartbeat=self.has_recent_heartbeat(attempt),
             seconds_since_pause=self._seconds_since_pause(job),
             pause_timeout_seconds=self.settings.pause_timeout_seconds,

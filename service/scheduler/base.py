@@ -74,7 +74,18 @@ class SubmittedJob:
     folder: Path
 
 
-EndedAs = Literal["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit", "node_failure"]
+EndedAs = Literal[
+    "completed",
+    "failed",
+    "out_of_memory",
+    "cancelled",
+    "dropped",
+    "preempted",
+    "time_limit",
+    "node_failure",
+]
+"""`cancelled` is the request of a user or operator; `dropped`: the scheduler itself removed the job, such as after the
+loss of its state."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from service.web.pages import admin, api_docs, cluster, compare, jobs, sign_in, 
 from service.web.rendering import Pages, accepts_html
 
 
-def create_app(services: AppState) -> FastAPI:
+def create_app(app_state: AppState) -> FastAPI:
     """Create the whole application on the given parts; nothing is started."""
     pages = Pages()
-    app = create_api(services, partial(_error_page, pages))
+    app = create_api(app_state, partial(_error_page, pages))
     app.state.pages = pages
     for module in (sign_in, jobs, admin, api_docs, cluster, compare, submit):
         app.include_router(module.router)

@@ -22,7 +22,7 @@ class ServiceStage:
         if self._clock_file.exists():
             clock.advance(float(self._clock_file.read_text()))
         self.world = World(url, folder / "state", backend="slurm")
-        self.world.clock = self.world.services.clock = clock
+        self.world.clock = self.world.app_state.clock = clock
         self.slurm = SimSlurm(clock, folder / "slurm.pickle")
         self.world.scheduler = self.slurm  # type: ignore[assignment]
         self.world.reconciler = self.world.new_reconciler("one")

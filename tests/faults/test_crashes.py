@@ -178,7 +178,7 @@ class DeliveryRecorder:
 def with_webhook(stage: ServiceStage) -> None:
     """A webhook is notified of each status of the job."""
     world = stage.world
-    world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": ("127.0.0.1:9",)})
+    world.app_state.settings = world.settings.model_copy(update={"webhook_allowed_hosts": ("127.0.0.1:9",)})
     if not world.client.get("/v1/webhooks").json()["data"]:
         world.client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/hook"})
     plain(stage)
@@ -336,7 +336,7 @@ def _run_script(folder: Path, url: str, script: Script, label: str) -> None:
         if passed == label:
             os._exit(KILLED)
 
-    stage.world.services.failpoint = crash
+    stage.world.app_state.failpoint = crash
     script(stage)
 
 

@@ -108,8 +108,8 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.metrics([("train/loss", step, 1.0) for step in range(1000)])
-    services = world.services
-    source = JobSource(services.database, services.settings.runs, services.clock, job)
+    app_state = world.app_state
+    source = JobSource(app_state.database, app_state.settings.runs, app_state.clock, job)
 
     def report_rest() -> None:
         for start in range(1000, 5000, 1000):
@@ -120,7 +120,7 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     async def client(number: int) -> StreamReader:
         reader, slow = StreamReader(), number % 10 == 0
         while not reader.over:
-            stream = Subscription(services.broadcaster, source, logs=True)
+            stream = Subscription(app_state.broadcaster, source, logs=True)
             reader.over = not await stream.start(StreamOffset(reader.position))
             async with aclosing(stream.events()) as texts:
                 async for text in texts:
@@ -141,7 +141,7 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     assert len({stream.digest.hexdigest() for stream in streams}) == 1
     assert {stream.points for stream in streams} == {5000}
     assert sum(stream.came_back for stream in streams) == 50
-    assert services.broadcaster.open_streams == 0
+    assert app_state.broadcaster.open_streams == 0
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 300_000, "kilobytes: what is read once is sent to all"
 

@@ -106,9 +106,9 @@ class Campaign(RuleBasedStateMachine):
             if passed == label:
                 raise SystemExit(label)
 
-        self.stage.world.services.failpoint = crash
+        self.stage.world.app_state.failpoint = crash
         self.tick(1)
-        self.stage.world.services.failpoint = no_failpoint
+        self.stage.world.app_state.failpoint = no_failpoint
 
     @rule(seconds=st.sampled_from([5, 20]))
     def take_over(self, seconds: int) -> None:
@@ -192,13 +192,13 @@ class Campaign(RuleBasedStateMachine):
 
     def _restart(self) -> None:
         world = self.stage.world
-        world.services.failpoint = no_failpoint
+        world.app_state.failpoint = no_failpoint
         world.reconciler = world.new_reconciler("one")
         self.stage.pass_time(20)
 
     def _recover_and_check(self) -> None:
         self.slurm.mode, self.slurm.lag_seconds, self.slurm.down, self.slurm.accounting = "accept", 0.0, False, True
-        self.stage.world.services.failpoint = no_failpoint
+        self.stage.world.app_state.failpoint = no_failpoint
         for _ in range(60):
             for job in self.jobs:
                 self.stage.world.client.post(f"/v1/jobs/{job}/resume")

@@ -80,7 +80,7 @@ def test_09_suspended_tick_applies_nothing_after_losing_the_lease(world: World) 
             world.clock.advance(60)
             assert LeaderLease(world.database, "two").acquire(world.clock())
 
-    world.services.failpoint = stopped
+    world.app_state.failpoint = stopped
     assert world.reconciler.run_once() is False
     assert world.status(job) == "running", "what it had decided was dropped with its term"
     with pytest.raises(LeaseLostError), LeaderLease(world.database, "one", term=1).write():

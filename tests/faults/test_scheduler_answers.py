@@ -47,7 +47,7 @@ def test_one_empty_search_does_not_resolve_a_second_ambiguous_submission(world: 
         world.fail_at("prepare.after-files")
         with suppress(SystemExit):
             world.tick()
-    assert world.services.failpoint is no_failpoint, "it was asked again"
+    assert world.app_state.failpoint is no_failpoint, "it was asked again"
     world.scheduler.outcome, world.scheduler.unavailable = None, True
     world.reconciler = world.new_reconciler("one")
     for _ in range(20):

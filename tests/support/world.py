@@ -116,17 +116,17 @@ class FakeScheduler:
 _first_app: list[FastAPI] = []
 
 
-def app_with_shared_routes(services: AppState) -> FastAPI:
-    """The application on the given services, with the routes and the OpenAPI document of the session's first one.
+def app_with_shared_routes(app_state: AppState) -> FastAPI:
+    """The application on the given state, with the routes and the OpenAPI document of the session's first one.
 
     FastAPI builds its route tables at the first request to an application, which takes 0.1 s or more of CPU time.
     Only middleware, exception handlers and `state` belong to one application; they are made anew here.
     """
     if not _first_app:
-        _first_app.append(create_app(services))
+        _first_app.append(create_app(app_state))
         return _first_app[0]
     with patch.object(FastAPI, "include_router"):
-        app = create_app(services)
+        app = create_app(app_state)
     app.router = _first_app[0].router
     app.openapi = _first_app[0].openapi  # type: ignore[method-assign]
     return app
@@ -142,11 +142,11 @@ class World:
         self.clock = FakeClock()
         self.database = Database(self.settings.url)
         self.scheduler = FakeScheduler()
-        self.services = AppState(settings=self.settings, database=self.database, clock=self.clock)
+        self.app_state = AppState(settings=self.settings, database=self.database, clock=self.clock)
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
         self.token = (self.settings.state / "admin_token").read_text().strip()
-        self.app = app_with_shared_routes(self.services)
+        self.app = app_with_shared_routes(self.app_state)
         self.client = self.new_client(self.token)
 
     def new_client(self, token: str | None) -> TestClient:
@@ -156,29 +156,29 @@ class World:
     def new_reconciler(self, owner: str, pool: SubmitPool | None = None) -> Reconciler:
         """The reconciler of a restarted or of a second service."""
         lease = LeaderLease(self.database, owner)
-        services = self.services
+        app_state = self.app_state
         submitter = Submitter(
             database=self.database,
             settings=self.settings,
             clock=self.clock,
-            acceptance=services.acceptance,
-            planner=services.planner,
+            acceptance=app_state.acceptance,
+            planner=app_state.planner,
             scheduler=self.scheduler,
             lease=lease,
-            metrics=services.metrics,
+            metrics=app_state.metrics,
             pool=pool or SubmitPool(),
-            failpoint=lambda label: services.failpoint(label),
+            failpoint=lambda label: app_state.failpoint(label),
         )
         return Reconciler(
             database=self.database,
-            clock=lambda: self.services.clock(),
-            settings=self.services.settings,
-            quotas=self.services.quotas,
+            clock=lambda: self.app_state.clock(),
+            settings=self.app_state.settings,
+            quotas=self.app_state.quotas,
             scheduler=self.scheduler,
             submitter=submitter,
             lease=lease,
-            metrics=self.services.metrics,
-            failpoint=lambda label: self.services.failpoint(label),
+            metrics=self.app_state.metrics,
+            failpoint=lambda label: self.app_state.failpoint(label),
         )
 
     def fail_at(self, label: str) -> None:
@@ -186,10 +186,10 @@ class World:
 
         def crash(passed: str) -> None:
             if passed == label:
-                self.services.failpoint = no_failpoint
+                self.app_state.failpoint = no_failpoint
                 raise SystemExit(label)
 
-        self.services.failpoint = crash
+        self.app_state.failpoint = crash
 
     def new_user(self, role: Role, name: str) -> TestClient:
         """A client with a new API token."""
@@ -215,19 +215,19 @@ class World:
     def run_maintenance(self) -> None:
         """Run the maintenance task once, as the service that holds the leader lease does."""
         self.reconciler.lease.acquire(self.clock())
-        services = self.services
+        app_state = self.app_state
         lease = self.reconciler.lease
         MaintenanceTask(
-            self.database, lease, self.settings, self.clock, services.audit_log.flush, services.failpoint
+            self.database, lease, self.settings, self.clock, app_state.audit_log.flush, app_state.failpoint
         ).run_once()
 
     def deliver_webhooks(self, sender: Sender | None = None) -> int:
         """Run the webhook dispatcher once and return the number of messages that it tried to send."""
         self.reconciler.lease.acquire(self.clock())
-        settings = self.services.settings
-        made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
+        settings = self.app_state.settings
+        made = sender or Sender(settings.webhook_allowed_hosts, self.app_state.resolver, seconds=1.0)
         lease = self.reconciler.lease
-        return WebhookDispatcher(self.database, lease, self.clock, made, self.services.failpoint).run_once()
+        return WebhookDispatcher(self.database, lease, self.clock, made, self.app_state.failpoint).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

@@ -38,8 +38,10 @@ def connection(url: str | None = None, token: str | None = None) -> Connection:
     Raises:
         SettingError: the URL is not one, or the token cannot be a header.
     """
-    url = (_stripped(url, "TRAINYARD_URL") or _local_service()).rstrip("/")
-    local = _is_loopback(url)
+    own_url = _read(service_url_file(_state_dir()))
+    url = (_stripped(url, "TRAINYARD_URL") or own_url or _default_url()).rstrip("/")
+    # The admin token is sent to this machine alone. The service may listen on an address other than loopback.
+    local = _is_loopback(url) or url == own_url
     token = _stripped(token, "TRAINYARD_TOKEN") or (_admin_token() if local else None)
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise SettingError("the token contains invalid characters; check TRAINYARD_TOKEN")
@@ -52,7 +54,11 @@ def _stripped(value: str | None, name: str) -> str:
 
 
 def _is_loopback(url: str) -> bool:
-    """Return whether the URL is on this machine. The admin token is never sent to another machine."""
+    """Return whether the URL's host is a loopback address.
+
+    Raises:
+        SettingError: the URL is not one.
+    """
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -64,9 +70,8 @@ def _is_loopback(url: str) -> bool:
     return is_loopback(parsed.host)
 
 
-def _local_service() -> str:
-    port = os.environ.get("TRAINYARD_PORT") or DEFAULT_PORT
-    return _read(service_url_file(_state_dir())) or f"http://{DEFAULT_HOST}:{port}"
+def _default_url() -> str:
+    return f"http://{DEFAULT_HOST}:{os.environ.get('TRAINYARD_PORT') or DEFAULT_PORT}"
 
 
 def _admin_token() -> str | None:

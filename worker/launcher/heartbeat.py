@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from trainyard.contract.wire.reports import Claim, Heartbeat, HeartbeatReply
-from worker.reporting.service_client import RefusedError, ServiceClient, ServiceError
+from worker.reporting.service_client import RefusedError, ServiceClient, ServiceError, UnknownAttemptError
 
 log = logging.getLogger(__name__)
 
@@ -49,30 +49,34 @@ class HeartbeatThread:
         client = self._connect()
         try:
             while not self._closing:
-                self._send(client)
-                self._wake.wait(self._interval)
+                self._wake.wait(max(self._interval, self._send(client)))
                 self._wake.clear()
         except RefusedError as error:
             log.warning("the service refuses heartbeats, and none are sent any more: %s", error)
         finally:
             client.close()
 
-    def _send(self, client: ServiceClient) -> None:
+    def _send(self, client: ServiceClient) -> float:
+        """Send one heartbeat and handle the answer; return the seconds to wait at least before the next one."""
         try:
             self._claim_late(client)
             body = Heartbeat(execution=self._execution(), node=self._node).model_dump_json()
             reply = client.post("heartbeat", body)
         except RefusedError:
             raise
+        except UnknownAttemptError as error:
+            log.warning("the service does not know this attempt; the next heartbeat is sent later: %s", error)
+            return error.retry_after or 0.0
         except ServiceError as error:
             log.info("heartbeat failed: %s", error)
-            return
+            return 0.0
         # A newer service may send fields that this worker does not know.
         known = {name: value for name, value in reply.items() if name in HeartbeatReply.model_fields}
         try:
             self._on_reply(HeartbeatReply.model_validate(known))
         except ValueError as error:
             log.info("invalid answer to a heartbeat: %s", error)
+        return 0.0
 
     def _claim_late(self, client: ServiceClient) -> None:
         """Send the late claim as soon as the service can be reached."""

@@ -10,6 +10,9 @@ import httpx
 
 _RETRIED = frozenset({408, 425, 429})
 _REJECTED = frozenset({400, 413, 422})
+_UNKNOWN = frozenset({401, 404})
+_UNKNOWN_PAUSE_SECONDS = 30.0
+"""Pause after an answer that the attempt is unknown. It is known again when the service has its own database back."""
 
 
 class ServiceError(Exception):
@@ -24,12 +27,16 @@ class UnavailableError(ServiceError):
         self.retry_after = retry_after
 
 
+class UnknownAttemptError(UnavailableError):
+    """The service does not know the attempt: its database is another one, or an older copy. A retry may succeed."""
+
+
 class RejectedError(ServiceError):
     """The body is invalid: this request never succeeds, another one may."""
 
 
 class RefusedError(ServiceError):
-    """The service refuses this worker: its token is invalid, or its attempt is not the current one."""
+    """The service refuses this worker for good: its attempt has ended, or another one is the job's current one."""
 
     def __init__(self, message: str, status: int, document: dict[str, Any]) -> None:
         super().__init__(message)
@@ -92,7 +99,7 @@ class ServiceClient:
         Raises:
             UnavailableError: A retry may succeed.
             RejectedError: The body is invalid.
-            RefusedError: The service refuses this worker.
+            RefusedError: The service refuses this worker for good.
         """
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
         try:
@@ -142,6 +149,8 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
     if document is None:
         # An error that is not JSON comes from a proxy too, such as a 404 while the service starts: no refusal.
         raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
+    if status in _UNKNOWN:
+        raise UnknownAttemptError(message, _UNKNOWN_PAUSE_SECONDS)
     raise RefusedError(message, status, document)
 
 

@@ -14,13 +14,13 @@ from service.api.middleware.origin import OriginMiddleware
 from service.api.middleware.request_id import RequestIdMiddleware
 
 
-def add_middleware(app: FastAPI, services: AppState, hosts: Iterable[str]) -> None:
+def add_middleware(app: FastAPI, app_state: AppState, hosts: Iterable[str]) -> None:
     """Add all middleware to the application. Starlette runs what is added last first."""
-    settings = services.settings
+    settings = app_state.settings
     app.add_middleware(ErrorMiddleware)
     app.add_middleware(BodyLimitMiddleware, limit=settings.body_limit)
     app.add_middleware(OriginMiddleware, hosts=hosts)
-    app.add_middleware(AuthenticationMiddleware, services=services)
-    app.add_middleware(AuditMiddleware, audit_log=services.audit_log)
+    app.add_middleware(AuthenticationMiddleware, app_state=app_state)
+    app.add_middleware(AuditMiddleware, audit_log=app_state.audit_log)
     app.add_middleware(RequestHeadMiddleware)
-    app.add_middleware(RequestIdMiddleware, metrics=services.metrics, trusted_proxies=settings.trusted_proxies)
+    app.add_middleware(RequestIdMiddleware, metrics=app_state.metrics, trusted_proxies=settings.trusted_proxies)

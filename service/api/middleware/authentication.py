@@ -42,9 +42,9 @@ class AuthenticationMiddleware:
     without a look-up.
     """
 
-    def __init__(self, app: ASGIApp, *, services: AppState):
+    def __init__(self, app: ASGIApp, *, app_state: AppState):
         self._app = app
-        self._services = services
+        self._app_state = app_state
         self._verified: OrderedDict[str, None] = OrderedDict()
         """Digests of the credentials that were valid when they were last used."""
         self._in_progress: Counter[str] = Counter()
@@ -91,11 +91,11 @@ class AuthenticationMiddleware:
         Raises:
             RateLimitedError: The principal or the address has used its limit.
         """
-        services, now = self._services, self._services.clock()
+        app_state, now = self._app_state, self._app_state.clock()
         credentials, address = self._credentials(scope), _address_key()
         verified = credentials is not None and credentials.digest in self._verified
         if not verified:
-            allowances.append(services.address_rate_limiter.acquire(address, now))
+            allowances.append(app_state.address_rate_limiter.acquire(address, now))
             _require(allowances[-1])
         if credentials is None:
             return None
@@ -104,12 +104,12 @@ class AuthenticationMiddleware:
         except AuthenticationError:
             self._verified.pop(credentials.digest, None)
             if verified:
-                services.address_rate_limiter.acquire(address, now)
+                app_state.address_rate_limiter.acquire(address, now)
             return None
         if not verified:
-            services.address_rate_limiter.release(address)
+            app_state.address_rate_limiter.release(address)
         self._remember(credentials.digest)
-        limiter = services.worker_rate_limiter if principal.kind == "worker" else services.rate_limiter
+        limiter = app_state.worker_rate_limiter if principal.kind == "worker" else app_state.rate_limiter
         allowances.append(limiter.acquire(f"{principal.kind}:{principal.id}", now))
         _require(allowances[-1])
         return Caller(principal, credentials.secret)
@@ -118,17 +118,17 @@ class AuthenticationMiddleware:
         headers = header_map(scope)
         if (authorization := headers.get(b"authorization")) is not None:
             return _Credentials(authorization=authorization.decode("latin-1"))
-        secret = self._services.cookie.read(headers.get(b"cookie", b"").decode("latin-1"))
+        secret = self._app_state.cookie.read(headers.get(b"cookie", b"").decode("latin-1"))
         return _Credentials(secret=secret) if secret is not None else None
 
     async def _authenticate(self, scope: Scope, credentials: _Credentials) -> Principal:
-        services, now = self._services, self._services.clock()
+        app_state, now = self._app_state, self._app_state.clock()
         path: str = scope["path"]
         if credentials.secret is not None:
-            return await run_in_threadpool(authenticate_session, services.database, credentials.secret, now)
+            return await run_in_threadpool(authenticate_session, app_state.database, credentials.secret, now)
         if path.startswith("/v1/attempts/") and path.endswith("/metrics"):
-            return await services.worker_tokens.authenticate(credentials.authorization, now)
-        return await run_in_threadpool(authenticate, services.database, credentials.authorization, now)
+            return await app_state.worker_tokens.authenticate(credentials.authorization, now)
+        return await run_in_threadpool(authenticate, app_state.database, credentials.authorization, now)
 
     def _remember(self, digest: str) -> None:
         self._verified[digest] = None

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
 
 @router.get("", operation_id="list_artifacts")
 def list_all(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -26,16 +26,16 @@ def list_all(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[ArtifactResource]:
     """List the files that the job wrote beside its checkpoints and export, by path."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         JobRepository(session, now).get(job_id)
-    files = list_artifacts(services.run(job_id).artifacts)
+    files = list_artifacts(app_state.run_layout(job_id).artifacts)
     rest = [file for file in files if after is None or file.path > after]
     return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)
 
 
 @download_route(router, "/{path:file}", "artifact")
 def download(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -43,6 +43,6 @@ def download(
     conditions: ConditionsDep,
 ) -> Response:
     """Download a file, or a range of its bytes."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         JobRepository(session, now).get(job_id)
-    return file_response(services.run(job_id).artifacts, path, conditions, code="artifact_not_found")
+    return file_response(app_state.run_layout(job_id).artifacts, path, conditions, code="artifact_not_found")

@@ -33,17 +33,17 @@ CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
-def list_all(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
+def list_all(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
     """List the complete checkpoints, oldest first; the latest and the best are marked."""
-    return page_of(_checkpoints(services, now, job_id), False, lambda row: row, lambda row: row.id)
+    return page_of(_checkpoints(app_state, now, job_id), False, lambda row: row, lambda row: row.id)
 
 
 @router.get("/checkpoints/{checkpoint_id}", operation_id="get_checkpoint")
 def get(
-    services: AppStateDep, _user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
 ) -> CheckpointResource:
     """Get a checkpoint. Its digest is that of `files/manifest.json`, which has the digests of the other files."""
-    for checkpoint in _checkpoints(services, now, job_id):
+    for checkpoint in _checkpoints(app_state, now, job_id):
         if checkpoint.id == checkpoint_id:
             return checkpoint
     message = f"job {job_id} has no checkpoint {checkpoint_id!r}"
@@ -51,15 +51,15 @@ def get(
 
 
 @router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
-def delete(services: AppStateDep, user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
+def delete(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
     """Delete a checkpoint; its files are removed soon after. An active job's latest checkpoint cannot be deleted."""
-    job_service.delete_checkpoint(services.database, user, job_id, checkpoint_id, now)
-    services.notify_cleanup()
+    job_service.delete_checkpoint(app_state.database, user, job_id, checkpoint_id, now)
+    app_state.notify_cleanup()
 
 
 @router.get("/checkpoints/{checkpoint_id}/files", operation_id="list_checkpoint_files")
 def list_checkpoint_files(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -68,12 +68,12 @@ def list_checkpoint_files(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
     """List the files of a checkpoint, by path."""
-    return _files(_folder(services, now, job_id, checkpoint_id), limit, after)
+    return _files(_folder(app_state, now, job_id, checkpoint_id), limit, after)
 
 
 @download_route(router, "/checkpoints/{checkpoint_id}/files/{path:file}", "checkpoint_file")
 def download_checkpoint_file(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -82,12 +82,12 @@ def download_checkpoint_file(
     conditions: ConditionsDep,
 ) -> Response:
     """Download a file of a checkpoint, or a range of its bytes."""
-    return file_response(_folder(services, now, job_id, checkpoint_id), require_plain(path), conditions)
+    return file_response(_folder(app_state, now, job_id, checkpoint_id), require_plain(path), conditions)
 
 
 @download_route(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_RESPONSES)
 def archive(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -95,13 +95,13 @@ def archive(
     head: HeadDep,
 ) -> Response:
     """Download a checkpoint as a tar."""
-    folder = _folder(services, now, job_id, checkpoint_id)
+    folder = _folder(app_state, now, job_id, checkpoint_id)
     return archive_response(folder, f"{job_id}-{folder.name}", head=head)
 
 
 @router.get("/export/files", operation_id="list_export_files")
 def list_export_files(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -109,48 +109,48 @@ def list_export_files(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
     """List the files of the export, by path; it is empty until the job has succeeded."""
-    return _files(_export(services, now, job_id), limit, after)
+    return _files(_export(app_state, now, job_id), limit, after)
 
 
 @download_route(router, "/export/files/{path:file}", "export_file")
 def download_export_file(
-    services: AppStateDep, _user: UserDep, now: NowDep, job_id: str, path: str, conditions: ConditionsDep
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, path: str, conditions: ConditionsDep
 ) -> Response:
     """Download a file of the export, or a range of its bytes."""
-    return file_response(_export(services, now, job_id), require_plain(path), conditions)
+    return file_response(_export(app_state, now, job_id), require_plain(path), conditions)
 
 
 @download_route(router, "/export/archive", "export", TAR_RESPONSES)
-def export_archive(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
+def export_archive(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
     """Download the export as a tar."""
-    return archive_response(_export(services, now, job_id), f"{job_id}-export", head=head)
+    return archive_response(_export(app_state, now, job_id), f"{job_id}-export", head=head)
 
 
-def _checkpoints(services: AppState, now: datetime, job_id: str) -> list[CheckpointResource]:
-    with services.database.read() as session:
+def _checkpoints(app_state: AppState, now: datetime, job_id: str) -> list[CheckpointResource]:
+    with app_state.database.read() as session:
         jobs = JobRepository(session, now)
         job = jobs.get(job_id)
         rows = jobs.list_checkpoints(job)
     best = best_of(rows, job.spec["checkpoint"]["keep_best"])
     return [
-        checkpoint_resource(job.id, row, services.run(job.id)).model_copy(
+        checkpoint_resource(job.id, row, app_state.run_layout(job.id)).model_copy(
             update={"best": row is best, "latest": row is rows[-1]}
         )
         for row in rows
     ]
 
 
-def _folder(services: AppState, now: datetime, job_id: str, checkpoint_id: str) -> Path:
-    with services.database.read() as session:
+def _folder(app_state: AppState, now: datetime, job_id: str, checkpoint_id: str) -> Path:
+    with app_state.database.read() as session:
         jobs = JobRepository(session, now)
         step = jobs.get_checkpoint(jobs.get(job_id), checkpoint_id).step
-    return services.run(job_id).checkpoint(step).root
+    return app_state.run_layout(job_id).checkpoint(step).root
 
 
-def _export(services: AppState, now: datetime, job_id: str) -> Path:
-    with services.database.read() as session:
+def _export(app_state: AppState, now: datetime, job_id: str) -> Path:
+    with app_state.database.read() as session:
         JobRepository(session, now).get(job_id)
-    return services.run(job_id).export
+    return app_state.run_layout(job_id).export
 
 
 def _files(root: Path, limit: int, after: str | None) -> Page[FileResource]:

@@ -10,7 +10,7 @@ router = APIRouter(prefix="/v1/cluster", tags=["cluster"])
 
 
 @router.get("", operation_id="get_cluster")
-def get_cluster(services: AppStateDep, _user: UserDep, now: NowDep) -> ClusterResource:
+def get_cluster(app_state: AppStateDep, _user: UserDep, now: NowDep) -> ClusterResource:
     """Get partitions, nodes by state and GPUs by type, as the scheduler last reported them."""
-    with services.database.read() as session:
-        return ClusterRepository(session).resource(services.settings.backend, now)
+    with app_state.database.read() as session:
+        return ClusterRepository(session).resource(app_state.settings.backend, now)

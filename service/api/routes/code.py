@@ -29,11 +29,11 @@ _STORED_BEFORE: dict[int | str, dict[str, Any]] = {
 
 @router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_STORED_BEFORE)
 async def put(
-    request: Request, response: Response, services: AppStateDep, user: UserDep, digest: Digest
+    request: Request, response: Response, app_state: AppStateDep, user: UserDep, digest: Digest
 ) -> dict[str, str]:
     """Upload an uncompressed tar of code: 201, or 200 if it was stored before."""
-    require_code_role(user, services.settings.code_roles, "uploaded code")
-    upload = Upload(services.settings.runs, digest)
+    require_code_role(user, app_state.settings.code_roles, "uploaded code")
+    upload = Upload(app_state.settings.runs, digest)
     try:
         async for chunk in request.stream():
             if chunk:
@@ -51,10 +51,10 @@ async def put(
 
 @router.head("/{digest}", operation_id="has_code", response_class=FileResponse)
 @router.get("/{digest}", operation_id="get_code", response_class=FileResponse)
-def get(services: AppStateDep, user: UserDep, digest: Digest) -> FileResponse:
+def get(app_state: AppStateDep, user: UserDep, digest: Digest) -> FileResponse:
     """Download the archive; HEAD checks that it exists."""
-    require_code_role(user, services.settings.code_roles, "uploaded code")
-    path = find_archive(services.settings.runs, digest)
+    require_code_role(user, app_state.settings.code_roles, "uploaded code")
+    path = find_archive(app_state.settings.runs, digest)
     if path is None:
         raise NotFoundError("there is no code with that digest", code="code_not_found", param="digest")
     return FileResponse(path, media_type="application/x-tar", filename=f"{digest.removeprefix('sha256:')}.tar")

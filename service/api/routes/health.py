@@ -34,46 +34,46 @@ async def livez() -> dict[str, str]:
 
 
 @router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
-def readyz(services: AppStateDep) -> Any:
+def readyz(app_state: AppStateDep) -> Any:
     """Check every dependency. `degraded` means that the API works but the scheduler does not answer."""
-    checks = {"database": _database(services), "runs_dir": _runs_dir(services), "disk": _disk(services)}
+    checks = {"database": _database(app_state), "runs_dir": _runs_dir(app_state), "disk": _disk(app_state)}
     ready = all(state == "ok" for state in checks.values())
-    checks["scheduler"] = _scheduler(services) if checks["database"] == "ok" else "unknown without the database"
+    checks["scheduler"] = _scheduler(app_state) if checks["database"] == "ok" else "unknown without the database"
     served = "ok" if checks["scheduler"] in ("ok", NOT_POLLED) else "degraded"
     body: dict[str, Any] = {"status": served if ready else "unavailable", "checks": checks}
-    if notes := _notes(services):
+    if notes := _notes(app_state):
         body["notes"] = notes
     return JSONResponse(body, status_code=200 if ready else 503)
 
 
 @router.get("/metrics", operation_id="prometheus", response_class=Response)
-def prometheus(services: AppStateDep) -> Response:
+def prometheus(app_state: AppStateDep) -> Response:
     """Get the metrics in Prometheus' text format; they are at most a second old."""
-    body = services.metrics_page.get(services.clock(), lambda: _render_metrics(services))
+    body = app_state.metrics_page.get(app_state.clock(), lambda: _render_metrics(app_state))
     return Response(body, media_type=CONTENT_TYPE_LATEST)
 
 
-def _render_metrics(services: AppState) -> bytes:
-    now, backend = services.clock(), services.settings.backend
-    with services.database.read() as session:
+def _render_metrics(app_state: AppState) -> bytes:
+    now, backend = app_state.clock(), app_state.settings.backend
+    with app_state.database.read() as session:
         jobs = JobRepository(session, now).count_by_status()
         unanswered = JobRepository(session, now).count_unconfirmed()
         cluster = ClusterRepository(session).resource(backend, now)
-    return services.metrics.render(jobs, unanswered, cluster.age_seconds)
+    return app_state.metrics.render(jobs, unanswered, cluster.age_seconds)
 
 
-def _database(services: AppState) -> str:
+def _database(app_state: AppState) -> str:
     try:
-        services.database.check_writable()
+        app_state.database.check_writable()
     except ServiceError as error:
         return error.message
     return "ok"
 
 
-def _scheduler(services: AppState) -> str:
+def _scheduler(app_state: AppState) -> str:
     """Return the state of the scheduler as of the reconciler's last poll; a route never calls the scheduler."""
-    backend, now = services.settings.backend, services.clock()
-    with services.database.read() as session:
+    backend, now = app_state.settings.backend, app_state.clock()
+    with app_state.database.read() as session:
         cluster = ClusterRepository(session).resource(backend, now)
     if cluster.error:
         return f"does not answer: {cluster.error}"
@@ -84,9 +84,9 @@ def _scheduler(services: AppState) -> str:
     return "ok"
 
 
-def _notes(services: AppState) -> list[str]:
+def _notes(app_state: AppState) -> list[str]:
     """Return warnings about resources that are running low."""
-    settings = services.settings
+    settings = app_state.settings
     try:
         free = shutil.disk_usage(settings.runs).free
     except OSError:
@@ -96,9 +96,9 @@ def _notes(services: AppState) -> list[str]:
     return [f"only {free / 1e9:.1f} GB free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
 
 
-def _disk(services: AppState) -> str:
+def _disk(app_state: AppState) -> str:
     """Return the first folder of the service whose filesystem is full."""
-    for folder in (services.settings.state, services.settings.runs):
+    for folder in (app_state.settings.state, app_state.settings.runs):
         try:
             free = shutil.disk_usage(folder).free
         except OSError as error:
@@ -108,6 +108,6 @@ def _disk(services: AppState) -> str:
     return "ok"
 
 
-def _runs_dir(services: AppState) -> str:
-    runs = services.settings.runs
+def _runs_dir(app_state: AppState) -> str:
+    runs = app_state.settings.runs
     return "ok" if os.access(runs, os.W_OK | os.X_OK) else f"{runs} is not a writable directory"

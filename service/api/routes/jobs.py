@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 @router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
 async def submit_job(
     request: Request,
-    services: AppStateDep,
+    app_state: AppStateDep,
     user: UserDep,
     now: NowDep,
     idempotency_key: Annotated[str | None, Header()] = None,
@@ -56,19 +56,19 @@ async def submit_job(
     body = await request.body()
 
     def accept() -> SubmissionResult:
-        settings = services.settings
-        accepted = services.acceptance.accept(read_document(body, request.headers), now)
+        settings = app_state.settings
+        accepted = app_state.acceptance.accept(read_document(body, request.headers), now)
         check_code(user, accepted.spec, settings)
-        services.secrets.require(user, accepted.spec)
+        app_state.secrets.require(user, accepted.spec)
         submission = SubmissionRequest(
             accepted.spec, idempotency_key, accepted.unresolved, force, warnings=accepted.warnings
         )
-        return submit(services.database, user, submission, runs=settings.runs, now=now, quotas=services.quotas)
+        return submit(app_state.database, user, submission, runs=settings.runs, now=now, quotas=app_state.quotas)
 
-    result = await services.user_slots.run(user.name, accept)
-    services.failpoint("accept.after-commit")
+    result = await app_state.user_slots.run(user.name, accept)
+    app_state.failpoint("accept.after-commit")
     if not result.replayed:
-        services.notify_reconciler()
+        app_state.notify_reconciler()
     headers = {"Idempotent-Replayed": "true"} if result.replayed else None
     # Returned as stored: FastAPI would validate and serialize the resource a second time.
     return JSONResponse(result.response, status_code=201, headers=headers)
@@ -87,7 +87,7 @@ _METADATA = {
 @router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA]})
 def list_jobs(
     request: Request,
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     window: JobWindowDep,
@@ -112,18 +112,18 @@ def list_jobs(
         created_before=created_before,
         sweep=sweep,
     )
-    return read_page(services.database, window, job_filter, services.settings.runs, now)
+    return read_page(app_state.database, window, job_filter, app_state.settings.runs, now)
 
 
 @router.get("/{job_id}", operation_id="get_job")
-def get(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Get a job: its spec, status, progress and current attempt."""
-    return read_job(services.database, job_id, services.settings.runs, now)
+    return read_job(app_state.database, job_id, app_state.settings.runs, now)
 
 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")
 def delete_job(
-    services: AppStateDep,
+    app_state: AppStateDep,
     user: UserDep,
     now: NowDep,
     job_id: str,
@@ -131,68 +131,68 @@ def delete_job(
 ) -> None:
     """Delete a job that has ended, with its run directory, or only its checkpoints."""
     delete = job_service.delete_checkpoints if only else job_service.delete_job
-    delete(services.database, user, job_id, now)
-    services.failpoint("delete.after-commit")
-    services.notify_cleanup()
+    delete(app_state.database, user, job_id, now)
+    app_state.failpoint("delete.after-commit")
+    app_state.notify_cleanup()
 
 
 @router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
-def cancel(services: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def cancel(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Request that a job ends; the status becomes `cancelled` once nothing of it is running."""
-    return _apply(services, user, job_id, job_service.cancel, now)
+    return _apply(app_state, user, job_id, job_service.cancel, now)
 
 
 @router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
-def pause(services: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def pause(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Request that a job writes a checkpoint and releases its allocation; `resume` continues it from there."""
-    return _apply(services, user, job_id, job_service.pause, now)
+    return _apply(app_state, user, job_id, job_service.pause, now)
 
 
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
-def resume(services: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def resume(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Continue a paused job from its last checkpoint."""
-    return _apply(services, user, job_id, job_service.resume, now)
+    return _apply(app_state, user, job_id, job_service.resume, now)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
 def retry(
-    services: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: RetryRequest | None = None
+    app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: RetryRequest | None = None
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
-    action = job_service.retry((body or RetryRequest()).start, services.quotas)
-    return _apply(services, user, job_id, action, now)
+    action = job_service.retry((body or RetryRequest()).start, app_state.quotas)
+    return _apply(app_state, user, job_id, action, now)
 
 
 @router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
-def profile(services: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
+def profile(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
     """Request a trace of the next steps of a running job; an event reports the path when it is written."""
-    return _apply(services, user, job_id, job_service.request_profile(body), now)
+    return _apply(app_state, user, job_id, job_service.request_profile(body), now)
 
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
-def resolve(services: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
+def resolve(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
     """Settle a job that is lost or whose submission is unconfirmed; for administrators."""
-    job = _apply(services, user, job_id, operator_resolution.resolve(user, body), now)
+    job = _apply(app_state, user, job_id, operator_resolution.resolve(user, body), now)
     if body.action == "adopt":
-        services.metrics.adoption("operator")
+        app_state.metrics.adoption("operator")
     return job
 
 
 def _apply(
-    services: AppState, user: Principal, job_id: str, action: job_service.JobAction, now: datetime
+    app_state: AppState, user: Principal, job_id: str, action: job_service.JobAction, now: datetime
 ) -> JobResource:
-    job = job_service.apply_action(services.database, user, job_id, action, runs=services.settings.runs, now=now)
-    services.failpoint("steer.after-commit")
-    services.notify_reconciler()
+    job = job_service.apply_action(app_state.database, user, job_id, action, runs=app_state.settings.runs, now=now)
+    app_state.failpoint("steer.after-commit")
+    app_state.notify_reconciler()
     return job
 
 
 @router.get("/{job_id}/events", operation_id="list_events")
 def events(
-    services: AppStateDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: str
+    app_state: AppStateDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: str
 ) -> Page[EventResource]:
     """List the events of a job, newest first."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         repository = JobRepository(session, now)
         job = repository.get(job_id)
         rows, has_more = repository.list_events(job, window)
@@ -200,9 +200,9 @@ def events(
 
 
 @router.get("/{job_id}/attempts", operation_id="list_attempts")
-def attempts(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
+def attempts(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
     """List the attempts of a job, oldest first."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         repository = JobRepository(session, now)
         rows = repository.list_attempts(repository.get(job_id))
     return page_of(rows, False, attempt_resource, lambda attempt: attempt.id)
@@ -210,14 +210,14 @@ def attempts(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str) ->
 
 @router.get("/{job_id}/script", operation_id="get_script")
 def script(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
     attempt: AttemptNumberQuery = None,
 ) -> ScriptResource:
     """Get the submitted batch script of the newest attempt, or of the given one."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         repository = JobRepository(session, now)
         row = repository.find_attempt(repository.get(job_id), attempt)
     if row is None and attempt is not None:

@@ -17,7 +17,7 @@ Rank = Annotated[str, Query(pattern=RANK_PATTERN, description="`0`, `1`, ... or 
 
 @router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def get_log(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -30,7 +30,7 @@ def get_log(
     if tail is not None and offset:
         raise InvalidRequestError("give either `tail` or `offset`", param="tail")
     start, data = read_log(
-        services.database, job_id, rank, attempt=attempt, tail=tail, offset=offset, limit=MAX_RESPONSE_BYTES, now=now
+        app_state.database, job_id, rank, attempt=attempt, tail=tail, offset=offset, limit=MAX_RESPONSE_BYTES, now=now
     )
     headers = {"X-Trainyard-Offset": str(start), "X-Trainyard-Next-Offset": str(start + len(data))}
     return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

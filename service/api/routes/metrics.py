@@ -48,7 +48,7 @@ def _names(keys: list[str] | None) -> tuple[str, ...]:
     responses={200: {"content": {"text/csv": {}}}},
 )
 def read_metrics(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -62,13 +62,13 @@ def read_metrics(
     """Return a job's curves. A series with more points than `max_points` is downsampled and marked `truncated`."""
     query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     if format == "csv":
-        return StreamingResponse(csv_lines(services.database, job_id, query, now), media_type="text/csv")
-    return read_curves(services.database, job_id, query, now)
+        return StreamingResponse(csv_lines(app_state.database, job_id, query, now), media_type="text/csv")
+    return read_curves(app_state.database, job_id, query, now)
 
 
 @router.get("/jobs/{job_id}/points", operation_id="list_points")
 def list_points(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -77,7 +77,7 @@ def list_points(
     after: Annotated[str | None, after_query(r"^[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}$")] = None,
 ) -> Page[PointResource]:
     """List a job's points as they were reported, ordered by metric and step."""
-    return point_page(services.database, job_id, _names(keys), after, limit, now)
+    return point_page(app_state.database, job_id, _names(keys), after, limit, now)
 
 
 @router.get(
@@ -87,7 +87,7 @@ def list_points(
     responses={200: {"content": {"text/csv": {}}}},
 )
 def compare_metrics(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job: Annotated[
@@ -114,8 +114,8 @@ def compare_metrics(
     query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     try:
         if format == "csv":
-            return StreamingResponse(comparison_csv(services.database, job, query, now), media_type="text/csv")
-        return ComparisonResource(data=[read_curves(services.database, job_id, query, now) for job_id in job])
+            return StreamingResponse(comparison_csv(app_state.database, job, query, now), media_type="text/csv")
+        return ComparisonResource(data=[read_curves(app_state.database, job_id, query, now) for job_id in job])
     except NotFoundError as error:
         error.param = "job"
         raise

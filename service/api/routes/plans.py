@@ -33,7 +33,7 @@ WaitSeconds = Annotated[
 @router.post("/plans", response_model=PlanResource, operation_id="make_plan", openapi_extra=SPEC_BODY)
 async def make_plan(
     request: Request,
-    services: AppStateDep,
+    app_state: AppStateDep,
     user: UserDep,
     now: NowDep,
     estimate_start: EstimateStart = False,
@@ -43,38 +43,38 @@ async def make_plan(
     body = await request.body()
 
     def make() -> PlanResource:
-        return services.planner.plan(services.acceptance.accept(read_document(body, request.headers), now))
+        return app_state.planner.plan(app_state.acceptance.accept(read_document(body, request.headers), now))
 
-    plan = await services.user_slots.run(user.name, make)
+    plan = await app_state.user_slots.run(user.name, make)
     if not estimate_start:
         return plan
-    return plan.model_copy(update={"start_estimate": await _estimate(services, user, plan, wait_seconds)})
+    return plan.model_copy(update={"start_estimate": await _estimate(app_state, user, plan, wait_seconds)})
 
 
 async def _estimate(
-    services: AppState, principal: Principal, plan: PlanResource, wait_seconds: float
+    app_state: AppState, principal: Principal, plan: PlanResource, wait_seconds: float
 ) -> StartEstimateResource:
     """Request the start estimate and wait for the reconciler to answer it."""
-    if services.settings.backend == "local":
+    if app_state.settings.backend == "local":
         return NO_QUEUE
     if plan.script is None:
         return NO_SCRIPT
-    now, script = services.clock(), plan.script
+    now, script = app_state.clock(), plan.script
     set_audit_action("estimate_start")
     require_change(principal)
     estimate_id = new_id("est", now)
     set_audit_target(estimate_id)
-    estimate = await run_in_threadpool(request_estimate, services.database, estimate_id, principal.name, script, now)
-    services.notify_reconciler()
+    estimate = await run_in_threadpool(request_estimate, app_state.database, estimate_id, principal.name, script, now)
+    app_state.notify_reconciler()
     for _ in range(round(wait_seconds / _POLL_SECONDS)):
         if estimate.state == "answered":
             break
         await asyncio.sleep(_POLL_SECONDS)
-        estimate = await run_in_threadpool(read_estimate, services.database, estimate_id)
+        estimate = await run_in_threadpool(read_estimate, app_state.database, estimate_id)
     return estimate
 
 
 @router.get("/start-estimates/{estimate_id}", operation_id="get_start_estimate", tags=["plans"])
-def get_start_estimate(services: AppStateDep, _user: UserDep, estimate_id: EstimateId) -> StartEstimateResource:
+def get_start_estimate(app_state: AppStateDep, _user: UserDep, estimate_id: EstimateId) -> StartEstimateResource:
     """Read a start estimate. It is deleted an hour after it was answered."""
-    return read_estimate(services.database, estimate_id)
+    return read_estimate(app_state.database, estimate_id)

@@ -18,23 +18,23 @@ router = APIRouter(prefix="/v1/secrets", tags=["access"])
 
 
 @router.get("", operation_id="list_secrets")
-def list_all(services: AppStateDep, user: UserDep) -> Page[SecretResource]:
+def list_all(app_state: AppStateDep, user: UserDep) -> Page[SecretResource]:
     """List the names of your secrets. No route returns a value."""
-    return page_of(services.secrets.list_all(user), False, _secret_resource, lambda secret: secret.name)
+    return page_of(app_state.secrets.list_all(user), False, _secret_resource, lambda secret: secret.name)
 
 
 @router.put("/{secret_name}", operation_id="set_secret")
 def put(
-    services: AppStateDep, user: UserDep, now: NowDep, secret_name: SecretName, body: SecretRequest
+    app_state: AppStateDep, user: UserDep, now: NowDep, secret_name: SecretName, body: SecretRequest
 ) -> SecretResource:
     """Store a secret of yours, or replace its value. Jobs that start later get the new value."""
-    return _secret_resource(services.secrets.store(user, secret_name, body.value, now))
+    return _secret_resource(app_state.secrets.store(user, secret_name, body.value, now))
 
 
 @router.delete("/{secret_name}", status_code=204, operation_id="delete_secret")
-def delete(services: AppStateDep, user: UserDep, secret_name: SecretName) -> None:
+def delete(app_state: AppStateDep, user: UserDep, secret_name: SecretName) -> None:
     """Delete a secret of yours. Jobs that name it and start later fail."""
-    services.secrets.delete(user, secret_name)
+    app_state.secrets.delete(user, secret_name)
 
 
 def _secret_resource(secret: Secret) -> SecretResource:

@@ -52,7 +52,7 @@ GlobalEventId = Annotated[
     responses={200: {"content": {"text/event-stream": {}}}, 204: {"description": "Nothing will follow."}},
 )
 async def stream_job(
-    services: AppStateDep,
+    app_state: AppStateDep,
     user: UserDep,
     job_id: str,
     logs: bool = True,
@@ -68,10 +68,10 @@ async def stream_job(
         if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
             raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
         after = int(last_event_id)
-    load = partial(JobSource, services.database, services.settings.runs, services.clock, job_id)
+    load = partial(JobSource, app_state.database, app_state.settings.runs, app_state.clock, job_id)
     source = await run_in_threadpool(load)
-    subscription = Subscription(services.broadcaster, source, logs=logs, rank=rank, owner=user.name)
-    return await _respond(services, user, subscription, StreamOffset(after))
+    subscription = Subscription(app_state.broadcaster, source, logs=logs, rank=rank, owner=user.name)
+    return await _respond(app_state, user, subscription, StreamOffset(after))
 
 
 @router.get(
@@ -80,7 +80,7 @@ async def stream_job(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def stream_jobs(services: AppStateDep, user: UserDep, last_event_id: GlobalEventId = None) -> Response:
+async def stream_jobs(app_state: AppStateDep, user: UserDep, last_event_id: GlobalEventId = None) -> Response:
     """Stream the status, events, checkpoints and latest metrics of all jobs, from now or from `Last-Event-ID` on.
 
     Ids have the form `12-34`. An event `reset` means that events which the client missed are no longer stored.
@@ -88,26 +88,26 @@ async def stream_jobs(services: AppStateDep, user: UserDep, last_event_id: Globa
     offset = parse_offset(last_event_id) if last_event_id else None
     if last_event_id and offset is None:
         raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
-    subscription = Subscription(services.broadcaster, services.global_source, logs=False, owner=user.name)
-    return await _respond(services, user, subscription, offset)
+    subscription = Subscription(app_state.broadcaster, app_state.global_source, logs=False, owner=user.name)
+    return await _respond(app_state, user, subscription, offset)
 
 
 async def _respond(
-    services: AppState, user: Principal, subscription: Subscription, after: StreamOffset | None
+    app_state: AppState, user: Principal, subscription: Subscription, after: StreamOffset | None
 ) -> Response:
     if not await subscription.start(after):
         return Response(status_code=204)
-    texts = _until_token_expires(services, user, subscription.events())
+    texts = _until_token_expires(app_state, user, subscription.events())
     return StreamingResponse(texts, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _until_token_expires(services: AppState, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
+async def _until_token_expires(app_state: AppState, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
     """Yield the stream until its token is revoked or expires: a stream may be open for days."""
     checked_at = monotonic()
     async with aclosing(texts):
         async for text in texts:
             if monotonic() - checked_at >= TOKEN_CHECK_SECONDS:
-                if not await run_in_threadpool(is_token_valid, services.database, user.id, services.clock()):
+                if not await run_in_threadpool(is_token_valid, app_state.database, user.id, app_state.clock()):
                     return
                 checked_at = monotonic()
             yield text

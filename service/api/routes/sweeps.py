@@ -23,7 +23,7 @@ SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$")]
 @router.post("", status_code=201, operation_id="submit_sweep", response_model=SweepDetail)
 async def submit(
     response: Response,
-    services: AppStateDep,
+    app_state: AppStateDep,
     user: UserDep,
     now: NowDep,
     body: SweepRequest,
@@ -31,44 +31,44 @@ async def submit(
     force: Annotated[bool, Query(description="Submit the jobs even if they cannot fit the GPUs' memory.")] = False,
 ) -> Any:
     """Submit several variants of a spec, of which at most `max_parallel` run at once. All are accepted, or none."""
-    settings = services.settings
+    settings = app_state.settings
 
     def check(accepted: AcceptedSpec) -> None:
         check_code(user, accepted.spec, settings)
-        services.secrets.require(user, accepted.spec)
+        app_state.secrets.require(user, accepted.spec)
 
     def accept_all(documents: list[dict[str, Any]]) -> Iterable[AcceptedSpec | RejectedSpec]:
-        return services.batch_acceptance.accept_all(user.name, documents, now)
+        return app_state.batch_acceptance.accept_all(user.name, documents, now)
 
-    options = sweep_service.SubmissionOptions(services.quotas, settings.max_sweep_members, idempotency_key, force)
+    options = sweep_service.SubmissionOptions(app_state.quotas, settings.max_sweep_members, idempotency_key, force)
 
     def store() -> SubmissionResult:
-        return sweep_service.submit(services.database, user, body, accept_all, check, options, now)
+        return sweep_service.submit(app_state.database, user, body, accept_all, check, options, now)
 
-    result = await services.user_slots.run(user.name, store)
+    result = await app_state.user_slots.run(user.name, store)
     if result.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:
-        services.notify_reconciler()
+        app_state.notify_reconciler()
     return result.response
 
 
 @router.get("", operation_id="list_sweeps")
-def list_all(services: AppStateDep, _user: UserDep, window: SweepWindowDep) -> Page[SweepResource]:
+def list_all(app_state: AppStateDep, _user: UserDep, window: SweepWindowDep) -> Page[SweepResource]:
     """List sweeps, newest first, with the number of members per status."""
-    rows, has_more = sweep_service.list_page(services.database, window)
+    rows, has_more = sweep_service.list_page(app_state.database, window)
     return page_of(rows, has_more, lambda row: row, lambda sweep: sweep.id)
 
 
 @router.get("/{sweep_id}", operation_id="get_sweep")
-def get(services: AppStateDep, _user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
+def get(app_state: AppStateDep, _user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
     """Get a sweep with its members: their values, status and metrics. `GET /v1/jobs?sweep=` lists the full jobs."""
-    return sweep_service.read(services.database, sweep_id, now)
+    return sweep_service.read(app_state.database, sweep_id, now)
 
 
 @router.post("/{sweep_id}/cancel", status_code=202, operation_id="cancel_sweep")
-def cancel(services: AppStateDep, user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
+def cancel(app_state: AppStateDep, user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
     """Cancel every member that has not ended."""
-    sweep = sweep_service.cancel(services.database, user, sweep_id, now)
-    services.notify_reconciler()
+    sweep = sweep_service.cancel(app_state.database, user, sweep_id, now)
+    app_state.notify_reconciler()
     return sweep

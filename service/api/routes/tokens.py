@@ -32,39 +32,39 @@ TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
 
 @router.post("", status_code=201, operation_id="create_token")
 def create(
-    services: AppStateDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: UnsupportedKey = None
+    app_state: AppStateDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: UnsupportedKey = None
 ) -> NewTokenResource:
     """Create a token. `token` in the response is its secret, which is shown only once."""
     reject_key(idempotency_key)
-    token, secret = issue(services.database, admin, body, now)
-    return NewTokenResource(**token_resource(services, token).model_dump(), token=secret)
+    token, secret = issue(app_state.database, admin, body, now)
+    return NewTokenResource(**token_resource(app_state, token).model_dump(), token=secret)
 
 
 @router.get("", operation_id="list_tokens")
-def list_all(services: AppStateDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
+def list_all(app_state: AppStateDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
     """List all tokens without their secrets, including expired and revoked ones."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         rows, more = TokenRepository(session).page(after=window.after, limit=window.limit, descending=window.descending)
-    return page_of(rows, more, lambda row: token_resource(services, row), lambda token: token.id)
+    return page_of(rows, more, lambda row: token_resource(app_state, row), lambda token: token.id)
 
 
 @router.get("/self", operation_id="get_own_token")
-def get_own(services: AppStateDep, user: UserDep) -> TokenResource:
+def get_own(app_state: AppStateDep, user: UserDep) -> TokenResource:
     """Get the token of this request."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         row = TokenRepository(session).require(user.id)
-    return token_resource(services, row)
+    return token_resource(app_state, row)
 
 
 @router.delete("/{token_id}", status_code=204, operation_id="revoke_token")
-def delete(services: AppStateDep, _admin: AdminDep, now: NowDep, token_id: TokenId) -> None:
+def delete(app_state: AppStateDep, _admin: AdminDep, now: NowDep, token_id: TokenId) -> None:
     """Revoke a token, with immediate effect."""
-    revoke(services.database, token_id, now)
+    revoke(app_state.database, token_id, now)
 
 
 @audit_router.get("", operation_id="list_audit")
 def list_audit(
-    services: AppStateDep,
+    app_state: AppStateDep,
     _admin: AdminDep,
     window: AuditWindowDep,
     actor: Annotated[str | None, Query(max_length=128)] = None,
@@ -77,7 +77,7 @@ def list_audit(
     """List audit entries, newest first: who changed what, when, from which address, and the outcome."""
     after = int(window.after.removeprefix("aud_")) if window.after else None
     matching = AuditFilter(actor, action, target, outcome, created_after, created_before)
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         rows, more = AuditRepository(session).page(
             matching,
             after=after,
@@ -87,12 +87,12 @@ def list_audit(
     return page_of(rows, more, _audit_resource, lambda entry: entry.id)
 
 
-def token_resource(services: AppState, token: Token) -> TokenResource:
+def token_resource(app_state: AppState, token: Token) -> TokenResource:
     return TokenResource(
         id=token.id,
         name=token.name,
         role=token.role,
-        may_run_code=token.may_run_code or token.role in services.settings.code_roles,
+        may_run_code=token.may_run_code or token.role in app_state.settings.code_roles,
         created_by=token.created_by,
         created_at=token.created_at,
         last_used_at=token.last_used_at,

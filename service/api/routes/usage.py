@@ -11,13 +11,13 @@ router = APIRouter(prefix="/v1/usage", tags=["usage"])
 
 
 @router.get("", operation_id="get_usage")
-def get(services: AppStateDep, _user: UserDep) -> UsageResource:
+def get(app_state: AppStateDep, _user: UserDep) -> UsageResource:
     """Get the disk use of all jobs, per user and in total. It is measured about once a minute."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         rows = MaintenanceRepository(session).usage()
     return UsageResource(
         users=[UserUsage(name=name, jobs=count, disk_bytes=size) for name, count, size in rows],
         disk_bytes=sum(size for _, _, size in rows),
-        free_bytes=free_bytes(services.settings.runs),
-        quota_bytes_per_user=services.settings.quota_bytes,
+        free_bytes=free_bytes(app_state.settings.runs),
+        quota_bytes_per_user=app_state.settings.quota_bytes,
     )

@@ -26,56 +26,56 @@ WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$")]
 
 @router.post("", status_code=201, operation_id="create_webhook")
 def create(
-    services: AppStateDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
+    app_state: AppStateDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
 ) -> NewWebhookResource:
     """Subscribe a URL to status changes. The response contains, this one time, the `secret` that signs deliveries."""
     reject_key(idempotency_key)
     webhook = webhook_service.create(
-        services.database,
+        app_state.database,
         user,
         body,
-        allowed=services.settings.webhook_allowed_hosts,
-        resolver=services.resolver,
+        allowed=app_state.settings.webhook_allowed_hosts,
+        resolver=app_state.resolver,
         now=now,
     )
     return NewWebhookResource(**_webhook(webhook).model_dump(), secret=webhook.secret)
 
 
 @router.get("", operation_id="list_webhooks")
-def list_all(services: AppStateDep, user: UserDep, window: WebhookWindowDep) -> Page[WebhookResource]:
+def list_all(app_state: AppStateDep, user: UserDep, window: WebhookWindowDep) -> Page[WebhookResource]:
     """List your webhooks; for administrators, the webhooks of all users."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         rows, has_more = WebhookRepository(session).list_page(webhook_service.visible_owner(user), window)
     return page_of(rows, has_more, _webhook, lambda webhook: webhook.id)
 
 
 @router.get("/{webhook_id}", operation_id="get_webhook")
-def get(services: AppStateDep, user: UserDep, webhook_id: WebhookId) -> WebhookResource:
+def get(app_state: AppStateDep, user: UserDep, webhook_id: WebhookId) -> WebhookResource:
     """Get a webhook, without its secret."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         return _webhook(WebhookRepository(session).get(webhook_id, webhook_service.visible_owner(user)))
 
 
 @router.delete("/{webhook_id}", status_code=204, operation_id="delete_webhook")
-def delete(services: AppStateDep, user: UserDep, webhook_id: WebhookId) -> None:
+def delete(app_state: AppStateDep, user: UserDep, webhook_id: WebhookId) -> None:
     """Delete a webhook, with its deliveries."""
-    webhook_service.delete(services.database, user, webhook_id)
+    webhook_service.delete(app_state.database, user, webhook_id)
 
 
 @router.post("/{webhook_id}/test", status_code=202, operation_id="test_webhook")
-def test(services: AppStateDep, user: UserDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
+def test(app_state: AppStateDep, user: UserDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
     """Send a test delivery; `deliveries` shows its result. A successful one enables a disabled webhook again."""
-    delivery = webhook_service.test(services.database, user, webhook_id, now)
-    services.notify_webhooks()
+    delivery = webhook_service.test(app_state.database, user, webhook_id, now)
+    app_state.notify_webhooks()
     return _delivery(delivery)
 
 
 @router.get("/{webhook_id}/deliveries", operation_id="list_deliveries")
 def deliveries(
-    services: AppStateDep, user: UserDep, window: DeliveryWindowDep, webhook_id: WebhookId
+    app_state: AppStateDep, user: UserDep, window: DeliveryWindowDep, webhook_id: WebhookId
 ) -> Page[DeliveryResource]:
     """List the deliveries of a webhook, sent and waiting, newest first."""
-    with services.database.read() as session:
+    with app_state.database.read() as session:
         repository = WebhookRepository(session)
         webhook = repository.get(webhook_id, webhook_service.visible_owner(user))
         rows, has_more = repository.list_deliveries(webhook, window)

@@ -47,8 +47,10 @@ def _metrics_body() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _service(services: AppState, aid: str) -> AttemptService:
-    return AttemptService(services.database, aid, services.clock(), services.metrics.ingested, services.secrets.values)
+def _service(app_state: AppState, aid: str) -> AttemptService:
+    return AttemptService(
+        app_state.database, aid, app_state.clock(), app_state.metrics.ingested, app_state.secrets.values
+    )
 
 
 _MAX_INLINE_BYTES = 128 * 1024
@@ -56,51 +58,51 @@ _MAX_INLINE_BYTES = 128 * 1024
 
 
 @router.post("/claim", operation_id="claim_attempt")
-def claim(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
+def claim(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
     """Claim an attempt. Only one run can; 409 `claim_refused` for all others."""
-    granted = _service(services, aid).claim(body)
-    services.failpoint("claim.after-commit")
+    granted = _service(app_state, aid).claim(body)
+    app_state.failpoint("claim.after-commit")
     return granted
 
 
 @router.post("/heartbeat", operation_id="send_heartbeat")
-def heartbeat(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Heartbeat) -> HeartbeatReply:
+def heartbeat(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Heartbeat) -> HeartbeatReply:
     """Send a heartbeat. The reply carries stop requests and trace requests."""
-    return _service(services, aid).heartbeat()
+    return _service(app_state, aid).heartbeat()
 
 
 @router.post("/metrics", operation_id="report_metrics", openapi_extra=_metrics_body())
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Report points. A batch is stored as a whole or not at all; the response follows the commit. Repeats are safe."""
-    services = await get_app_state(request)  # FastAPI's injection would cost a tenth of the request
+    app_state = await get_app_state(request)  # FastAPI's injection would cost a tenth of the request
     require_worker(request, aid)
     body = await request.body()
-    decode = partial(decode_batch, body, services.ingest_queue.known_keys)
+    decode = partial(decode_batch, body, app_state.ingest_queue.known_keys)
     # A large invalid batch takes 0.3 s, which must not block the event loop.
-    batch = decode() if len(body) <= _MAX_INLINE_BYTES else await services.user_slots.run(f"attempt {aid}", decode)
-    stored = await services.ingest_queue.submit(aid, batch, len(body))
-    services.metrics.ingested("points", len(batch.rows))
+    batch = decode() if len(body) <= _MAX_INLINE_BYTES else await app_state.user_slots.run(f"attempt {aid}", decode)
+    stored = await app_state.ingest_queue.submit(aid, batch, len(body))
+    app_state.metrics.ingested("points", len(batch.rows))
     content = b'{"accepted":%d,"duplicates":%d}' % (stored.inserted, stored.duplicates)
     return Response(content, media_type="application/json")
 
 
 @router.post("/events", operation_id="report_events")
-def events(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
+def events(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
     """Add events to the job's history, each once."""
-    return {"accepted": _service(services, aid).events(body)}
+    return {"accepted": _service(app_state, aid).events(body)}
 
 
 @router.post("/checkpoints", operation_id="report_checkpoint")
-def checkpoints(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
+def checkpoints(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
     """Report a complete checkpoint and the steps whose checkpoints were deleted."""
-    _service(services, aid).checkpoint(body)
+    _service(app_state, aid).checkpoint(body)
     return {"accepted": 1}
 
 
 @router.post("/logs", operation_id="append_log")
 async def append_log(
     request: Request,
-    services: AppStateDep,
+    app_state: AppStateDep,
     _worker: WorkerDep,
     aid: AttemptId,
     rank: Rank,
@@ -110,14 +112,16 @@ async def append_log(
     data = await request.body()
     if len(data) > MAX_LOG_CHUNK:
         raise BodyTooLargeError(f"one append takes at most {MAX_LOG_CHUNK} bytes")
-    logs = LogWriter(services.database, aid, services.clock(), services.settings.log_limit, services.metrics.ingested)
+    logs = LogWriter(
+        app_state.database, aid, app_state.clock(), app_state.settings.log_limit, app_state.metrics.ingested
+    )
     return {"next_offset": await run_in_threadpool(partial(logs.append, rank, offset, data))}
 
 
 @router.post("/finish", operation_id="finish_attempt")
-def finish(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
+def finish(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
     """Report the exit record of the attempt's last execution."""
-    _service(services, aid).finish(body)
-    services.failpoint("finish.after-commit")
-    services.notify_reconciler()
+    _service(app_state, aid).finish(body)
+    app_state.failpoint("finish.after-commit")
+    app_state.notify_reconciler()
     return {"accepted": 1}

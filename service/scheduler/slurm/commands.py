@@ -10,6 +10,7 @@ from typing import Literal
 
 from service.scheduler.base import SchedulerUnavailableError
 from service.scheduler.slurm.sinfo import SHORT, WIDE, parse_short, parse_wide, snapshot
+from service.scheduler.slurm.states import BY_CONTROLLER
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 _SECONDS = 20.0
@@ -171,5 +172,6 @@ def _parse_records(output: str) -> list[Row]:
     for line in output.splitlines():
         fields = line.split(_SEPARATOR, 4)
         if len(fields) == 5 and fields[0].isdigit():
-            rows.append(Row(fields[0], fields[4], fields[1], fields[2], fields[3]))
+            job_id, state, code, nodes, name = fields
+            rows.append(Row(job_id, name, BY_CONTROLLER if state == "CANCELLED" else state, code, nodes))
     return rows

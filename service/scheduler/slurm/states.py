@@ -29,6 +29,10 @@ _ENDED: dict[str, EndedAs] = {
 }
 """Final states. Jobs are submitted with `--no-requeue`, so Slurm does not restart them under the same id."""
 
+BY_CONTROLLER = "CANCELLED by slurmctld"
+"""The state of a job that the controller cancelled by itself, such as after the loss of its state: a record of the
+accounting without a user id. The queue never shows who cancelled a job."""
+
 _SUSPENDED = {
     "SUSPENDED": "Suspended in Slurm by an operator or by gang scheduling. `scontrol resume {id}` resumes it.",
     "STOPPED": "Suspended in Slurm by SIGSTOP. `scancel --signal=CONT {id}` resumes it.",
@@ -51,6 +55,8 @@ def describe_suspended(text: str, job_id: str) -> str:
 def interpret_state(text: str) -> tuple[State, EndedAs | None]:
     """The state and, if ended, how; an unknown state counts as running, so that nothing is concluded from it."""
     name = state_name(text)
+    if text == BY_CONTROLLER:
+        return "ended", "dropped"
     if name in _ENDED:
         return "ended", _ENDED[name]
     return ("pending" if name in _PENDING else "running"), None

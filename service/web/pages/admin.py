@@ -31,12 +31,12 @@ After = Annotated[str | None, Query(max_length=64)]
 
 @router.get("/admin")
 def show_tokens(
-    services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, after: After = None
+    app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, after: After = None
 ) -> HTMLResponse:
     """Return the list of tokens, with a form to create one."""
     if visitor.user.role != "admin":
         return _administrators_only(pages, visitor)
-    page = tokens.list_all(services, visitor.user, PageRequest(limit=_PAGE_SIZE, after=after, descending=True))
+    page = tokens.list_all(app_state, visitor.user, PageRequest(limit=_PAGE_SIZE, after=after, descending=True))
     return _show(
         pages,
         "admin_tokens.html",
@@ -55,17 +55,17 @@ def token_state(token: TokenResource, now: datetime) -> Literal["active", "expir
 
 
 @router.get("/admin/webhooks")
-def show_webhooks(services: AppStateDep, pages: PagesDep, visitor: VisitorDep) -> HTMLResponse:
+def show_webhooks(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep) -> HTMLResponse:
     """Return the webhooks of all users; a script reads their deliveries."""
     if visitor.user.role != "admin":
         return _administrators_only(pages, visitor)
-    page = webhooks.list_all(services, visitor.user, PageRequest(limit=_PAGE_SIZE, descending=True))
+    page = webhooks.list_all(app_state, visitor.user, PageRequest(limit=_PAGE_SIZE, descending=True))
     return _show(pages, "admin_webhooks.html", visitor, webhooks=page.data, statuses=get_args(JobStatus))
 
 
 @router.get("/admin/audit")
 def show_audit(
-    services: AppStateDep,
+    app_state: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -82,7 +82,7 @@ def show_audit(
     if after is not None and not after.removeprefix("aud_").isdecimal():
         raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
     page = tokens.list_audit(
-        services,
+        app_state,
         visitor.user,
         PageRequest(limit=_AUDIT_PAGE_SIZE, after=after, descending=True),
         actor=actor or None,

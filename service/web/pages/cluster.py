@@ -14,10 +14,10 @@ _DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
 @router.get("/cluster")
-def show_cluster(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
+def show_cluster(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
     """Return the page with the stored cluster snapshot; its script reads the rest and refreshes everything."""
-    cluster = get_cluster(services, visitor.user, now)
-    database = services.settings.url.partition(":")[0].partition("+")[0]
+    cluster = get_cluster(app_state, visitor.user, now)
+    database = app_state.settings.url.partition(":")[0].partition("+")[0]
     return pages.render(
         "cluster.html",
         visitor,
@@ -26,7 +26,7 @@ def show_cluster(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, no
         settings={
             "Backend": _BACKENDS.get(cluster.backend, cluster.backend),
             "Database": _DATABASES.get(database, database),
-            "Address": services.settings.service_url,
+            "Address": app_state.settings.service_url,
         },
         data={"cluster": cluster.model_dump(mode="json")},
     )

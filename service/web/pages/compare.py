@@ -31,7 +31,7 @@ _PROBED_RUNS = 20
 
 @router.get("/compare")
 def show_compare(
-    services: AppStateDep,
+    app_state: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -40,12 +40,12 @@ def show_compare(
     key: Annotated[str | None, Query(max_length=200)] = None,
 ) -> HTMLResponse:
     """Return the page for the given runs, with the fields in which their specs differ."""
-    runs, missing = named_runs(services, now, list(dict.fromkeys(job or ())))
-    detail = sweeps.read(services.database, sweep, now) if sweep else None
+    runs, missing = named_runs(app_state, now, list(dict.fromkeys(job or ())))
+    detail = sweeps.read(app_state.database, sweep, now) if sweep else None
     if detail is not None:
-        runs = [*member_runs(services, detail, now), *runs]
+        runs = [*member_runs(app_state, detail, now), *runs]
     keys = metric_keys(runs)
-    curve = next((name for name in DEFAULT_METRICS if has_curve(services, runs[:_PROBED_RUNS], name, now)), None)
+    curve = next((name for name in DEFAULT_METRICS if has_curve(app_state, runs[:_PROBED_RUNS], name, now)), None)
     return pages.render(
         "compare.html",
         visitor,
@@ -54,7 +54,7 @@ def show_compare(
         sweep=detail,
         may_change=detail is not None and visitor.may_change(detail.created_by),
         missing=missing,
-        recent=[] if runs else sweeps.list_page(services.database, PageRequest(limit=_RECENT_SWEEPS))[0],
+        recent=[] if runs else sweeps.list_page(app_state.database, PageRequest(limit=_RECENT_SWEEPS))[0],
         data={
             **comparison(runs),
             "keys": keys,
@@ -66,33 +66,33 @@ def show_compare(
     )
 
 
-def named_runs(services: AppState, now: datetime, ids: list[str]) -> tuple[list[JobResource], list[str]]:
+def named_runs(app_state: AppState, now: datetime, ids: list[str]) -> tuple[list[JobResource], list[str]]:
     """Return the jobs that exist, and the ids of those that do not."""
     runs, missing = [], []
     for job_id in ids:
         try:
-            runs.append(read_job(services.database, job_id, services.settings.runs, now))
+            runs.append(read_job(app_state.database, job_id, app_state.settings.runs, now))
         except NotFoundError:
             missing.append(job_id)
     return runs, missing
 
 
-def member_runs(services: AppState, sweep: SweepDetail, now: datetime) -> list[JobResource]:
+def member_runs(app_state: AppState, sweep: SweepDetail, now: datetime) -> list[JobResource]:
     """Return the jobs of a sweep, in the order of its members."""
     request = PageRequest(limit=MAX_MEMBERS)
-    page = read_page(services.database, request, JobFilter(sweep=sweep.id), services.settings.runs, now)
+    page = read_page(app_state.database, request, JobFilter(sweep=sweep.id), app_state.settings.runs, now)
     by_id = {job.id: job for job in page.data}
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
 
 
-def has_curve(services: AppState, runs: list[JobResource], key: str, now: datetime) -> bool:
+def has_curve(app_state: AppState, runs: list[JobResource], key: str, now: datetime) -> bool:
     """Return whether any run has more than two points of a metric; one that is evaluated once has no curve."""
     query = CurveQuery((key,), max_points=10)
     reporting = (run for run in runs if key in run.metrics)
     return any(
         len(series.steps) > 2
         for run in reporting
-        for series in read_curves(services.database, run.id, query, now).series
+        for series in read_curves(app_state.database, run.id, query, now).series
     )
 
 

@@ -49,7 +49,7 @@ def first_rows(window: JobWindowDep) -> PageRequest:
 @router.get("/jobs")
 def show_jobs(
     request: Request,
-    services: AppStateDep,
+    app_state: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -67,7 +67,7 @@ def show_jobs(
         sweep=sweep or None,
         metadata=metadata_filter(request),
     )
-    page = read_page(services.database, window, job_filter, services.settings.runs, now)
+    page = read_page(app_state.database, window, job_filter, app_state.settings.runs, now)
     return pages.render(
         "jobs.html",
         visitor,
@@ -82,11 +82,11 @@ def show_jobs(
 
 
 @router.get("/jobs/{job_id}")
-def show_job(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
+def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
     """Return the page of one job, with the curve of its loss for the first view."""
-    job = read_job(services.database, job_id, services.settings.runs, now)
+    job = read_job(app_state.database, job_id, app_state.settings.runs, now)
     preview = CurveQuery((PREVIEW_METRIC,), max_points=PREVIEW_POINTS)
-    curves = read_curves(services.database, job_id, preview, now)
+    curves = read_curves(app_state.database, job_id, preview, now)
     return pages.render(
         "job.html",
         visitor,

@@ -33,27 +33,27 @@ def show_sign_in(pages: PagesDep, next: str = "/jobs") -> HTMLResponse:
 
 
 @router.post("/sign-in", operation_id="sign_in")
-async def submit_sign_in(request: Request, services: AppStateDep, pages: PagesDep, now: NowDep) -> Response:
+async def submit_sign_in(request: Request, app_state: AppStateDep, pages: PagesDep, now: NowDep) -> Response:
     """Start a session with an API token. Failures are audited and rate-limited by address, as in the API."""
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     token, target = form.get("token", [""])[0].strip(), safe_redirect(form.get("next", [""])[0])
-    lifetime = timedelta(hours=services.settings.session_hours)
+    lifetime = timedelta(hours=app_state.settings.session_hours)
     try:
-        principal, secret = await run_in_threadpool(sign_in, services.database, token, lifetime, now)
+        principal, secret = await run_in_threadpool(sign_in, app_state.database, token, lifetime, now)
     except AuthenticationError:
         problem = "Invalid or expired token."
         return pages.render("sign_in.html", None, status=401, next=target, problem=problem)
     set_audit_caller(request, principal)
-    headers = {"Set-Cookie": services.cookie.header(secret, int(lifetime.total_seconds()))}
+    headers = {"Set-Cookie": app_state.cookie.header(secret, int(lifetime.total_seconds()))}
     return RedirectResponse(target, status_code=303, headers={**PAGE_HEADERS, **headers})
 
 
 @router.post("/sign-out", operation_id="sign_out")
-async def submit_sign_out(request: Request, services: AppStateDep, visitor: VisitorDep) -> Response:
+async def submit_sign_out(request: Request, app_state: AppStateDep, visitor: VisitorDep) -> Response:
     """End the session of the request's cookie."""
     set_audit_caller(request, visitor.user)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     require_csrf(visitor.secret, form.get("csrf", [""])[0])
-    await run_in_threadpool(sign_out, services.database, visitor.secret)
-    headers = {**PAGE_HEADERS, "Set-Cookie": services.cookie.header("", 0)}
+    await run_in_threadpool(sign_out, app_state.database, visitor.secret)
+    headers = {**PAGE_HEADERS, "Set-Cookie": app_state.cookie.header("", 0)}
     return RedirectResponse("/sign-in", status_code=303, headers=headers)

@@ -24,7 +24,7 @@ JobId = Annotated[str | None, Query(max_length=40)]
 
 @router.get("/submit")
 def show_submit(
-    services: AppStateDep,
+    app_state: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -35,7 +35,7 @@ def show_submit(
     """Return the page. `fork` starts from a job's spec and newest checkpoint, `from` from a copy of a job's spec."""
     templates = templates_by_name().values()
     texts = {template.name: preset_text(template) for template in templates}
-    origin, text = origin_spec(services, now, fork=fork, copy=source)
+    origin, text = origin_spec(app_state, now, fork=fork, copy=source)
     preset_name = preset if preset in texts else DEFAULT_PRESET
     return pages.render(
         "submit.html",
@@ -47,7 +47,7 @@ def show_submit(
         selected=None if origin else preset_name,
         text=text or texts[preset_name],
         may_submit=visitor.user.role != "viewer",
-        may_run_code=visitor.user.may_run_code or visitor.user.role in services.settings.code_roles,
+        may_run_code=visitor.user.may_run_code or visitor.user.role in app_state.settings.code_roles,
         data={"presets": texts, "given": bool(origin or preset), "source": origin, "code": preset_code()},
     )
 
@@ -64,7 +64,7 @@ def preset_code() -> dict[str, str]:
 
 
 def origin_spec(
-    services: AppState, now: datetime, *, fork: str | None, copy: str | None
+    app_state: AppState, now: datetime, *, fork: str | None, copy: str | None
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the job that the spec comes from, and the spec as YAML; None and "" if neither is given.
 
@@ -73,7 +73,7 @@ def origin_spec(
     """
     if not (source_id := fork or copy):
         return None, ""
-    job = read_job(services.database, source_id, services.settings.runs, now)
+    job = read_job(app_state.database, source_id, app_state.settings.runs, now)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
     if fork and job.last_checkpoint_step is not None:

@@ -1,4 +1,4 @@
-"""Which service is spoken to, and as whom."""
+"""The URL and token that a client uses."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.client import TrainyardError
 from trainyard.client.connection import connection
-from trainyard.contract.local_paths import admin_token_file, default_state_dir
+from trainyard.contract.local_paths import admin_token_file, default_state_dir, service_url_file
 
 
 @pytest.fixture
@@ -38,6 +38,16 @@ class TestConnection:
         monkeypatch.setenv("TRAINYARD_ADMIN_TOKEN_FILE", str(tmp_path / "given"))
         assert connection().token == "an-operators"
         assert connection("https://yard.example").token is None
+
+    def test_url_of_the_local_service_gets_the_admin_token(self, admin_token, tmp_path, monkeypatch):
+        service_url_file(tmp_path / "state").write_text("http://10.0.0.5:8470\n")
+        assert (connection().url, connection().token, connection().local) == (
+            "http://10.0.0.5:8470",
+            "from-the-file",
+            True,
+        )
+        assert connection("http://10.0.0.5:8470/").token == "from-the-file"
+        assert connection("http://10.0.0.6:8470").token is None
 
     def test_admin_token_is_never_sent_to_another_host(self, admin_token):
         for url in ("https://yard.example", "http://127.evil.example", "http://localhost.evil.example"):

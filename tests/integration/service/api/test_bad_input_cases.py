@@ -208,7 +208,7 @@ class TestCase19:
         def unknown(_host: str, _port: int) -> list[str]:
             raise OSError("no such name")
 
-        world.services.resolver = unknown
+        world.app_state.resolver = unknown
         refused(world.client.post("/v1/webhooks", json={"url": "https://x.example/"}), 422, "unknown_url")
 
     @pytest.mark.parametrize("later", ["127.0.0.1", "10.0.0.1", "::ffff:127.0.0.1", "169.254.169.254"])
@@ -220,7 +220,7 @@ class TestCase19:
             lookups.append(host)
             return ["93.184.215.14"] if len(lookups) == 1 else [later]
 
-        world.services.resolver = rebinding
+        world.app_state.resolver = rebinding
         with receiver() as target:
             url = f"https://rebind.example:{target.port}/"
             webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
@@ -235,7 +235,7 @@ class TestCase19:
     def target(self, world: World) -> Iterator[Receiver]:
         with receiver() as made:
             hosts = (f"127.0.0.1:{made.port}",)
-            world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
+            world.app_state.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
             yield made
 
     def sent(self, world: World, target: Receiver) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class TestCase19:
         url = f"http://127.0.0.1:{target.port}/"
         webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
         world.client.post(f"/v1/webhooks/{webhook}/test")
-        world.services.settings = world.settings
+        world.app_state.settings = world.settings
         world.deliver_webhooks()
         assert target.messages == []
 
@@ -366,7 +366,7 @@ class TestCase27:
         """No setting disables it: each route except the probes requires a token on every bound address."""
         assert not [name for name in Settings.model_fields if "auth" in name]
         world = World(database_url, tmp_path / "state", host="0.0.0.0")
-        stranger = world.new_client(None)
+        anonymous = world.new_client(None)
         for path, methods in (
             create_app(AppState(world.settings, world.database, world.clock)).openapi()["paths"].items()
         ):
@@ -375,7 +375,7 @@ class TestCase27:
                     digest = "sha256:" + "0" * 64
                     filled = path.replace("{digest}", digest).replace("{aid}", "0" * 16)
                     filled += "?rank=0&offset=0" if filled.endswith("logs") else ""
-                    answer = stranger.request(method, filled)
+                    answer = anonymous.request(method, filled)
                     assert answer.status_code == 401, (method, path, answer.status_code, answer.text)
         world.database.dispose()
 

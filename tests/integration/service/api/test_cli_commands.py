@@ -38,7 +38,7 @@ def run(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def save_checkpoint(world: World, job: str, worker: Any, step: int) -> None:
-    folder = world.services.run(job).checkpoint(step).root
+    folder = world.app_state.run_layout(job).checkpoint(step).root
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"w" * step)
     digest = hashlib.sha256(b"w" * step).hexdigest()
@@ -77,8 +77,8 @@ def test_list_download_fork_and_delete_checkpoints(world: World, run: Any, tmp_p
     assert "cancel it first" in run("delete", job, "--yes", code=7)
     worker.end("completed", step=20)
     world.tick()
-    (world.services.run(job).export).mkdir()
-    (world.services.run(job).export / "model.safetensors").write_bytes(b"weights")
+    (world.app_state.run_layout(job).export).mkdir()
+    (world.app_state.run_layout(job).export / "model.safetensors").write_bytes(b"weights")
     assert json.loads(run("download", job, "--export", "--to", "out", "--json"))["path"] == "out"
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == b"weights"
     assert run("delete", job, "--checkpoints", "--yes") == f"deleted the checkpoints of job {job}\n"

@@ -79,7 +79,7 @@ def test_routes_read_only_run_files_and_start_no_program(sown: tuple[World, Seed
 
 def test_global_stream_reads_only_run_files(sown: tuple[World, Seeds]) -> None:
     world, _ = sown
-    recorder, broadcaster = FileAccessRecorder(), world.services.broadcaster
+    recorder, broadcaster = FileAccessRecorder(), world.app_state.broadcaster
 
     def stop_the_service() -> None:
         wait_until(lambda: broadcaster.open_streams > 0, 10, "somebody to follow the stream")

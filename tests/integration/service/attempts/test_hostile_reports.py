@@ -23,12 +23,12 @@ def send(worker: FakeWorker, type_: str, *, sequence: int = 2001, **extra: Any) 
 
 def read_streams(world: World, job: str) -> str:
     """Return what the stream of all jobs and that of the job send from the start on."""
-    services, text = world.services, ""
+    app_state, text = world.app_state, ""
     global_source = GlobalSource(world.database, world.settings.runs, world.clock)
     global_source.head()
     for source in (global_source, JobSource(world.database, world.settings.runs, world.clock, job)):
         text += "".join(item.text for item in source.read(StreamOffset(0), True).items)
-    assert services.database is world.database
+    assert app_state.database is world.database
     return text
 
 
@@ -216,7 +216,7 @@ def test_unstorable_value_is_refused_without_a_retry(world: World, monkeypatch: 
     from service.metrics.ingest.decode import PointBatch
 
     worker = world.start(world.submit())
-    queue = world.services.ingest_queue
+    queue = world.app_state.ingest_queue
     monkeypatch.setattr(
         "service.api.routes.worker.decode_batch", lambda *_: PointBatch(1, 0, [("a", 2**70, 1.0, 0, 0)])
     )

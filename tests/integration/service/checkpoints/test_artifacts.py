@@ -19,7 +19,7 @@ def job(world: World) -> str:
 
 @pytest.fixture
 def folder(world: World, job: str) -> Path:
-    made = world.services.run(job).artifacts
+    made = world.app_state.run_layout(job).artifacts
     (made / "traces").mkdir(parents=True)
     (made / "table.json").write_bytes(b"0123456789")
     (made / "traces" / "rank 0.json").write_bytes(b"{}")
@@ -126,7 +126,7 @@ def test_only_regular_files_are_served(world: World, job: str, folder: Path, pla
 def test_a_linked_artifacts_folder_is_not_followed(world: World, job: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret").write_text("x")
-    run = world.services.run(job)
+    run = world.app_state.run_layout(job)
     run.root.mkdir(parents=True, exist_ok=True)
     run.artifacts.symlink_to(tmp_path / "elsewhere")
     assert world.client.get(f"/v1/jobs/{job}/artifacts").json()["data"] == []

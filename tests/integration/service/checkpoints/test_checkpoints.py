@@ -35,7 +35,7 @@ def folder(world: World, job: str) -> Path:
     worker.checkpoint(5, metrics={"train/loss": "NaN"})
     worker.checkpoint(10, metrics={"train/loss": 0.5})
     worker.checkpoint(15, metrics={"train/loss": 0.75})
-    made = world.services.run(job).checkpoint(10).root
+    made = world.app_state.run_layout(job).checkpoint(10).root
     (made / "inner").mkdir(parents=True)
     (made / ".metadata").write_bytes(pickle.dumps(Bomb()))
     (made / "inner" / "0123").write_bytes(b"0123456789")
@@ -156,7 +156,7 @@ def test_case_11_requested_irregular_file_is_audited(world: World, job: str, fol
     for path in ("away/secret", "pipe", "not-there", "inner"):
         assert world.client.get(f"{url}/files/{path}").status_code == 404
     assert world.client.get(f"{url}/archive").status_code == 200
-    artifacts = world.services.run(job).artifacts
+    artifacts = world.app_state.run_layout(job).artifacts
     artifacts.mkdir()
     (artifacts / "planted").symlink_to("/etc/passwd")
     assert world.client.get(f"/v1/jobs/{job}/artifacts/planted").status_code == 404
@@ -198,7 +198,7 @@ def test_export_is_downloaded_like_a_checkpoint(world: World, job: str) -> None:
     url = f"/v1/jobs/{job}/export"
     assert world.client.get(f"{url}/files").json()["data"] == []
     assert world.client.get(f"{url}/archive").status_code == 404
-    export = world.services.run(job).export
+    export = world.app_state.run_layout(job).export
     export.mkdir(parents=True)
     (export / "model.safetensors").write_bytes(b"weights")
     assert world.client.get(f"{url}/files/{quote('model.safetensors')}").content == b"weights"

@@ -81,7 +81,7 @@ def test_running_uploaded_code_requires_a_granted_role(world: World, spec: dict[
     assert user.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 403
     assert user.get(f"/v1/code/{DIGEST}").status_code == 403
     assert world.client.post("/v1/jobs", json=spec).status_code == 201
-    world.services.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
+    world.app_state.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
     assert user.post("/v1/jobs", json=spec).status_code == 201
     assert world.new_user("viewer", "eve").post("/v1/jobs", json=spec).status_code == 403
 
@@ -103,7 +103,7 @@ def test_code_loading_variable_requires_a_granted_role(world: World, environment
         assert (answer.status_code, error["code"]) == (403, "code_role_required"), answer.text
         assert error["param"].startswith("environment.")
         assert error["param"] in error["message"]
-    world.services.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
+    world.app_state.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
     if "variables" in environment:
         assert user.post("/v1/jobs", json=spec).status_code == 201
 
@@ -111,7 +111,7 @@ def test_code_loading_variable_requires_a_granted_role(world: World, environment
 def test_administrator_permits_further_variables(world: World) -> None:
     spec, user = {**SPEC, "environment": {"variables": {"WANDB_MODE": "offline"}}}, world.new_user("user", "ada")
     assert user.post("/v1/jobs", json=spec).status_code == 403
-    world.services.settings = world.settings.model_copy(update={"allowed_variables": ("WANDB_*",)})
+    world.app_state.settings = world.settings.model_copy(update={"allowed_variables": ("WANDB_*",)})
     assert user.post("/v1/jobs", json=spec).status_code == 201
 
 

@@ -22,7 +22,7 @@ def source(world: World) -> str:
     job = world.submit()
     worker = world.start(job)
     for step in (5, 10):
-        folder = world.services.run(job).checkpoint(step).root
+        folder = world.app_state.run_layout(job).checkpoint(step).root
         (folder / "inner").mkdir(parents=True)
         (folder / "weights").write_bytes(b"w" * step)
         (folder / "inner" / "moments").write_bytes(b"m")
@@ -37,7 +37,7 @@ def fork(world: World, origin: str, **changes: Any) -> Any:
 
 
 def run_of(world: World, job: str) -> RunLayout:
-    return world.services.run(job)
+    return world.app_state.run_layout(job)
 
 
 @pytest.mark.databases("sqlite", "postgres")

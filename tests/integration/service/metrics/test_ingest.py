@@ -43,7 +43,7 @@ def test_case_17_too_many_metric_names_are_rejected(world: World, monkeypatch: p
 
 
 def test_worker_token_is_authenticated_again_after_ten_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = world.services.worker_tokens
+    cache = world.app_state.worker_tokens
     authenticate, calls = cache._authenticate, []
 
     def counting(authorization: str | None, now: datetime) -> Principal:
@@ -60,8 +60,8 @@ def test_worker_token_is_authenticated_again_after_ten_seconds(world: World, mon
 
 def test_full_queue_returns_429(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = world.start(world.submit())
-    monkeypatch.setattr(world.services.ingest_queue, "_limit", 10)
-    monkeypatch.setattr(world.services.ingest_queue, "_bytes", 1)
+    monkeypatch.setattr(world.app_state.ingest_queue, "_limit", 10)
+    monkeypatch.setattr(world.app_state.ingest_queue, "_bytes", 1)
     answer = worker.metrics([("a", 1, 1.0)])
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_requests")
     assert answer.headers["retry-after"] == "1"
@@ -69,7 +69,7 @@ def test_full_queue_returns_429(world: World, monkeypatch: pytest.MonkeyPatch) -
 
 def test_exhausted_rate_limit_returns_429_with_retry_after(world: World) -> None:
     worker = world.start(world.submit())
-    world.services.worker_rate_limiter = RateLimiter(Rate(1.0, 3))
+    world.app_state.worker_rate_limiter = RateLimiter(Rate(1.0, 3))
     for remaining in ("2", "1", "0"):
         answer = worker.metrics([("a", 1, 1.0)])
         assert (answer.status_code, answer.headers["ratelimit-remaining"]) == (200, remaining)
@@ -84,7 +84,7 @@ def test_unavailable_database_returns_503_and_is_logged(world: World, monkeypatc
     def fail(*_: Any) -> Any:
         raise UnavailableError("the database does not answer", code="database")
 
-    monkeypatch.setattr(world.services.ingest_queue._writer, "write", fail)
+    monkeypatch.setattr(world.app_state.ingest_queue._writer, "write", fail)
     with structlog.testing.capture_logs() as lines:
         answer = worker.metrics([("a", 1, 1.0)])
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database")

@@ -181,7 +181,7 @@ class TestFolders:
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "model.path")
 
     def test_hanging_filesystem_costs_its_time_limit(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        world.services.planner.models = ModelReader(seconds=0.05)
+        world.app_state.planner.models = ModelReader(seconds=0.05)
         monkeypatch.setattr("service.planner.model_reader.read_folder", lambda *_: time.sleep(0.5))
         result = plan(world, self.spec(world.settings.runs))
         assert result.unknown == f"model.path: {world.settings.runs} was not read within 0.05 s"

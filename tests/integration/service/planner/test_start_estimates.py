@@ -51,7 +51,7 @@ def test_reconciler_answers_a_start_estimate(world: World) -> None:
 def test_quick_estimate_is_part_of_the_plan(world: World) -> None:
     on_slurm(world)
     world.scheduler.forecast_result = Forecast(False, "Slurm refused the job: too many nodes")
-    world.services.notify_reconciler = lambda: world.tick()
+    world.app_state.notify_reconciler = lambda: world.tick()
     result = requested(world, wait=5)["start_estimate"]
     assert (result["state"], result["accepted"], result["message"]) == (
         "answered",

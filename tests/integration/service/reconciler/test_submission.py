@@ -289,7 +289,7 @@ class TestASlowDisk:
         """Writing takes longer than a word is good for."""
         world.scheduler.name = "slurm"
         world.reconciler = world.new_reconciler("one")
-        world.services.failpoint = lambda label: world.clock.advance(100) if label == "prepare.after-files" else None
+        world.app_state.failpoint = lambda label: world.clock.advance(100) if label == "prepare.after-files" else None
         return world
 
     def test_delays_the_question_and_does_not_forget_it(self, slow: World) -> None:
@@ -305,7 +305,7 @@ class TestASlowDisk:
                 slow.clock.advance(100)
                 assert LeaderLease(slow.database, "two").acquire(slow.clock())
 
-        slow.services.failpoint = taken_over
+        slow.app_state.failpoint = taken_over
         slow.tick()
         assert slow.scheduler.submitted == []
 

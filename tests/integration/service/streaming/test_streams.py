@@ -42,9 +42,9 @@ async def collect(stream: AsyncIterator[str], enough: Callable[[list[Event]], bo
 
 
 def of_job(world: World, job: str, **options: Any) -> Subscription:
-    services = world.services
-    source = JobSource(services.database, services.settings.runs, services.clock, job)
-    return Subscription(services.broadcaster, source, **{"logs": True, **options})
+    app_state = world.app_state
+    source = JobSource(app_state.database, app_state.settings.runs, app_state.clock, job)
+    return Subscription(app_state.broadcaster, source, **{"logs": True, **options})
 
 
 def values(events: list[Event]) -> list[float]:
@@ -70,7 +70,7 @@ def test_all_subscribers_receive_new_events(world: World) -> None:
     one, two, three = asyncio.run(watch())
     assert [event[0] for event in one] == [event[0] for event in two] == [event[0] for event in three]
     assert [int(event[0]) for event in one] == sorted({int(event[0]) for event in one})
-    assert world.services.broadcaster.open_streams == 0
+    assert world.app_state.broadcaster.open_streams == 0
 
 
 def test_rank_parameter_filters_log_lines(world: World) -> None:
@@ -86,8 +86,8 @@ def test_rank_parameter_filters_log_lines(world: World) -> None:
 
 def test_global_stream_replays_exactly_from_each_event_id(world: World) -> None:
     async def watch() -> tuple[list[Event], list[list[Event]]]:
-        services = world.services
-        first = Subscription(services.broadcaster, services.global_source, logs=False)
+        app_state = world.app_state
+        first = Subscription(app_state.broadcaster, app_state.global_source, logs=False)
         assert await first.start(None)
         jobs: list[str] = []
 
@@ -108,7 +108,7 @@ def test_global_stream_replays_exactly_from_each_event_id(world: World) -> None:
         live = await task
         replays = []
         for event in live[:-1]:
-            again = Subscription(services.broadcaster, services.global_source, logs=False)
+            again = Subscription(app_state.broadcaster, app_state.global_source, logs=False)
             position, within = event[0].split("-")
             assert await again.start(StreamOffset(int(position), int(within)))
             replays.append(await collect(again.events(), lambda events: bool(events) and events[-1][0] == live[-1][0]))
@@ -124,11 +124,11 @@ def test_global_stream_replays_exactly_from_each_event_id(world: World) -> None:
 def test_replay_includes_deleted_checkpoints_unchanged(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    position, _ = world.services.global_source.head()
+    position, _ = world.app_state.global_source.head()
     worker.checkpoint(1)
 
     async def first_checkpoint() -> Event:
-        subscription = Subscription(world.services.broadcaster, world.services.global_source, logs=False)
+        subscription = Subscription(world.app_state.broadcaster, world.app_state.global_source, logs=False)
         assert await subscription.start(StreamOffset(position, END_OF_ENTRY))
         events = await collect(subscription.events(), lambda events: any(kind == "checkpoint" for _, kind, _ in events))
         return next(event for event in events if event[1] == "checkpoint")
@@ -148,7 +148,7 @@ def first_event_types(world: World, *offset: int) -> list[str]:
     """Return the types of the first events in the stream of all jobs after an offset."""
 
     async def watch() -> list[str]:
-        subscription = Subscription(world.services.broadcaster, world.services.global_source, logs=False)
+        subscription = Subscription(world.app_state.broadcaster, world.app_state.global_source, logs=False)
         assert await subscription.start(StreamOffset(*offset))
         events = await collect(subscription.events(), lambda events: bool(events))
         return [kind for _, kind, _ in events]
@@ -160,7 +160,7 @@ def test_trimmed_offset_starts_with_a_reset(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(streaming_repository, "MAX_ENTRIES", 3)
     for _ in range(6):
         world.submit()
-        newest, _ = world.services.global_source.head()
+        newest, _ = world.app_state.global_source.head()
     assert "reset" not in first_event_types(world, newest - 3, END_OF_ENTRY), "the next entry is still stored"
     assert first_event_types(world, newest - 3, 1)[0] == "reset", "the rest of this entry is trimmed"
     assert first_event_types(world, newest - 4, END_OF_ENTRY)[0] == "reset"
@@ -168,7 +168,7 @@ def test_trimmed_offset_starts_with_a_reset(world: World, monkeypatch: pytest.Mo
 
 def test_offset_beyond_a_restored_database_gets_a_reset(world: World) -> None:
     world.submit()
-    newest, _ = world.services.global_source.head()
+    newest, _ = world.app_state.global_source.head()
     assert first_event_types(world, newest + 1000, 1) == ["reset"]
 
 
@@ -195,18 +195,18 @@ def test_malformed_event_id_is_rejected(world: World) -> None:
 
 def test_too_many_open_streams_are_rejected(world: World) -> None:
     job = world.submit()
-    world.services.broadcaster = Broadcaster(limit=1)
+    world.app_state.broadcaster = Broadcaster(limit=1)
 
     async def watch() -> None:
         one = of_job(world, job)
         assert await one.start(StreamOffset(0))
         with pytest.raises(TooManyRequestsError):
             await of_job(world, job).start(StreamOffset(0))
-        await asyncio.to_thread(world.services.broadcaster.close)
+        await asyncio.to_thread(world.app_state.broadcaster.close)
         assert await collect(one.events(), lambda _: False) != [], "missed events are sent before the end"
 
     asyncio.run(watch())
-    assert world.services.broadcaster.open_streams == 0
+    assert world.app_state.broadcaster.open_streams == 0
 
 
 def test_idle_stream_sends_keep_alive_comments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,12 +237,12 @@ def test_stream_ends_when_its_token_is_revoked(world: World, monkeypatch: pytest
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
     until = time.monotonic() + 20
-    while not world.services.broadcaster.open_streams and time.monotonic() < until:
+    while not world.app_state.broadcaster.open_streams and time.monotonic() < until:
         time.sleep(0.01)
     assert world.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
     listener.join(20)
     assert answers == [200]
-    assert world.services.broadcaster.open_streams == 0
+    assert world.app_state.broadcaster.open_streams == 0
 
 
 def test_slow_client_is_disconnected_without_affecting_others() -> None:
@@ -261,7 +261,7 @@ def test_slow_client_is_disconnected_without_affecting_others() -> None:
 
 
 def test_one_user_has_a_share_of_the_streams(world: World) -> None:
-    source, broadcaster = world.services.global_source, Broadcaster(limit=5, owner_limit=2)
+    source, broadcaster = world.app_state.global_source, Broadcaster(limit=5, owner_limit=2)
 
     async def watch() -> None:
         subscriptions = [Subscription(broadcaster, source, logs=False, owner="ada") for _ in range(3)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.webhooks.sender import Sender
-from service.webhooks.signing import DELAYS
+from service.webhooks.signing import RETRY_DELAYS
 from tests.support.receiver import Receiver, receiver, self_signed
 from tests.support.world import SPEC, World
 
@@ -26,7 +26,7 @@ def target(world: World) -> Iterator[Receiver]:
 
 
 def allow(world: World, *hosts: str) -> None:
-    world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
+    world.app_state.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
 
 
 def hook(world: World, target: Receiver, **body: Any) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_failed_delivery_is_retried_with_the_same_id(world: World, target: Recei
     assert (waiting["state"], waiting["answer_status"], waiting["error"]) == ("waiting", 503, "answered 503")
     assert world.deliver_webhooks() == 0, "not before its time"
     target.status = 204
-    world.clock.advance(DELAYS[0].total_seconds())
+    world.clock.advance(RETRY_DELAYS[0].total_seconds())
     assert world.deliver_webhooks() == 1
     (done,) = deliveries(world, webhook)
     assert (done["state"], done["attempts"]) == ("delivered", 2)
@@ -108,11 +108,11 @@ def test_failing_delivery_is_given_up_after_the_last_delay(world: World, target:
     webhook = hook(world, target, statuses=["queued"])
     world.submit()
     target.status = 500
-    for delay in (timedelta(), *DELAYS):
+    for delay in (timedelta(), *RETRY_DELAYS):
         world.clock.advance(delay.total_seconds())
         assert world.deliver_webhooks() == 1
     (ended,) = deliveries(world, webhook)
-    assert (ended["state"], ended["attempts"], ended["next_at"]) == ("given_up", len(DELAYS) + 1, None)
+    assert (ended["state"], ended["attempts"], ended["next_at"]) == ("given_up", len(RETRY_DELAYS) + 1, None)
     world.clock.advance(10 * 86_400)
     assert world.deliver_webhooks() == 0
 
@@ -170,13 +170,13 @@ def test_tls_certificate_must_match_the_host_name(world: World, tmp_path: Path) 
     with receiver(certificate) as target:
         for name, arrives in (("hooks.example", True), ("other.example", False)):
             allow(world, f"{name}:{target.port}")
-            world.services.resolver = lambda _host, _port: ["127.0.0.1"]
+            world.app_state.resolver = lambda _host, _port: ["127.0.0.1"]
             url = f"https://{name}:{target.port}/"
             answer = world.client.post("/v1/webhooks", json={"url": url, "statuses": ["queued"]})
             webhook = answer.json()
             assert answer.status_code == 201, answer.text
             world.client.post(f"/v1/webhooks/{webhook['id']}/test")
-            sender = Sender(world.services.settings.webhook_allowed_hosts, world.services.resolver, trust)
+            sender = Sender(world.app_state.settings.webhook_allowed_hosts, world.app_state.resolver, trust)
             world.deliver_webhooks(sender)
             (done,) = deliveries(world, webhook)
             assert (done["state"] == "delivered") is arrives, done

@@ -45,6 +45,20 @@ def test_default_interpreter_is_that_of_the_service() -> None:
     assert Settings(backend="slurm").python == sys.executable
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:9000"),
+        ("::", "http://[::1]:9000"),
+        ("10.0.0.5", "http://10.0.0.5:9000"),
+        ("fd00::5", "http://[fd00::5]:9000"),
+    ],
+)
+def test_clients_on_the_same_machine_use_the_listening_address(host: str, url: str) -> None:
+    settings = Settings(host=host, port=9000, public_url="https://yard.example/")
+    assert (settings.local_url, settings.service_url) == (url, "https://yard.example")
+
+
 def test_password_file_is_read_verbatim(tmp_path: Path) -> None:
     secret = private(tmp_path / "password", "odd/@:p%w\n")
     settings = Settings(database_url="postgres://ada@host/yard", database_password_file=secret)

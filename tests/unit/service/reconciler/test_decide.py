@@ -13,6 +13,7 @@ from service.reconciler.decide import (
     MSG_CANCELLING,
     MSG_NOT_IN_QUEUE,
     MSG_REQUEUED,
+    MSG_STARTED,
     NO_CHANGE,
     Decision,
     JobSnapshot,
@@ -62,10 +63,11 @@ def test_cancellation_is_shown_at_once_and_sent_when_slurm_responds(status: str)
     assert after.message == MSG_CANCELLING
 
 
-def test_a_requeue_is_not_a_preemption() -> None:
-    pending = Observation("pending", "Waiting in Slurm: (BeginTime)")
-    assert decide(snapshot(observation=pending, seconds_since_claim=30.0)) == Decision(message=MSG_REQUEUED)
-    after = decide(snapshot(exit_record=exit_record("preempted"), status_message=MSG_REQUEUED))
+def test_a_requeue_is_no_preemption_and_shows_why_it_waits() -> None:
+    pending = Observation("pending", "Waiting in Slurm: held by an administrator (JobHeldAdmin).")
+    message = decide(snapshot(observation=pending, seconds_since_claim=30.0)).message
+    assert message == f"{MSG_REQUEUED} Waiting in Slurm: held by an administrator (JobHeldAdmin)."
+    after = decide(snapshot(exit_record=exit_record("preempted"), status_message=message))
     assert after.message == "To be continued from the last checkpoint. Cause: requeued by an operator or the site"
 
 
@@ -135,6 +137,12 @@ def test_an_end_without_an_exit_record_is_continued() -> None:
 def test_the_message_includes_the_schedulers_reason() -> None:
     decision = decide(snapshot(observation=Observation("ended", "Start failed: no such file")))
     assert "Start failed: no such file" in (decision.message or "")
+
+
+def test_a_job_that_the_controller_removed_is_continued() -> None:
+    decision = decide(snapshot(observation=Observation("ended", "Slurm: CANCELLED by slurmctld", ended_as="dropped")))
+    assert (decision.status, decision.exit_reason, decision.uses_retry) == ("queued", "preempted", False)
+    assert "Cause: removed by Slurm's controller, not by a user" in (decision.message or "")
 
 
 def test_pausing_a_running_job_never_kills_it() -> None:
@@ -216,6 +224,19 @@ def test_an_unreachable_worker_is_reported() -> None:
     assert "TRAINYARD_PUBLIC_URL" in (
         decide(snapshot(**changes, unclaimed=UnclaimedAttempt(started=True))).message or ""
     )
+
+
+def test_a_silent_running_worker_is_reported_until_it_returns() -> None:
+    contact = datetime(2026, 1, 1, 9, 30, tzinfo=UTC)
+    running = {"observation": Observation("running"), "last_contact": contact}
+    assert decide(snapshot(**running, seconds_since_contact=59.0)) == NO_CHANGE
+    silent = decide(snapshot(**running, seconds_since_contact=60.0))
+    assert "has sent nothing since 2026-01-01 09:30:00 UTC" in (silent.message or "")
+    assert (silent.status, silent.cancel, silent.ended) == (None, False, False)
+    after = decide(snapshot(**running, seconds_since_contact=1.0, status_message=silent.message))
+    assert after == Decision(message="Running: heartbeats arrive again.")
+    pending = {"status": "pending", "claimed": False, "status_message": MSG_STARTED}
+    assert decide(snapshot(**running, **pending, seconds_since_contact=600.0)).message == MSG_STARTED
 
 
 def test_a_time_limit_can_fail_the_job() -> None:
@@ -335,6 +356,8 @@ def test_a_pausing_run_is_cancelled_only_if_its_worker_does_not_stop(
         (None, "cancelled", "cancelled", "cancelled_outside"),
         ("preempted", "cancelled", "cancelled", "cancelled_outside"),
         ("completed", "cancelled", "succeeded", "completed"),
+        (None, "dropped", "queued", None),
+        ("preempted", "dropped", "queued", None),
         (None, "preempted", "queued", None),
         (None, "time_limit", "queued", None),
         (None, "node_failure", "queued", None),

@@ -19,6 +19,7 @@ from worker.reporting.service_client import (
     RejectedError,
     ServiceClient,
     UnavailableError,
+    UnknownAttemptError,
 )
 from worker.reporting.spool_sender import SpoolSender, batch_records
 
@@ -172,7 +173,14 @@ class TestSpoolSender:
         assert service.points() == [1, 3]
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
 
-    @pytest.mark.parametrize("status", [401, 403, 404, 409])
+    @pytest.mark.parametrize("status", [401, 404])
+    def test_unknown_attempt_is_retried_without_loss(self, layout, status):
+        self.fill(layout, 1, [1, 2])
+        service = Service(status, status, 200)
+        self.send(layout, service, 1)
+        assert service.points() == [1, 2]
+
+    @pytest.mark.parametrize("status", [403, 409])
     def test_rejection_ends_sending_without_acknowledgement(self, layout, status):
         self.fill(layout, 1, [1])
         service = Service(status)
@@ -230,7 +238,8 @@ class TestServiceClient:
             (httpx.ConnectError("no"), UnavailableError),
             (422, RejectedError),
             (413, RejectedError),
-            (401, RefusedError),
+            (401, UnknownAttemptError),
+            (404, UnknownAttemptError),
             (403, RefusedError),
             (409, RefusedError),
         ],

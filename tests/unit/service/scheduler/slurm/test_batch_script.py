@@ -73,7 +73,17 @@ def test_administrator_options_are_in_every_script() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["--export=NONE", "--job-name=x", "--requeue", "reservation=ai", "--comment='a b'", "--comment=$(x)", "-x"]
+    "text",
+    [
+        "--export=NONE",
+        "--job-name=x",
+        "--clusters=b",
+        "--requeue",
+        "reservation=ai",
+        "--comment='a b'",
+        "--comment=$(x)",
+        "-x",
+    ],
 )
 def test_unsafe_administrator_options_are_rejected(text: str) -> None:
     with pytest.raises(ValidationError):

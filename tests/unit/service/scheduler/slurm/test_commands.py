@@ -6,6 +6,7 @@ import pytest
 
 from service.scheduler.base import SchedulerUnavailableError
 from service.scheduler.slurm.commands import SlurmCommands
+from service.scheduler.slurm.states import interpret_state
 
 
 @pytest.fixture
@@ -62,3 +63,11 @@ def test_case_26_a_reused_id_is_cancelled_only_with_our_name(programs: Path) -> 
     program(programs, "scancel", f'echo "$*" >> {programs}/calls')
     SlurmCommands().scancel("4711", "ty-main-00ff")
     assert (programs / "calls").read_text() == "--name=ty-main-00ff 4711\n"
+
+
+def test_records_distinguish_a_user_from_the_controller(programs: Path) -> None:
+    records = "7|CANCELLED by 1000|0:0|n1|ty-a\n8|CANCELLED|0:0|n1|ty-b\n9|PREEMPTED|0:15|n1|ty-c"
+    program(programs, "sacct", f"cat <<END\n{records}\nEND")
+    rows = SlurmCommands().sacct(ids=["7", "8", "9"]) or []
+    ends = [interpret_state(row.state) for row in rows]
+    assert ends == [("ended", "cancelled"), ("ended", "dropped"), ("ended", "preempted")]

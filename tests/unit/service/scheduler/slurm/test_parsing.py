@@ -8,8 +8,8 @@ from service.jobs.states import SUSPENDED
 from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
 from service.scheduler.slurm.reasons import explain
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
+from service.scheduler.slurm.states import BY_CONTROLLER, describe_suspended, interpret_state, state_name
 from service.scheduler.slurm.states import DOCUMENTED as KNOWN
-from service.scheduler.slurm.states import describe_suspended, interpret_state, state_name
 
 DOCUMENTED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING"),
@@ -36,6 +36,7 @@ class TestStates:
             ("COMPLETED", ("ended", "completed")),
             ("CANCELLED by 1000", ("ended", "cancelled")),
             ("CANCELLED+", ("ended", "cancelled")),
+            (BY_CONTROLLER, ("ended", "dropped")),
             ("NODE_FAIL", ("ended", "node_failure")),
             ("PREEMPTED", ("ended", "preempted")),
             ("TIMEOUT", ("ended", "time_limit")),

@@ -107,6 +107,9 @@ class TestShort:
         ("gpu:nvidia_a100_80gb:1,shard:8,tmpfs:100G", {"nvidia_a100_80gb": 1}),
         ("gpu:a100:2(IDX:0,3),gpu:a100:1", {"a100": 3}),
         ("gpu:a100:4,gpu:h1", {"a100": 4}),
+        ("gpu:1g.10gb:2(S:0),gpu:3g.40gb:1", {"1g.10gb": 2, "3g.40gb": 1}),
+        ("gpu:nvidia_a100_1g.5gb:7,gpu:4090:2", {"nvidia_a100_1g.5gb": 7, "4090": 2}),
+        ("gpu:no_consume:2,gpu:a100:no_consume:4(S:0)", {"": 2, "a100": 4}),
     ],
 )
 def test_gpus_of(gres: str, expected: dict[str, int]) -> None:
