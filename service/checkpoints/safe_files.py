@@ -35,10 +35,10 @@ def list_files(root: Path, *, hidden: bool, irregular: list[str] | None = None) 
     """
     files: list[FileResource] = []
     folders = [] if root.is_symlink() else [root]
-    seen = 0
-    while folders and len(files) < MAX_LISTED and seen < _MAX_ENTRIES:
-        entries = _entries(folders.pop(), _MAX_ENTRIES - seen)
-        seen += len(entries)
+    visited = 0
+    while folders and len(files) < MAX_LISTED and visited < _MAX_ENTRIES:
+        entries = _entries(folders.pop(), _MAX_ENTRIES - visited)
+        visited += len(entries)
         for entry in entries:
             path = Path(entry.path).relative_to(root).as_posix()
             is_file, is_plain = entry.is_file(follow_symlinks=False), is_plain_path(path)

@@ -32,7 +32,7 @@ def roots(world: World, job: str) -> dict[str, Path]:
     worker = world.start(job)
     worker.checkpoint(10)
     (checkpoint,) = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
-    run = world.services.run(job)
+    run = world.app_state.run_layout(job)
     prefix = f"/v1/jobs/{job}"
     return {
         f"{prefix}/artifacts": run.artifacts,

@@ -42,7 +42,7 @@ def rejections(world: World, job: str) -> list[dict[str, Any]]:
 
 
 def failed_ticks(world: World) -> float:
-    return float(world.services.metrics._tick_errors._value.get())
+    return float(world.app_state.metrics._tick_errors._value.get())
 
 
 def failing_open(number: int, failures: list[int]) -> Callable[[Path], BinaryIO]:
@@ -124,7 +124,7 @@ def plant_endless_line(path: Path) -> None:
 
 
 def test_planted_files_hold_no_job(world: World) -> None:
-    world.services.settings = world.settings.model_copy(update={"log_limit": 4096})
+    world.app_state.settings = world.settings.model_copy(update={"log_limit": 4096})
     world.reconciler = world.new_reconciler("one")
     job = world.submit()
     worker = world.start(job)
