@@ -19,7 +19,7 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import AuditEntry, Delivery, Webhook
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Sender, SendResult
-from service.webhooks.signing import DELAYS, next_delay, should_disable, signed_headers
+from service.webhooks.signing import RETRY_DELAYS, next_delay, should_disable, signed_headers
 from trainyard.contract.base import sanitize
 
 log = structlog.get_logger("webhooks")
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.5
 _MAX_DUE = 500
 _PER_WEBHOOK = 5
 """Deliveries of one webhook in a group; they are sent one after the other."""
-_PER_OWNER = 4
+_WEBHOOKS_PER_OWNER = 4
 """Webhooks of one user that are served at the same time."""
 _GROUP_SECONDS = 5.0
 """A group ends after this time, so that a slow receiver does not occupy its owner's share."""
@@ -122,7 +122,7 @@ class WebhookDispatcher:
         return True
 
     def _record(self, delivery_id: str, result: SendResult, now: datetime) -> None:
-        with self.lease.write(counts=False) as session:
+        with self.lease.write(is_change=False) as session:
             repository = WebhookRepository(session)
             pair = repository.get_delivery_for_update(delivery_id)
             if pair is None:
@@ -137,7 +137,7 @@ class WebhookDispatcher:
             delay = next_delay(delivery.attempts)
             delivery.next_at = now + delay if delay is not None and webhook.disabled_at is None else None
             session.flush()
-            repository.put_off(webhook, now + (delay or DELAYS[-1]))
+            repository.put_off(webhook, now + (delay or RETRY_DELAYS[-1]))
             webhook.failures += 1
             webhook.failing_since = webhook.failing_since or now
             if webhook.disabled_at is None and should_disable(webhook.failures, webhook.failing_since, now):
@@ -151,7 +151,7 @@ class WebhookDispatcher:
 def fair_groups(
     due: Sequence[tuple[Delivery, Webhook]], served: Collection[Webhook] = ()
 ) -> list[list[tuple[Delivery, Webhook]]]:
-    """Return the deliveries by webhook, of at most `_PER_OWNER` webhooks for each user.
+    """Return the deliveries by webhook, of at most `_WEBHOOKS_PER_OWNER` webhooks for each user.
 
     Args:
         served: The webhooks that are served now. They count for their owners, and get no second group.
@@ -161,7 +161,7 @@ def fair_groups(
     skipped = {webhook.id for webhook in served}
     for delivery, webhook in due:
         if webhook.id not in groups:
-            if webhook.id in skipped or owners[webhook.created_by] >= _PER_OWNER:
+            if webhook.id in skipped or owners[webhook.created_by] >= _WEBHOOKS_PER_OWNER:
                 continue
             owners[webhook.created_by] += 1
         groups.setdefault(webhook.id, []).append((delivery, webhook))

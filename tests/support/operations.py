@@ -57,7 +57,7 @@ def page_routes(app: FastAPI) -> Iterator[Operation]:
     for included in app.routes:
         for route in getattr(getattr(included, "original_router", None), "routes", [included]):
             if isinstance(route, APIRoute) and not route.include_in_schema:
-                for method in sorted(route.methods):
+                for method in sorted(route.methods or ()):
                     yield Operation(route.operation_id or route.name, method, route.path)
 
 

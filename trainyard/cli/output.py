@@ -27,7 +27,7 @@ _BREAKS = re.compile(r"\s*[\n\u2028\u2029]\s*")
 _NO_WRAP = re.compile(r"[a-z]+_[0-9a-z]{26}|ty-\S+|step-\d+|[▁-█x]{2,}")
 """An id, a checkpoint's folder or a curve, which must not be broken over two lines."""
 _GAP = 2
-_READABLE = 20
+_MIN_COLUMN_WIDTH = 20
 
 _STATUS_STYLE = {"succeeded": "green", "running": "cyan", "failed": "red", "lost": "red", "cancelled": "yellow"}
 
@@ -54,6 +54,11 @@ def sanitize(text: str) -> str:
 def one_line(text: str) -> str:
     """Return sanitized text with a space for each line break."""
     return _BREAKS.sub(" ", sanitize(text)).rstrip()
+
+
+def escape_name(name: str) -> str:
+    """Return a file's name with escapes such as `\\n` for characters that a terminal does not show."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def print_line(text: str) -> None:
@@ -144,7 +149,7 @@ def fits_terminal(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
 def _min_column_width(column: tuple[str, Sequence[Text]]) -> int:
     """Return the minimum width of a column: its full width if it has ids or curves, else a readable part."""
     heading, cells = column
-    widths = [cell.cell_len if _must_not_wrap(cell) else min(cell.cell_len, _READABLE) for cell in cells]
+    widths = [cell.cell_len if _must_not_wrap(cell) else min(cell.cell_len, _MIN_COLUMN_WIDTH) for cell in cells]
     return max(len(heading), *widths, 0) + _GAP
 
 
