@@ -27,7 +27,7 @@ from service.reconciler.node_exclusion import failed_node
 from service.reconciler.quota import QuotaEntry, blocked_jobs
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader
-from service.reconciler.spool_ingest import SpoolIngest
+from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
@@ -95,6 +95,7 @@ class Reconciler:
         self._start_estimates = StartEstimates(database, clock, scheduler, lease)
         self._snapshots = SnapshotLoader(database, clock, settings, watching_since=clock())
         self._decisions = DecisionWriter(lease, clock, failpoint)
+        self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._unavailable_since: datetime | None = None
         """When this process first failed to reach the scheduler; used in status messages only."""
@@ -133,6 +134,7 @@ class Reconciler:
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
         self._failure_budget = _FAILURE_BUDGET_SECONDS
+        self._ingests.start_tick({entry.attempt.id for entry in entries if entry.attempt is not None})
         blocked = blocked_jobs([_quota_entry(entry.job) for entry in entries], self._quotas)
         for entry in entries:
             job = entry.job
@@ -225,9 +227,8 @@ class Reconciler:
         ended = gone and not alive
         if ended:
             self._failpoint("tick.before-spool-ingest")
-            SpoolIngest(
-                self._database, attempt.id, folder, self._clock(), self._settings.log_limit, self._metrics.ingested
-            ).run()
+            if not self._ingests.run(attempt.id, folder, self._clock()):
+                return
             self._failpoint("tick.after-spool-ingest")
         decision = decide(self._snapshots.load(job, attempt, observation, exit_record, ended=ended))
         self._failpoint("tick.after-decision")

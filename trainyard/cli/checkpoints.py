@@ -21,6 +21,7 @@ from trainyard.cli.arguments import (
 from trainyard.cli.errors import UsageError, report_error
 from trainyard.cli.output import (
     console,
+    escape_name,
     format_age,
     format_number,
     format_size,
@@ -124,7 +125,7 @@ def download(
     if as_json:
         print_json({"object": "download", "job_id": job.id, "path": str(target)})
     else:
-        print_line(str(target))
+        print_line(escape_name(str(target)))
 
 
 def _find_checkpoint(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
@@ -168,7 +169,7 @@ def _progress_bars(*, quiet: bool) -> Iterator[ProgressCallback]:
 
         def report_bytes(path: str, bytes_done: int, size: int) -> None:
             if path not in shown:
-                shown[path] = progress.add_task(one_line(path), total=size)
+                shown[path] = progress.add_task(escape_name(path), total=size)
             progress.update(shown[path], completed=bytes_done)
 
         yield report_bytes
