@@ -69,8 +69,8 @@ def all_operations(world: World) -> list[Operation]:
         for path, verbs in document["paths"].items()
         for verb, operation in verbs.items()
     ]
-    found = [*described, Operation("openapi", "GET", "/openapi.json"), *page_routes(world.app)]
-    return sorted(found, key=lambda operation: (operation.id == "sign_out", operation.method == "DELETE"))
+    operations = [*described, Operation("openapi", "GET", "/openapi.json"), *page_routes(world.app)]
+    return sorted(operations, key=lambda operation: (operation.id == "sign_out", operation.method == "DELETE"))
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,8 @@ def judge(operation: Operation, identity: Identity, status: int) -> str | None:
     expected = expected_status(RULES[operation.id], identity, safe=operation.safe)
     if status == expected or (expected is None and status not in (401, 403, 405) and status < 500):
         return None
-    wanted = "permitted" if expected is None else str(expected)
-    return f"{operation.method} {operation.path} ({operation.id}), {identity.name}: {status}, expected {wanted}"
+    expectation = "permitted" if expected is None else str(expected)
+    return f"{operation.method} {operation.path} ({operation.id}), {identity.name}: {status}, expected {expectation}"
 
 
 def test_every_operation_has_a_rule(sown: tuple[World, Seeds]) -> None:

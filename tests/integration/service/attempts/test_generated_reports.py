@@ -25,8 +25,8 @@ def worker_operations(world: World) -> list[Any]:
     schema = schemathesis.openapi.from_dict(world.client.get("/openapi.json").json())
     schema.app = world.app
     schema.config.generation.update(allow_extra_parameters=False)
-    found = schema.include(path_regex="^/v1/attempts/").get_all_operations()
-    return [operation.ok() for operation in found]
+    results = schema.include(path_regex="^/v1/attempts/").get_all_operations()
+    return [operation.ok() for operation in results]
 
 
 def send_all(operation: Any, worker: FakeWorker, examples: int) -> Counter[int]:
