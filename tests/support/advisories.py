@@ -116,7 +116,7 @@ def run_pip_audit() -> list[str] | None:
 def main() -> int:
     """Return the exit status: 1 if a version is affected."""
     pinned = pinned_versions(CONSTRAINTS.read_text())
-    versions = {canonicalize_name(one.metadata["Name"]): one.version for one in distributions()}
+    versions = {str(canonicalize_name(one.metadata["Name"])): one.version for one in distributions()}
     installed = {name: version for name, version in versions.items() if name in pinned}
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lines = [
