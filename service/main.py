@@ -59,8 +59,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = Settings()
         configure_logging(settings.log_format)
-        for name, meant in misspelled_variables(os.environ):
-            structlog.get_logger("service").warning(f"{name} is not a setting and has no effect; did you mean {meant}?")
+        for name, suggestion in misspelled_variables(os.environ):
+            structlog.get_logger("service").warning(
+                f"{name} is not a setting and has no effect; did you mean {suggestion}?"
+            )
         if arguments.command == "serve" and (message := describe_missing(sys.version_info[:3])) is not None:
             structlog.get_logger("service").warning(message)
         if arguments.command == "doctor":

@@ -1,4 +1,4 @@
-"""What reaches a terminal: cleaned text and curves made of characters."""
+"""Terminal output: sanitized text and curves of characters."""
 
 import math
 
