@@ -179,6 +179,7 @@ def _background_services(app_state: AppState) -> list[BackgroundService]:
         app_state.database, loop.lease, app_state.clock, sender, app_state.failpoint
     )
     delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
+    dispatcher.is_stopping = delivery.is_stopping
     app_state.notify_webhooks = delivery.notify
     background: list[BackgroundService] = [loop, cleanup, delivery]
     if app_state.database.dialect == "postgresql":
