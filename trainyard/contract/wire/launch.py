@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
 from trainyard.contract.spec.training_spec import TrainingSpec
 
@@ -49,7 +49,7 @@ class LaunchDocument(Strict):
     network_interface: Identifier = ""
     """With several nodes: the interface for gloo and nccl. Empty: they choose it."""
     heartbeat_seconds: PositiveInt = 10
-    roots: AllowedRoots = ANYWHERE
+    roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the models and data of the spec may be."""
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
     """The permissions that files and folders of the run do not get."""
