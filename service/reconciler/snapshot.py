@@ -76,6 +76,9 @@ class SnapshotLoader:
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
             last_contact=attempt.heartbeat_at or attempt.claimed_at,
             has_recent_heartbeat=self.has_recent_heartbeat(attempt),
+            seconds_since_stop=0.0
+            if attempt.stop_requested_at is None
+            else (now - attempt.stop_requested_at).total_seconds(),
             seconds_since_pause=self._seconds_since_pause(job),
             pause_timeout_seconds=self.settings.pause_timeout_seconds,
         )

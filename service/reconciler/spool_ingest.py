@@ -45,6 +45,8 @@ class SpoolIngest:
     """The most bytes that are kept of one rank's log."""
     count: Callable[[str, int], None]
     """Called with the kind and the amount of what was ingested."""
+    late: bool = False
+    """Whether the attempt ended before, without an exit record: its processes lived on and wrote further reports."""
     rejected: list[str] = field(default_factory=list)
     """Why each rejected report was put aside. A rejected report is not retried."""
 
@@ -57,12 +59,12 @@ class SpoolIngest:
         for spool in sorted(self.folder.spool.glob("execution-*.jsonl")):
             with self._isolate_file(spool):
                 self._ingest_spool(spool)
-        for path in sorted(self.folder.logs.glob("*.log")):
+        for path in [] if self.late else sorted(self.folder.logs.glob("*.log")):
             with self._isolate_file(path):
                 self._ingest_log(path)
         if self.rejected:
             self.count("rejected", len(self.rejected))
-            attempt = AttemptService(self.database, self.attempt_id, self.now)
+            attempt = AttemptService(self.database, self.attempt_id, self.now, late=self.late)
             attempt.record_rejected(len(self.rejected), self.rejected[0])
 
     @contextmanager
@@ -108,10 +110,10 @@ class SpoolIngest:
             offset = logs.append(rank, offset, data, allow_gap=True)
 
     def _ingest_record(self, record: SpoolRecord) -> None:
-        attempt = AttemptService(self.database, self.attempt_id, self.now, self.count)
+        attempt = AttemptService(self.database, self.attempt_id, self.now, self.count, late=self.late)
         match record.body():
             case MetricsBatch() as batch:
-                store_batch(self.database, self.attempt_id, batch, self.now)
+                store_batch(self.database, self.attempt_id, batch, self.now, late=self.late)
                 self.count("points", len(batch.points))
             case EventsBatch() as events:
                 attempt.events(events)
