@@ -74,7 +74,7 @@ def main(plan_path: str, result_path: str) -> None:
     ranks = distributed.join(parse_spec(_document("ddp", int(os.environ["WORLD_SIZE"])) | {"backend": "gloo"}))
     folder = Path(plan["folder"])
     result = {name: rounds(Setup(name, folder, ranks), plan, folder) for name in plan["strategies"]}
-    if ranks.first:
+    if ranks.is_first:
         Path(result_path).write_text(json.dumps(result))
     ranks.barrier()
     distributed.leave()
@@ -109,7 +109,7 @@ def rounds(setup: Setup, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _torch_save(ranks: distributed.Ranks, whole: dict[str, torch.Tensor], path: Path) -> float:
     ranks.barrier()
     started = time.perf_counter()
-    if ranks.first:
+    if ranks.is_first:
         torch.save(whole, path)
     seconds = time.perf_counter() - started
     ranks.barrier()

@@ -63,7 +63,7 @@ def main(plan_path: str, result_path: str) -> None:
             seconds = measure(workload, name)
             if number:
                 times[name].append(seconds)
-    if ranks.first:
+    if ranks.is_first:
         Path(result_path).write_text(json.dumps(_result(workload, times)))
     ranks.barrier()
     distributed.leave()

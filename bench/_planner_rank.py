@@ -49,7 +49,7 @@ def main(plan_path: str, result_path: str) -> None:
         release_memory(ranks.device)
         ranks.barrier()
         measurements.append(measure(spec, select_task(spec), ranks))
-    if ranks.first:
+    if ranks.is_first:
         Path(result_path).write_text(json.dumps(measurements))
     ranks.barrier()
     distributed.leave()

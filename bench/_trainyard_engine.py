@@ -57,7 +57,7 @@ class _NoCheckpoints:
 
 
 def _reporter(workload: Workload, attempt: AttemptLayout) -> NullReporter | SpoolReporter:
-    if not workload.ranks.first:
+    if not workload.ranks.is_first:
         return NullReporter()
     sender = SpoolSender(attempt, 1, lambda: ServiceClient(workload.service_url, "a1", "token"))
     return SpoolReporter(attempt, 1, 0, sender)

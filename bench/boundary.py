@@ -65,7 +65,7 @@ def _rank(rank: int) -> None:
                 step()
                 synchronize()
             times[name].append((time.perf_counter() - started) / STEPS * 1e6)
-    if ranks.first:
+    if ranks.is_first:
         base = times["not synchronized"]
         print(f"{'us per step':16} {'fastest':>8} {'added':>8} {'median added':>14}")
         for name, values in times.items():

@@ -1,4 +1,4 @@
-"""`python -m bench.submit`: the latency of submissions and the cost of measure_accepting jobs, with a real Slurm.
+"""`python -m bench.submit`: the latency of submissions and the cost of accepting jobs, with a real Slurm.
 
 First, on an idle service: the time from the 201 to the start of sbatch, one job at a time, alternating with submitit's
 `submit` (from its call to the start of sbatch) and with bare sbatch. Then `POST /v1/jobs` at a fixed rate on SQLite and
@@ -45,17 +45,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of the requests")
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made, running_lab() as lab:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as root, running_lab() as lab:
+        folder = Path(root)
         call_log = log_sbatch_calls(folder / "bin", lab)
         lab.run("sbatch", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 3600")
-        good = options.only == "accept" or measure_submission(folder, call_log, options.jobs)
+        passed = options.only == "accept" or measure_submission(folder, call_log, options.jobs)
         if options.only != "submit":
             with running_server() as server:
-                for name, new in (("SQLite", lambda: ""), ("Postgres", server.create_database)):
-                    good &= measure_accepting(folder / name, name, new, options.rate, options.seconds)
+                for name, new_database in (("SQLite", lambda: ""), ("Postgres", server.create_database)):
+                    passed &= measure_accepting(folder / name, name, new_database, options.rate, options.seconds)
         lab.cancel_all()
-    return 0 if good else 1
+    return 0 if passed else 1
 
 
 def log_sbatch_calls(folder: Path, lab: SlurmLab) -> Path:
@@ -181,9 +181,9 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def report_target(name: str, seconds: float, allowed: float) -> bool:
-    good = seconds <= allowed
-    print(f"{name}: {seconds:.3f} s; allowed: {allowed:g} s{'' if good else '  MISSED'}")
-    return good
+    passed = seconds <= allowed
+    print(f"{name}: {seconds:.3f} s; allowed: {allowed:g} s{'' if passed else '  MISSED'}")
+    return passed
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from service.core.settings import Settings, misspelled_variables
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
-from service.diagnostics.checks import examine, examine_slurm
+from service.diagnostics.checks import examine_slurm, run_checks
 from service.maintenance import task as maintenance
 from service.metrics.retention import cutoff, trim
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
@@ -87,7 +87,7 @@ def migrate(settings: Settings) -> int:
 def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
     """Print each finding of the diagnostics; return 1 if one is an error."""
     failed = False
-    for finding in examine_slurm(settings) if scheduler_alone else examine(settings):
+    for finding in examine_slurm(settings) if scheduler_alone else run_checks(settings):
         failed |= finding.state == "error"
         print(finding.model_dump_json(), flush=True)
     return int(failed)

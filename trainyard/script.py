@@ -22,7 +22,7 @@ from trainyard.progress_file import ProgressCounter, ProgressWriter
 
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
 """The environment variable with the path of the attempt's folder; it is set only in a job."""
-BEATS = "TRAINYARD_BEAT_SECONDS"
+PROGRESS_INTERVAL = "TRAINYARD_BEAT_SECONDS"
 """The environment variable with the seconds between two progress records; it is set if the watchdog is on."""
 
 
@@ -93,8 +93,8 @@ class _Job:
         self._done = False
         self._boundaries = 0
         self._pulse = ProgressCounter()
-        if BEATS in os.environ:
-            self._show_progress(float(os.environ[BEATS]))
+        if PROGRESS_INTERVAL in os.environ:
+            self._show_progress(float(os.environ[PROGRESS_INTERVAL]))
 
     def _show_progress(self, interval: float) -> None:
         """Write the progress file for the watchdog; SIGUSR1 writes the stacks of all threads to the log."""

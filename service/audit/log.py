@@ -146,8 +146,8 @@ class AuditLog:
     def _count_refusal(self, entry: AuditEntry, status: int) -> list[AuditEntry]:
         """Return the entry if it is the first of its kind within a minute; else count it."""
         with self._lock:
-            of_token = sum(key[0] == entry.token_id for key in self._refusals)
-            detail = str(entry.detail) if entry.detail and of_token < _MAX_REFUSALS_OF_TOKEN else ""
+            token_refusals = sum(key[0] == entry.token_id for key in self._refusals)
+            detail = str(entry.detail) if entry.detail and token_refusals < _MAX_REFUSALS_OF_TOKEN else ""
             key = (entry.token_id, entry.action, status, detail)
             known = self._refusals.get(key)
             if known is not None:

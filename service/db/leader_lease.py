@@ -71,11 +71,11 @@ class LeaderLease:
                 row.acquire(self.owner, now, now + TTL)
 
     @contextmanager
-    def write(self, *, counts: bool = True) -> Iterator[Session]:
+    def write(self, *, is_change: bool = True) -> Iterator[Session]:
         """Open a transaction that fails if another service has become the leader.
 
         Args:
-            counts: Whether the transaction raises `writes`; False for routine writes that change no job.
+            is_change: Whether the transaction raises `writes`; False for routine writes that change no job.
 
         Raises:
             LeaseLostError: another service is the leader; nothing was written.
@@ -85,7 +85,7 @@ class LeaderLease:
             if self.term is None or not _LeaseRow(session, self.database).holds(self.owner, self.term):
                 self.renewed_at = None
                 raise LeaseLostError("another service is the leader")
-            self.writes += counts
+            self.writes += is_change
             yield session
 
     def release(self, now: datetime) -> None:

@@ -33,16 +33,16 @@ _TRUST_FIX = (
 _PACKAGES = ("trainyard", "fastapi", "sqlalchemy", "submitit", "torch")
 
 
-def examine(settings: Settings, *, ask_scheduler: bool = True) -> Iterator[Finding]:
+def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[Finding]:
     """Yield the finding of each check. A check that raises yields an error finding. Nothing is changed.
 
     Args:
-        ask_scheduler: Whether to call slurmctld; requests of the API must not.
+        query_scheduler: Whether to call slurmctld; requests of the API must not.
     """
     checks: list[Callable[[Settings], Finding]] = [_database, _schema, _clock, _runs, _shared, _disk, _private]
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
-        checks += [slurm.controller] if ask_scheduler else []
+        checks += [slurm.controller] if query_scheduler else []
     checks += [_route, _gpus, _versions]
     yield from _carry_out(settings, checks)
 

@@ -24,13 +24,13 @@ log = structlog.get_logger("maintenance")
 
 SECONDS = 30.0
 """Pause between two runs."""
-_MEASURE_AGAIN = timedelta(seconds=60)
+_MEASURE_INTERVAL = timedelta(seconds=60)
 _MEASURE_BATCH = 200
 _MEASURE_SECONDS = 10.0
 _ORPHAN_SECONDS = 3600.0
 """Age at which a run directory without a job is an orphan; a request that makes one takes less."""
-_WARN_AGAIN = timedelta(hours=1)
-_CODE_AGAIN = timedelta(hours=6)
+_WARNING_INTERVAL = timedelta(hours=1)
+_CODE_CHECK_INTERVAL = timedelta(hours=6)
 _PURGE_BATCH = 5000
 """Audit entries and webhook deliveries deleted in one transaction."""
 
@@ -47,7 +47,7 @@ class MaintenanceTask:
     """Writes the pending counts of refused requests into the audit log."""
     failpoint: Failpoint = no_failpoint
     """The failpoints at which a test can end the process."""
-    _tidied: bool = field(default=False)
+    _cleaned_up: bool = field(default=False)
     _code_checked_at: datetime | None = field(default=None)
 
     def run_once(self) -> bool:
@@ -61,9 +61,9 @@ class MaintenanceTask:
             return False
         self._delete_jobs()
         self._remove_checkpoints()
-        if not self._tidied:
+        if not self._cleaned_up:
             self._tidy()
-            self._tidied = True
+            self._cleaned_up = True
         self._remove_unused_code()
         self._measure()
         self._warn_of_low_disk()
@@ -87,7 +87,7 @@ class MaintenanceTask:
     def _remove_unused_code(self) -> None:
         """Remove uploaded code that no job refers to and that was not requested recently."""
         now, runs = self.clock(), self.settings.runs
-        if self._code_checked_at is not None and now - self._code_checked_at < _CODE_AGAIN:
+        if self._code_checked_at is not None and now - self._code_checked_at < _CODE_CHECK_INTERVAL:
             return
         self._code_checked_at = now
         before = (now - timedelta(days=self.settings.code_retention_days)).timestamp()
@@ -116,9 +116,9 @@ class MaintenanceTask:
             self.failpoint("delete.after-files")
             more = True
             while more:
-                with self.lease.write(counts=False) as session:
+                with self.lease.write(is_change=False) as session:
                     more = MaintenanceRepository(session).delete_batch(pk)
-            with self.lease.write(counts=False) as session:
+            with self.lease.write(is_change=False) as session:
                 MaintenanceRepository(session).delete_job(pk)
             log.info("deleted", job=job_id)
 
@@ -135,11 +135,11 @@ class MaintenanceTask:
                 log.warning("cannot remove a checkpoint yet", job=job_id, step=step, error=str(error))
                 continue
             self.failpoint("remove.after-files")
-            with self.lease.write(counts=False) as session:
+            with self.lease.write(is_change=False) as session:
                 MaintenanceRepository(session).record_removal(checkpoint_id)
 
     def _measure(self) -> None:
-        before = self.clock() - _MEASURE_AGAIN
+        before = self.clock() - _MEASURE_INTERVAL
         with self.database.read() as session:
             due = MaintenanceRepository(session).jobs_to_measure(before, _MEASURE_BATCH)
         until = time.monotonic() + _MEASURE_SECONDS
@@ -151,7 +151,7 @@ class MaintenanceTask:
                 break
         if sizes:
             now = self.clock()
-            with self.lease.write(counts=False) as session:
+            with self.lease.write(is_change=False) as session:
                 for pk, size in sizes:
                     MaintenanceRepository(session).record_size(pk, size, now)
 
@@ -160,7 +160,7 @@ class MaintenanceTask:
         with self.database.read() as session:
             steps = MaintenanceRepository(session).checkpoint_steps(pk)
         if steps and (missing := disk.missing(run, steps)):
-            with self.lease.write(counts=False) as session:
+            with self.lease.write(is_change=False) as session:
                 MaintenanceRepository(session).record_missing_checkpoints(pk, missing, self.clock())
 
     def _warn_of_low_disk(self) -> None:
@@ -170,10 +170,10 @@ class MaintenanceTask:
             return
         now = self.clock()
         message = f"only {free / 1e9:.1f} GB of disk space are free for runs; writing checkpoints may soon fail"
-        with self.lease.write(counts=False) as session:
+        with self.lease.write(is_change=False) as session:
             jobs = JobRepository(session, now)
             for job in MaintenanceRepository(session).running_jobs():
-                if jobs.last_event(job, "low_disk", since=now - _WARN_AGAIN) is None:
+                if jobs.last_event(job, "low_disk", since=now - _WARNING_INTERVAL) is None:
                     jobs.add_event(job, "low_disk", message, level="warning", data={"free_bytes": free})
 
     def _purge_records(self) -> None:

@@ -25,11 +25,12 @@ class ComputeDtype:
     documentation, `torch.autocast`). The residual stream between blocks stays in fp32."""
 
     @property
-    def stream(self) -> int:
+    def residual_bytes(self) -> int:
+        """Bytes of a value of the residual stream."""
         return 4 if self.autocast else self.bytes
 
     @property
-    def copy(self) -> int:
+    def cast_bytes(self) -> int:
         """Bytes per element of a weight's cast copy."""
         return self.bytes if self.autocast and self.bytes < 4 else 0
 
@@ -69,73 +70,80 @@ def block_ops(model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Ad
     return _llama(model, tokens, dtype, adapters)
 
 
-def _gpt(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list[Op]:
-    w, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
-    norm = Op(saved=s * w + 8 * t, grad_in=s * w, grad_out=s * w)
-    square = m.width * m.width
+def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None) -> list[Op]:
+    # w, f: elements of the hidden state and of the feed-forward; c, s: bytes of a computed value and of the residual.
+    w, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.residual_bytes
+    norm = Op(saved=s * w + 8 * tokens, grad_in=s * w, grad_out=s * w)
+    square = model.width * model.width
     ops = [
         norm,
         Op(saved=c * w, grad_in=c * w, grad_out=3 * c * w, weights=3 * square, saved_output=3 * c * w),
-        Op(saved=4 * c * w + 4 * t * m.heads, grad_in=3 * c * w, grad_out=c * w, saved_output=c * w),
+        Op(saved=4 * c * w + 4 * tokens * model.heads, grad_in=3 * c * w, grad_out=c * w, saved_output=c * w),
         Op(saved=0, grad_in=c * w, grad_out=c * w, weights=square, saved_output=c * w),
         norm,
-        Op(saved=c * w, grad_in=c * w, grad_out=c * f, weights=m.width * m.feed_forward, saved_output=c * f),
+        Op(saved=c * w, grad_in=c * w, grad_out=c * f, weights=model.width * model.feed_forward, saved_output=c * f),
         Op(saved=c * f, grad_in=c * f, grad_out=c * f),
-        Op(saved=c * f, grad_in=c * f, grad_out=c * w, weights=m.width * m.feed_forward, saved_output=c * w),
+        Op(saved=c * f, grad_in=c * f, grad_out=c * w, weights=model.width * model.feed_forward, saved_output=c * w),
     ]
     if lora is not None:
         inputs = {1: ("qkv", w), 3: ("out", w), 5: ("0", w), 7: ("2", f)}
         for index, (name, size) in inputs.items():
-            ops[index] = _adapted(ops[index], lora.has(name), size, t, n, lora)
+            ops[index] = _adapted(ops[index], lora.has(name), size, tokens, dtype, lora)
     return ops
 
 
-def _llama(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list[Op]:
-    h, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
-    q, k = t * m.heads * m.head_width, t * m.key_value_heads * m.head_width
+def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None) -> list[Op]:
+    # h, f, q, k: elements of the hidden state, the feed-forward, the queries and the keys; c, s: as in `_gpt`.
+    h, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.residual_bytes
+    q, k = tokens * model.heads * model.head_width, tokens * model.key_value_heads * model.head_width
     # RMSNorm computes in fp32 and saves its normalized input for the gradient of its weight.
-    norm = Op(saved=4 * h + 4 * t + (0 if lora else s * h), grad_in=s * h, grad_out=s * h)
+    norm = Op(saved=4 * h + 4 * tokens + (0 if lora else s * h), grad_in=s * h, grad_out=s * h)
     # With autocast, each projection casts the fp32 stream separately.
-    casts = (3, 2) if n.copy else (1, 1)
-    heads = m.width * m.head_width
+    input_copies = (3, 2) if dtype.cast_bytes else (1, 1)
+    heads = model.width * model.head_width
     ops = [
         norm,
         Op(
-            saved=casts[0] * c * h,
+            saved=input_copies[0] * c * h,
             grad_in=c * h,
             grad_out=c * (q + 2 * k),
-            weights=heads * (m.heads + 2 * m.key_value_heads),
+            weights=heads * (model.heads + 2 * model.key_value_heads),
             saved_output=c * (q + 2 * k),
         ),
-        Op(saved=c * (2 * q + 2 * k) + 4 * t * m.heads, grad_in=c * (q + 2 * k), grad_out=c * q, saved_output=c * q),
         Op(
-            saved=c * q if n.copy and lora else 0,
+            saved=c * (2 * q + 2 * k) + 4 * tokens * model.heads,
+            grad_in=c * (q + 2 * k),
+            grad_out=c * q,
+            saved_output=c * q,
+        ),
+        Op(
+            saved=c * q if dtype.cast_bytes and lora else 0,
             grad_in=c * q,
             grad_out=c * h,
-            weights=heads * m.heads,
+            weights=heads * model.heads,
             saved_output=c * h,
         ),
         norm,
         Op(
-            saved=casts[1] * c * h,
+            saved=input_copies[1] * c * h,
             grad_in=c * h,
             grad_out=2 * c * f,
-            weights=2 * m.width * m.feed_forward,
+            weights=2 * model.width * model.feed_forward,
             saved_output=2 * c * f,
         ),
         Op(saved=3 * c * f, grad_in=2 * c * f, grad_out=c * f),
-        Op(saved=c * f, grad_in=c * f, grad_out=c * h, weights=m.width * m.feed_forward, saved_output=c * h),
+        Op(saved=c * f, grad_in=c * f, grad_out=c * h, weights=model.width * model.feed_forward, saved_output=c * h),
     ]
     if lora is not None:
         inputs = {1: (("q_proj", "k_proj", "v_proj"), h), 3: (("o_proj",), q), 5: (("gate_proj", "up_proj"), h)}
         for index, (names, size) in {**inputs, 7: (("down_proj",), f)}.items():
-            ops[index] = _adapted(ops[index], lora.has(*names), size, t, n, lora)
+            ops[index] = _adapted(ops[index], lora.has(*names), size, tokens, dtype, lora)
     return ops
 
 
-def _adapted(op: Op, count: int, inputs: int, tokens: int, n: ComputeDtype, lora: Adapters) -> Op:
+def _adapted(op: Op, count: int, inputs: int, tokens: int, dtype: ComputeDtype, lora: Adapters) -> Op:
     """Add what adapters save: the value between their two matrices and, with dropout, its input and mask."""
-    each = n.bytes * tokens * lora.rank + ((n.bytes + 1) * inputs if lora.dropout else 0)
+    each = dtype.bytes * tokens * lora.rank + ((dtype.bytes + 1) * inputs if lora.dropout else 0)
     return replace(op, saved=op.saved + count * each)
 
 
@@ -147,12 +155,12 @@ def layer_op(inputs: int, outputs: int, weights: int, examples: int, dtype: Comp
 
 def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
     """Return the bytes that a block's forward saves for its backward."""
-    return sum(op.saved + dtype.copy * op.weights for op in ops)
+    return sum(op.saved + dtype.cast_bytes * op.weights for op in ops)
 
 
 @dataclass(frozen=True)
 class Head:
-    """The part from the last block to the loss. All fields but `weights` and `pieces` are in bytes."""
+    """The part from the last block to the loss. All fields but `weights` and `chunks` are in bytes."""
 
     saved_bytes: int
     """Saved until its backward: the input and output of the final norm."""
@@ -166,39 +174,40 @@ class Head:
     """Allocated in place of `logits` while the gradient of the head's input is computed."""
     weights: int
     """Elements of the output layer's weight."""
-    pieces: int = 1
+    chunks: int = 1
+    """The number of parts in which the logits are computed."""
 
 
 MAX_LOGITS = 2**26
 """Elements. The limit in `worker/tasks/language_loss.py`; a test compares the two."""
 
 
-def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> Head:
+def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> Head:
     """Return the memory of the final norm, the logits and the cross-entropy loss.
 
-    Above `MAX_LOGITS` elements, logits are computed in pieces. The loss is computed in fp32: logits, log-probabilities
+    Above `MAX_LOGITS` elements, logits are computed in chunks. The loss is computed in fp32: logits, log-probabilities
     and two gradients of the same size, with 4 bytes per element each.
     """
-    h, c, s = tokens * m.width, dtype.bytes, dtype.stream
-    normed = s * h if not m.builtin and not frozen else 0
-    saved_bytes = 4 * h + normed if not m.builtin else s * h
+    h, c, s = tokens * model.width, dtype.bytes, dtype.residual_bytes
+    normed = s * h if not model.builtin and not frozen else 0
+    saved_bytes = 4 * h + normed if not model.builtin else s * h
     saved_bytes += 0 if frozen else c * h
-    weights = m.vocabulary * m.width
-    copy = dtype.copy * weights
-    at_once = max(1, MAX_LOGITS // m.vocabulary)
+    weights = model.vocabulary * model.width
+    copy = dtype.cast_bytes * weights
+    chunk_tokens = max(1, MAX_LOGITS // model.vocabulary)
     narrow = 2 if c == 2 else 0
-    if tokens <= at_once or not m.pieces:
-        v = tokens * m.vocabulary
+    if tokens <= chunk_tokens or not model.chunked_logits:
+        v = tokens * model.vocabulary
         wide = 4 * v if c == 2 else 0
         return Head(
             saved_bytes=saved_bytes + copy,
             logits=4 * v,
-            forward=(narrow or 4) * v + wide + (s * h if dtype.copy else 0),
+            forward=(narrow or 4) * v + wide + (s * h if dtype.cast_bytes else 0),
             backward=8 * v,
             after=4 * v + narrow * v + c * h,
             weights=weights,
         )
-    v = at_once * m.vocabulary
+    v = chunk_tokens * model.vocabulary
     return Head(
         saved_bytes=saved_bytes + (c * h if frozen else 0) + copy,
         logits=0,
@@ -206,7 +215,7 @@ def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -
         backward=(12 + narrow) * v + c * h,
         after=(4 + narrow) * v + c * h,
         weights=weights,
-        pieces=-(-tokens // at_once),
+        chunks=-(-tokens // chunk_tokens),
     )
 
 

@@ -69,7 +69,7 @@ def step_layout(spec: TrainingSpec, micro: int) -> Layout:
         shards=spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1,
         dtype=dtype,
         accumulates=micro < examples_per_rank(spec),
-        moments=2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0),
+        optimizer_states=2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0),
         checkpointing=spec.activation_checkpointing,
         offload=spec.strategy in SHARDED and spec.fsdp.cpu_offload,
         bucket_view=spec.ddp.gradient_as_bucket_view,
@@ -85,15 +85,15 @@ def micro_batch_work(
         return _decoder(spec, model, structure.transformer, micro, tokens_per_example(spec, context), dtype)
     if not structure.sizes:
         return None
-    return _plain(spec, model, micro, dtype)
+    return _layers(spec, model, micro, dtype)
 
 
 def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
     """Return the largest number of tokens in an example, by the rules of `worker/tasks/causal_lm.py`."""
-    own = getattr(spec.model, "context", None)
+    context_of_model = getattr(spec.model, "context", None)
     if isinstance(spec.data, JsonlData):
-        return max(1, (spec.data.max_length or min(own or context or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
-    return own or context or MAX_ROW_TOKENS
+        return max(1, (spec.data.max_length or min(context_of_model or context or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
+    return context_of_model or context or MAX_ROW_TOKENS
 
 
 def _decoder(
@@ -105,22 +105,22 @@ def _decoder(
         targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
         adapters = Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
     ops = block_ops(model, tokens, dtype, adapters)
-    stream = dtype.stream * tokens * model.width
-    blocks = tuple(replace(block, ops=ops, stream=stream, residual=stream) for block in sizes.blocks)
+    residual = dtype.residual_bytes * tokens * model.width
+    blocks = tuple(replace(block, ops=ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)
     head = head_of(model, tokens, dtype, frozen=adapters is not None)
     rows = examples_per_rank(spec) * (length + 1)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
     return MicroBatchWork(blocks, head, trainable.structure.count, trainable.trained_count, batch)
 
 
-def _plain(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDtype) -> MicroBatchWork:
+def _layers(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDtype) -> MicroBatchWork:
     trainable, structure = model.trainable, model.trainable.structure
     outputs = _outputs(spec)
     sizes = (*structure.sizes, outputs)
     blocks = []
     for index, block in enumerate(model.blocks):
         ops = layer_op(sizes[index], sizes[index + 1], block.elements, micro, dtype)
-        blocks.append(replace(block, ops=ops, stream=dtype.bytes * sizes[index] * micro))
+        blocks.append(replace(block, ops=ops, input_bytes=dtype.bytes * sizes[index] * micro))
     values = _IMAGE + 2 if isinstance(spec.model, ConvnetModel) else sizes[0] + outputs
     return MicroBatchWork(
         tuple(blocks),

@@ -173,19 +173,19 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
         if smaller:
             yield sharded | smaller, f"strategy fsdp and batch.micro_size {smaller['batch.micro_size']}"
     if spec.activation_checkpointing != "full":
-        again = {"activation_checkpointing": "full"}
-        yield again, "activation_checkpointing full"
-        yield sharded | smaller | again, " and ".join(_describe(sharded | smaller | again))
+        recompute = {"activation_checkpointing": "full"}
+        yield recompute, "activation_checkpointing full"
+        yield sharded | smaller | recompute, " and ".join(_describe(sharded | smaller | recompute))
     else:
-        again = {}
+        recompute = {}
     gpus = spec.gpus * 2
     while gpus <= min(max_gpus, spec.batch.size):
         more = {"gpus": gpus, "strategy": spec.strategy if spec.strategy == "hsdp" else "fsdp"}
         yield more | smaller, " and ".join(_describe(more | smaller))
-        yield more | smaller | again, " and ".join(_describe(more | smaller | again))
+        yield more | smaller | recompute, " and ".join(_describe(more | smaller | recompute))
         gpus *= 2
     if spec.lora_rank is None and spec.trainable is None:
-        for others in ({}, sharded | smaller | again):
+        for others in ({}, sharded | smaller | recompute):
             lora = {"lora_rank": PROPOSED_RANK, **others}
             yield lora, f"{' and '.join(_describe(lora))} (trains only adapters, so the result differs)"
 

@@ -67,14 +67,14 @@ def read_folder(path: str, roots: AllowedRoots) -> FolderContents:
     """
     folder = Path(path)
     real = _inside(folder, roots)
-    config = _json(real / CONFIG, MAX_CONFIG_BYTES, roots)
+    config = _read_json(real / CONFIG, MAX_CONFIG_BYTES, roots)
     tensors: dict[str, StoredTensor] = {}
-    total, room = 0, MAX_TOTAL_HEADER_BYTES
+    total, header_budget = 0, MAX_TOTAL_HEADER_BYTES
     for name in _shards(real, roots):
-        parsed, size, header = _header(real / name, roots, room)
-        room -= header
-        if twice := tensors.keys() & parsed.keys():
-            raise FolderError(f"{name}: tensor `{min(twice)}` stands in another file too")
+        parsed, size, header = _header(real / name, roots, header_budget)
+        header_budget -= header
+        if duplicates := tensors.keys() & parsed.keys():
+            raise FolderError(f"{name}: tensor `{min(duplicates)}` is in another file, too")
         tensors |= parsed
         if len(tensors) > MAX_TENSORS:
             raise FolderError(f"there are more than {MAX_TENSORS} tensors in the folder")
@@ -106,15 +106,15 @@ def _open(path: Path, roots: AllowedRoots) -> IO[bytes]:
     return file
 
 
-def _json(path: Path, most: int, roots: AllowedRoots) -> dict[str, Any]:
+def _read_json(path: Path, max_bytes: int, roots: AllowedRoots) -> dict[str, Any]:
     with _open(path, roots) as file:
-        text = _read(file, most + 1, path.name)
-    if len(text) > most:
-        raise FolderError(f"{path.name} is larger than {most >> 20} MiB")
-    return _object(text, path.name)
+        text = _read(file, max_bytes + 1, path.name)
+    if len(text) > max_bytes:
+        raise FolderError(f"{path.name} is larger than {max_bytes >> 20} MiB")
+    return _parse_object(text, path.name)
 
 
-def _object(text: bytes, name: str) -> dict[str, Any]:
+def _parse_object(text: bytes, name: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -134,7 +134,7 @@ def _read(file: IO[bytes], count: int, name: str) -> bytes:
 def _shards(folder: Path, roots: AllowedRoots) -> list[str]:
     """Return the names of the weight files: those of the index, or all *.safetensors."""
     if (folder / INDEX).is_file():
-        weights = _json(folder / INDEX, MAX_INDEX_BYTES, roots).get("weight_map")
+        weights = _read_json(folder / INDEX, MAX_INDEX_BYTES, roots).get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
             raise FolderError(f"{INDEX} has no `weight_map` from tensors to files")
         names = sorted(set(weights.values()))
@@ -157,7 +157,7 @@ def _listed(folder: Path) -> list[str]:
         raise FolderError(f"{folder} cannot be read: {_reason(error)}") from None
 
 
-def _header(path: Path, roots: AllowedRoots, room: int) -> tuple[dict[str, StoredTensor], int, int]:
+def _header(path: Path, roots: AllowedRoots, header_budget: int) -> tuple[dict[str, StoredTensor], int, int]:
     """Return the tensors, the bytes of weights and the bytes of the header."""
     with _open(path, roots) as file:
         prefix = _read(file, 8, path.name)
@@ -165,9 +165,9 @@ def _header(path: Path, roots: AllowedRoots, room: int) -> tuple[dict[str, Store
         size = os.fstat(file.fileno()).st_size
         if len(prefix) < 8 or length > size - 8:
             raise FolderError(f"{path.name} is no complete safetensors file")
-        if length > min(MAX_HEADER_BYTES, room):
+        if length > min(MAX_HEADER_BYTES, header_budget):
             raise FolderError(f"{path.name} has a header of {length >> 20} MiB, more than is read")
-        parsed = _object(_read(file, length, path.name), f"the header of {path.name}")
+        parsed = _parse_object(_read(file, length, path.name), f"the header of {path.name}")
     parsed.pop("__metadata__", None)
     tensors = {name: _stored(entry, f"{path.name}: tensor `{name}`") for name, entry in parsed.items()}
     declared = sum(tensor.size * WIDTHS.get(tensor.dtype, 1) for tensor in tensors.values())

@@ -43,8 +43,8 @@ class Transformer:
     """Whether the feed-forward has two up-projections, one through the activation (Llama), instead of one (GPT)."""
     builtin: bool = False
     """Whether it is the builtin `gpt`, whose norms save less than those of transformers' models."""
-    pieces: bool = True
-    """Whether large logits are computed in pieces."""
+    chunked_logits: bool = True
+    """Whether large logits are computed in chunks."""
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ class Block:
     ops: Sequence[Op]
     elements: int
     trained: int
-    gathered: int
+    unit_elements: int
     """Elements of its largest FSDP unit; 0: its parameters belong to the root unit."""
-    stream: int
+    input_bytes: int
     """Bytes of its input, which is all that full activation checkpointing saves."""
-    residual: int = 0
+    residual_grad: int = 0
     """Bytes of the gradient of its residual connection."""
     count: int = 1
     """The number of equal blocks in a row."""
@@ -48,11 +48,11 @@ class MicroBatchWork:
     @property
     def root(self) -> int:
         """Elements of the root unit."""
-        return self.elements - sum(block.elements * block.count for block in self.blocks if block.gathered)
+        return self.elements - sum(block.elements * block.count for block in self.blocks if block.unit_elements)
 
     @property
     def root_trained(self) -> int:
-        return self.trained - sum(block.trained * block.count for block in self.blocks if block.gathered)
+        return self.trained - sum(block.trained * block.count for block in self.blocks if block.unit_elements)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Layout:
     dtype: ComputeDtype
     accumulates: bool
     """Whether a step has several micro-batches."""
-    moments: int
+    optimizer_states: int
     """Values that the optimizer stores for each trained parameter."""
     checkpointing: str = "none"
     offload: bool = False
@@ -76,8 +76,8 @@ class Layout:
         return self.strategy in ("zero1", "zero2", "fsdp", "hsdp")
 
     @property
-    def keeps_gathered(self) -> bool:
-        return self.strategy in ("zero1", "zero2")
+    def reshards_after_forward(self) -> bool:
+        return self.strategy in ("fsdp", "hsdp")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _Simulation:
     work: MicroBatchWork
     layout: Layout
     base: dict[str, int] = field(default_factory=dict)
@@ -101,10 +101,10 @@ class _Walk:
 
 def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     """Return the memory at the phase of the step with the largest sum."""
-    walk = _Walk(work, layout, _standing(work, layout))
-    phases = [*_forward(walk), *_head(walk), *_blocks(walk), *_root(walk), _step(walk)]
+    sim = _Simulation(work, layout, _constant_memory(work, layout))
+    phases = [*_forward(sim), *_head(sim), *_blocks(sim), *_root(sim), _step(sim)]
     name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
-    state = 4 * work.elements + (4 + 4 * layout.moments) * work.trained
+    state = 4 * work.elements + (4 + 4 * layout.optimizer_states) * work.trained
     host = -(-state // layout.shards) if layout.offload else 0
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
 
@@ -112,24 +112,24 @@ def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
 Phase = tuple[str, dict[str, int]]
 
 
-def _standing(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
+def _constant_memory(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
     """Return the memory that is allocated during the whole step."""
     if layout.offload:
         return {"activations": work.batch}
     shards = layout.shards if layout.sharded else 1
-    standing = {
+    memory = {
         "parameters": -(-4 * work.elements // shards),
-        "optimizer": -(-4 * layout.moments * work.trained // shards),
+        "optimizer": -(-4 * layout.optimizer_states * work.trained // shards),
         "activations": work.batch,
     }
     if layout.strategy == "ddp":
-        standing["buckets"] = 4 * work.trained
-    return standing
+        memory["buckets"] = 4 * work.trained
+    return memory
 
 
-def _gradients(walk: _Walk, done: int) -> int:
+def _gradients(sim: _Simulation, done: int) -> int:
     """Return the gradients after the backward of `done` trained elements; all of them if micro-batches accumulate."""
-    layout, trained = walk.layout, walk.work.trained
+    layout, trained = sim.layout, sim.work.trained
     so_far = trained if layout.accumulates else done
     if layout.strategy == "ddp":
         # With `gradient_as_bucket_view`, gradients are views of the buckets, except while micro-batches accumulate
@@ -142,53 +142,53 @@ def _gradients(walk: _Walk, done: int) -> int:
     return 4 * so_far
 
 
-def _saved_by(walk: _Walk, block: Block) -> int:
+def _saved_by(sim: _Simulation, block: Block) -> int:
     """Return what one block saves from its forward to its backward."""
-    match walk.layout.checkpointing:
+    match sim.layout.checkpointing:
         case "full":
-            return block.stream
+            return block.input_bytes
         case "selective":
-            return block.stream + sum(op.saved_output for op in block.ops)
-    return saved(block.ops, walk.layout.dtype)
+            return block.input_bytes + sum(op.saved_output for op in block.ops)
+    return saved(block.ops, sim.layout.dtype)
 
 
-def _all_saved(walk: _Walk) -> int:
-    return sum(_saved_by(walk, block) * block.count for block in walk.work.blocks)
+def _all_saved(sim: _Simulation) -> int:
+    return sum(_saved_by(sim, block) * block.count for block in sim.work.blocks)
 
 
-def _gathered(walk: _Walk, *, behind: int, here: int, ahead: int) -> int:
+def _gathered(sim: _Simulation, *, pending: int, current: int, prefetched: int) -> int:
     """Return the bytes of gathered parameters while a block computes.
 
     Args:
-        behind: Elements of the blocks that the backward has not reached, without this one.
-        here: Elements of this block's unit.
-        ahead: Elements of the unit that is prefetched meanwhile.
+        pending: Elements of the blocks that the backward has not reached, without this one.
+        current: Elements of this block's unit.
+        prefetched: Elements of the unit that is prefetched meanwhile.
     """
-    layout = walk.layout
+    layout = sim.layout
     if not layout.sharded:
         return 0
-    held = behind + here if layout.keeps_gathered else here + ahead
-    return layout.dtype.bytes * (held + walk.work.root)
+    gathered = current + (prefetched if layout.reshards_after_forward else pending)
+    return layout.dtype.bytes * (gathered + sim.work.root)
 
 
 def _add(base: dict[str, int], **more: int) -> dict[str, int]:
     return {part: base.get(part, 0) + more.get(part, 0) for part in {*base, *more}}
 
 
-def _units(walk: _Walk) -> int:
-    return sum(block.elements * block.count for block in walk.work.blocks if block.gathered)
+def _units(sim: _Simulation) -> int:
+    return sum(block.elements * block.count for block in sim.work.blocks if block.unit_elements)
 
 
-def _forward(walk: _Walk) -> Iterator[Phase]:
+def _forward(sim: _Simulation) -> Iterator[Phase]:
     """Yield the loss with all activations saved, and the gathering of the last unit, which then exists twice."""
-    layout, head = walk.layout, walk.work.head
-    gathered = _gathered(walk, behind=_units(walk), here=0, ahead=0)
-    saved_bytes = _all_saved(walk) + head.saved_bytes
+    layout, head = sim.layout, sim.work.head
+    gathered = _gathered(sim, pending=_units(sim), current=0, prefetched=0)
+    saved_bytes = _all_saved(sim) + head.saved_bytes
     yield (
         "the loss's forward",
         _add(
-            walk.base,
-            gradients=_gradients(walk, 0),
+            sim.base,
+            gradients=_gradients(sim, 0),
             gathered=gathered,
             activations=saved_bytes,
             logits=head.logits,
@@ -196,146 +196,146 @@ def _forward(walk: _Walk) -> Iterator[Phase]:
         ),
     )
     if layout.sharded:
-        largest = max((block.gathered for block in walk.work.blocks), default=0) or walk.work.root
-        twice = layout.dtype.bytes * largest * (1 if layout.keeps_gathered else 2)
+        largest = max((block.unit_elements for block in sim.work.blocks), default=0) or sim.work.root
+        twice = layout.dtype.bytes * largest * (2 if layout.reshards_after_forward else 1)
         yield (
             "the gathering of a unit",
             _add(
-                walk.base,
-                gradients=_gradients(walk, 0),
+                sim.base,
+                gradients=_gradients(sim, 0),
                 gathered=gathered,
-                activations=_all_saved(walk),
+                activations=_all_saved(sim),
                 transient=twice,
             ),
         )
 
 
-def _head(walk: _Walk) -> Iterator[Phase]:
-    layout, head = walk.layout, walk.work.head
-    last = walk.work.blocks[-1].gathered if walk.work.blocks else 0
-    gathered = _gathered(walk, behind=_units(walk), here=0, ahead=last)
+def _head(sim: _Simulation) -> Iterator[Phase]:
+    layout, head = sim.layout, sim.work.head
+    last = sim.work.blocks[-1].unit_elements if sim.work.blocks else 0
+    gathered = _gathered(sim, pending=_units(sim), current=0, prefetched=last)
     base = _add(
-        walk.base, gradients=_gradients(walk, 0), gathered=gathered, activations=_all_saved(walk) + head.saved_bytes
+        sim.base, gradients=_gradients(sim, 0), gathered=gathered, activations=_all_saved(sim) + head.saved_bytes
     )
     yield "the loss's backward", _add(base, logits=head.logits, transient=head.backward)
-    graded = head.weights if walk.work.root_trained >= head.weights else 0
-    if graded and head.weights:
-        cast = 4 if layout.dtype.copy else 0
-        several = 4 if head.pieces > 1 else 0
-        weights = graded * (layout.dtype.bytes + cast + several)
+    if trained_weights := _trained_head_weights(sim):
+        cast = 4 if layout.dtype.cast_bytes else 0
+        accumulated = 4 if head.chunks > 1 else 0
+        weights = trained_weights * (layout.dtype.bytes + cast + accumulated)
         yield "the head's backward", _add(base, logits=head.logits and head.after, transient=weights)
 
 
-def _blocks(walk: _Walk) -> Iterator[Phase]:
+def _blocks(sim: _Simulation) -> Iterator[Phase]:
     """Yield the backward of the blocks. Of equal blocks, the first and last two suffice: between them all parts change
     linearly."""
-    work = walk.work
-    saved_bytes, left = _all_saved(walk), _units(walk)
-    done = _head_graded(walk)
+    work = sim.work
+    saved_bytes, left = _all_saved(sim), _units(sim)
+    done = _trained_head_weights(sim)
     before = 0
     for number, block in reversed(list(enumerate(work.blocks))):
-        ahead = work.blocks[number - 1].gathered if number else 0
+        prefetched = work.blocks[number - 1].unit_elements if number else 0
         indices = sorted({0, 1, block.count - 2, block.count - 1} & set(range(block.count)))
         for index in indices:
             yield from _block(
-                walk,
+                sim,
                 block,
-                saved_bytes=saved_bytes - index * _saved_by(walk, block),
-                behind=left - (index + 1) * (block.elements if block.gathered else 0),
-                ahead=block.gathered if index < block.count - 1 else ahead,
+                saved_bytes=saved_bytes - index * _saved_by(sim, block),
+                pending=left - (index + 1) * (block.elements if block.unit_elements else 0),
+                prefetched=block.unit_elements if index < block.count - 1 else prefetched,
                 done=done + index * block.trained,
                 scattered=block.trained if index else before,
             )
-        saved_bytes -= block.count * _saved_by(walk, block)
-        left -= block.count * block.elements if block.gathered else 0
+        saved_bytes -= block.count * _saved_by(sim, block)
+        left -= block.count * block.elements if block.unit_elements else 0
         done += block.count * block.trained
         before = block.trained
 
 
-def _head_graded(walk: _Walk) -> int:
-    head = walk.work.head.weights
-    return head if walk.work.root_trained >= head else 0
+def _trained_head_weights(sim: _Simulation) -> int:
+    head = sim.work.head.weights
+    return head if sim.work.root_trained >= head else 0
 
 
 def _block(
-    walk: _Walk, block: Block, *, saved_bytes: int, behind: int, ahead: int, done: int, scattered: int
+    sim: _Simulation, block: Block, *, saved_bytes: int, pending: int, prefetched: int, done: int, scattered: int
 ) -> Iterator[Phase]:
     """Yield the backward of one block, operation by operation.
 
     Args:
-        kept: Bytes saved by this block and those before it.
-        behind, ahead: See `_gathered`.
+        saved_bytes: Bytes saved by this block and those before it.
+        pending, prefetched: See `_gathered`.
         done: Trained elements whose gradients exist already.
         scattered: Trained elements of the unit that is being reduced.
     """
-    layout = walk.layout
-    dtype, root = layout.dtype, _head_graded(walk)
+    layout = sim.layout
+    dtype, root = layout.dtype, _trained_head_weights(sim)
     full = saved(block.ops, dtype)
-    held = saved_bytes - _saved_by(walk, block) + max(full, _saved_by(walk, block))
-    share = block.trained / max(1, sum(op.weights for op in block.ops))
-    whole = 0
+    activations = saved_bytes - _saved_by(sim, block) + max(full, _saved_by(sim, block))
+    trained_fraction = block.trained / max(1, sum(op.weights for op in block.ops))
+    weights_done = 0
     # Units of a sharded model are reduced at their end; the gradients of the root unit wait for its own reduction.
     waiting = dtype.bytes * root + 4 * scattered if layout.sharded else 0
     units_done = max(0, done - root) if layout.sharded else done
-    gathered = _gathered(walk, behind=behind, here=block.gathered, ahead=ahead)
+    gathered = _gathered(sim, pending=pending, current=block.unit_elements, prefetched=prefetched)
     for op in reversed(block.ops):
-        mine = int(op.weights * share)
-        fresh = dtype.bytes * mine
+        weights_trained = int(op.weights * trained_fraction)
+        weight_grad = dtype.bytes * weights_trained
         if layout.sharded:
-            gradients, earlier = _gradients(walk, units_done), dtype.bytes * whole
+            gradients, earlier_grads = _gradients(sim, units_done), dtype.bytes * weights_done
         else:
-            gradients, earlier = _gradients(walk, done if layout.strategy == "ddp" else done + whole), 0
-        released = op.saved + dtype.copy * op.weights
+            gradients, earlier_grads = _gradients(sim, done if layout.strategy == "ddp" else done + weights_done), 0
+        released = op.saved + dtype.cast_bytes * op.weights
         # The weight's gradient is cast to fp32 after the operation's saved tensors are freed.
-        cast = max(0, 4 * mine - released - op.grad_out) if dtype.copy else 0
+        cast = max(0, 4 * weights_trained - released - op.grad_out) if dtype.cast_bytes else 0
         yield (
             "a block's backward",
             _add(
-                walk.base,
+                sim.base,
                 gradients=gradients,
                 gathered=gathered,
-                activations=held,
-                transient=block.residual + op.grad_out + op.grad_in + fresh + earlier + cast + waiting,
+                activations=activations,
+                transient=block.residual_grad + op.grad_out + op.grad_in + weight_grad + earlier_grads + cast + waiting,
             ),
         )
-        held -= released
-        whole += mine
-    if layout.sharded and block.gathered:
-        others = block.residual + dtype.bytes * root
-        yield _reduction(walk, block, gathered=gathered, held=held, others=others, done=units_done)
+        activations -= released
+        weights_done += weights_trained
+    if layout.sharded and block.unit_elements:
+        others = block.residual_grad + dtype.bytes * root
+        yield _reduction(sim, block, gathered=gathered, activations=activations, others=others, done=units_done)
 
 
-def _reduction(walk: _Walk, block: Block, *, gathered: int, held: int, others: int, done: int) -> Phase:
+def _reduction(sim: _Simulation, block: Block, *, gathered: int, activations: int, others: int, done: int) -> Phase:
     """Return the end of a sharded unit's backward: its parameters are freed and its gradient is reduce-scattered."""
-    layout, width = walk.layout, walk.layout.dtype.bytes
-    # The accumulated gradient of zero1 is the unit's own; half precision needs one more copy than fp32.
-    own = 0 if layout.strategy == "zero1" and layout.accumulates else width
-    reducing = (own + (2 if own == 2 else 0) + 4) * block.trained + 4 * block.trained // layout.shards
+    layout, width = sim.layout, sim.layout.dtype.bytes
+    # zero1 reduces the accumulated gradient in place; half precision needs one more copy than fp32.
+    gradient_bytes = 0 if layout.strategy == "zero1" and layout.accumulates else width
+    copy_bytes = 2 if gradient_bytes == 2 else 0
+    reducing = (gradient_bytes + copy_bytes + 4) * block.trained + 4 * block.trained // layout.shards
     return "a unit's reduction", _add(
-        walk.base,
-        gradients=_gradients(walk, done),
-        gathered=gathered - width * block.gathered,
-        activations=held,
+        sim.base,
+        gradients=_gradients(sim, done),
+        gathered=gathered - width * block.unit_elements,
+        activations=activations,
         transient=others + reducing,
     )
 
 
-def _root(walk: _Walk) -> Iterator[Phase]:
+def _root(sim: _Simulation) -> Iterator[Phase]:
     """Yield the end of the backward: the gradients of embeddings, or the reduction of a sharded root."""
-    layout, root = walk.layout, walk.work.root_trained
+    layout, root = sim.layout, sim.work.root_trained
     if layout.sharded:
-        done = walk.work.trained - root
-        gathered = layout.dtype.bytes * walk.work.root
+        done = sim.work.trained - root
+        gathered = layout.dtype.bytes * sim.work.root
         transient = root * (layout.dtype.bytes + 4) + 4 * root // layout.shards
         yield (
             "the root's reduction",
-            _add(walk.base, gradients=_gradients(walk, done), gathered=gathered, transient=transient),
+            _add(sim.base, gradients=_gradients(sim, done), gathered=gathered, transient=transient),
         )
         return
     # For a tied weight, the gradient of the head waits for that of the embedding, to which it is added.
-    twice = 4 * walk.work.head.weights if root else 0
-    yield "the embedding's backward", _add(walk.base, gradients=_gradients(walk, walk.work.trained), transient=twice)
+    twice = 4 * sim.work.head.weights if root else 0
+    yield "the embedding's backward", _add(sim.base, gradients=_gradients(sim, sim.work.trained), transient=twice)
 
 
-def _step(walk: _Walk) -> Phase:
-    return "the optimizer's step", _add(walk.base, gradients=_gradients(walk, walk.work.trained))
+def _step(sim: _Simulation) -> Phase:
+    return "the optimizer's step", _add(sim.base, gradients=_gradients(sim, sim.work.trained))

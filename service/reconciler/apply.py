@@ -51,7 +51,7 @@ class DecisionWriter:
                 row = jobs.get_attempt(attempt.id)
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), now)
                 row.failed_node = failed_node
-                if exit_record is None and row.scheduler == "slurm":
+                if exit_record is None:
                     fresh.open_spool = row.number
             elif attempt is not None:
                 row = jobs.get_attempt(attempt.id)

@@ -46,7 +46,7 @@ class ClusterPoll:
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
             result = str(error)
-        with self.lease.write(counts=False) as session:
+        with self.lease.write(is_change=False) as session:
             ClusterRepository(session).store(self.database, self.scheduler.name, now, result)
 
     def _is_due(self, now: datetime) -> bool:

@@ -8,7 +8,7 @@ from trainyard.contract.wire.reports import FinishRecord
 
 MAX_EXCLUDED = 8
 """The most nodes that an attempt excludes; beyond it the oldest exclusion ends."""
-MAX_ASSUMED = 2
+MAX_ATTRIBUTED = 2
 """After this many exclusions, further ends without an exit record are not attributed to their nodes.
 
 The cause is then probably the job, such as a missing interpreter, and exclusions would use up the cluster.
@@ -31,8 +31,11 @@ def failed_node(
     if named is not None:
         # The exit record is untrusted input.
         return named if _NODE.fullmatch(named) else None
-    assume = exit_record is None and len(excluded) < MAX_ASSUMED
-    if observation is None or observation.ended_as not in (("node_failure", "failed") if assume else ("node_failure",)):
+    # A failure with an exit record, or after many exclusions, is attributed to the job.
+    blames_node = exit_record is None and len(excluded) < MAX_ATTRIBUTED
+    if observation is None or observation.ended_as not in (
+        ("node_failure", "failed") if blames_node else ("node_failure",)
+    ):
         return None
     if len(observation.nodes) != 1:
         return None

@@ -18,7 +18,7 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import AuditEntry, Delivery, Webhook
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Sender, SendResult
-from service.webhooks.signing import DELAYS, next_delay, should_disable, signed_headers
+from service.webhooks.signing import RETRY_DELAYS, next_delay, should_disable, signed_headers
 
 log = structlog.get_logger("webhooks")
 
@@ -77,7 +77,7 @@ class WebhookDispatcher:
         return len(group)
 
     def _record(self, delivery_id: str, result: SendResult, now: datetime) -> None:
-        with self.lease.write(counts=False) as session:
+        with self.lease.write(is_change=False) as session:
             repository = WebhookRepository(session)
             pair = repository.get_delivery_for_update(delivery_id)
             if pair is None:
@@ -92,7 +92,7 @@ class WebhookDispatcher:
             delay = next_delay(delivery.attempts)
             delivery.next_at = now + delay if delay is not None and webhook.disabled_at is None else None
             session.flush()
-            repository.put_off(webhook, now + (delay or DELAYS[-1]))
+            repository.put_off(webhook, now + (delay or RETRY_DELAYS[-1]))
             webhook.failures += 1
             webhook.failing_since = webhook.failing_since or now
             if webhook.disabled_at is None and should_disable(webhook.failures, webhook.failing_since, now):

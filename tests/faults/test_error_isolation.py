@@ -78,20 +78,20 @@ def test_a_job_cannot_set_the_services_read_position(world: World, planted: str,
 def test_log_file_of_no_rank_is_ignored(world: World, name: str) -> None:
     job = world.submit()
     worker = world.start(job)
-    (world.folder(job).logs / name).write_text("odd")
+    (world.folder(job).logs / name).write_text("text")
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
 
 
 def test_unreadable_log_is_skipped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(path: Path, offset: int, size: int) -> bytes:
+    def deny(path: Path, offset: int, size: int) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     job = world.submit()
     worker = world.start(job)
-    (world.folder(job).logs / "rank-0.log").write_text("said")
-    monkeypatch.setattr(spool_ingest, "read_regular_file", closed)
+    (world.folder(job).logs / "rank-0.log").write_text("text")
+    monkeypatch.setattr(spool_ingest, "read_regular_file", deny)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
@@ -104,7 +104,7 @@ def test_only_the_stored_part_of_an_unsent_log_is_read(world: World, monkeypatch
     world.reconciler = world.new_reconciler("one")
     job = world.submit()
     worker = world.start(job)
-    worker.log("0", 0, b"begun\n")
+    worker.log("0", 0, b"first\n")
     path = world.folder(job).rank_log(0)
     with path.open("wb") as file:
         file.truncate(100 * limit)

@@ -58,7 +58,7 @@ def accounted(accounted_lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.fixture
-def forgetful(forgetful_lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+def purging_lab(forgetful_lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
     yield from _ours(forgetful_lab, monkeypatch)
 
 

@@ -115,11 +115,11 @@ def test_preempted_job_is_continued_by_the_service_not_requeued(
 
 class TestWithoutAccounting:
     @pytest.mark.scenario(11)
-    def test_exit_record_on_disk_is_used(self, forgetful: SlurmLab, tmp_path: Path) -> None:
+    def test_exit_record_on_disk_is_used(self, purging_lab: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), parity())
             service.kill()
-            wait_until_purged(forgetful, number=number)
+            wait_until_purged(purging_lab, number=number)
             service.start()
             with service.client() as client:
                 done = wait_for_status(client, job_id, "succeeded", "failed", "lost", seconds=60)
@@ -127,14 +127,14 @@ class TestWithoutAccounting:
                 assert sorted(losses(client, job_id)) == list(range(1, 31))
 
     @pytest.mark.scenario(13)
-    def test_job_without_an_exit_record_is_lost(self, forgetful: SlurmLab, tmp_path: Path) -> None:
+    def test_job_without_an_exit_record_is_lost(self, purging_lab: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), long_run())
             with service.client() as client:
                 wait_for_step(client, job_id, 3)
             service.kill()
-            kill(forgetful, number)
-            wait_until_purged(forgetful, number=number)
+            kill(purging_lab, number)
+            wait_until_purged(purging_lab, number=number)
             for record in run_of(service.runs_dir, job_id).attempt(1).root.glob("finish-*.json"):
                 # Slurm may kill the ranks before their launcher, which then writes an exit record.
                 record.unlink()
@@ -145,7 +145,7 @@ class TestWithoutAccounting:
                 assert "no exit record" in lost.status_message
                 client.cancel(job_id)
                 stopping = wait_for_status(client, job_id, "cancelling", "cancelled", seconds=60)
-                assert stopping.status == "cancelling", "nor is its end, when it is told to stop"
+                assert stopping.status == "cancelling", "the end of a job without a record stays unknown"
 
 
 def _submitted(client: Client, spec: dict[str, object]) -> tuple[str, str]:

@@ -21,17 +21,22 @@ def possible_cases(choices: Mapping[str, Sequence[object]], allowed: Callable[[C
 def pairwise(
     cases: Sequence[dict[str, object]], cheap: Callable[[Case, list[dict[str, object]]], bool]
 ) -> list[dict[str, object]]:
-    """Some of the cases, in which every pair is that is in any: each time one with the most pairs that are missing,
-    and among those a cheap one beside what is chosen already. The same ones in the same order every time."""
-    places: dict[Pair, int] = {}
-    masks = [sum(1 << places.setdefault(pair, len(places)) for pair in pairs_of(case)) for case in cases]
-    missing = (1 << len(places)) - 1
-    chosen: list[dict[str, object]] = []
+    """Return cases that together contain every pair of choices.
+
+    Deterministic and greedy: the next case has the most missing pairs; among equal ones, a cheap one is preferred.
+
+    Args:
+        cheap: Whether a case is cheap to run beside those that are selected already.
+    """
+    bit_of: dict[Pair, int] = {}
+    masks = [sum(1 << bit_of.setdefault(pair, len(bit_of)) for pair in pairs_of(case)) for case in cases]
+    missing = (1 << len(bit_of)) - 1
+    selected: list[dict[str, object]] = []
     while missing:
         gains = [(mask & missing).bit_count() for mask in masks]
         most = max(gains)
         best = [index for index, gain in enumerate(gains) if gain == most]
-        index = next((index for index in best if cheap(cases[index], chosen)), best[0])
-        chosen.append(cases[index])
+        index = next((index for index in best if cheap(cases[index], selected)), best[0])
+        selected.append(cases[index])
         missing &= ~masks[index]
-    return chosen
+    return selected

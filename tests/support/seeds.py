@@ -43,7 +43,7 @@ def seed(world: World) -> Seeds:
     loser.execution = loser.claim().json()["execution"]
     loser.finish("error", failure={"type": "ValueError", "message": "it failed"})
     queued = world.submit(name="waiting", metadata={"team": "nlp"})
-    victims = [_cancelled(world) for _ in range(VICTIMS)]
+    deletable_jobs = [_cancelled(world) for _ in range(VICTIMS)]
     secrets = [_secret(world, f"OLD_{number}_TOKEN") for number in range(VICTIMS)]
     webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
@@ -71,21 +71,21 @@ def seed(world: World) -> Seeds:
             "estimate_id": [estimate_id],
         },
         special={
-            "delete_job": {"job_id": victims},
+            "delete_job": {"job_id": deletable_jobs},
             "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:2]},
             "delete_webhook": {"webhook_id": webhooks[1:]},
             "set_secret": {"secret_name": ["HF_TOKEN"]},
             "delete_secret": {"secret_name": secrets},
             "revoke_token": {"token_id": tokens[1:]},
             "stream_job": {"job_id": [done]},
-            **{name: {"job_id": [done]} for name in _OF_DONE},
-            **{f"{verb}_export_file": {"job_id": [done], "path": list(EXPORTED)} for verb in _READ},
-            **{f"{verb}_artifact": {"job_id": [done], "path": list(TRACES)} for verb in _READ},
+            **{name: {"job_id": [done]} for name in _SUCCEEDED_JOB_ROUTES},
+            **{f"{verb}_export_file": {"job_id": [done], "path": list(EXPORTED)} for verb in _FILE_VERBS},
+            **{f"{verb}_artifact": {"job_id": [done], "path": list(TRACES)} for verb in _FILE_VERBS},
         },
     )
 
 
-_OF_DONE = (
+_SUCCEEDED_JOB_ROUTES = (
     "get_checkpoint",
     "list_checkpoint_files",
     "download_checkpoint_file",
@@ -93,7 +93,7 @@ _OF_DONE = (
     "list_export_files",
     "download_export",
 )
-_READ = ("download", "check")
+_FILE_VERBS = ("download", "check")
 
 
 def _finish(world: World, job_id: str) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-COUNTED = ("squeue", "sacct", "scancel", "sbatch")
+COUNTED_COMMANDS = ("squeue", "sacct", "scancel", "sbatch")
 
 
 def real(name: str) -> str:
@@ -29,5 +29,5 @@ def install(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch)
 
 def count_calls(folder: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a line for each call of a command."""
-    for name in COUNTED:
+    for name in COUNTED_COMMANDS:
         install(folder, name, f'echo {name} >> {log}\nexec $REAL "$@"', monkeypatch)

@@ -32,7 +32,7 @@ def ids(sweep: SweepDetail) -> list[str]:
     return [member.job_id for member in sweep.members]
 
 
-def drawn(page: Page, count: int) -> list[dict[str, Any]]:
+def drawn_curves(page: Page, count: int) -> list[dict[str, Any]]:
     """Return the points of each curve, once the chart has `count` curves."""
     page.wait_for_function("count => document.querySelector('#frame').data?.length === count", arg=count)
     rows: list[dict[str, Any]] = page.evaluate(
@@ -50,7 +50,7 @@ def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client,
     first, second = ids(sweep)
     page = visit.go(f"/compare?job={first}&job={second}")
     expect(page.get_by_label("Metric")).to_have_value("train/loss")  # eval/loss has one point and no curve
-    assert drawn(page, 2) == api_curves(client, [first, second])
+    assert drawn_curves(page, 2) == api_curves(client, [first, second])
     expect(page.locator("#runs th.mono")).to_have_text(["optimizer.lr"])
     expect(page.locator("#runs tbody tr td:nth-child(3)")).to_have_text(["0.001", "0.1"])
     (loss,) = client.metrics(first, ["train/loss"]).series
@@ -61,13 +61,13 @@ def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client,
 
 def test_scale_smoothing_and_axis_are_stored_in_the_address(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}")
-    drawn(page, 2)
+    drawn_curves(page, 2)
     page.get_by_text("Log scale").click()
     page.locator("#axis").select_option("time")
     page.get_by_label("Smooth").fill("0.9")
-    drawn(page, 4)
+    drawn_curves(page, 4)
     page.reload()
-    curves = drawn(page, 4)
+    curves = drawn_curves(page, 4)
     assert all(curve["x"][0] >= 0 and curve["x"][-1] < 600 for curve in curves)
     assert page.evaluate("document.querySelector('#frame').layout.yaxis.type") == "log"
     expect(page.get_by_label("Smooth")).to_have_value("0.9")
@@ -77,7 +77,7 @@ def test_an_axis_that_a_run_lacks_is_rejected_and_reset(visit: Visit, sweep: Swe
     page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}&x=tokens")
     expect(page.locator("#toast")).to_contain_text("counts no tokens")
     expect(page.locator("#axis")).to_have_value("step")
-    drawn(page, 2)
+    drawn_curves(page, 2)
     expect(page).not_to_have_url(re.compile("x=tokens"))
     visit.ignore_errors("status of 409")
 
@@ -91,7 +91,7 @@ def test_run_is_added_by_search_and_removed(visit: Visit, client: Client, sweep:
         expect(page.locator("#search-results a")).to_have_count(1)
         page.locator("#search-results a").click()
         expect(page.locator(f'tr[data-id="{job_id}"]')).to_be_visible()
-    drawn(page, 2)
+    drawn_curves(page, 2)
     page.get_by_role("link", name="Remove of-a-sweep").first.click()
     expect(page.locator("#runs tbody tr")).to_have_count(1)
     expect(page).to_have_url(f"{visit.url}/compare?job={second}")

@@ -27,7 +27,7 @@ _BREAKS = re.compile(r"\s*[\n\u2028\u2029]\s*")
 _NO_WRAP = re.compile(r"[a-z]+_[0-9a-z]{26}|ty-\S+|step-\d+|[▁-█x]{2,}")
 """An id, a checkpoint's folder or a curve, which must not be broken over two lines."""
 _GAP = 2
-_READABLE = 20
+_MIN_COLUMN_WIDTH = 20
 
 _STATUS_STYLE = {"succeeded": "green", "running": "cyan", "failed": "red", "lost": "red", "cancelled": "yellow"}
 
@@ -144,7 +144,7 @@ def fits_terminal(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
 def _min_column_width(column: tuple[str, Sequence[Text]]) -> int:
     """Return the minimum width of a column: its full width if it has ids or curves, else a readable part."""
     heading, cells = column
-    widths = [cell.cell_len if _must_not_wrap(cell) else min(cell.cell_len, _READABLE) for cell in cells]
+    widths = [cell.cell_len if _must_not_wrap(cell) else min(cell.cell_len, _MIN_COLUMN_WIDTH) for cell in cells]
     return max(len(heading), *widths, 0) + _GAP
 
 

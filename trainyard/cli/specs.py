@@ -15,7 +15,7 @@ from trainyard.client import Client, NotFoundError
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.field_types import is_text
 from trainyard.contract.spec.templates import code_folder, set_path
-from trainyard.contract.spec.training_spec import excluded_by
+from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.spec.user_code import expected_code_files
 from trainyard.contract.spec.yaml_loader import load_yaml
 
@@ -61,7 +61,7 @@ def apply_settings(document: dict[str, Any], settings: Sequence[str]) -> dict[st
             raise UsageError(f"--set takes path=value, like optimizer.lr=1e-3; not {setting!r}")
         chosen[path] = read_value("--set", setting, value, path)
         set_path(document, path, chosen[path])
-    return document | excluded_by(chosen)
+    return document | fields_reset_by(chosen)
 
 
 def read_value(option: str, given: str, text: str, path: str) -> Any:

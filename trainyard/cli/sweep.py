@@ -31,7 +31,7 @@ from trainyard.cli.output import (
 )
 from trainyard.cli.specs import CodeOption, find_code, read_spec, read_value
 from trainyard.client import Client, ConflictError, NotFoundError
-from trainyard.contract.spec.training_spec import excluded_by
+from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import SweepDetail
 
@@ -76,7 +76,7 @@ def sweep(
     axes = parse_grid(grid)
     with make_client(ctx) as client:
         document = read_spec(client, source, settings or [])
-        document |= excluded_by(axes)
+        document |= fields_reset_by(axes)
         if folder := code or find_code(document, source):
             document["code"] = client.upload(folder)
         made = client.submit_sweep(

@@ -74,13 +74,13 @@ def require_valid_checkpoint(checkpoint: CheckpointLayout, ranks: Ranks) -> Mani
         RefusedError: On all ranks; the checkpoint is damaged.
     """
     manifest, problem = None, None
-    if ranks.first:
+    if ranks.is_first:
         try:
             manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
             verify(checkpoint, manifest)
         except (ValueError, OSError) as error:
             problem = str(error)
-    if ranks.from_first(int(problem is not None)):
+    if ranks.from_rank_0(int(problem is not None)):
         message = f"the checkpoint that the run starts from ({checkpoint.root}) is damaged: {problem or 'see rank 0'}"
         raise RefusedError(message, "Start from another checkpoint: resume_from: <job id>:<step>.")
     return manifest

@@ -40,9 +40,9 @@ class CheckpointManager:
             self._fence.check()
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
-        self._discovery = discover(run, launch.first_execution) if ranks.first else Discovery()
+        self._discovery = discover(run, launch.first_execution) if ranks.is_first else Discovery()
         latest = self._discovery.latest
-        own_step = ranks.from_first(latest.step if latest else 0)
+        own_step = ranks.from_rank_0(latest.step if latest else 0)
         self._origin = launch.origin if not own_step else None
         self._source = run.checkpoint(own_step) if own_step else None
         if self._origin:
@@ -52,7 +52,7 @@ class CheckpointManager:
         """Whether the run starts from another job's checkpoint and loads only its weights."""
         self.start_step = 0 if self._source is None or self.weights_only else self._source.step
         """The step of the checkpoint from which the run resumes; 0 for a fresh start."""
-        self.saved_ranks = ranks.from_first(latest.world_size if latest else 0)
+        self.saved_ranks = ranks.from_rank_0(latest.world_size if latest else 0)
         self.last_step = self.start_step
         self._manifests = self._discovery.manifests
 
@@ -109,7 +109,7 @@ class CheckpointManager:
 
     def _complete(self, checkpoint: CheckpointLayout, metrics: dict[str, float]) -> None:
         """On rank 0, once all files are on disk: write the manifest, report, remove old checkpoints."""
-        if not self._ranks.first:
+        if not self._ranks.is_first:
             return
         assert self._reporter is not None
         manifest = self._build_manifest(checkpoint, metrics)

@@ -45,10 +45,10 @@ class GroupMember:
 
 @dataclass
 class Buffers:
-    """The buffers of an operation: one of the rank's own, and one for each rank of the group."""
+    """The buffers of an operation: `tensor`, and in `tensor_list` one for each rank of the group."""
 
-    own: torch.Tensor
-    chunks: list[torch.Tensor]
+    tensor: torch.Tensor
+    tensor_list: list[torch.Tensor]
 
 
 def values(rank: int, count: int, device: torch.device) -> torch.Tensor:
@@ -64,15 +64,15 @@ def factors(index: int, count: int, device: torch.device) -> torch.Tensor:
 
 def buffers(operation: Operation, member: GroupMember, count: int) -> Buffers:
     """Return filled buffers for a call. Operations on chunks split the `count` elements over the ranks of the group."""
-    chunks = max(1, count // member.size)
+    chunk_elements = max(1, count // member.size)
     if operation == "all_reduce_product":
         return Buffers(factors(member.index, count, member.device), [])
     if operation in ("scatter", "reduce_scatter"):
-        full = [values(member.rank + other, chunks, member.device) for other in range(member.size)]
-        return Buffers(torch.zeros(chunks, device=member.device), full)
+        full = [values(member.rank + other, chunk_elements, member.device) for other in range(member.size)]
+        return Buffers(torch.zeros(chunk_elements, device=member.device), full)
     if operation in ("gather", "all_gather"):
-        own = values(member.rank, chunks, member.device)
-        return Buffers(own, [torch.zeros_like(own) for _ in range(member.size)])
+        tensor = values(member.rank, chunk_elements, member.device)
+        return Buffers(tensor, [torch.zeros_like(tensor) for _ in range(member.size)])
     return Buffers(values(member.rank, count, member.device), [])
 
 
@@ -82,38 +82,38 @@ def call(operation: Operation, member: GroupMember, data: Buffers) -> None:
     at_root = member.rank == root
     match operation:
         case "broadcast":
-            dist.broadcast(data.own, root, group=group)
+            dist.broadcast(data.tensor, root, group=group)
         case "reduce":
-            dist.reduce(data.own, root, group=group)
+            dist.reduce(data.tensor, root, group=group)
         case "scatter":
-            dist.scatter(data.own, data.chunks if at_root else None, src=root, group=group)
+            dist.scatter(data.tensor, data.tensor_list if at_root else None, src=root, group=group)
         case "gather":
-            dist.gather(data.own, data.chunks if at_root else None, dst=root, group=group)
+            dist.gather(data.tensor, data.tensor_list if at_root else None, dst=root, group=group)
         case "all_gather":
-            dist.all_gather(data.chunks, data.own, group=group)
+            dist.all_gather(data.tensor_list, data.tensor, group=group)
         case "reduce_scatter":
-            dist.reduce_scatter(data.own, data.chunks, group=group)
+            dist.reduce_scatter(data.tensor, data.tensor_list, group=group)
         case "barrier":
             dist.barrier(group=group)
         case _:
-            dist.all_reduce(data.own, _REDUCTIONS[operation], group=group)
+            dist.all_reduce(data.tensor, _REDUCTIONS[operation], group=group)
 
 
 def expected(operation: Operation, member: GroupMember, count: int) -> list[torch.Tensor]:
     """Return the expected results on this rank, computed without communication; empty if the rank gets none."""
     ranks, device = member.group.ranks, member.device
-    chunks = max(1, count // member.size)
+    chunk_elements = max(1, count // member.size)
     match operation:
         case "broadcast":
             return [values(member.root, count, device)]
         case "scatter":
-            return [values(member.root + member.index, chunks, device)]
+            return [values(member.root + member.index, chunk_elements, device)]
         case "gather" if member.rank != member.root:
             return []
         case "gather" | "all_gather":
-            return [values(rank, chunks, device) for rank in ranks]
+            return [values(rank, chunk_elements, device) for rank in ranks]
         case "reduce_scatter":
-            return [torch.stack([values(rank + member.index, chunks, device) for rank in ranks]).sum(0)]
+            return [torch.stack([values(rank + member.index, chunk_elements, device) for rank in ranks]).sum(0)]
         case "reduce" if member.rank != member.root:
             return []
         case "barrier":
@@ -130,4 +130,4 @@ def expected(operation: Operation, member: GroupMember, count: int) -> list[torc
 
 def outcome(operation: Operation, data: Buffers) -> list[torch.Tensor]:
     """Return the results of the operation."""
-    return data.chunks if operation in ("gather", "all_gather") else [data.own]
+    return data.tensor_list if operation in ("gather", "all_gather") else [data.tensor]

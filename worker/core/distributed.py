@@ -26,7 +26,7 @@ class Ranks:
     """gloo, used by the saving thread only."""
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.rank == 0
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
@@ -46,7 +46,7 @@ class Ranks:
         dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.bookkeeping)
         return bool(tensor.item())
 
-    def from_first(self, value: int) -> int:
+    def from_rank_0(self, value: int) -> int:
         """Return rank 0's value on every rank. A collective."""
         tensor = torch.tensor([value], dtype=torch.int64)
         if self.world > 1:

@@ -81,11 +81,11 @@ class MicroBatchFinder:
                 a collective.
             module: The model, whose buffers a forward may change.
         """
-        recorded = self._ranks.from_first(self._recorded() if self._ranks.first else 0)
+        recorded = self._ranks.from_rank_0(self._recorded() if self._ranks.is_first else 0)
         if recorded:
             return recorded
         choice = self._search(share, dry_run, module)
-        if self._ranks.first:
+        if self._ranks.is_first:
             self._record(choice, share)
         return choice.micro_size
 

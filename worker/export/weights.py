@@ -29,7 +29,7 @@ from worker.tasks.base import Task
 def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, task: Task, step: int, ranks: Ranks) -> None:
     """Write the export, each file atomically. A collective; rank 0 writes."""
     weights = whole_weights(module)
-    if not ranks.first:
+    if not ranks.is_first:
         return
     with publish_folder(folder) as aside:
         kind = _save(aside, weights, module, spec, task)

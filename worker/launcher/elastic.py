@@ -23,8 +23,8 @@ _NO_FILE = "<N/A>"
 def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     """Run torchrun and return its exit code. The variables of the ranks are JSON on the standard input."""
     variables = json.load(sys.stdin.buffer)
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
+    with open(os.devnull, "rb") as devnull:
+        os.dup2(devnull.fileno(), 0)
 
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -32,12 +32,12 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     from torch.distributed.run import main as torchrun
 
     os.environ[PARENT] = str(os.getpid())
-    first = int(os.environ["TRAINYARD_EXECUTION"])
+    first_execution = int(os.environ["TRAINYARD_EXECUTION"])
     agent: Any = LocalElasticAgent
     # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.
     agent._start_workers = count_restarts(agent._start_workers)
     agent._monitor_workers = record_failures(
-        agent._monitor_workers, lambda restart: rank_exits_file(layout, node, first + restart)
+        agent._monitor_workers, lambda restart: rank_exits_file(layout, node, first_execution + restart)
     )
     processes: Any = local_elastic_agent
     processes.start_processes = add_variables(processes.start_processes, variables)

@@ -58,4 +58,4 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _file(layout: AttemptLayout, node: Node, index: int) -> Path:
-    return layout.errors / f"node-{index}-of-{node.job}.json"
+    return layout.errors / f"node-{index}-of-{node.scheduler_id}.json"

@@ -26,13 +26,13 @@ class Node:
     count: int
     address: str
     """The host name or address at which the other nodes reach it."""
-    job: str
-    """The scheduler id, so that two scheduler jobs of one attempt never read each other's files."""
+    scheduler_id: str
+    """Part of file names, so that two scheduler jobs of one attempt never read each other's files."""
     name: str = ""
     """Its name in the scheduler."""
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.index == 0
 
 
@@ -52,11 +52,11 @@ class Rendezvous:
 
 def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:
     """Return this node from Slurm's variables; a job of one node needs none."""
-    job = environ.get("SLURM_JOB_ID", "local")
+    scheduler_id = environ.get("SLURM_JOB_ID", "local")
     if launch.nodes == 1:
-        return Node(0, 1, "127.0.0.1", job)
+        return Node(0, 1, "127.0.0.1", scheduler_id)
     name = environ.get("SLURMD_NODENAME", "")
-    return Node(int(environ["SLURM_PROCID"]), launch.nodes, _address(launch.host_suffix, environ), job, name)
+    return Node(int(environ["SLURM_PROCID"]), launch.nodes, _address(launch.host_suffix, environ), scheduler_id, name)
 
 
 def publish(layout: AttemptLayout, node: Node, execution: int | None) -> Rendezvous | None:
@@ -67,7 +67,7 @@ def publish(layout: AttemptLayout, node: Node, execution: int | None) -> Rendezv
         port = _free_port() if node.count > 1 else 0
         rendezvous = Rendezvous(execution, node.address, port)
     if node.count > 1:
-        write_atomic(layout.rendezvous(node.job), json.dumps(rendezvous.__dict__ if rendezvous else None))
+        write_atomic(layout.rendezvous(node.scheduler_id), json.dumps(rendezvous.__dict__ if rendezvous else None))
     return rendezvous
 
 
@@ -75,7 +75,7 @@ def await_rendezvous(
     layout: AttemptLayout, node: Node, *, now: Callable[[], float] = time.monotonic
 ) -> Rendezvous | None:
     """On the other nodes, return node 0's decision; None if the attempt does not run, or node 0 published nothing."""
-    path = layout.rendezvous(node.job)
+    path = layout.rendezvous(node.scheduler_id)
     deadline = now() + _WAIT_SECONDS
     while now() < deadline:
         try:

@@ -65,22 +65,22 @@ def run(attempt_folder: str) -> None:
     logging.getLogger("worker").setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     node = this_node(launch, os.environ)
-    claimed = _claim(layout, launch, connect) if node.first else None
+    claimed = _claim(layout, launch, connect) if node.is_first else None
     execution = claimed.execution if claimed else None
     if claimed and (rejection := _reject(layout, launch, claimed)):
         # The rendezvous makes the other nodes skip the attempt.
         execution = None
         _post_finish(connect, rejection)
-    rendezvous = publish(layout, node, execution) if node.first else await_rendezvous(layout, node)
+    rendezvous = publish(layout, node, execution) if node.is_first else await_rendezvous(layout, node)
     if rendezvous is None:
         return
     _log_to(layout.node_log(node.index))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
-    if not node.first and (rejection := _reject_unsupported(layout, launch, rendezvous.execution)):
+    if not node.is_first and (rejection := _reject_unsupported(layout, launch, rendezvous.execution)):
         _post_finish(connect, rejection)
         # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).
         sys.exit(1)
-    if node.first and launch.settle_seconds:
+    if node.is_first and launch.settle_seconds:
         log.info("the preceding attempt left no exit record; starting in %d s", launch.settle_seconds)
         time.sleep(launch.settle_seconds)
     presence.mark_alive(layout, node)
@@ -180,10 +180,10 @@ class Supervisor:
             late_claim=late_claim,
             node=node.index,
         )
-        streams = [LogStream("launch", layout.launch_log)] if node.first else []
+        streams = [LogStream("launch", layout.launch_log)] if node.is_first else []
         if node.count == 1:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
-        scripted = launch.spec.task == "script" and node.first
+        scripted = launch.spec.task == "script" and node.is_first
         self._reports = ScriptReports(layout, self._first, connect) if scripted else None
         self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
@@ -198,7 +198,7 @@ class Supervisor:
             self._suspensions.close()
             self._kill_descendants()
         presence.mark_exited(self._layout, self._node)
-        if self._node.first and not self._fence.superseded:
+        if self._node.is_first and not self._fence.superseded:
             self._conclude()
         else:
             self._heartbeat.close()
@@ -292,7 +292,7 @@ class Supervisor:
 
     def _check_stall(self, monitor: watchdog.Watchdog) -> None:
         """Kill a stalled run. Node 0 detects the stall, the others read its file; all make their ranks write stacks."""
-        if not self._node.first:
+        if not self._node.is_first:
             if self._layout.stalled.exists():
                 self._write_stacks()
                 self._kill("stalled")
@@ -337,7 +337,7 @@ class Supervisor:
         if reply.stop:
             self._stop.request("user_cancelled" if reply.stop == "cancel" else "preempted")
         trace = reply.profile
-        if trace and self._node.first and trace.request > self._trace_requested:
+        if trace and self._node.is_first and trace.request > self._trace_requested:
             self._trace_requested = trace.request
             write_atomic(self._layout.profile_request, trace.model_dump_json())
 

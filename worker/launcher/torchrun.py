@@ -67,7 +67,7 @@ def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvou
         *("--nproc-per-node", str(launch.processes_per_node)),
         *("--rdzv-backend", "c10d"),
         *("--rdzv-endpoint", rendezvous.endpoint),
-        *("--rdzv-conf", f"is_host={int(node.first)}"),
+        *("--rdzv-conf", f"is_host={int(node.is_first)}"),
         *("--rdzv-id", f"{launch.attempt_id}-{rendezvous.execution}"),
         *("--local-addr", node.address),
         *("--max-restarts", str(launch.max_restarts)),

@@ -142,7 +142,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     ranks = distributed.join(run.spec)
     progress.mark("starting")
     checkpoints = CheckpointManager(run.run_layout, run.launch, run.execution, ranks)
-    reporter = _open_reporter(run, checkpoints.start_step, first=ranks.first)
+    reporter = _open_reporter(run, checkpoints.start_step, first=ranks.is_first)
     checkpoints.bind(reporter)
     if run.spec.code:
         # Appended: a user's file named like a module of ours or of torch does not shadow it.
@@ -185,7 +185,7 @@ def _build_trainer(
     from worker.engine.step_sync import StepSync
     from worker.engine.trainer import Trainer
 
-    requests = TraceRequests(run.layout) if ranks.first else None
+    requests = TraceRequests(run.layout) if ranks.is_first else None
     if requests:
         requests.start()
     step_sync = StepSync(ranks, run.stop, requests.number) if requests else StepSync(ranks, run.stop)
@@ -211,7 +211,7 @@ def _check_communication(run: RankRun) -> None:
     from worker.core import distributed
 
     ranks = distributed.join(run.spec)
-    reporter = _open_reporter(run, 0, first=ranks.first)
+    reporter = _open_reporter(run, 0, first=ranks.is_first)
     check = CommCheck(ranks, run.spec.backend, reporter, run.stop)
     completed = check.run(run.run_layout)
     _leave(run, ranks, reporter, step=check.step, completed=completed)
@@ -269,7 +269,7 @@ def _leave(
     from worker.core.distributed import leave
 
     ranks.barrier()
-    if ranks.first:
+    if ranks.is_first:
         reporter.flush_to_disk()
         reason = "completed" if completed else run.stop.reason()
         record = FinishRecord.model_validate(

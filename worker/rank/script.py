@@ -14,7 +14,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
-from trainyard.script import BEATS, FOLDER
+from trainyard.script import FOLDER, PROGRESS_INTERVAL
 from worker.core.first_failure import describe_restart
 
 
@@ -53,5 +53,5 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 def environment(base: Mapping[str, str], layout: AttemptLayout, stall_minutes: float | None) -> dict[str, str]:
     """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
     inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
-    watched = {} if stall_minutes is None else {BEATS: str(interval(stall_minutes * 60.0))}
-    return {**inherited, **watched, FOLDER: str(layout.root), "PYTHONUNBUFFERED": "1"}
+    watchdog = {} if stall_minutes is None else {PROGRESS_INTERVAL: str(interval(stall_minutes * 60.0))}
+    return {**inherited, **watchdog, FOLDER: str(layout.root), "PYTHONUNBUFFERED": "1"}

@@ -108,7 +108,7 @@ class SpoolReporter:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered, so that a record that could not be written does not appear later by itself.
         self._file = path.open("ab", buffering=0)
-        self._stuck: OSError | None = None
+        self._write_error: OSError | None = None
         self._dropped = 0
         self._closing = threading.Event()
         self._writer = threading.Thread(target=self._write, name="spool-writer", daemon=True)
@@ -135,8 +135,8 @@ class SpoolReporter:
         self._queue.append(_Flush(done))
         self._wake.set()
         while not done.wait(1.0):
-            if self._stuck or not self._writer.is_alive():
-                raise OSError(f"the spool cannot be written: {self._stuck}")
+            if self._write_error or not self._writer.is_alive():
+                raise OSError(f"the spool cannot be written: {self._write_error}")
 
     def close(self, timeout: float) -> None:
         """Write everything, and give the sender `timeout` seconds. What is not sent stays in the spool."""
@@ -176,12 +176,12 @@ class SpoolReporter:
                 rest = memoryview(record)
                 while rest:
                     rest = rest[self._file.write(rest) :]
-                self._stuck = None
+                self._write_error = None
                 return True
             except OSError as error:
-                if self._stuck is None:
+                if self._write_error is None:
                     log.error("the spool cannot be written, retrying: %s", error)
-                self._stuck = error
+                self._write_error = error
                 os.ftruncate(self._file.fileno(), start)
                 if self._closing.wait(_RETRY_SECONDS):
                     return False

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from service.api.dependencies import AdminDep, AppStateDep
-from service.diagnostics.checks import examine
+from service.diagnostics.checks import run_checks
 from trainyard.contract.wire.diagnostics import DiagnosticsReport
 
 router = APIRouter(prefix="/v1/doctor", tags=["health"])
@@ -13,4 +13,4 @@ router = APIRouter(prefix="/v1/doctor", tags=["health"])
 def get_doctor(app_state: AppStateDep, _admin: AdminDep) -> DiagnosticsReport:
     """Check the installation from the machine of the service; may take seconds. Does not call the scheduler, whose
     state is in `/v1/cluster`."""
-    return DiagnosticsReport(findings=list(examine(app_state.settings, ask_scheduler=False)))
+    return DiagnosticsReport(findings=list(run_checks(app_state.settings, query_scheduler=False)))

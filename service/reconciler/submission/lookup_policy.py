@@ -12,8 +12,8 @@ from service.scheduler.base import SUBMITTER_MARGIN_SECONDS
 class LookupPolicy:
     """How many lookups prove that the scheduler does not have an attempt."""
 
-    times: int
-    after: timedelta
+    min_lookups: int
+    min_wait: timedelta
     """The least time between the last call of the scheduler and the proof."""
     interval: timedelta = timedelta(0)
     """The time between two lookups; two at once would prove no more than one."""
@@ -25,8 +25,10 @@ def lookup_policy(scheduler: Literal["local", "slurm"], settings: Settings) -> L
     """Return the policy for a scheduler."""
     if scheduler == "local":
         # The service reads its own queue under a lock, so one lookup is proof.
-        return LookupPolicy(times=1, after=timedelta(0))
+        return LookupPolicy(min_lookups=1, min_wait=timedelta(0))
     # sbatch may retry by itself for two minutes, and slurmctld may list a job late.
     confirm_absence = timedelta(seconds=settings.slurm_confirm_absence_seconds)
     call_timeout = timedelta(seconds=settings.slurm_submit_timeout_seconds + SUBMITTER_MARGIN_SECONDS)
-    return LookupPolicy(times=3, after=confirm_absence, interval=confirm_absence / 3, call_timeout=call_timeout)
+    return LookupPolicy(
+        min_lookups=3, min_wait=confirm_absence, interval=confirm_absence / 3, call_timeout=call_timeout
+    )

@@ -251,7 +251,7 @@ class Submitter:
                 fresh.last_submit_at = now + policy.call_timeout
                 return False
             self.failpoint("resolve.before-count")
-            absent = fresh.absence_checks >= policy.times and now - submitted >= policy.after
+            absent = fresh.absence_checks >= policy.min_lookups and now - submitted >= policy.min_wait
             if absent and jobs.get_for_update(job.pk).desired != "run":
                 self._recorder.withdraw(jobs, job, attempt)
                 return False

@@ -94,15 +94,15 @@ class SlurmScheduler:
         self._queue: list[Row] = []
         self._other_jobs: list[Row] = []
         """Jobs of other accounts, queried only while one of ours waits for priority."""
-        self._queue_time = float("-inf")
+        self._queue_queried_at = float("-inf")
         """When the query for `_queue` was started."""
         self._records: list[Row] = []
         self._record_names: frozenset[str] = frozenset()
         """The names for which `_records` is the accounting's answer."""
-        self._records_time = float("-inf")
-        self._last_id = (0, "")
-        """The last id of the previous accounting query, if there were too many for one query."""
-        self._poll_time = float("-inf")
+        self._records_queried_at = float("-inf")
+        self._last_queried_job = (0, "")
+        """The last job of the previous accounting query, if there were too many for one query."""
+        self._polled_at = float("-inf")
         self._observed: dict[str, CachedObservation] | SchedulerUnavailableError = {}
         self._submission_times: dict[str, float] = {}
         self._submission_lock = threading.Lock()
@@ -139,12 +139,12 @@ class SlurmScheduler:
     def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         # After a failure Slurm is polled even without jobs: nothing is submitted until it responds again.
         needed = known or isinstance(self._observed, SchedulerUnavailableError)
-        if needed and time.monotonic() - self._poll_time >= self._poll_seconds:
+        if needed and time.monotonic() - self._polled_at >= self._poll_seconds:
             try:
                 self._observed = self._poll(known)
             except SchedulerUnavailableError as error:
                 self._observed = error
-            self._poll_time = time.monotonic()
+            self._polled_at = time.monotonic()
         if isinstance(self._observed, SchedulerUnavailableError):
             raise self._observed
         # The last poll does not include what was submitted since.
@@ -173,16 +173,16 @@ class SlurmScheduler:
         """As many jobs as one accounting query can hold; further ones in the next queries."""
         if len(missing) <= _MAX_IDS:
             return missing
-        ordered = sorted(missing, key=_by_number)
-        later = [job for job in ordered if _by_number(job) > self._last_id]
+        ordered = sorted(missing, key=_numeric_id)
+        later = [job for job in ordered if _numeric_id(job) > self._last_queried_job]
         batch = [*later, *ordered][:_MAX_IDS]
-        self._last_id = _by_number(batch[-1])
+        self._last_queried_job = _numeric_id(batch[-1])
         return batch
 
     def _query_queue(self) -> None:
         started = time.monotonic()
         self._queue, self._other_jobs = self._commands.squeue(everyone=needs_other_jobs(self._queue))
-        self._queue_time = started
+        self._queue_queried_at = started
         with self._submission_lock:
             self._submission_times = {
                 tag: at for tag, at in self._submission_times.items() if started - at < _SUBMISSION_MEMORY_SECONDS
@@ -199,7 +199,7 @@ class SlurmScheduler:
     def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         # A query serves all tags that were submitted before it, within one poll interval.
         since = max(time.monotonic() - self._poll_seconds, self._submission_times.get(tag, float("-inf")))
-        if self._queue_time <= since:
+        if self._queue_queried_at <= since:
             self._query_queue()
         rows = [row for row in self._queue if row.name == tag]
         if not rows:
@@ -211,13 +211,13 @@ class SlurmScheduler:
 
     def _accounting_records(self, tag: str, also: Sequence[str], since: float) -> list[Row]:
         """The accounting's records of a tag, queried together with those of the other tags."""
-        answered = self._record_names if self._records_time > since else frozenset()
+        answered = self._record_names if self._records_queried_at > since else frozenset()
         if tag not in answered:
             others = (other for other in also if other not in answered)
             names = list(dict.fromkeys([tag, *others]))[:_MAX_NAMES]
             started = time.monotonic()
             self._records = self._commands.sacct(names=names) or []
-            self._record_names, self._records_time = frozenset(names), started
+            self._record_names, self._records_queried_at = frozenset(names), started
         return self._records
 
     def cancel(self, known: SubmittedJob) -> None:
@@ -236,7 +236,7 @@ class SlurmScheduler:
         return self._accounts.add_to(self._commands.sinfo())
 
 
-def _by_number(job: SubmittedJob) -> tuple[int, str]:
+def _numeric_id(job: SubmittedJob) -> tuple[int, str]:
     return len(job.scheduler_id), job.scheduler_id
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from trainyard.contract.wire.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource
 
-_WIDE = {
+_COLUMN_WIDTHS = {
     "Partition": 80,
     "Available": 12,
     "Time": 24,
@@ -23,7 +23,7 @@ _WIDE = {
     "DefaultTime": 24,
     "GresUsed": 320,
 }
-WIDE = "--Format=" + ",".join(f"{name}:{width}" for name, width in _WIDE.items())
+WIDE = "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMN_WIDTHS.items())
 SHORT = "--format=%P|%a|%l|%N|%T|%s|%g|%G|%L"
 
 _FREE_STATES = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
@@ -53,18 +53,18 @@ class NodeLine:
 
 def parse_wide(text: str) -> list[NodeLine]:
     """The lines in the output of `sinfo --Node --noheader` with `WIDE`."""
-    return [line for row in text.splitlines() if (line := _node_line(_slices(row))) is not None]
+    return [line for row in text.splitlines() if (line := _node_line(_split_columns(row))) is not None]
 
 
 def parse_short(text: str) -> list[NodeLine]:
     """The lines in the output of `sinfo --Node --noheader` with `SHORT`."""
-    rows = (row.split("|", len(_WIDE) - 2) for row in text.splitlines())
-    return [line for row in rows if len(row) == len(_WIDE) - 1 and (line := _node_line(row)) is not None]
+    rows = (row.split("|", len(_COLUMN_WIDTHS) - 2) for row in text.splitlines())
+    return [line for row in rows if len(row) == len(_COLUMN_WIDTHS) - 1 and (line := _node_line(row)) is not None]
 
 
-def _slices(row: str) -> list[str]:
+def _split_columns(row: str) -> list[str]:
     cells, start = [], 0
-    for width in _WIDE.values():
+    for width in _COLUMN_WIDTHS.values():
         cells.append(row[start : start + width].strip())
         start += width
     return cells

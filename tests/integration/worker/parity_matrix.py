@@ -21,17 +21,17 @@ CHOICES = {
     "ranks": (1, 2, 3, 4),
     "model": ("mlp", "tied", "untied"),
     "trained": ("all", "lora", "partial"),
-    "last": ("even", "uneven", "starved"),
+    "last_batch": ("even", "uneven", "one_example"),
     "optimizer": ("sgd", "adamw"),
-    "pieces": (1, 4),
+    "micro_batches": (1, 4),
     "clipped": (False, True),
 }
-PROBLEM = ("model", "trained", "last", "optimizer", "clipped")
+PROBLEM = ("model", "trained", "last_batch", "optimizer", "clipped")
 """The choices that affect the result; the others only affect the layout."""
 
-EXAMPLES = {"even": 3 * BATCH, "uneven": 3 * BATCH + 7, "starved": 3 * BATCH + 1}
+EXAMPLES = {"even": 3 * BATCH, "uneven": 3 * BATCH + 7, "one_example": 3 * BATCH + 1}
 """Sizes of the last batch of an epoch: full; seven, which no number of ranks divides; one, for one rank only."""
-HELD_OUT = 13
+EVAL_EXAMPLES = 13
 STEPS = 12
 """Three or four epochs."""
 
@@ -42,29 +42,29 @@ CLIP = {"all": 0.3, "lora": 0.02, "partial": 0.1}
 PARTS = {"mlp": ("2.*", "4.bias"), "tied": ("blocks.1.*", "embedding.weight"), "untied": ("blocks.1.*", "head.*")}
 
 
-def possible(case):
+def is_valid(case):
     """Return whether a case is valid: `single` has one rank and several micro-batches; `hsdp` has four ranks."""
     if case["variant"] == "single":
-        return (case["ranks"], case["pieces"]) == (1, 4)
+        return (case["ranks"], case["micro_batches"]) == (1, 4)
     return case["variant"] != "hsdp" or case["ranks"] == 4
 
 
 def problem_name(case):
     clipped = ("clipped",) if case["clipped"] else ()
-    return "-".join((case["model"], case["trained"], case["last"], case["optimizer"], *clipped))
+    return "-".join((case["model"], case["trained"], case["last_batch"], case["optimizer"], *clipped))
 
 
-def _solved(case, chosen):
+def _has_reference(case, chosen):
     """Return whether another case has the same reference run."""
     return any(all(case[choice] == other[choice] for choice in PROBLEM) for other in chosen)
 
 
-POSSIBLE = possible_cases(CHOICES, possible)
-MATRIX = pairwise(POSSIBLE, _solved)
+POSSIBLE = possible_cases(CHOICES, is_valid)
+MATRIX = pairwise(POSSIBLE, _has_reference)
 
 
 def case_name(case):
-    return f"{case['variant']}-{case['ranks']}/{problem_name(case)}-in-{case['pieces']}"
+    return f"{case['variant']}-{case['ranks']}/{problem_name(case)}-in-{case['micro_batches']}"
 
 
 def mlp(**changes):
@@ -91,7 +91,7 @@ def gpt(*, layers=2, tied=True, **changes):
 def write_texts(folder):
     """Write short texts of different lengths, so that the ranks have different numbers of targets."""
     folder.mkdir()
-    for name, count in (*EXAMPLES.items(), ("held-out", HELD_OUT)):
+    for name, count in (*EXAMPLES.items(), ("held-out", EVAL_EXAMPLES)):
         write_lines(folder / f"{name}.jsonl", [{"text": f"{n} x {n} = {n * n}"} for n in range(count)])
 
 
@@ -101,16 +101,16 @@ def specs(case, texts):
     if case["clipped"]:
         optimizer = optimizer | {"clip_norm": CLIP[case["trained"]]}
     problem = _base(case, texts) | _trained(case) | {"optimizer": optimizer}
-    share = BATCH // case["ranks"] // case["pieces"]
-    return problem | _pieces(BATCH), problem | _pieces(share) | _spread(case)
+    share = BATCH // case["ranks"] // case["micro_batches"]
+    return problem | _micro_batch_size(BATCH), problem | _micro_batch_size(share) | _spread(case)
 
 
 def _base(case, texts):
     if case["model"] == "mlp":
-        total = EXAMPLES[case["last"]] + HELD_OUT
-        data = {"source": "builtin", "name": "parity", "examples": total, "eval_fraction": HELD_OUT / total}
+        total = EXAMPLES[case["last_batch"]] + EVAL_EXAMPLES
+        data = {"source": "builtin", "name": "parity", "examples": total, "eval_fraction": EVAL_EXAMPLES / total}
         return mlp(steps=STEPS, data=data)
-    files = {"path": str(texts / f"{case['last']}.jsonl"), "eval_path": str(texts / "held-out.jsonl")}
+    files = {"path": str(texts / f"{case['last_batch']}.jsonl"), "eval_path": str(texts / "held-out.jsonl")}
     return gpt(steps=STEPS, tied=case["model"] == "tied", data={"source": "jsonl", "packing": False, **files})
 
 
@@ -120,7 +120,7 @@ def _trained(case):
     return {"trainable": PARTS[case["model"]]} if case["trained"] == "partial" else {}
 
 
-def _pieces(size):
+def _micro_batch_size(size):
     return {"batch": {"size": BATCH, "micro_size": size}}
 
 

@@ -25,13 +25,13 @@ LOW_PRECISION = [
 ]
 
 RECOMPUTED = [("full", "zero1"), ("selective", "zero2"), ("full", "layer"), ("selective", "layer"), ("full", "ddp")]
-COUNTED = [(2, "ddp"), (2, "zero1"), (2, "zero2"), (2, "layer"), (4, "hsdp")]
+COUNTED_COLLECTIVES = [(2, "ddp"), (2, "zero1"), (2, "zero2"), (2, "layer"), (4, "hsdp")]
 """Runs whose collectives are counted; those on two ranks are also the references for recomputed activations."""
 
 _REFERENCE = gpt(steps=4, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5})
 _LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
 _INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
-_PLANT = {"rank": 1, "step": 5, "value": "inf"}
+_INJECTED_INF = {"rank": 1, "step": 5, "value": "inf"}
 _RESUMED = mlp(
     steps=12, precision="fp16", amp={"init_scale": 1024}, optimizer=ADAMW, batch={"size": 10, "micro_size": 2}
 )
@@ -40,7 +40,7 @@ _CHAIN = mlp(
     optimizer=ADAMW | {"clip_norm": 0.5},
     data={"source": "builtin", "name": "parity", "examples": 47, "eval_fraction": 0},
 )
-_CHAINED = {
+_CHAIN_STAGES = {
     2: [("ddp", VARIANTS["ddp"], 4), ("layer", VARIANTS["layer"], 8)],
     1: [("single", {"strategy": "single"}, 12)],
     3: [("zero2", VARIANTS["zero2"], 16), ("zero1", VARIANTS["zero1"], 20)],
@@ -51,7 +51,8 @@ _CHAINED = {
 def cases_on(world, texts):
     """Return the runs of one process group with `world` ranks. `texts` is the folder of `write_texts`."""
     chain = {
-        f"chain-{name}": {"spec": _CHAIN | how, "run": "chain", "until": until} for name, how, until in _CHAINED[world]
+        f"chain-{name}": {"spec": _CHAIN | layout, "run": "chain", "until": until}
+        for name, layout, until in _CHAIN_STAGES[world]
     }
     parity = {
         case_name(case): {"spec": specs(case, texts)[1], "single": case["variant"] == "single"}
@@ -65,7 +66,7 @@ def _on_one_rank(texts):
     return {
         **{problem_name(case): {"spec": specs(case, texts)[0]} for case in MATRIX},
         "fp32": {"spec": _LOW},
-        "inf": {"spec": _INF, "plant": _PLANT},
+        "inf": {"spec": _INF, "plant": _INJECTED_INF},
         "chain whole": {"spec": _CHAIN},
     }
 
@@ -73,19 +74,19 @@ def _on_one_rank(texts):
 def _on_several_ranks(world):
     cases = {}
     for name in (name for ranks, name in LAYOUTS if ranks == world):
-        cases[f"inf/{name}"] = {"spec": _INF | VARIANTS[name], "plant": _PLANT}
+        cases[f"inf/{name}"] = {"spec": _INF | VARIANTS[name], "plant": _INJECTED_INF}
         run = f"resumed-{world}-{name}"
         cases[f"whole/{name}"] = {"spec": _RESUMED | VARIANTS[name]}
         cases[f"first/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run, "until": 7}
         cases[f"rest/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run}
     for name, precision in ((name, precision) for ranks, name, precision in LOW_PRECISION if ranks == world):
         cases[f"{precision}/{name}"] = {"spec": _LOW | VARIANTS[name] | {"precision": precision} | _scaled(precision)}
-    for name in (name for ranks, name in COUNTED if ranks == world):
+    for name in (name for ranks, name in COUNTED_COLLECTIVES if ranks == world):
         cases[f"kept/{name}"] = {"spec": _REFERENCE | VARIANTS[name]}
     if world == 2:
         cases |= {
-            f"{how}/{name}": {"spec": _REFERENCE | VARIANTS[name] | {"activation_checkpointing": how}}
-            for how, name in RECOMPUTED
+            f"{layout}/{name}": {"spec": _REFERENCE | VARIANTS[name] | {"activation_checkpointing": layout}}
+            for layout, name in RECOMPUTED
         }
         cases |= {
             f"small/{wrap}": {"spec": _small(wrap), "watch_gathered": True} for wrap in ("naive", "layer", "size")

@@ -53,7 +53,7 @@ def logits_of(model):
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize(("world", "variant"), LAYOUTS)
-class TestTheUpdatesOfOneProcess:
+class TestParityWithOneProcess:
     def test_parameters(self, layouts, world, variant, problem):
         alone, together = tensors(layouts[1], problem), tensors(layouts[world], f"{problem}/{variant}")
         assert alone.keys() == together.keys()

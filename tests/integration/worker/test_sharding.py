@@ -31,7 +31,7 @@ def tensors(result, case):
 
 
 @pytest.mark.parametrize("case", MATRIX, ids=case_name)
-class TestTheUpdatesOfOneProcess:
+class TestParityWithOneProcess:
     def test_parameters(self, layouts, case):
         alone = tensors(layouts[1], problem_name(case))
         together = tensors(layouts[case["ranks"]], case_name(case))

@@ -1,4 +1,4 @@
-"""No test here reads a person's settings, sleeps, or opens a socket."""
+"""Fixtures of client and CLI tests, which do not read user settings, sleep or open sockets."""
 
 import os
 
@@ -10,7 +10,7 @@ from trainyard.cli.app import app
 
 
 @pytest.fixture(autouse=True)
-def _nobody(monkeypatch, tmp_path):
+def _no_user_settings(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith(("TRAINYARD_", "XDG_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -27,7 +27,7 @@ CHECKPOINT = CheckpointResource(
 )
 
 
-class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
+class BrokenStream(httpx.SyncByteStream, httpx.AsyncByteStream):
     """Some bytes, and then the connection is gone."""
 
     def __init__(self, data):
@@ -67,7 +67,7 @@ class Server:
             return httpx.Response(416, json={"error": {"message": "lies outside the file"}})
         if self.breaks:
             self.breaks -= 1
-            return httpx.Response(206 if start else 200, stream=Broken(rest[: self.after]), headers=headers)
+            return httpx.Response(206 if start else 200, stream=BrokenStream(rest[: self.after]), headers=headers)
         return httpx.Response(206 if start else 200, content=rest, headers=headers)
 
     def file(self, name):

@@ -26,7 +26,7 @@ from trainyard.client.request import (
 )
 from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, plain_spec, spec_body
-from trainyard.contract.spec.training_spec import excluded_by
+from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.jobs import AttemptResource, EventResource, JobResource, ProfileRequest, ScriptResource
 from trainyard.contract.wire.pages import Page
 
@@ -86,7 +86,9 @@ class AsyncJobCalls(AsyncTransport):
         source = (await self.job(job_id)).resource
         origin = source.id if step is None else f"{source.id}:{step}"
         changes = changes or {}
-        return await self.submit({**source.spec, "resume_from": origin, **excluded_by(changes), **changes}, force=force)
+        return await self.submit(
+            {**source.spec, "resume_from": origin, **fields_reset_by(changes), **changes}, force=force
+        )
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         """Return a handle of the job: its current state, and the calls about it."""

@@ -163,11 +163,11 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     return problems
 
 
-def excluded_by(chosen: Mapping[str, Any]) -> dict[str, None]:
+def fields_reset_by(changes: Mapping[str, Any]) -> dict[str, None]:
     """Return the fields that a change resets to None: `steps` and `epochs` exclude each other."""
     lengths = {"steps", "epochs"}
-    named = {name for name in lengths if chosen.get(name) is not None}
-    return dict.fromkeys(lengths - set(chosen)) if named else {}
+    changed = {name for name in lengths if changes.get(name) is not None}
+    return dict.fromkeys(lengths - set(changes)) if changed else {}
 
 
 def parse_spec(document: Mapping[str, Any]) -> TrainingSpec:

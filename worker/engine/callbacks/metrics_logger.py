@@ -59,7 +59,7 @@ class MetricsLogger(Callback):
         self.latest["train/loss"] = losses["train/loss"]
         metrics |= self._performance.collect()
         self._reporter.points(step, metrics, self._progress(step))
-        if self._ranks.first:
+        if self._ranks.is_first:
             speed = metrics["perf/examples_per_second"]
             loss = losses["train/loss"]
             log.info("step %d/%d  loss %.6f  %.0f examples/s", step, self._total_steps, loss, speed)
@@ -67,7 +67,7 @@ class MetricsLogger(Callback):
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.latest |= metrics
         self._reporter.points(step, metrics, self._progress(step))
-        if self._ranks.first:
+        if self._ranks.is_first:
             values = "  ".join(f"{key} {value:.6f}" for key, value in metrics.items())
             log.info("step %d/%d  %s", step, self._total_steps, values)
 

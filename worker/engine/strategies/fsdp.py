@@ -56,13 +56,17 @@ def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
     """Shard a model in place, unit by unit. Gradients are sums over all ranks, in fp32."""
     mesh = _mesh(spec, ranks)
     policy = _policy(spec.precision)
-    keeps_gathered = spec.strategy in {"zero1", "zero2"}
+    reshard_after_forward = spec.strategy not in {"zero1", "zero2"}
     units = plan_units(model, spec.fsdp)
-    held = parameter_footprint(
-        model, units, rank=mesh.get_local_rank("shard"), shards=mesh["shard"].size(), keeps_gathered=keeps_gathered
+    footprint = parameter_footprint(
+        model,
+        units,
+        rank=mesh.get_local_rank("shard"),
+        shards=mesh["shard"].size(),
+        reshard_after_forward=reshard_after_forward,
     )
     log.info("sharding units of %s parameters", ", ".join(str(unit.size) for unit in units if unit.size))
-    log.info("this rank holds %d parameters, and at most %d at once", held.sharded, held.peak)
+    log.info("this rank holds %d parameters, and at most %d at once", footprint.sharded, footprint.peak)
     offload: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if spec.fsdp.cpu_offload else {}
     for unit in units:
         # Including the root: by default it would stay gathered between its forward and its backward.
@@ -70,7 +74,7 @@ def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
             model.get_submodule(unit.module),
             mesh=mesh,
             mp_policy=policy,
-            reshard_after_forward=not keeps_gathered,
+            reshard_after_forward=reshard_after_forward,
             **offload,
         )
     _prefetch([model.get_submodule(unit.module) for unit in units], spec.fsdp.prefetch)

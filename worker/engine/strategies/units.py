@@ -33,9 +33,11 @@ def plan_units(model: nn.Module, options: Fsdp) -> list[Unit]:
     assigned: set[int] = set()
     units = []
     for name in names:
-        mine = [(path, p) for path, p in _named(model, name) if id(p) not in assigned]
-        assigned.update(id(parameter) for _, parameter in mine)
-        units.append(Unit(name, tuple(path for path, _ in mine), sum(parameter.numel() for _, parameter in mine)))
+        parameters = [(path, p) for path, p in _named(model, name) if id(p) not in assigned]
+        assigned.update(id(parameter) for _, parameter in parameters)
+        units.append(
+            Unit(name, tuple(path for path, _ in parameters), sum(parameter.numel() for _, parameter in parameters))
+        )
     return units
 
 
@@ -111,15 +113,15 @@ class ParameterFootprint:
 
 
 def parameter_footprint(
-    model: nn.Module, units: list[Unit], *, rank: int, shards: int, keeps_gathered: bool = False
+    model: nn.Module, units: list[Unit], *, rank: int, shards: int, reshard_after_forward: bool = True
 ) -> ParameterFootprint:
     """Return what a rank will hold of a model that is not sharded yet. Parameters are sharded along dimension 0.
 
     Args:
-        keeps_gathered: Units stay gathered until their backward (zero1, zero2), so all are before the backward.
+        reshard_after_forward: False: units stay gathered until their backward (zero1, zero2), all of them at its start.
     """
     sharded = sum(_rows(p, rank, shards) for p in model.parameters())
-    if keeps_gathered:
+    if not reshard_after_forward:
         return ParameterFootprint(sharded, sharded + sum(unit.size for unit in units))
     nested = (sum(outer.size for outer in units if _contains(outer, unit)) for unit in units)
     return ParameterFootprint(sharded, sharded + max(nested))
@@ -129,8 +131,8 @@ def _rows(parameter: nn.Parameter, rank: int, shards: int) -> int:
     """Return a rank's elements after `torch.chunk`: equal parts, rounded up, the last ones short or empty."""
     rows = parameter.shape[0]
     chunk = -(-rows // shards)
-    mine = max(0, min(chunk, rows - rank * chunk))
-    return mine * (parameter.numel() // rows)
+    rank_rows = max(0, min(chunk, rows - rank * chunk))
+    return rank_rows * (parameter.numel() // rows)
 
 
 def _contains(outer: Unit, inner: Unit) -> bool:

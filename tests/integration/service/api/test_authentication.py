@@ -61,9 +61,9 @@ def test_wrong_worker_tokens_have_no_limit_of_their_own(limited: World) -> None:
 
 @pytest.mark.parametrize("name", ["Authorization", "Cookie"])
 def test_random_header_does_not_evade_the_limit_of_sign_in(limited: World, name: str) -> None:
-    stranger = limited.new_client(None)
+    anonymous = limited.new_client(None)
     answers = Counter(
-        stranger.post(
+        anonymous.post(
             "/sign-in", data={"token": "x"}, headers={"Origin": "http://localhost", name: f"trainyard=x{number}"}
         ).status_code
         for number in range(20)
@@ -105,26 +105,26 @@ def test_addresses_of_one_ipv6_network_share_a_limit(limited: World) -> None:
 
 @pytest.mark.parametrize("path", ["/metrics", "/readyz"])
 def test_probes_are_limited_by_address(limited: World, path: str) -> None:
-    stranger = limited.new_client(None)
-    assert Counter(stranger.get(path).status_code for _ in range(8)) == {200: 5, 429: 3}
+    anonymous = limited.new_client(None)
+    assert Counter(anonymous.get(path).status_code for _ in range(8)) == {200: 5, 429: 3}
 
 
 def test_liveness_probe_is_not_limited(limited: World) -> None:
-    stranger = limited.new_client(None)
-    assert {stranger.get("/livez").status_code for _ in range(20)} == {200}
+    anonymous = limited.new_client(None)
+    assert {anonymous.get("/livez").status_code for _ in range(20)} == {200}
 
 
 def test_metrics_page_is_rendered_once_a_second(world: World) -> None:
-    stranger = world.new_client(None)
-    first = stranger.get("/metrics").text
+    anonymous = world.new_client(None)
+    first = anonymous.get("/metrics").text
     world.client.post("/v1/jobs", json=SPEC)
-    assert stranger.get("/metrics").text == first
+    assert anonymous.get("/metrics").text == first
     world.clock.advance(1)
-    assert stranger.get("/metrics").text != first
+    assert anonymous.get("/metrics").text != first
 
 
 def test_wrong_tokens_cost_little_processor_time(world: World) -> None:
-    stranger = world.new_client(None)
+    anonymous = world.new_client(None)
     started = time.process_time()
-    statuses(stranger, [{"Authorization": f"Bearer ty_{number:012x}_{'x' * 43}"} for number in range(200)])
+    statuses(anonymous, [{"Authorization": f"Bearer ty_{number:012x}_{'x' * 43}"} for number in range(200)])
     assert time.process_time() - started < 5

@@ -366,7 +366,7 @@ class TestCase27:
         """No setting disables it: each route except the probes requires a token on every bound address."""
         assert not [name for name in Settings.model_fields if "auth" in name]
         world = World(database_url, tmp_path / "state", host="0.0.0.0")
-        stranger = world.new_client(None)
+        anonymous = world.new_client(None)
         for path, methods in (
             create_app(AppState(world.settings, world.database, world.clock)).openapi()["paths"].items()
         ):
@@ -375,7 +375,7 @@ class TestCase27:
                     digest = "sha256:" + "0" * 64
                     filled = path.replace("{digest}", digest).replace("{aid}", "0" * 16)
                     filled += "?rank=0&offset=0" if filled.endswith("logs") else ""
-                    answer = stranger.request(method, filled)
+                    answer = anonymous.request(method, filled)
                     assert answer.status_code == 401, (method, path, answer.status_code, answer.text)
         world.database.dispose()
 

@@ -31,11 +31,11 @@ def operations(world: World) -> dict[str, dict[str, Any]]:
 
 
 def test_routes_have_descriptions_and_unique_operation_ids(operations: dict[str, dict[str, Any]]) -> None:
-    for route, one in operations.items():
-        assert " " in one["summary"], route
-        assert len(one["summary"]) <= 80, route
-        assert one["description"].endswith("."), route
-    names = [one["operationId"] for one in operations.values()]
+    for route, operation in operations.items():
+        assert " " in operation["summary"], route
+        assert len(operation["summary"]) <= 80, route
+        assert operation["description"].endswith("."), route
+    names = [operation["operationId"] for operation in operations.values()]
     assert len(names) == len(set(names))
     assert all(name.replace("_", "").isalnum() and name.islower() for name in names)
 
@@ -48,11 +48,11 @@ def test_path_parameters_name_their_resource(operations: dict[str, dict[str, Any
 
 
 def test_routes_document_their_error_responses(operations: dict[str, dict[str, Any]]) -> None:
-    for route, one in operations.items():
+    for route, operation in operations.items():
         for status in ("401", "404", "409", "422", "503"):
             if status == "503" and route == "GET /readyz":
                 continue
-            content = one["responses"][status]["content"]["application/json"]
+            content = operation["responses"][status]["content"]["application/json"]
             assert content["schema"] == {"$ref": "#/components/schemas/ErrorEnvelope"}, route
             assert content["example"]["error"]["code"], route
 
@@ -81,22 +81,22 @@ def test_document_contains_control_and_checkpoint_routes(operations: dict[str, d
 
 
 def test_routes_document_their_security_scheme(operations: dict[str, dict[str, Any]]) -> None:
-    for route, one in operations.items():
+    for route, operation in operations.items():
         path = route.split()[1]
-        open_ = path in ("/livez", "/readyz", "/metrics")
+        unauthenticated = path in ("/livez", "/readyz", "/metrics")
         scheme = "workerToken" if path.startswith("/v1/attempts/") else "token"
-        assert one["security"] == ([] if open_ else [{scheme: []}]), route
+        assert operation["security"] == ([] if unauthenticated else [{scheme: []}]), route
 
 
 def test_no_parameter_is_nullable(operations: dict[str, dict[str, Any]]) -> None:
-    for route, one in operations.items():
-        for parameter in one.get("parameters", ()):
+    for route, operation in operations.items():
+        for parameter in operation.get("parameters", ()):
             assert {"type": "null"} not in parameter["schema"].get("anyOf", ()), (route, parameter["name"])
 
 
 def test_every_parameter_has_a_description(operations: dict[str, dict[str, Any]]) -> None:
-    for route, one in operations.items():
-        for parameter in one.get("parameters", ()):
+    for route, operation in operations.items():
+        for parameter in operation.get("parameters", ()):
             assert parameter["description"], (route, parameter["name"])
 
 
@@ -108,9 +108,11 @@ def patterns(document: Any) -> set[str]:
 
 def test_every_pattern_has_a_readable_validation_message(world: World, operations: dict[str, dict[str, Any]]) -> None:
     """Errors describe formats in words; a pattern that only limits the characters has a generic message."""
-    parameters = [parameter for one in operations.values() for parameter in one.get("parameters", ())]
+    parameters = [parameter for operation in operations.values() for parameter in operation.get("parameters", ())]
     # A malformed id in a path gets 404, and these two parameters have messages of their own.
-    parameters = [one for one in parameters if one["in"] != "path" and one["name"] not in ("after", "last-event-id")]
+    parameters = [
+        each for each in parameters if each["in"] != "path" and each["name"] not in ("after", "last-event-id")
+    ]
     schemas = world.client.get("/openapi.json").json()["components"]["schemas"]
     used = patterns(parameters) | patterns(schemas)
     assert RANK_PATTERN in used
@@ -119,15 +121,15 @@ def test_every_pattern_has_a_readable_validation_message(world: World, operation
 
 
 def test_documented_headers_cover_retries_ranges_and_offsets(operations: dict[str, dict[str, Any]]) -> None:
-    for route, one in operations.items():
-        assert "X-Request-ID" in one["responses"]["401"]["headers"], route
-        assert "Retry-After" in one["responses"]["429"]["headers"], route
+    for route, operation in operations.items():
+        assert "X-Request-ID" in operation["responses"]["401"]["headers"], route
+        assert "Retry-After" in operation["responses"]["429"]["headers"], route
     log = operations["GET /v1/jobs/{job_id}/logs"]["responses"]
     assert "X-Trainyard-Next-Offset" in log["200"]["headers"]
-    for route, one in operations.items():
-        if "206" in one["responses"]:
-            assert "Content-Range" in one["responses"]["416"]["headers"], route
-            assert all("ETag" in one["responses"][status]["headers"] for status in ("200", "206", "304")), route
+    for route, operation in operations.items():
+        if "206" in operation["responses"]:
+            assert "Content-Range" in operation["responses"]["416"]["headers"], route
+            assert all("ETag" in operation["responses"][status]["headers"] for status in ("200", "206", "304")), route
             assert route.replace("GET", "HEAD") in operations
     assert {"200", "201"} <= set(operations["PUT /v1/code/{digest}"]["responses"])
 

@@ -1,13 +1,15 @@
-"""Schemathesis on the whole API: whatever is sent, every answer is one that the OpenAPI document announces."""
+"""Schemathesis on the whole API: the OpenAPI document describes every response."""
 
 import shutil
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
 from schemathesis.checks import CHECKS
 
 from service.api.dependencies import AppState
@@ -18,8 +20,8 @@ from service.web.app import create_app
 from tests.support.seeds import Seeds, seed
 from tests.support.world import World
 
-ENDLESS = ["stream_jobs"]
-"""Streams that go on for ever cannot be read to their end."""
+ENDLESS_STREAMS = ["stream_jobs"]
+"""Operations whose response never ends."""
 
 CROSS_CHECKED = {
     "put_code",
@@ -33,39 +35,39 @@ CROSS_CHECKED = {
     "create_token",
     "submit_sweep",
 }
-"""What fits the schema can still be refused for how its fields go together, or for where an address leads."""
+"""Operations that may refuse a body that fits the schema, for a combination of fields or for the target of a URL."""
 
-CHOSEN = {"secret_name"}
-"""Parameters of paths that the client chooses."""
+CLIENT_CHOSEN = {"secret_name"}
+"""Path parameters whose value the client chooses."""
 
-SHADOWED = {"get_own_token"}
-"""Of these the path is another route's too, with `self` for the id: a method of that one answers 422, not 405."""
+SHARED_PATHS = {"get_own_token"}
+"""Operations whose path also matches a route with an id: the other methods of that route answer 422, not 405."""
 
-_PLACES = [f"seed-{n}" for n in range(4)]
-"""What stands for ids until there are any."""
+PLACEHOLDER_IDS = [f"seed-{n}" for n in range(4)]
+"""Replaced by the ids of seeded resources in each test."""
 
 
-def described() -> Any:
-    """The OpenAPI document as a schema, with places for ids in the paths."""
+def load_schema() -> Any:
+    """Return the schema of the OpenAPI document, with placeholders for the ids in paths."""
     app_state = AppState(settings=Settings(), database=Database("sqlite://"), clock=utc_now)
     document = create_app(app_state).openapi()
-    # Making up whole specs takes minutes, and most of them are refused for how their fields go together.
+    # Generating whole specs takes minutes, and most of them are refused for combinations of fields.
     spec = document["components"]["schemas"]["TrainingSpec"]
     document["components"]["schemas"]["TrainingSpec"] = {"type": "object", "example": spec["example"]}
     for verbs in document["paths"].values():
         for operation in verbs.values():
             for parameter in operation.get("parameters", []):
-                if parameter["in"] == "path" and parameter["name"] not in CHOSEN:
-                    parameter["schema"] = {"type": "string", "enum": _PLACES}
+                if parameter["in"] == "path" and parameter["name"] not in CLIENT_CHOSEN:
+                    parameter["schema"] = {"type": "string", "enum": PLACEHOLDER_IDS}
                     parameter.pop("example", None)
     api_schema = schemathesis.openapi.from_dict(document)
-    # Of an address with a NUL nothing is read: test_nul_bytes.py.
+    # NUL bytes in URLs are tested in test_nul_bytes.py.
     api_schema.config.generation.update(allow_extra_parameters=False, allow_x00=False)
-    return api_schema.exclude(operation_id=ENDLESS)
+    return api_schema.exclude(operation_id=ENDLESS_STREAMS)
 
 
-class Door:
-    """Leads to the service once there is one."""
+class DeferredApp:
+    """An ASGI application that is set after the tests are collected."""
 
     def __init__(self) -> None:
         self.app: Any = None
@@ -75,21 +77,24 @@ class Door:
 
 
 @schemathesis.serializer("application/x-tar")
-def plain_bytes(_context: Any, value: Any) -> Any:
+def encode_bytes(_context: Any, value: Any) -> Any:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-schema = described()
-door = Door()
-schema.app = door
+# A schema cannot state that times are between 1970 and 2200.
+TIMES = st.datetimes(datetime(1970, 1, 2), datetime(2199, 12, 31))
+schemathesis.openapi.format("date-time", TIMES.map(lambda time: f"{time.isoformat()}Z"))
+schema = load_schema()
+deferred_app = DeferredApp()
+schema.app = deferred_app
 
 
 @pytest.fixture(scope="module")
-def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
+def seeded(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
     folder = tmp_path_factory.mktemp("conformance")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6, worker_rate_burst=10**6)
-    door.app = world.app
+    deferred_app.app = world.app
     yield world, seed(world)
     world.database.dispose()
 
@@ -103,16 +108,16 @@ def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_every_response_is_documented(case: Any, sown: tuple[World, Seeds]) -> None:
-    world, seeds = sown
+def test_every_response_is_documented(case: Any, seeded: tuple[World, Seeds]) -> None:
+    world, seeds = seeded
     operation = case.operation.definition.raw["operationId"]
     for name, value in case.path_parameters.items():
         known = seeds.of(operation, name)
-        if value in _PLACES and known:
-            case.path_parameters[name] = known[_PLACES.index(value) % len(known)]
+        if value in PLACEHOLDER_IDS and known:
+            case.path_parameters[name] = known[PLACEHOLDER_IDS.index(value) % len(known)]
     token = seeds.worker_token if case.path.startswith("/v1/attempts") else world.token
     excluded = [CHECKS.get_one("positive_data_acceptance")] if operation in CROSS_CHECKED else []
-    excluded += [CHECKS.get_one("unsupported_method")] if operation in SHADOWED else []
+    excluded += [CHECKS.get_one("unsupported_method")] if operation in SHARED_PATHS else []
     case.call_and_validate(
         base_url="http://localhost",
         headers={"Authorization": f"Bearer {token}"},

@@ -21,8 +21,8 @@ def test_answers_of_the_api_are_not_stored(world: World) -> None:
 
 
 def test_api_docs_require_a_session(world: World) -> None:
-    stranger = world.new_client(None)
-    answer = stranger.get("/docs", headers=PAGE, follow_redirects=False)
+    anonymous = world.new_client(None)
+    answer = anonymous.get("/docs", headers=PAGE, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/docs")
     assert world.client.get("/redoc").status_code == 404
 

@@ -102,7 +102,7 @@ def gpu_world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -
     return made
 
 
-def posted_cheaply(client: Any, path: str, **request: Any) -> Any:
+def post_within_budget(client: Any, path: str, **request: Any) -> Any:
     """Post, and compare the processor time: the least of three, since a busy machine inflates single measurements."""
     measured = []
     for _ in range(3):
@@ -114,10 +114,10 @@ def posted_cheaply(client: Any, path: str, **request: Any) -> Any:
     raise AssertionError(f"{min(measured):.2f} s")
 
 
-def cheap(world: World, path: str, body: str, kind: str = JSON) -> Any:
+def post_text_within_budget(world: World, path: str, body: str, kind: str = JSON) -> Any:
     """The response to a request, which must take little processor time."""
     content = body.encode("utf-8", "surrogatepass")
-    answer = posted_cheaply(world.client, path, content=content, headers={"Content-Type": kind})
+    answer = post_within_budget(world.client, path, content=content, headers={"Content-Type": kind})
     assert answer.status_code < 500, answer.text[:300]
     assert len(answer.content) < 1_000_000
     return answer
@@ -125,19 +125,19 @@ def cheap(world: World, path: str, body: str, kind: str = JSON) -> Any:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_every_spec_is_planned_cheaply(gpu_world: World, name: str) -> None:
-    cheap(gpu_world, "/v1/plans", json.dumps(SPECS[name]))
+    post_text_within_budget(gpu_world, "/v1/plans", json.dumps(SPECS[name]))
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_document_is_parsed_cheaply(gpu_world: World, name: str) -> None:
     text, kind = DOCUMENTS[name]
     assert len(text) <= MAX_SPEC_BYTES
-    assert cheap(gpu_world, "/v1/plans", text, kind).status_code in (400, 422)
+    assert post_text_within_budget(gpu_world, "/v1/plans", text, kind).status_code in (400, 422)
 
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_is_expanded_cheaply(gpu_world: World, name: str) -> None:
-    cheap(gpu_world, "/v1/sweeps", json.dumps(SWEEPS[name]))
+    post_text_within_budget(gpu_world, "/v1/sweeps", json.dumps(SWEEPS[name]))
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -147,13 +147,13 @@ def test_every_report_is_refused_cheaply(gpu_world: World, name: str) -> None:
     worker = gpu_world.worker(job_id)
     route, body = REPORTS[name]
     path, headers = f"/v1/attempts/{worker.attempt_id}/{route}", {"Content-Type": JSON}
-    answer = posted_cheaply(worker.client, path, content=body, headers=headers)
+    answer = post_within_budget(worker.client, path, content=body, headers=headers)
     assert answer.status_code in (400, 422)
 
 
 def test_user_requests_are_limited_to_the_size_of_a_spec(gpu_world: World) -> None:
     for path in ("/v1/jobs", "/v1/plans", "/v1/sweeps", "/v1/tokens", "/v1/webhooks"):
-        assert cheap(gpu_world, path, " " * (MAX_SPEC_BYTES + 1)).status_code == 413
+        assert post_text_within_budget(gpu_world, path, " " * (MAX_SPEC_BYTES + 1)).status_code == 413
 
 
 def json_routes(world: World) -> list[tuple[str, str]]:
@@ -196,21 +196,23 @@ fields = st.sampled_from(["model", "data", "lora", "trainable", "argv", "batch",
 def test_no_generated_spec_takes_long(gpu_world: World, changes: dict[str, Any], repeat: int) -> None:
     repeated = {name: value * repeat if isinstance(value, list | str) else value for name, value in changes.items()}
     body = json.dumps({**GPT, **repeated})
-    cheap(gpu_world, "/v1/plans", body[:MAX_SPEC_BYTES])
-    cheap(gpu_world, "/v1/sweeps", json.dumps({"spec": {**GPT, **repeated}, "grid": {"seed": [1, 2]}})[:MAX_SPEC_BYTES])
+    post_text_within_budget(gpu_world, "/v1/plans", body[:MAX_SPEC_BYTES])
+    post_text_within_budget(
+        gpu_world, "/v1/sweeps", json.dumps({"spec": {**GPT, **repeated}, "grid": {"seed": [1, 2]}})[:MAX_SPEC_BYTES]
+    )
 
 
 def test_expensive_sweep_is_checked_in_another_process(gpu_world: World) -> None:
     spec = {**GPT, "lora_rank": 4, "lora": {"targets": ["*"] * 60}}
     body = json.dumps({"spec": spec, "grid": {"model.layers": list(range(450, 490))}})
-    answer = cheap(gpu_world, "/v1/sweeps", body)
+    answer = post_text_within_budget(gpu_world, "/v1/sweeps", body)
     assert answer.status_code == 201 or answer.json()["error"]["code"] == "too_expensive"
 
 
 def test_problems_of_an_expensive_sweep_name_their_members(gpu_world: World) -> None:
     spec = {**GPT, "lora_rank": 4, "lora": {"targets": ["*"] * 60}}
     members = [{"model.layers": number} for number in range(490, 510)] + [{"model.heads": 7}]
-    answer = cheap(gpu_world, "/v1/sweeps", json.dumps({"spec": spec, "members": members}))
+    answer = post_text_within_budget(gpu_world, "/v1/sweeps", json.dumps({"spec": spec, "members": members}))
     assert answer.status_code == 422
     if answer.json()["error"]["code"] != "too_expensive":
         assert answer.json()["error"]["param"].startswith("members.20.")
@@ -242,7 +244,7 @@ def test_model_with_many_tensors_is_planned_in_another_process(gpu_world: World)
         "lora_rank": 1,
         "lora": {"targets": [f"*{number % 10}*" for number in range(63)] + ["*"]},
     }
-    answer = cheap(gpu_world, "/v1/plans", json.dumps(spec))
+    answer = post_text_within_budget(gpu_world, "/v1/plans", json.dumps(spec))
     assert answer.status_code == 200 or answer.json()["error"]["code"] == "too_expensive"
     if answer.status_code == 200:
         assert answer.json()["model"]["parameters"] == 60_000

@@ -95,11 +95,11 @@ def test_changes_by_the_service_are_not_audited(world: World) -> None:
 
 
 def test_failed_authentications_are_aggregated(world: World) -> None:
-    stranger = world.new_client("ty_000000000000_" + "x" * 43)
+    anonymous = world.new_client("ty_000000000000_" + "x" * 43)
     for _ in range(5):
-        assert stranger.get("/v1/jobs").status_code == 401
+        assert anonymous.get("/v1/jobs").status_code == 401
     world.clock.advance(61)
-    stranger.get("/v1/jobs")
+    anonymous.get("/v1/jobs")
     rows = entries(world, "action=authenticate")
     assert sum(entry["detail"]["count"] for entry in rows) == 6
     assert len(rows) == 2

@@ -183,8 +183,8 @@ def test_sign_in_attempts_are_rate_limited_by_address(database_url: str, tmp_pat
 
 
 def test_pages_redirect_to_sign_in_and_render_errors(world: World) -> None:
-    stranger = world.new_client(None)
-    answer = stranger.get("/jobs?search=a%26b", headers=PAGE, follow_redirects=False)
+    anonymous = world.new_client(None)
+    answer = anonymous.get("/jobs?search=a%26b", headers=PAGE, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/jobs%3Fsearch%3Da%2526b")
     lost = signed_in(world).get("/no-such-page", headers=PAGE)
     assert lost.status_code == 404

@@ -60,14 +60,14 @@ def test_last_used_at_is_updated_once_a_minute(world: World) -> None:
     token = create_token(world)
     client = world.new_client(str(token["token"]))
 
-    def noted() -> str:
+    def last_used_at() -> str:
         return str(client.get("/v1/tokens/self").json()["last_used_at"])
 
-    first = noted()
+    first = last_used_at()
     world.clock.advance(59)
-    assert noted() == first
+    assert last_used_at() == first
     world.clock.advance(1)
-    assert noted() > first
+    assert last_used_at() > first
 
 
 def test_token_routes_require_an_administrator(world: World) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from service.core.settings import Settings
 from service.db.migrate import upgrade
-from service.diagnostics.checks import examine
+from service.diagnostics.checks import run_checks
 from service.diagnostics.slurm_checks import controller_finding
 from tests.support.world import World
 from trainyard.contract.wire.diagnostics import Finding
@@ -29,7 +29,7 @@ def settings(migrated_sqlite: Path, tmp_path: Path) -> Settings:
 
 
 def findings_by_name(settings: Settings) -> dict[str, Finding]:
-    return {finding.name: finding for finding in examine(settings)}
+    return {finding.name: finding for finding in run_checks(settings)}
 
 
 def error_names(settings: Settings) -> set[str]:
@@ -142,6 +142,6 @@ def test_doctor_route_does_not_call_slurmctld(
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     slurm = settings.model_copy(update={"backend": "slurm"})
-    list(examine(slurm, ask_scheduler=False))
+    list(run_checks(slurm, query_scheduler=False))
     assert calls.read_text() == "sbatch --version\n"
-    assert "slurmctld" in {finding.name for finding in examine(slurm)}
+    assert "slurmctld" in {finding.name for finding in run_checks(slurm)}

@@ -29,7 +29,7 @@ def save(world: World, worker: Any, job: str, step: int) -> Path:
 
 
 @pytest.fixture
-def over(world: World) -> str:
+def succeeded(world: World) -> str:
     """A job that has succeeded, with two checkpoints, points and a log."""
     job = world.submit()
     worker = world.start(job)
@@ -48,14 +48,14 @@ def number(world: World, job: str) -> int:
         return JobRepository(session, world.clock()).get(job).pk
 
 
-def test_deleted_job_is_hidden_at_once_and_its_run_directory_removed(world: World, over: str) -> None:
+def test_deleted_job_is_hidden_at_once_and_its_run_directory_removed(world: World, succeeded: str) -> None:
     other = world.submit()
-    assert world.client.delete(f"/v1/jobs/{over}").status_code == 204
-    assert world.client.get(f"/v1/jobs/{over}").status_code == 404
-    assert world.client.delete(f"/v1/jobs/{over}").status_code == 404
+    assert world.client.delete(f"/v1/jobs/{succeeded}").status_code == 204
+    assert world.client.get(f"/v1/jobs/{succeeded}").status_code == 404
+    assert world.client.delete(f"/v1/jobs/{succeeded}").status_code == 404
     assert [job["id"] for job in world.client.get("/v1/jobs").json()["data"]] == [other]
     world.run_maintenance()
-    assert not world.app_state.run_layout(over).root.exists()
+    assert not world.app_state.run_layout(succeeded).root.exists()
     with world.database.read() as session:
         for table in ("jobs", "attempts", "points", "downsampled_points", "log_chunks", "checkpoints", "events"):
             rows = session.connection().exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
@@ -95,15 +95,15 @@ def test_points_stored_during_the_deletion_are_deleted_too(world: World) -> None
 
 
 @pytest.mark.parametrize("label", ["delete.before-files", "delete.after-files", "remove.after-files"])
-def test_interrupted_maintenance_is_finished_by_the_next_run(world: World, over: str, label: str) -> None:
+def test_interrupted_maintenance_is_finished_by_the_next_run(world: World, succeeded: str, label: str) -> None:
     only = "?only=checkpoints" if label.startswith("remove") else ""
-    world.client.delete(f"/v1/jobs/{over}{only}")
+    world.client.delete(f"/v1/jobs/{succeeded}{only}")
     world.fail_at(label)
     with pytest.raises(SystemExit):
         world.run_maintenance()
     world.run_maintenance()
     world.run_maintenance()
-    run = world.app_state.run_layout(over)
+    run = world.app_state.run_layout(succeeded)
     assert run.root.exists() is bool(only)
     assert run.complete_checkpoints() == []
     assert list((world.settings.runs / ".trash").iterdir()) == []
@@ -140,20 +140,20 @@ def test_active_job_cannot_be_deleted(world: World) -> None:
     assert world.client.delete(f"/v1/jobs/{job}?only=logs").status_code == 422
 
 
-def test_only_the_owner_can_delete(world: World, over: str) -> None:
-    (checkpoint, _) = world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]
-    stranger = world.new_user("user", "somebody")
-    assert stranger.delete(f"/v1/jobs/{over}").status_code == 403
-    assert stranger.delete(f"/v1/jobs/{over}/checkpoints/{checkpoint['id']}").status_code == 403
+def test_only_the_owner_can_delete(world: World, succeeded: str) -> None:
+    (checkpoint, _) = world.client.get(f"/v1/jobs/{succeeded}/checkpoints").json()["data"]
+    other_user = world.new_user("user", "somebody")
+    assert other_user.delete(f"/v1/jobs/{succeeded}").status_code == 403
+    assert other_user.delete(f"/v1/jobs/{succeeded}/checkpoints/{checkpoint['id']}").status_code == 403
 
 
-def test_delete_only_the_checkpoints(world: World, over: str) -> None:
-    assert world.client.delete(f"/v1/jobs/{over}?only=checkpoints").status_code == 204
-    assert world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"] == []
-    assert world.job(over)["last_checkpoint_step"] is None
+def test_delete_only_the_checkpoints(world: World, succeeded: str) -> None:
+    assert world.client.delete(f"/v1/jobs/{succeeded}?only=checkpoints").status_code == 204
+    assert world.client.get(f"/v1/jobs/{succeeded}/checkpoints").json()["data"] == []
+    assert world.job(succeeded)["last_checkpoint_step"] is None
     world.run_maintenance()
-    assert world.app_state.run_layout(over).complete_checkpoints() == []
-    assert world.app_state.run_layout(over).attempt(1).root.exists()
+    assert world.app_state.run_layout(succeeded).complete_checkpoints() == []
+    assert world.app_state.run_layout(succeeded).attempt(1).root.exists()
 
 
 def test_running_job_allows_deleting_any_but_its_latest_checkpoint(world: World) -> None:
@@ -182,19 +182,19 @@ def test_checkpoint_rewritten_before_its_removal_survives(world: World) -> None:
     assert folder.exists()
 
 
-def test_checkpoint_without_a_folder_is_marked_deleted(world: World, over: str) -> None:
-    run = world.app_state.run_layout(over)
+def test_checkpoint_without_a_folder_is_marked_deleted(world: World, succeeded: str) -> None:
+    run = world.app_state.run_layout(succeeded)
     run.checkpoint(10).root.rename(run.checkpoints / "step-0000000010.damaged")
     world.run_maintenance()
-    assert [one["step"] for one in world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]] == [20]
+    assert [one["step"] for one in world.client.get(f"/v1/jobs/{succeeded}/checkpoints").json()["data"]] == [20]
 
 
-def test_disk_use_is_measured_per_job_and_per_user(world: World, over: str) -> None:
-    assert world.job(over)["disk_bytes"] is None
+def test_disk_use_is_measured_per_job_and_per_user(world: World, succeeded: str) -> None:
+    assert world.job(succeeded)["disk_bytes"] is None
     world.run_maintenance()
-    held = world.job(over)["disk_bytes"]
+    held = world.job(succeeded)["disk_bytes"]
     assert held > 2000
-    (fork,) = [world.submit(resume_from=f"{over}:10")]
+    (fork,) = [world.submit(resume_from=f"{succeeded}:10")]
     world.run_maintenance()
     assert world.job(fork)["disk_bytes"] < 1000, "what it shares with its source is counted there"
     usage = world.client.get("/v1/usage").json()
@@ -202,10 +202,10 @@ def test_disk_use_is_measured_per_job_and_per_user(world: World, over: str) -> N
     assert usage["free_bytes"] > 0
 
 
-def test_exceeded_disk_quota_rejects_a_job_with_the_numbers(world: World, over: str) -> None:
+def test_exceeded_disk_quota_rejects_a_job_with_the_numbers(world: World, succeeded: str) -> None:
     world.settings.quota_gb_per_user = 1e-6
     key = {"Idempotency-Key": "before"}
-    spec = world.job(over)["spec"]
+    spec = world.job(succeeded)["spec"]
     assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "not measured yet"
     world.run_maintenance()
     refused = world.client.post("/v1/jobs", json=spec)

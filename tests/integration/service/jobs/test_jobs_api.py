@@ -138,14 +138,14 @@ def test_templates_are_ready_to_post(world: World) -> None:
 
 
 def test_probes_need_no_token_and_name_the_components(world: World) -> None:
-    stranger = world.new_client(None)
-    assert stranger.get("/livez").json() == {"status": "ok"}
+    anonymous = world.new_client(None)
+    assert anonymous.get("/livez").json() == {"status": "ok"}
     checks = {"database": "ok", "runs_dir": "ok", "disk": "ok", "scheduler": "not polled yet"}
-    assert stranger.get("/readyz").json() == {"status": "ok", "checks": checks}
+    assert anonymous.get("/readyz").json() == {"status": "ok", "checks": checks}
     world.submit()
-    assert 'trainyard_jobs{status="queued"} 1.0' in stranger.get("/metrics").text
+    assert 'trainyard_jobs{status="queued"} 1.0' in anonymous.get("/metrics").text
     world.settings.runs.rmdir()
-    broken = stranger.get("/readyz")
+    broken = anonymous.get("/readyz")
     assert broken.status_code == 503
     assert "not a writable directory" in broken.json()["checks"]["runs_dir"]
 
@@ -181,21 +181,21 @@ def test_database_that_takes_no_writes_is_a_503_and_not_ready(world: World) -> N
 
 
 def test_readiness_reports_an_unreachable_scheduler_and_stays_ready(world: World) -> None:
-    stranger = world.new_client(None)
+    anonymous = world.new_client(None)
     world.tick()
-    assert stranger.get("/readyz").json()["checks"]["scheduler"] == "ok"
+    assert anonymous.get("/readyz").json()["checks"]["scheduler"] == "ok"
     world.scheduler.unavailable = True
     world.clock.advance(60)
     world.tick()
-    degraded = stranger.get("/readyz")
+    degraded = anonymous.get("/readyz")
     assert (degraded.status_code, degraded.json()["status"]) == (200, "degraded")
     assert degraded.json()["checks"]["scheduler"] == "does not answer: it does not answer"
     world.scheduler.unavailable = False
     world.clock.advance(60)
     world.tick()
-    assert stranger.get("/readyz").json()["status"] == "ok"
+    assert anonymous.get("/readyz").json()["status"] == "ok"
     world.clock.advance(3600)
-    assert "is a reconciler running?" in stranger.get("/readyz").json()["checks"]["scheduler"]
+    assert "is a reconciler running?" in anonymous.get("/readyz").json()["checks"]["scheduler"]
 
 
 def test_role_limits_what_a_token_can_do(world: World) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.webhooks.sender import Sender
-from service.webhooks.signing import DELAYS
+from service.webhooks.signing import RETRY_DELAYS
 from tests.support.receiver import Receiver, receiver, self_signed
 from tests.support.world import SPEC, World
 
@@ -95,7 +95,7 @@ def test_failed_delivery_is_retried_with_the_same_id(world: World, target: Recei
     assert (waiting["state"], waiting["answer_status"], waiting["error"]) == ("waiting", 503, "answered 503")
     assert world.deliver_webhooks() == 0, "not before its time"
     target.status = 204
-    world.clock.advance(DELAYS[0].total_seconds())
+    world.clock.advance(RETRY_DELAYS[0].total_seconds())
     assert world.deliver_webhooks() == 1
     (done,) = deliveries(world, webhook)
     assert (done["state"], done["attempts"]) == ("delivered", 2)
@@ -108,11 +108,11 @@ def test_failing_delivery_is_given_up_after_the_last_delay(world: World, target:
     webhook = hook(world, target, statuses=["queued"])
     world.submit()
     target.status = 500
-    for delay in (timedelta(), *DELAYS):
+    for delay in (timedelta(), *RETRY_DELAYS):
         world.clock.advance(delay.total_seconds())
         assert world.deliver_webhooks() == 1
     (ended,) = deliveries(world, webhook)
-    assert (ended["state"], ended["attempts"], ended["next_at"]) == ("given_up", len(DELAYS) + 1, None)
+    assert (ended["state"], ended["attempts"], ended["next_at"]) == ("given_up", len(RETRY_DELAYS) + 1, None)
     world.clock.advance(10 * 86_400)
     assert world.deliver_webhooks() == 0
 

@@ -1,4 +1,4 @@
-"""A model's folder is its owner's: what is wrong with it is told, and nothing of it is believed."""
+"""Reading a model folder, whose files are untrusted input: every defect is reported."""
 
 import json
 import os

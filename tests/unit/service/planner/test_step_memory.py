@@ -69,10 +69,10 @@ def test_offloaded_state_is_host_memory():
     assert result.memory.host == 8 * count()
 
 
-def test_large_logits_are_computed_in_pieces():
+def test_large_logits_are_computed_in_chunks():
     model = builtin_models.structure_of(GptModel(**{**BIG, "vocab": 128_000})).transformer
     few, many = (head_of(model, tokens, ComputeDtype(2, autocast=True), frozen=False) for tokens in (500, 50_000))
-    assert (few.pieces, many.pieces) == (1, 96)
+    assert (few.chunks, many.chunks) == (1, 96)
     assert many.backward - 2 * 50_000 * model.width < 15 * MAX_LOGITS
 
 

@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 from service.jobs.outbox import delivery_body
-from service.webhooks.signing import DELAYS, new_secret, next_delay, should_disable, signed_headers
+from service.webhooks.signing import RETRY_DELAYS, new_secret, next_delay, should_disable, signed_headers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -32,9 +32,13 @@ def test_receiver_can_verify_with_the_standard_library() -> None:
 
 
 def test_retry_delays_grow_for_about_a_day_and_then_end() -> None:
-    assert list(DELAYS) == sorted(DELAYS)
-    assert [next_delay(n) for n in (1, len(DELAYS), len(DELAYS) + 1)] == [DELAYS[0], DELAYS[-1], None]
-    assert timedelta(hours=20) < sum(DELAYS, timedelta()) < timedelta(hours=24)
+    assert list(RETRY_DELAYS) == sorted(RETRY_DELAYS)
+    assert [next_delay(n) for n in (1, len(RETRY_DELAYS), len(RETRY_DELAYS) + 1)] == [
+        RETRY_DELAYS[0],
+        RETRY_DELAYS[-1],
+        None,
+    ]
+    assert timedelta(hours=20) < sum(RETRY_DELAYS, timedelta()) < timedelta(hours=24)
 
 
 def test_a_webhook_is_disabled_after_many_failures_over_an_hour() -> None:

@@ -14,9 +14,9 @@ def test_call_timeout_covers_the_lifetime_of_the_submitter_process() -> None:
 
 def test_slurm_takes_three_lookups_over_the_confirmation_time() -> None:
     policy = lookup_policy("slurm", Settings())
-    assert (policy.times, policy.after, policy.interval) == (3, timedelta(seconds=180), timedelta(seconds=60))
+    assert (policy.min_lookups, policy.min_wait, policy.interval) == (3, timedelta(seconds=180), timedelta(seconds=60))
 
 
 def test_local_queue_takes_one_lookup() -> None:
     policy = lookup_policy("local", Settings())
-    assert (policy.times, policy.after, policy.call_timeout) == (1, timedelta(0), timedelta(0))
+    assert (policy.min_lookups, policy.min_wait, policy.call_timeout) == (1, timedelta(0), timedelta(0))

@@ -43,14 +43,16 @@ class TestSmallNetwork:
     def test_shards_of_two_ranks(self, options, gathered):
         model = mlp((2, 2, 2, 3), "tanh")
         planned = plan_units(model, options)
-        held = [parameter_footprint(model, planned, rank=rank, shards=2) for rank in (0, 1)]
-        assert held == [ParameterFootprint(12, 12 + gathered), ParameterFootprint(9, 9 + gathered)]
+        footprints = [parameter_footprint(model, planned, rank=rank, shards=2) for rank in (0, 1)]
+        assert footprints == [ParameterFootprint(12, 12 + gathered), ParameterFootprint(9, 9 + gathered)]
 
     @pytest.mark.parametrize("options", [NAIVE, LAYER, size(7)])
     def test_gathered_units_accumulate_until_the_backward(self, options):
         model = mlp((2, 2, 2, 3), "tanh")
-        held = parameter_footprint(model, plan_units(model, options), rank=0, shards=2, keeps_gathered=True)
-        assert held == ParameterFootprint(12, 33)
+        footprints = parameter_footprint(
+            model, plan_units(model, options), rank=0, shards=2, reshard_after_forward=False
+        )
+        assert footprints == ParameterFootprint(12, 33)
 
     def test_rank_beyond_the_last_row_has_an_empty_shard(self):
         model = mlp((2, 2), "tanh")
