@@ -121,8 +121,7 @@ def decide(snapshot: JobSnapshot) -> Decision:
     if observation is None:
         return _scheduler_unreachable(snapshot)
     if snapshot.still_running:
-        # The next attempt would share the run directory with this one.
-        return Decision(message=MSG_STILL_RUNNING, request_stop=True)
+        return _still_running(snapshot)
     if observation.state == "ended" or (observation.state == "absent" and snapshot.exit_record is not None):
         return _after_end(snapshot)
     if observation.state == "absent":
@@ -153,6 +152,13 @@ def _pause(snapshot: JobSnapshot) -> Decision:
     else:
         message, cancel = MSG_PAUSING, False
     return Decision(status=_unless(snapshot.status, "pausing"), message=message, cancel=cancel)
+
+
+def _still_running(snapshot: JobSnapshot) -> Decision:
+    """Request the worker to stop, and wait: the next attempt would share the run directory with it."""
+    if snapshot.desired == "cancelled":
+        return Decision(status=_unless(snapshot.status, "cancelling"), message=MSG_CANCELLING, request_stop=True)
+    return Decision(message=MSG_STILL_RUNNING, request_stop=True)
 
 
 def _unless(status: JobStatus, target: JobStatus) -> JobStatus | None:

@@ -35,7 +35,7 @@ class CheckpointManager:
         self._execution = execution
         self._ranks = ranks
         self._fence = RunFence(run, launch.attempt_id)
-        if ranks.first:
+        if ranks.is_first:
             # Finding the latest checkpoint also removes incomplete ones.
             self._fence.check()
         self._reporter: Reporter | None = None

@@ -156,7 +156,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         from worker.export.weights import export_weights
 
         progress.mark("exporting")
-        if ranks.first:
+        if ranks.is_first:
             RunFence(run.run_layout, run.launch.attempt_id).check()
         export_weights(run.run_layout.export, outcome.module, run.spec, task, outcome.step, ranks)
     progress.mark("ending")
