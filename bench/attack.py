@@ -30,7 +30,7 @@ MAX_SECONDS = 1.0
 """Target: the slowest response of `/livez` beside any attack."""
 CLIENTS = 8
 IDLE_CONNECTIONS = 4500
-WITHHELD_BODIES = 800
+INCOMPLETE_REQUESTS = 800
 
 _GPT: dict[str, Any] = {
     "task": "causal_lm",
@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="duration of each attack")
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
-    good = True
+    passed = True
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", ignore_cleanup_errors=True) as directory:
         service = ServiceProcess(Path(directory))
         service.start()
@@ -105,20 +105,20 @@ def main() -> int:
             report("none", probe(service.url, options.seconds), Counter())
             for name, attack in attacks(service.url, token).items():
                 times, statuses = measure_alongside(service.url, attack, options.seconds)
-                good &= report(name, times, statuses)
+                passed &= report(name, times, statuses)
             for name, opener in (
                 ("idle connections", lambda: idle(service.url)),
                 ("withheld bodies", lambda: withheld(service.url)),
             ):
                 connections = opener()
-                good &= report(name, probe(service.url, options.seconds), Counter({"connections": len(connections)}))
+                passed &= report(name, probe(service.url, options.seconds), Counter({"connections": len(connections)}))
                 for connection in connections:
                     connection.close()
                 time.sleep(2)
         finally:
             service.stop()
-    print(f"target: at most {MAX_SECONDS:g} s: {'met' if good else 'MISSED'}")
-    return 0 if good else 1
+    print(f"target: at most {MAX_SECONDS:g} s: {'met' if passed else 'MISSED'}")
+    return 0 if passed else 1
 
 
 def report(name: str, times: list[float], statuses: "Counter[Any]") -> bool:
@@ -180,7 +180,7 @@ def withheld(url: str) -> list[socket.socket]:
     head = f"POST /v1/tokens HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
     body = "Content-Length: 262144\r\n\r\n" + "x" * 200_000
     connections = []
-    for _ in range(WITHHELD_BODIES):
+    for _ in range(INCOMPLETE_REQUESTS):
         connection = socket.create_connection((address.hostname or "", address.port or 0))
         with suppress(OSError):
             connection.sendall((head + body).encode())

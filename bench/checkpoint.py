@@ -27,9 +27,9 @@ def main() -> int:
     print(
         f"{'':10}{'MB':>6}{'torch.save s':>14}{'stall s':>9}{'share':>8}{'total extra s':>16}{'complete after s':>18}"
     )
-    good = [report(name, row) for name, row in results.items()]
+    passed = [report(name, row) for name, row in results.items()]
     print(f"share: median of stall / torch.save in the same round; allowed: {MAX_STALL:.0%}")
-    return 0 if all(good) else 1
+    return 0 if all(passed) else 1
 
 
 def report(name: str, row: dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ LIMIT_SECONDS = 0.100
 HALF_LABELS = ("even", "odd")
 TERMINAL_STATUSES = ("succeeded", "succeeded", "succeeded", "failed", "cancelled")
 NOT_ALL_VISIBLE = "SELECT sum(relpages - relallvisible) FROM pg_class WHERE relname IN ('jobs', 'job_labels')"
-BOTH_HALVES = {"metadata[even]": "yes", "metadata[odd]": "yes"}
+BOTH_LABELS = {"metadata[even]": "yes", "metadata[odd]": "yes"}
 
 
 def main() -> int:
@@ -132,8 +132,8 @@ def measure(name: str, world: World, requests: int) -> int:
         "metadata: rare": {"metadata[rare]": "yes"},
         "metadata: none": {"metadata[team]": "nobody"},
         "metadata: three": {"metadata[team]": "team1", "metadata[stage]": "s2", "metadata[even]": "yes"},
-        "metadata: three, oldest": {**BOTH_HALVES, "metadata[stage]": "s2", "order": "asc"},
-        "metadata: never together": BOTH_HALVES,
+        "metadata: three, oldest": {**BOTH_LABELS, "metadata[stage]": "s2", "order": "asc"},
+        "metadata: never together": BOTH_LABELS,
         "metadata, status: never": {"metadata[team]": "team1", "status": "failed"},
         "sweep": {"sweep": sweep},
         "sweep, status, creator": {"sweep": sweep, "status": "succeeded", "created_by": "user4"},

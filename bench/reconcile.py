@@ -26,7 +26,7 @@ from service.db.models import Attempt, Job
 from service.main import make_loop
 from service.reconciler.reconciler import Reconciler
 from service.scheduler.slurm.scheduler import SlurmScheduler
-from service.scheduler.slurm.sinfo import WIDE
+from service.scheduler.slurm.sinfo import WIDE_FORMAT
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
@@ -63,13 +63,13 @@ def main() -> int:
     parser.add_argument("--ticks", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        figures = measure(Path(folder), options.jobs, options.ticks)
-    print(json.dumps(figures, indent=2))
+        measurements = measure(Path(folder), options.jobs, options.ticks)
+    print(json.dumps(measurements, indent=2))
     good = (
-        figures["commands_per_tick"] <= 2
-        and figures["max_commands_per_tick"] <= 3
-        and figures["cpu_seconds"] < 2.0
-        and figures["statements"] < 100
+        measurements["commands_per_tick"] <= 2
+        and measurements["max_commands_per_tick"] <= 3
+        and measurements["cpu_seconds"] < 2.0
+        and measurements["statements"] < 100
     )
     return 0 if good else 1
 
@@ -163,7 +163,7 @@ def _install_commands(folder: Path, squeue_lines: list[str]) -> Path:
     others = [f"{900_000 + n}|PENDING|N/A|gpu|{10**6 + n}|1||Priority|x" for n in range(OTHER_JOBS)]
     answer.write_text("\n".join([*squeue_lines, *others]) + "\n")
     cells = ("gpu*", "up", "1-00:00:00", "", "mixed", "1-infinite", "all", "gpu:a100:8(S:0-1)", "gpu:a100:3(IDX:0-2)")
-    widths = [int(part.split(":")[1]) for part in WIDE.removeprefix("--Format=").split(",")]
+    widths = [int(part.split(":")[1]) for part in WIDE_FORMAT.removeprefix("--Format=").split(",")]
     rows = ([*cells[:3], f"node{n}", *cells[4:]] for n in range(NODES))
     nodes.write_text("".join("".join(map(str.ljust, row, widths)) + "\n" for row in rows))
     marked = f'for a; do case $a in --format=*) m=${{a#--format=}};; esac; done; sed "s/^/${{m%%|*}}|/" {answer}'

@@ -58,8 +58,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = Settings()
         configure_logging(settings.log_format)
-        for name, meant in misspelled_variables(os.environ):
-            structlog.get_logger("service").warning(f"{name} is not a setting and has no effect; did you mean {meant}?")
+        for name, suggestion in misspelled_variables(os.environ):
+            structlog.get_logger("service").warning(
+                f"{name} is not a setting and has no effect; did you mean {suggestion}?"
+            )
         if arguments.command == "doctor":
             return doctor(settings, scheduler_alone=arguments.scheduler)
         return {"serve": serve, "migrate": migrate}[arguments.command](settings)

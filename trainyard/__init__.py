@@ -5,7 +5,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_LAZY = {
+_LAZY_IMPORTS = {
     "TrainingSpec": "trainyard.contract.spec.training_spec",
     "Client": "trainyard.client",
     "AsyncClient": "trainyard.client",
@@ -19,10 +19,10 @@ __all__ = ["AsyncClient", "Client", "TrainingSpec", "__version__", "checkpoint_d
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    if name in _LAZY_IMPORTS:
+        return getattr(import_module(_LAZY_IMPORTS[name]), name)
     raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted([*globals(), *_LAZY_IMPORTS])

@@ -72,7 +72,7 @@ class ServiceProcess:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C interrupts the demo, which then stops the service gracefully.
                 start_new_session=True,
-                preexec_fn=_end_with(os.getpid()),
+                preexec_fn=_set_parent_death_signal(os.getpid()),
             )
 
     def client(self) -> Client:
@@ -141,7 +141,7 @@ def main() -> int:
     service = ServiceProcess(folder)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with _stopped_at_the_end(service):
+        with _stop_service(service):
             print_line(f"starting the service: {service.url}, SQLite and runs in {folder}")
             service.start()
             with service.client() as client:
@@ -204,14 +204,14 @@ def _show_log(client: Client, job: JobResource) -> None:
 
 
 @contextmanager
-def _stopped_at_the_end(service: ServiceProcess) -> Iterator[None]:
+def _stop_service(service: ServiceProcess) -> Iterator[None]:
     try:
         yield
     finally:
         service.stop()
 
 
-def _end_with(parent: int) -> Callable[[], None] | None:
+def _set_parent_death_signal(parent: int) -> Callable[[], None] | None:
     """Return a function for the child before exec: it gets SIGTERM when its parent ends."""
     if sys.platform != "linux":
         return None

@@ -21,7 +21,7 @@ WRITES_PER_TIMEOUT = 20
 """Writes within a stall timeout, at intervals between the two limits below."""
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 0.1, 5.0
 
-_MACHINERY = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
+_LIBRARY_PATHS = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
 
 
 class ProgressRecord(BaseModel):
@@ -120,7 +120,7 @@ def location(frame: FrameType | None) -> tuple[str, bool]:
     inside = False
     while frame is not None:
         code = frame.f_code
-        if not any(part in code.co_filename for part in _MACHINERY):
+        if not any(part in code.co_filename for part in _LIBRARY_PATHS):
             return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}", inside
         inside = inside or "/torch/" in code.co_filename
         frame = frame.f_back

@@ -242,15 +242,15 @@ WebhookWindowDep = Annotated[PageRequest, Depends(window_of(r"^whk_[0-9a-z]{26}$
 SweepWindowDep = Annotated[PageRequest, Depends(window_of(r"^swp_[0-9a-z]{26}$"))]
 DeliveryWindowDep = Annotated[PageRequest, Depends(window_of(r"^dlv_[0-9a-z]{26}$"))]
 
-_BLANK_ZONE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
+_TIME_ZONE_AFTER_SPACE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
 
 
-def _with_plus(value: Any) -> Any:
+def _restore_plus(value: Any) -> Any:
     """Restore a `+` before the time zone: unescaped in a query, it is decoded as a blank."""
-    return _BLANK_ZONE.sub(r"\1+\2", value) if isinstance(value, str) else value
+    return _TIME_ZONE_AFTER_SPACE.sub(r"\1+\2", value) if isinstance(value, str) else value
 
 
-QueryTimestamp = Annotated[Timestamp, BeforeValidator(_with_plus)]
+QueryTimestamp = Annotated[Timestamp, BeforeValidator(_restore_plus)]
 """A time in a query: RFC 3339 with a time zone."""
 
 AttemptNumberQuery = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]

@@ -7,18 +7,18 @@ several ranges with a multipart body, and supports neither `If-None-Match` nor t
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import structlog
 from fastapi import APIRouter, Depends, Header, Request
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response, StreamingResponse
 
 from service.audit.log import add_audit_detail
 from service.checkpoints.archive import archive_length, list_members, write_archive
-from service.checkpoints.safe_files import CHUNK, irregular_kind, open_below
+from service.checkpoints.safe_files import CHUNK, irregular_kind, is_plain_path, modified_time, open_below
 from service.core.errors import InvalidRequestError, NotFoundError, RangeError
 from trainyard.contract.wire.pages import ErrorEnvelope
 
@@ -26,7 +26,6 @@ log = structlog.get_logger("files")
 
 _OCTETS = "application/octet-stream"
 _TAR = "application/x-tar"
-_MAX_PATH = 1024
 _MAX_LOGGED = 20
 """Paths of irregular files named in one log line or audit entry."""
 
@@ -42,6 +41,21 @@ TAR_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {_TAR: {}}, "description": "An uncompressed tar of known length."}
 }
 """OpenAPI responses of a route that returns `archive_response`."""
+
+
+class FilePathConvertor(Convertor[str]):
+    """The path of a file in a route: `{path:file}`. Unlike `{path:path}`, it matches line breaks too."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("file", FilePathConvertor())
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Response])
 
@@ -109,8 +123,7 @@ ConditionsDep = Annotated[FileConditions, Depends(get_conditions)]
 
 def require_plain(path: str) -> str:
     """Return the path. Raises InvalidRequestError: no file of a checkpoint or an export has such a path."""
-    malformed = any(part in ("", ".", "..") for part in path.split("/")) or any(c in path for c in "\\%\0")
-    if malformed or len(path) > _MAX_PATH:
+    if not is_plain_path(path):
         raise InvalidRequestError("is not the path of a file below this folder", param="path", code="invalid_path")
     return path
 
@@ -167,10 +180,9 @@ def file_response(root: Path, path: str, conditions: FileConditions, *, code: st
 
 def _validators(status: os.stat_result) -> dict[str, str]:
     """Return the headers that identify a file's content: replacing, changing or extending the file changes its ETag."""
-    modified = datetime.fromtimestamp(int(status.st_mtime), UTC)
     return {
         "ETag": f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"',
-        "Last-Modified": format_datetime(modified, usegmt=True),
+        "Last-Modified": format_datetime(modified_time(status), usegmt=True),
         "Accept-Ranges": "bytes",
     }
 

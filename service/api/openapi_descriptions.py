@@ -30,14 +30,14 @@ _LOG = {
 }
 
 _RANGE = {"Content-Range": "Returned range and size of the file."}
-_FRESH = {
+_CACHE_HEADERS = {
     "ETag": "Version of the file, for `If-Range` and `If-None-Match`.",
     "Last-Modified": "Time of the last change.",
 }
 
-_OF_STATUS = {
-    "206": _RANGE | _FRESH,
-    "304": _FRESH,
+_STATUS_HEADERS = {
+    "206": _RANGE | _CACHE_HEADERS,
+    "304": _CACHE_HEADERS,
     "416": _RANGE,
     "401": {"WWW-Authenticate": "`Bearer`."},
     "429": {"Retry-After": "Seconds to wait."},
@@ -52,13 +52,13 @@ _RATE = {
 
 _REPLAYED = {"Idempotent-Replayed": "`true`: the stored response of an earlier request with this key."}
 _TAR = {"Content-Disposition": "Suggested file name."}
-_OF_ANSWER = {
+_ANSWER_HEADERS = {
     "get_log": _LOG,
     "submit_job": _REPLAYED,
     "submit_sweep": _REPLAYED,
     **{f"{verb}_{archive}": _TAR for verb in ("download", "check") for archive in ("checkpoint", "export")},
     **{
-        f"{verb}_{kind}": _FRESH
+        f"{verb}_{kind}": _CACHE_HEADERS
         for verb in ("download", "check")
         for kind in ("artifact", "checkpoint_file", "export_file")
     },
@@ -73,5 +73,7 @@ def headers(operation: str, status: str, *, private: bool, limited: bool) -> dic
     """
     descriptions = {"X-Request-ID": "Id of this request in the service's log."} | (_RATE if limited else {})
     descriptions |= {"Cache-Control": "`no-store`: the answer is private."} if private else {}
-    descriptions |= _OF_STATUS.get(status, {}) | (_OF_ANSWER.get(operation, {}) if status in ("200", "201") else {})
+    descriptions |= _STATUS_HEADERS.get(status, {}) | (
+        _ANSWER_HEADERS.get(operation, {}) if status in ("200", "201") else {}
+    )
     return {name: {"description": text, "schema": {"type": "string"}} for name, text in descriptions.items()}

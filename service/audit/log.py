@@ -26,7 +26,7 @@ SERVICE = "service"
 """The actor of changes that the service makes by itself."""
 ANONYMOUS = "anonymous"
 
-_CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_CHANGE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _READ_ONLY_ACTIONS = frozenset({"make_plan"})
 """Operations that store nothing, whatever their method."""
 _FAILURE_WINDOW = timedelta(seconds=60)
@@ -72,7 +72,7 @@ class RequestContext:
 
     @property
     def is_change(self) -> bool:
-        return self.actor is not None and self.method in _CHANGING and self.action not in _READ_ONLY_ACTIONS
+        return self.actor is not None and self.method in _CHANGE_METHODS and self.action not in _READ_ONLY_ACTIONS
 
 
 CURRENT_REQUEST: ContextVar[RequestContext | None] = ContextVar("request", default=None)

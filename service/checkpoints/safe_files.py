@@ -3,14 +3,22 @@
 import os
 import stat
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
+from urllib.parse import unquote
 
+from trainyard.contract.base import MAX_TIME, MIN_TIME
 from trainyard.contract.wire.files import ArtifactResource, FileResource
 
 MAX_LISTED = 10_000
 """The most files in a listing; further ones can still be downloaded by path."""
 
 CHUNK = 256 * 1024
+
+_MAX_ENTRIES = 50_000
+"""Entries of all folders that one listing looks at."""
+_MAX_PATH = 1024
+"""Characters of a path below a folder."""
 
 
 def list_artifacts(root: Path) -> list[ArtifactResource]:
@@ -27,29 +35,57 @@ def list_files(root: Path, *, hidden: bool, irregular: list[str] | None = None) 
     """
     files: list[FileResource] = []
     folders = [] if root.is_symlink() else [root]
-    while folders and len(files) < MAX_LISTED:
-        folder = folders.pop()
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+    visited = 0
+    while folders and len(files) < MAX_LISTED and visited < _MAX_ENTRIES:
+        entries = _entries(folders.pop(), _MAX_ENTRIES - visited)
+        visited += len(entries)
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
+            path = Path(entry.path).relative_to(root).as_posix()
+            is_file, is_plain = entry.is_file(follow_symlinks=False), is_plain_path(path)
+            if entry.is_dir(follow_symlinks=False) and len(path) <= _MAX_PATH:
                 folders.append(Path(entry.path))
-            elif entry.is_file(follow_symlinks=False) and (hidden or not entry.name.startswith(".")):
-                files.append(_resource(root, entry))
-            elif irregular is not None and not entry.is_file(follow_symlinks=False):
-                irregular.append(Path(entry.path).relative_to(root).as_posix())
+            elif is_file and is_plain and (hidden or not entry.name.startswith(".")):
+                files += _resources(path, entry)
+            elif irregular is not None and not (is_file and is_plain):
+                irregular.append(path.encode(errors="backslashreplace").decode())
     return sorted(files, key=lambda file: file.path)[:MAX_LISTED]
 
 
-def _resource(root: Path, entry: "os.DirEntry[str]") -> FileResource:
-    status = entry.stat(follow_symlinks=False)
-    return FileResource(
-        path=Path(entry.path).relative_to(root).as_posix(),
-        size_bytes=status.st_size,
-        modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
-    )
+def is_plain_path(path: str) -> bool:
+    """Return whether a URL can name the path, and none of its parts leads out, even if a proxy decodes it again."""
+    if len(path) > _MAX_PATH:
+        return False
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return not any(part in ("", ".", "..") for part in path.split("/")) and not any(c in path for c in "\\\0")
+
+
+def modified_time(status: os.stat_result) -> datetime:
+    """Return the time of the last change. A job can set any time, which is limited to what the API can represent."""
+    seconds = min(max(status.st_mtime, MIN_TIME.timestamp()), MAX_TIME.timestamp())
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _entries(folder: Path, limit: int) -> list["os.DirEntry[str]"]:
+    """Return at most `limit` entries by name; nothing of a folder that cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(islice(entries, limit), key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+def _resources(path: str, entry: "os.DirEntry[str]") -> list[FileResource]:
+    """Return the file, or nothing if it was deleted meanwhile."""
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:
+        return []
+    return [FileResource(path=path, size_bytes=status.st_size, modified_at=modified_time(status))]
 
 
 def open_below(root: Path, path: str) -> int | None:

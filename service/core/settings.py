@@ -21,7 +21,7 @@ from trainyard.contract.spec.site import Site
 Accelerator = Literal["cpu", "cuda"]
 
 _PREFIX = "TRAINYARD_"
-_LISTS = (
+_LIST_SETTINGS = (
     *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "trusted_proxies"),
     "webhook_allowed_hosts",
 )
@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _split_lists(cls, values: dict[str, object]) -> dict[str, object]:
-        for name in _LISTS:
+        for name in _LIST_SETTINGS:
             text = values.get(name)
             if isinstance(text, str):
                 values[name] = tuple(part.strip() for part in text.split(",") if part.strip())

@@ -44,15 +44,15 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
         checks += [slurm.commands, slurm.interpreter]
         checks += [slurm.controller] if query_scheduler else []
     checks += [_route, _gpus, _versions]
-    yield from _carry_out(settings, checks)
+    yield from _run(settings, checks)
 
 
 def examine_slurm(settings: Settings) -> Iterator[Finding]:
     """Yield the findings of the checks that call the scheduler."""
-    yield from _carry_out(settings, [slurm.controller])
+    yield from _run(settings, [slurm.controller])
 
 
-def _carry_out(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) -> Iterator[Finding]:
+def _run(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) -> Iterator[Finding]:
     for check in checks:
         try:
             yield check(settings)

@@ -62,7 +62,7 @@ class MaintenanceTask:
         self._delete_jobs()
         self._remove_checkpoints()
         if not self._cleaned_up:
-            self._tidy()
+            self._clean_up()
             self._cleaned_up = True
         self._remove_unused_code()
         self._measure()
@@ -74,7 +74,7 @@ class MaintenanceTask:
     def _run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         """Finish the removals of an earlier service, and remove the links of forks that it never accepted."""
         runs = self.settings.runs
         disk.empty_trash(runs)

@@ -178,8 +178,8 @@ class CurveRepository:
     ) -> None:
         """Remove (key, level, step, execution) from the job's buckets, and add whole rows."""
         if self._sqlite:
-            self._many(_DELETE_SAMPLES, [(job_pk, *row) for row in removed])
-            self._many(_INSERT_SAMPLES, [(job_pk, *row) for row in added])
+            self._execute_many(_DELETE_SAMPLES, [(job_pk, *row) for row in removed])
+            self._execute_many(_INSERT_SAMPLES, [(job_pk, *row) for row in added])
             return
         if removed:
             self._run(_DELETE_SAMPLES_POSTGRES, (*_literals(removed), job_pk))
@@ -223,7 +223,7 @@ class CurveRepository:
     def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
         return self._connection.exec_driver_sql(self._convert(statement), tuple(values))
 
-    def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+    def _execute_many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         if rows:
             self._connection.exec_driver_sql(statement, rows)
 

@@ -26,7 +26,7 @@ _TABLE: Mapping[str, tuple[float, float]] = {
     "rtx4090": (24, 24), "rtx5090": (32, 32), "rtx6000": (24, 96), "rtx8000": (45, 48), "t4": (14.5, 16),
     "titanrtx": (24, 24), "v100": (15.7, 32), "v100s": (31, 32),
 }  # fmt: skip
-_MAKERS = re.compile(r"^(?:nvidia|amd|tesla|geforce|quadro|instinct)[-_ ]*")
+_VENDOR_PREFIX = re.compile(r"^(?:nvidia|amd|tesla|geforce|quadro|instinct)[-_ ]*")
 _SIZE = re.compile(r"(?:^|[-_.])(\d{1,3})g(?:b|ib)(?=$|[-_])")
 
 
@@ -45,7 +45,7 @@ def device_of(type_: str | None, sizes: Mapping[str, float]) -> Device:
     if name in sizes:
         return _device(type_, sizes[name], sizes[name])
     plain = name
-    while (shorter := _MAKERS.sub("", plain)) != plain:
+    while (shorter := _VENDOR_PREFIX.sub("", plain)) != plain:
         plain = shorter
     if size := _SIZE.search(plain):
         # A MIG slice (`1g.10gb`) has a little less than its name states.

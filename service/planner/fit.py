@@ -26,7 +26,7 @@ HOST_RESERVED_BYTES = GIB // 2
 """Host memory of a CPU rank beside the estimate; a rank with a tiny model uses 0.35 GiB."""
 CONFIDENCE = 0.9
 """The share of an estimate that is certain."""
-PROPOSED_RANK = 16
+PROPOSED_LORA_RANK = 16
 MAX_GPUS = 64
 
 
@@ -186,7 +186,7 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
         gpus *= 2
     if spec.lora_rank is None and spec.trainable is None:
         for others in ({}, sharded | smaller | recompute):
-            lora = {"lora_rank": PROPOSED_RANK, **others}
+            lora = {"lora_rank": PROPOSED_LORA_RANK, **others}
             yield lora, f"{' and '.join(_describe(lora))} (trains only adapters, so the result differs)"
 
 

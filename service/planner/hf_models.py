@@ -17,7 +17,7 @@ _SCALED = frozenset({"granite", "gemma2"})
 """Model families that scale their logits, which are therefore not computed in chunks."""
 _BLOCK = re.compile(r"(.*\.(?:layers|h|blocks))\.(\d+)\.")
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions")
-_HEADS = ("lm_head", "embed_out")
+_HEAD_NAMES = ("lm_head", "embed_out")
 _INTEGER = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"})
 
 
@@ -26,7 +26,7 @@ def structure_of(facts: FolderContents) -> ModelStructure:
     config = facts.config
     names = {name: tensor for name, tensor in facts.tensors.items() if not _is_buffer(name, tensor)}
     embedding = next((name for name in names if _last(name) in _EMBEDDINGS and name.endswith(".weight")), None)
-    head = next((name for name in names if _last(name) in _HEADS and name.endswith(".weight")), None)
+    head = next((name for name in names if _last(name) in _HEAD_NAMES and name.endswith(".weight")), None)
     aliases: tuple[tuple[str, str], ...] = ()
     tied: frozenset[str] = frozenset()
     if embedding is not None and config.get("tie_word_embeddings", _ties_by_default(config)) is True:

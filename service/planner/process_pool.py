@@ -55,7 +55,7 @@ class ProcessPool:
             TooManyRequestsError: All processes are busy, or a call of this user is running.
         """
         with self._slot(owner):
-            process = self._take()
+            process = self._acquire_process()
             try:
                 done, result = process.call((function, arguments), self._seconds)
             except (TimeoutError, OSError, EOFError):
@@ -96,7 +96,7 @@ class ProcessPool:
             with self._lock:
                 self._owners.discard(owner)
 
-    def _take(self) -> "_Process":
+    def _acquire_process(self) -> "_Process":
         with self._lock:
             if self._idle:
                 return self._idle.pop()

@@ -98,8 +98,8 @@ def _with_adapters(structure: ModelStructure, rank: int, lora: Lora) -> Trainabl
         targets = list(chosen_layers)
     if not targets:
         return Problem(param="lora.targets", message="`auto` finds no layer to adapt in this model")
-    smallest = min(targets, key=lambda name: min(_sides(layers[name])))
-    if rank > (most := min(_sides(layers[smallest]))):
+    smallest = min(targets, key=lambda name: min(_linear_shape(layers[name])))
+    if rank > (most := min(_linear_shape(layers[smallest]))):
         message = f"is {rank}, larger than the smallest side of its target `{smallest}`; take {most} or less"
         return Problem(param="lora_rank", message=message)
     chosen = set(targets)
@@ -119,7 +119,7 @@ def _matcher(pattern: str) -> Callable[[str], object]:
     return re.compile(translate(pattern)).match
 
 
-def _sides(weight: Parameter) -> tuple[int, int]:
+def _linear_shape(weight: Parameter) -> tuple[int, int]:
     """Return the numbers of outputs and inputs; for a convolution, the inputs of one output pixel."""
     out, *rest = weight.shape
     inputs = 1

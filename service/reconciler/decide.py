@@ -129,7 +129,7 @@ def decide(snapshot: JobSnapshot) -> Decision:
     if snapshot.desired == "cancelled":
         known = snapshot.status == "cancelling" and snapshot.status_message != MSG_CANCEL_PENDING
         message = None if known else MSG_CANCELLING
-        return Decision(status=_unless(snapshot.status, "cancelling"), message=message, cancel=True)
+        return Decision(status=_target_if_new(snapshot.status, "cancelling"), message=message, cancel=True)
     if snapshot.pausing and snapshot.status in ("pending", "running", "pausing"):
         return _pause(snapshot)
     return _pending_or_running(snapshot, observation)
@@ -151,17 +151,17 @@ def _pause(snapshot: JobSnapshot) -> Decision:
         message, cancel = "Pause timeout: the worker did not stop in time, so the scheduler ends it.", True
     else:
         message, cancel = MSG_PAUSING, False
-    return Decision(status=_unless(snapshot.status, "pausing"), message=message, cancel=cancel)
+    return Decision(status=_target_if_new(snapshot.status, "pausing"), message=message, cancel=cancel)
 
 
 def _still_running(snapshot: JobSnapshot) -> Decision:
     """Request the worker to stop, and wait: the next attempt would share the run directory with it."""
     if snapshot.desired == "cancelled":
-        return Decision(status=_unless(snapshot.status, "cancelling"), message=MSG_CANCELLING, request_stop=True)
+        return Decision(status=_target_if_new(snapshot.status, "cancelling"), message=MSG_CANCELLING, request_stop=True)
     return Decision(message=MSG_STILL_RUNNING, request_stop=True)
 
 
-def _unless(status: JobStatus, target: JobStatus) -> JobStatus | None:
+def _target_if_new(status: JobStatus, target: JobStatus) -> JobStatus | None:
     return None if status == target else target
 
 
@@ -205,7 +205,7 @@ def _absent(snapshot: JobSnapshot) -> Decision:
         return replace(_cancelled(snapshot), cancel=not snapshot.claimed)
     if snapshot.desired == "cancelled":
         message = "Cancellation requested. The scheduler no longer lists the job; it ends after 10 minutes of silence."
-        return Decision(status=_unless(snapshot.status, "cancelling"), message=message)
+        return Decision(status=_target_if_new(snapshot.status, "cancelling"), message=message)
     if snapshot.status == "lost":
         revived = snapshot.has_recent_heartbeat
         return Decision(status="running", message=MSG_NOT_IN_QUEUE) if revived else NO_CHANGE
@@ -213,7 +213,7 @@ def _absent(snapshot: JobSnapshot) -> Decision:
         return _paused(snapshot, "node_failure" if snapshot.claimed else "preempted")
     if snapshot.pausing:
         message = "Pause requested. The scheduler no longer lists the job; it is paused after 10 minutes of silence."
-        return Decision(status=_unless(snapshot.status, "pausing"), message=message)
+        return Decision(status=_target_if_new(snapshot.status, "pausing"), message=message)
     if snapshot.has_recent_heartbeat:
         return Decision(message=MSG_NOT_IN_QUEUE)
     return Decision(status="lost", message=MSG_LOST)

@@ -27,11 +27,11 @@ from service.reconciler.node_exclusion import failed_node
 from service.reconciler.quota import QuotaEntry, blocked_jobs
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader
-from service.reconciler.spool_ingest import SpoolIngest
+from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
@@ -97,6 +97,7 @@ class Reconciler:
         self._start_estimates = StartEstimates(database, clock, scheduler, lease)
         self._snapshots = SnapshotLoader(database, clock, settings, watching_since=clock())
         self._decisions = DecisionWriter(lease, clock, failpoint)
+        self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._unavailable_since: datetime | None = None
         """When this process first failed to reach the scheduler; used in status messages only."""
@@ -135,6 +136,7 @@ class Reconciler:
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
         self._failure_budget = _FAILURE_BUDGET_SECONDS
+        self._ingests.start_tick({entry.attempt.id for entry in entries if entry.attempt is not None})
         blocked = blocked_jobs([_quota_entry(entry.job) for entry in entries], self._quotas)
         for entry in entries:
             job = entry.job
@@ -226,11 +228,13 @@ class Reconciler:
             self._submitter.adopt(job, attempt, str(read_claimant(folder)))
             return
         ended = gone and not alive
-        if job.open_spool is not None and (ended or snapshot.seconds_since_claim >= _LATE_REPORTS_SECONDS):
-            self._ingest_late_reports(job, job.open_spool)
+        late_reports = job.open_spool is not None and (ended or snapshot.seconds_since_claim >= _LATE_REPORTS_SECONDS)
+        if late_reports and not self._ingest_late_reports(job) and ended:
+            return
         if ended:
             self._failpoint("tick.before-spool-ingest")
-            self._spool_ingest(attempt.id, folder).run()
+            if not self._ingests.run(attempt.id, folder, self._clock()):
+                return
             self._failpoint("tick.after-spool-ingest")
             snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=True)
         decision = decide(snapshot)
@@ -243,26 +247,21 @@ class Reconciler:
             self._decisions.apply(job, attempt, decision, exit_record, node)
             self._failpoint("tick.after-apply")
 
-    def _ingest_late_reports(self, job: Job, number: int) -> None:
-        """Ingest what the processes of an earlier attempt wrote after its end. They have noticed the next attempt."""
+    def _ingest_late_reports(self, job: Job) -> bool:
+        """Ingest what the processes of an earlier attempt wrote after its end; they have noticed the next attempt.
+
+        Returns:
+            Whether all of it is stored or put aside; if not, the next tick continues.
+        """
         with self._database.read() as session:
-            earlier = JobRepository(session, self._clock()).find_attempt(job, number)
+            earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
         if earlier is not None:
-            folder = RunLayout(self._settings.runs / job.id).attempt(number)
-            self._spool_ingest(earlier.id, folder, late=True).run()
+            folder = RunLayout(self._settings.runs / job.id).attempt(earlier.number)
+            if not self._ingests.run(earlier.id, folder, self._clock(), late=True):
+                return False
         with self.lease.write() as session:
             JobRepository(session, self._clock()).get_for_update(job.pk).open_spool = None
-
-    def _spool_ingest(self, attempt_id: str, folder: AttemptLayout, *, late: bool = False) -> SpoolIngest:
-        return SpoolIngest(
-            self._database,
-            attempt_id,
-            folder,
-            self._clock(),
-            self._settings.log_limit,
-            self._metrics.ingested,
-            late=late,
-        )
+        return True
 
     def _set_message(self, job: Job, message: str) -> None:
         if job.status_message != message:

@@ -1,14 +1,19 @@
 """Reading the reports that an ended attempt could not send: its spool and logs, before the job's final status.
 
-The files are untrusted input, as in `run_dir`.
+The files are untrusted input, as in `run_dir`. A tick reads for a bounded time and the next one continues, so that no
+job delays the others.
 """
 
+import errno
+import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -27,87 +32,179 @@ from trainyard.contract.wire.spool import SpoolRecord, parse_spool
 
 RESTORE_MARKER = ".restored"
 """A marker file in the runs directory, to be touched after a restore of an older database."""
+JOB_SECONDS = 2.0
+"""Time that one job's reports take of a tick."""
+TICK_SECONDS = 10.0
+"""Time that the reports of all jobs take of a tick. When it is used up, each further job has `MIN_SECONDS`."""
+MIN_SECONDS = 0.1
+RETRY_SECONDS = 60.0
+"""Time for which files are read again after an error of the filesystem that may pass."""
+MAX_SPOOL_BYTES = 1 << 30
+"""Bytes that are read of one execution's spool; reports after them are lost."""
+_MAX_ENTRIES = 20_000
+"""Entries of a folder that are looked at. A job has one spool per execution and one log per rank."""
 
-_RANK = re.compile(r"[0-9]{1,6}")
+_SPOOL = re.compile(r"execution-[0-9]{6}\.jsonl", re.ASCII)
+_LOG = re.compile(r"(?:rank-[0-9]{1,6}|launch)\.log", re.ASCII)
+_TRANSIENT = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOTCONN,
+        errno.EHOSTDOWN,
+        errno.EREMOTEIO,
+    }
+)
+"""Errors of a shared filesystem or of this process that may pass."""
 
 log = structlog.get_logger("spool-ingest")
 
 
-@dataclass(frozen=True)
+class SpoolIngests:
+    """The unfinished ingests of ended attempts, which each tick continues."""
+
+    def __init__(self, database: Database, log_limit: int, count: Callable[[str, int], None]):
+        """
+        Args:
+            log_limit: The most bytes that are kept of one rank's log.
+            count: Called with the kind and the amount of what was ingested.
+        """
+        self._database = database
+        self._log_limit = log_limit
+        self._count = count
+        self._unfinished: dict[str, SpoolIngest] = {}
+        self._seconds = 0.0
+
+    def start_tick(self, attempts: Collection[str]) -> None:
+        """Begin a tick over these current attempts; the ingests of others are dropped, except for late ones."""
+        self._unfinished = {key: ingest for key, ingest in self._unfinished.items() if ingest.late or key in attempts}
+        self._seconds = TICK_SECONDS
+
+    def run(self, attempt_id: str, folder: AttemptLayout, now: datetime, *, late: bool = False) -> bool:
+        """Ingest the reports of an attempt; return whether all are stored or put aside.
+
+        Args:
+            late: Whether the attempt has ended before.
+
+        Raises:
+            UnavailableError: the database does not answer; the next call begins again, which changes nothing.
+        """
+        ingest = self._unfinished.pop(attempt_id, None)
+        if ingest is None:
+            ingest = SpoolIngest(self._database, attempt_id, folder, now, self._log_limit, self._count, late=late)
+        started = time.monotonic()
+        is_done = ingest.run(now, max(MIN_SECONDS, min(JOB_SECONDS, self._seconds)))
+        self._seconds -= time.monotonic() - started
+        if not is_done:
+            self._unfinished[attempt_id] = ingest
+        return is_done
+
+
+@dataclass
 class SpoolIngest:
-    """Ingests the unsent reports of one attempt."""
+    """Ingests the unsent reports of one attempt: the spool first, then the logs. Repeating it changes nothing."""
 
     database: Database
     attempt_id: str
     folder: AttemptLayout
     now: datetime
     log_limit: int
-    """The most bytes that are kept of one rank's log."""
     count: Callable[[str, int], None]
-    """Called with the kind and the amount of what was ingested."""
     late: bool = False
-    """Whether the attempt ended before, without an exit record: its processes lived on and wrote further reports."""
-    rejected: list[str] = field(default_factory=list)
-    """Why each rejected report was put aside. A rejected report is not retried."""
+    """Whether the attempt ended before, without an exit record: its processes lived on and wrote further reports. Its
+    logs are not read again."""
+    rejected: int = 0
+    """Reports and files that were put aside. They are not retried."""
+    first_rejected: str = ""
+    """The first of them and the reason."""
 
-    def run(self) -> None:
-        """Ingest the spool first, then the logs; repeating it changes nothing.
+    def __post_init__(self) -> None:
+        self._retry_until = self.now + timedelta(seconds=RETRY_SECONDS)
+        self._steps = self._ingest()
+
+    def run(self, now: datetime, seconds: float) -> bool:
+        """Continue for about this time; return whether the ingest is complete.
 
         Raises:
-            UnavailableError: the database does not answer; try again later.
+            UnavailableError: the database does not answer; begin again with a new ingest.
         """
-        for spool in sorted(self.folder.spool.glob("execution-*.jsonl")):
-            with self._isolate_file(spool):
-                self._ingest_spool(spool)
-        for path in [] if self.late else sorted(self.folder.logs.glob("*.log")):
-            with self._isolate_file(path):
-                self._ingest_log(path)
-        if self.rejected:
-            self.count("rejected", len(self.rejected))
-            attempt = AttemptService(self.database, self.attempt_id, self.now, late=self.late)
-            attempt.record_rejected(len(self.rejected), self.rejected[0])
+        self.now = now
+        deadline = time.monotonic() + seconds
+        return not any(must_wait or time.monotonic() >= deadline for must_wait in self._steps)
 
-    @contextmanager
-    def _isolate_file(self, path: Path) -> Iterator[None]:
-        """Put a file aside that cannot be ingested: the job must end, and a retry would fail in the same way."""
-        try:
-            yield
-        except (PermissionError, FileNotFoundError) as error:
-            log.warning("file cannot be read", path=str(path), error=str(error))
-        except (UnavailableError, OSError):
-            raise
-        except Exception as error:
-            self._reject(path.name, error)
+    def _ingest(self) -> Iterator[bool]:
+        """Do the work in small steps. Yields after each whether the next one must wait for the next tick."""
+        spool = (self.folder.spool, _SPOOL, self._ingest_spool)
+        logs = (self.folder.logs, _LOG, self._ingest_log)
+        for folder, pattern, ingest in (spool,) if self.late else (spool, logs):
+            paths: list[Path] = []
+            yield from self._isolate(partial(_list_files, pattern, paths), folder)
+            for path in paths:
+                yield from self._isolate(ingest, path)
+        if self.rejected:
+            self.count("rejected", self.rejected)
+            attempt = AttemptService(self.database, self.attempt_id, self.now, late=self.late)
+            attempt.record_rejected(self.rejected, self.first_rejected)
+
+    def _isolate(self, read: Callable[[Path], Iterator[bool]], path: Path) -> Iterator[bool]:
+        """Retry a file as long as its error may pass, then put it aside: the job must end."""
+        while True:
+            try:
+                yield from read(path)
+            except FileNotFoundError:
+                return
+            except UnavailableError:
+                raise
+            except Exception as error:
+                is_transient = isinstance(error, OSError) and error.errno in _TRANSIENT
+                if is_transient and self.now < self._retry_until:
+                    log.warning("file cannot be read yet", path=str(path), error=str(error))
+                    yield True
+                    continue
+                self._reject(path.name, error)
+            return
 
     def _reject(self, item: str, error: Exception) -> None:
         if not self.rejected:
             log.warning("report rejected", item=item, exc_info=error)
-        self.rejected.append(f"{item}: {_first_line(error)}")
+            self.first_rejected = f"{item}: {_first_line(error)}"
+        self.rejected += 1
 
-    def _ingest_spool(self, path: Path) -> None:
+    def _ingest_spool(self, path: Path) -> Iterator[bool]:
         if not _is_regular(path):
             return
         offset = 0 if _restored_since(self.folder) else _acknowledged_offset(path.with_suffix(".acknowledged"))
         if offset > path.lstat().st_size:
             offset = 0
+        limit = offset + MAX_SPOOL_BYTES
         for record in parse_spool(open_regular_file(path), offset):
+            if record.end > limit:
+                raise ValueError(f"reports after the limit of {MAX_SPOOL_BYTES:,} bytes are not read")
             try:
                 self._ingest_record(record)
-            except (UnavailableError, OSError):
+            except UnavailableError:
                 raise
             except Exception as error:
                 self._reject(f"{path.name}, record {record.seq}", error)
+            yield False
 
-    def _ingest_log(self, path: Path) -> None:
-        rank = path.stem.removeprefix("rank-")
-        if not _is_regular(path) or (rank != "launch" and not _RANK.fullmatch(rank)):
+    def _ingest_log(self, path: Path) -> Iterator[bool]:
+        if not _is_regular(path):
             return
+        rank = path.stem.removeprefix("rank-")
         # The tick waits for this, so the beginning of an oversized log is skipped instead of stored and dropped.
         first_offset = path.lstat().st_size - self.log_limit
         logs = LogWriter(self.database, self.attempt_id, self.now, self.log_limit, self.count)
         offset = max(logs.append(rank, 0, b""), first_offset)
         while data := read_regular_file(path, offset, MAX_LOG_CHUNK):
             offset = logs.append(rank, offset, data, allow_gap=True)
+            yield False
 
     def _ingest_record(self, record: SpoolRecord) -> None:
         attempt = AttemptService(self.database, self.attempt_id, self.now, self.count, late=self.late)
@@ -142,6 +239,15 @@ def _restored_since(folder: AttemptLayout) -> bool:
         return (folder.root.parents[2] / RESTORE_MARKER).stat().st_mtime >= folder.launch.stat().st_mtime
     except OSError:
         return False
+
+
+def _list_files(pattern: re.Pattern[str], paths: list[Path], folder: Path) -> Iterator[bool]:
+    """Add the entries of a folder whose names match, in order. A link to a folder is not followed."""
+    if not folder.is_symlink():
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in islice(entries, _MAX_ENTRIES))
+        paths += [folder / name for name in names if pattern.fullmatch(name)]
+    yield False
 
 
 def _is_regular(path: Path) -> bool:

@@ -27,7 +27,7 @@ SECONDS = 2.0
 _MAX_DUE = 500
 _PER_WEBHOOK = 5
 """Deliveries of one webhook in a run; they are sent one after the other."""
-_PER_OWNER = 4
+_WEBHOOKS_PER_OWNER = 4
 """Webhooks of one user in a run; they are served at the same time."""
 _GROUP_SECONDS = 5.0
 """A webhook gets no further delivery in a run after this time, so that slow receivers do not prolong it."""
@@ -109,7 +109,7 @@ def fair_groups(due: Sequence[tuple[Delivery, Webhook]]) -> list[list[tuple[Deli
     owners: Counter[str] = Counter()
     for delivery, webhook in due:
         if webhook.id not in groups:
-            if owners[webhook.created_by] >= _PER_OWNER:
+            if owners[webhook.created_by] >= _WEBHOOKS_PER_OWNER:
                 continue
             owners[webhook.created_by] += 1
         groups.setdefault(webhook.id, []).append((delivery, webhook))

@@ -8,7 +8,7 @@ from tests.support.compose_stack import Stack
 
 pytestmark = [pytest.mark.compose, pytest.mark.smoke, pytest.mark.timeout(1800)]
 
-ROOT_BECAUSE_SLURMD_BECOMES_EACH_JOBS_ACCOUNT = {"c1", "c2"}
+SERVICES_AS_ROOT = {"c1", "c2"}
 
 
 def test_only_the_nodes_run_as_root(stack: Stack) -> None:
@@ -25,7 +25,7 @@ def test_only_the_nodes_run_as_root(stack: Stack) -> None:
         assert details["HostConfig"]["Memory"] > 0
         assert details["HostConfig"]["RestartPolicy"]["Name"] != "no"
         assert details["HostConfig"]["LogConfig"]["Config"]["max-size"]
-    assert as_root == ROOT_BECAUSE_SLURMD_BECOMES_EACH_JOBS_ACCOUNT
+    assert as_root == SERVICES_AS_ROOT
 
 
 def test_service_can_write_only_to_its_own_folders(stack: Stack) -> None:

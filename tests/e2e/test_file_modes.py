@@ -17,11 +17,11 @@ from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.e2e
 
-HUSH = "hush-hush-4711"
+SECRET_VALUE = "hush-hush-4711"
 SCRIPT = f"""
 import os
 from trainyard.script import checkpoint_dir
-assert os.environ["HF_TOKEN"] == "{HUSH[:4]}" + "{HUSH[4:]}"
+assert os.environ["HF_TOKEN"] == "{SECRET_VALUE[:4]}" + "{SECRET_VALUE[4:]}"
 (checkpoint_dir() / "x").touch()
 """
 
@@ -30,7 +30,7 @@ def finished_run(client: Client, runs: Path, folder: Path) -> RunLayout:
     """The run directory of a built-in job, after a job with uploaded code has run, too."""
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    client.set_secret("HF_TOKEN", HUSH)
+    client.set_secret("HF_TOKEN", SECRET_VALUE)
     script = client.submit(
         {"task": "script", "argv": ["train.py"], "environment": {"secrets": ["HF_TOKEN"]}}, code=folder
     )
@@ -53,7 +53,7 @@ def test_run_files_are_private_and_contain_no_secret(
     run = finished_run(client, runs, tmp_path / "code")
     assert {path: oct(mode) for path, mode in modes(runs).items() if mode & 0o077} == {}
     for path in (*runs.rglob("*"), *service.state_dir.rglob("*"), service.log):
-        assert not path.is_file() or HUSH.encode() not in path.read_bytes(), path
+        assert not path.is_file() or SECRET_VALUE.encode() not in path.read_bytes(), path
     attempt = run.attempt(1)
     if os.getuid() == 0 and shutil.which("su"):
         for file in (attempt.launch, run.spec, attempt.launch_log):

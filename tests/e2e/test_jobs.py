@@ -1,4 +1,4 @@
-"""Real jobs of a real service: the promises, checked from outside."""
+"""Real jobs of a real service, observed from outside."""
 
 import time
 from pathlib import Path

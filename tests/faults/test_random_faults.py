@@ -34,8 +34,8 @@ from trainyard.contract.wire.jobs import TERMINAL
 OTHER_FAILPOINTS = ("accept", "claim", "finish", "close", "steer", "delete", "remove")
 LABELS = sorted({label for label, _ in FAILPOINTS if not label.startswith(OTHER_FAILPOINTS)})
 MODES: list[Mode] = ["accept", "lose-answer", "drop", "die-after"]
-LAGS = [0.0, 100.0, 500.0]
-ENDS: list[EndedAs] = ["node_failure", "preempted", "cancelled", "failed", "time_limit", "out_of_memory"]
+ACCOUNTING_DELAYS = [0.0, 100.0, 500.0]
+END_REASONS: list[EndedAs] = ["node_failure", "preempted", "cancelled", "failed", "time_limit", "out_of_memory"]
 
 
 class Campaign(RuleBasedStateMachine):
@@ -43,7 +43,7 @@ class Campaign(RuleBasedStateMachine):
 
     template: ClassVar[Path]
 
-    @initialize(mode=st.sampled_from(MODES), lag=st.sampled_from(LAGS))
+    @initialize(mode=st.sampled_from(MODES), lag=st.sampled_from(ACCOUNTING_DELAYS))
     def begin(self, mode: Mode, lag: float) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="trainyard-campaign-"))
         shutil.copy(self.template, self.folder / "test.sqlite")
@@ -101,7 +101,7 @@ class Campaign(RuleBasedStateMachine):
             self._restart()
 
     @rule(label=st.sampled_from(LABELS))
-    def tick_and_die(self, label: str) -> None:
+    def tick_and_exit(self, label: str) -> None:
         def crash(passed: str) -> None:
             if passed == label:
                 raise SystemExit(label)
@@ -123,7 +123,7 @@ class Campaign(RuleBasedStateMachine):
             with suppress(SystemExit):
                 reconciler.run_once()
 
-    @rule(mode=st.sampled_from(MODES), lag=st.sampled_from(LAGS))
+    @rule(mode=st.sampled_from(MODES), lag=st.sampled_from(ACCOUNTING_DELAYS))
     def set_sbatch_mode(self, mode: Mode, lag: float) -> None:
         self.slurm.mode, self.slurm.lag_seconds = mode, lag
 
@@ -141,7 +141,7 @@ class Campaign(RuleBasedStateMachine):
         for sim in self._ours("running")[:1]:
             self.stage.finish(sim, reason, step=20)
 
-    @rule(ended_as=st.sampled_from(ENDS))
+    @rule(ended_as=st.sampled_from(END_REASONS))
     def end_without_exit_record(self, ended_as: EndedAs) -> None:
         for sim in self._ours("running")[:1]:
             self.slurm.end(sim, ended_as)

@@ -143,14 +143,14 @@ def test_clock_set_back_delays_no_search_or_observation(world: World) -> None:
     world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
     world.tick(2)
-    surveys = world.scheduler.cluster_calls
+    cluster_calls = world.scheduler.cluster_calls
     world.clock.advance(-86400)
     world.scheduler.outcome = None
     for _ in range(12):
         world.tick()
         world.clock.advance(60)
     assert len(world.scheduler.submitted) == 1
-    assert world.scheduler.cluster_calls > surveys
+    assert world.scheduler.cluster_calls > cluster_calls
 
 
 def test_a_submission_without_a_thread_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

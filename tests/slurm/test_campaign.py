@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.conftest import slurm_service
 from tests.slurm.test_cancel import ALIVE, processes_below
-from tests.slurm.test_service_killed import COUNTING, spec
+from tests.slurm.test_service_killed import COUNT_PROGRAM, spec
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import TrainyardError
@@ -79,7 +79,7 @@ def test_job_completes_under_any_order_of_faults(seed: int, slurm: SlurmLab, tmp
     run_log, code = tmp_path / "run_log", tmp_path / "code"
     code.mkdir()
     run_log.touch()
-    (code / "count.py").write_text(COUNTING.format(run_log=str(run_log)))
+    (code / "count.py").write_text(COUNT_PROGRAM.format(run_log=str(run_log)))
     rng = random.Random(seed)
     with slurm_service(tmp_path, **FAST_CONFIRMATION) as service:
         campaign = Campaign(slurm, service, code, rng)

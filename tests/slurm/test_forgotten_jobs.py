@@ -1,4 +1,4 @@
-"""The end of a job that the controller has purged: from the accounting, else from the exit record, else unknown."""
+"""The end of a purged job is taken from the accounting, else from the exit record, else it is unknown."""
 
 from contextlib import suppress
 from pathlib import Path

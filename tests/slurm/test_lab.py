@@ -1,4 +1,4 @@
-"""The lab itself: no process of it outlives the tests, however they end."""
+"""The Slurm lab leaves no process behind, however the tests end."""
 
 import signal
 import subprocess

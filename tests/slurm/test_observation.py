@@ -40,10 +40,10 @@ def test_tick_observes_twenty_jobs_with_two_calls(
 @pytest.mark.scenario(20)
 def test_reused_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     mine = submit(slurm, "ty-mine", "--hold")
-    mistaken = SubmittedJob("ty-other", mine.scheduler_id, mine.folder)
+    reused_id = SubmittedJob("ty-other", mine.scheduler_id, mine.folder)
     scheduler = SlurmScheduler(poll_seconds=0)
-    assert scheduler.observe([mistaken])["ty-other"].state == "absent"
-    scheduler.cancel(mistaken)
+    assert scheduler.observe([reused_id])["ty-other"].state == "absent"
+    scheduler.cancel(reused_id)
     assert scheduler.observe([mine])["ty-mine"].state == "pending"
     assert SlurmScheduler().find("ty-mine", Path("/nowhere")) == [mine.scheduler_id]
     scheduler = SlurmScheduler(poll_seconds=0)

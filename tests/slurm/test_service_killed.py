@@ -19,7 +19,7 @@ from trainyard.demo import DemoError, ServiceProcess
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 JOBS, KILLS = 30, 20
-COUNTING = """
+COUNT_PROGRAM = """
 import os, sys
 line = " ".join([sys.argv[1], os.environ["SLURM_JOB_ID"]]) + "\\n"
 handle = os.open({run_log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -44,7 +44,7 @@ def submit_with_retries(service: ServiceProcess, name: str, code: Path) -> None:
 def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path, database_url: str) -> None:
     run_log, code = tmp_path / "run_log", tmp_path / "code"
     code.mkdir()
-    (code / "count.py").write_text(COUNTING.format(run_log=str(run_log)))
+    (code / "count.py").write_text(COUNT_PROGRAM.format(run_log=str(run_log)))
     before = {number for number, _, _ in slurm.jobs()}
     names = [f"job-{number}" for number in range(JOBS)]
     entries: dict[str, tuple[str, str]] = {}
@@ -58,8 +58,8 @@ def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path, database_url
         return {job.status for job in client.jobs()} <= TERMINAL
 
     rng = random.Random(20)
-    with slurm_service(tmp_path, database_url=database_url) as service, ThreadPoolExecutor(1) as client_of_its_own:
-        submitted = client_of_its_own.submit(lambda: [submit_with_retries(service, name, code) for name in names])
+    with slurm_service(tmp_path, database_url=database_url) as service, ThreadPoolExecutor(1) as executor:
+        submitted = executor.submit(lambda: [submit_with_retries(service, name, code) for name in names])
         for _ in range(KILLS):
             # A random time between two kills; the pause waits for nothing.
             time.sleep(rng.uniform(0.5, 6.0))

@@ -114,7 +114,7 @@ def open_tab(context: BrowserContext, url: str) -> Iterator[Visit]:
 
 
 @contextmanager
-def visiting(
+def open_visit(
     browser: Browser,
     url: str,
     *,

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-FOREVER = 120.0
+MAX_SECONDS = 120.0
 """Seconds after which an abandoned job ends; longer than any test."""
 
 
@@ -30,7 +30,7 @@ def _append_line(folder: Path, name: str, line: str) -> None:
 
 def _sleep(folder: Path) -> None:
     """Wait until the folder has a file `go`."""
-    deadline = time.monotonic() + FOREVER
+    deadline = time.monotonic() + MAX_SECONDS
     while not (folder / "go").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
 

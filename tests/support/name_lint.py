@@ -31,12 +31,12 @@ REPLACEMENTS = {
 """Terms to use instead of each word that is too vague for a name."""
 ALLOWED_NAMES = re.compile(r"not_?found|placeholder|replace|in_?place", re.IGNORECASE)
 """Terms of HTTP, PyTorch and the standard library that contain a banned word."""
-HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+CAMEL_CASE_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 def components(name: str) -> list[str]:
     """The lower-case words of a snake_case or CamelCase name."""
-    return [word.lower() for word in HUMP.findall(ALLOWED_NAMES.sub("", name))]
+    return [word.lower() for word in CAMEL_CASE_PART.findall(ALLOWED_NAMES.sub("", name))]
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:

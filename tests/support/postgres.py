@@ -17,7 +17,7 @@ from tests.support.packages import install
 
 INSTALLED = Path("/usr/lib/postgresql")
 """The folder in which Debian installs each version's programs."""
-HOW_TO_GET_IT = "PostgreSQL's server programs (initdb, pg_ctl) are missing; install the package `postgresql`"
+INSTALL_HINT = "PostgreSQL's server programs (initdb, pg_ctl) are missing; install the package `postgresql`"
 
 
 class PostgresMissingError(Exception):
@@ -109,7 +109,7 @@ def _programs() -> Path:
     install("PostgreSQL", "postgresql")
     if folder := _find():
         return folder
-    raise PostgresMissingError(HOW_TO_GET_IT)
+    raise PostgresMissingError(INSTALL_HINT)
 
 
 def _find() -> Path | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from playwright.sync_api import Browser, Page
 
-from tests.support.browser import launched, visiting
+from tests.support.browser import launched, open_visit
 from tests.support.live import wait_for_status, wait_for_step
 from trainyard.client import Client
 from trainyard.contract.local_paths import admin_token_file
@@ -123,7 +123,7 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
     problems = []
     for scheme in SCHEMES:
         for form, size in SIZES.items():
-            with visiting(browser, url, scheme=scheme, size=size) as visit:
+            with open_visit(browser, url, scheme=scheme, size=size) as visit:
                 page = visit.go("/sign-in")
                 page.screenshot(path=folder / f"sign-in-{scheme}-{form}.png")
                 visit.sign_in(token)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("trainyard", "service", "worker")
-OTHERS = ("tests", "bench", "migrations")
+OTHER_FOLDERS = ("tests", "bench", "migrations")
 MAX_FILE = 400
 MAX_FUNCTION = 50
-SHOWN = 5
+LARGEST_COUNT = 5
 
 REASONS: dict[str, str] = {}
 """Exceptions and their reasons, by `<path>` of a file or `<path>:<qualified name>` of a function."""
@@ -55,13 +55,13 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, int]]:
 
 def _print_largest(title: str, sized: list[Sized]) -> None:
     print(f"\n{title}")
-    for one in sorted(sized, key=lambda one: -one.lines)[:SHOWN]:
+    for one in sorted(sized, key=lambda one: -one.lines)[:LARGEST_COUNT]:
         print(f"{one.lines:6}  {one.name}")
 
 
 def main() -> int:
     """Print the report; return 1 if a limit is exceeded."""
-    by_package = {package: files_of(package) for package in (*PRODUCT, *OTHERS)}
+    by_package = {package: files_of(package) for package in (*PRODUCT, *OTHER_FOLDERS)}
     print(" lines  files  package")
     for package, files in by_package.items():
         print(f"{sum(file.lines for file in files):6} {len(files):6}  {package}")

@@ -23,7 +23,7 @@ from tests.support.wait import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "slurmdbd", "mariadbd", "mariadb-install-db")
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server")
-HOW_TO_GET_IT = f"Slurm's programs are missing; install the packages {' '.join(PACKAGES)} (root can: the tests do it)"
+INSTALL_HINT = f"Slurm's programs are missing; install the packages {' '.join(PACKAGES)} (root can: the tests do it)"
 _SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 _PR_SET_PDEATHSIG = 1
 
@@ -68,7 +68,7 @@ class SlurmLab:
         self.start_controller()
         for node in ("node1", "node2"):
             self.start_node(node)
-        wait_until(self._both_idle, 60, f"both nodes to be idle; the logs are in {self.root}")
+        wait_until(self._nodes_are_idle, 60, f"both nodes to be idle; the logs are in {self.root}")
 
     def start_controller(self) -> None:
         self.spawn("slurmctld", ["slurmctld", "-D"])
@@ -142,7 +142,7 @@ class SlurmLab:
         self.spawn("munged", ["munged", "--foreground", *files, f"--socket={folder / 'socket'}", "--num-threads=2"])
         wait_until((folder / "socket").exists, 20, f"munged; its log is {folder / 'log'}")
 
-    def _both_idle(self) -> bool:
+    def _nodes_are_idle(self) -> bool:
         for name, daemon in self._daemons.items():
             if daemon.poll() is not None:
                 log = (self.root / f"{name}.log").read_text(errors="replace")
@@ -284,7 +284,7 @@ def _require_programs() -> None:
         return
     install("Slurm", *PACKAGES)
     if missing := _missing():
-        raise SlurmMissingError(f"{HOW_TO_GET_IT}; not found: {', '.join(missing)}")
+        raise SlurmMissingError(f"{INSTALL_HINT}; not found: {', '.join(missing)}")
 
 
 def _missing() -> list[str]:

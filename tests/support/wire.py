@@ -15,13 +15,13 @@ class Wire:
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self.port = 0
-        self.mend()
+        self.restore()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Accept connections again, on the same port."""
         listener = socket.create_server(("127.0.0.1", self.port))
         self._listener, self.port = listener, listener.getsockname()[1]

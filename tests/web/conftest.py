@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect
 
-from tests.support.browser import Visit, browser_context, launched, open_tab, visiting
+from tests.support.browser import Visit, browser_context, launched, open_tab, open_visit
 from tests.support.chromium import ChromiumMissingError, chromium
 from tests.support.live import wait_for_status, wait_for_step
 from tests.web.specs import ENDLESS, SLOW, SPEC, WATCHED
@@ -58,7 +58,7 @@ def token(service: ServiceProcess, client: Client) -> str:
 @pytest.fixture
 def signed_out(browser: Browser, service: ServiceProcess, client: Client) -> Iterator[Visit]:
     """A tab without a session."""
-    with visiting(browser, service.url) as visit:
+    with open_visit(browser, service.url) as visit:
         yield visit
 
 

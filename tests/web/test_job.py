@@ -9,7 +9,7 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.support.browser import Visit, visiting
+from tests.support.browser import Visit, open_visit
 from tests.support.live import wait_for_status, wait_for_step
 from tests.support.wire import wired
 from tests.web.specs import ENDLESS, ENDLESS_ON_ALL, SPEC, WATCHED
@@ -164,7 +164,7 @@ def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, ru
 def test_lost_connection_is_shown_and_no_point_is_lost(
     browser: Browser, service: ServiceProcess, token: str, client: Client, running: Any
 ) -> None:
-    with wired(service.port) as wire, visiting(browser, wire.url) as visit:
+    with wired(service.port) as wire, open_visit(browser, wire.url) as visit:
         page = visit.sign_in(token, f"/jobs/{running.id}")
         wait_for_points(page, 30)
         page.evaluate(MEASURE_SHIFTS)
@@ -175,7 +175,7 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         there = client.job(running.id).progress
         assert there is not None
         wait_for_step(client, running.id, there.step + 50)
-        wire.mend()
+        wire.restore()
         expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
         wait_for_points(page, there.step + 60)
         shown = points(page)
@@ -300,7 +300,7 @@ def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, background_
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{id}"])
 def test_page_fits_a_phone(browser: Browser, service: ServiceProcess, token: str, running: Any, path: str) -> None:
-    with visiting(browser, service.url, size=(360, 740)) as visit:
+    with open_visit(browser, service.url, size=(360, 740)) as visit:
         page = visit.sign_in(token, path.format(id=running.id))
         page.wait_for_timeout(500)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -45,7 +45,7 @@ KeyOption = Annotated[
     typer.Option("--idempotency-key", help="Repeating a command with the same key does not submit it twice."),
 ]
 
-_AGO = re.compile(r"(\d{1,6})\s*(min|h|d|w)")
+_RELATIVE_TIME = re.compile(r"(\d{1,6})\s*(min|h|d|w)")
 _UNITS = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 
@@ -56,7 +56,7 @@ def parse_date(text: str) -> datetime:
         typer.BadParameter: the text has another form.
     """
     try:
-        if ago := _AGO.fullmatch(text.strip()):
+        if ago := _RELATIVE_TIME.fullmatch(text.strip()):
             return datetime.now(UTC) - int(ago[1]) * _UNITS[ago[2]]
         matches = datetime.fromisoformat(text.strip())
     except (ValueError, OverflowError):

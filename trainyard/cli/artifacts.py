@@ -7,7 +7,7 @@ import typer
 
 from trainyard.cli.arguments import JobArgument, JsonOption, find_job, make_client
 from trainyard.cli.errors import UsageError
-from trainyard.cli.output import format_age, format_size, print_json, print_line, print_list
+from trainyard.cli.output import escape_name, format_age, format_size, print_json, print_line, print_list
 from trainyard.client import Client
 from trainyard.contract.wire.files import ArtifactResource
 
@@ -37,7 +37,7 @@ def artifacts(
 
 
 def _row(artifact: ArtifactResource) -> tuple[str, ...]:
-    return artifact.path, format_size(artifact.size_bytes), format_age(artifact.modified_at)
+    return escape_name(artifact.path), format_size(artifact.size_bytes), format_age(artifact.modified_at)
 
 
 def _fetch(client: Client, job_id: str, paths: list[str], to: Path, *, as_json: bool) -> None:
@@ -49,4 +49,4 @@ def _fetch(client: Client, job_id: str, paths: list[str], to: Path, *, as_json: 
         if as_json:
             print_json({"object": "download", "path": path, "file": str(target)})
         else:
-            print_line(f"{target}")
+            print_line(escape_name(str(target)))

@@ -21,6 +21,7 @@ from trainyard.cli.arguments import (
 from trainyard.cli.errors import UsageError, report_error
 from trainyard.cli.output import (
     console,
+    escape_name,
     format_age,
     format_number,
     format_size,
@@ -50,7 +51,12 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
         listed = client.checkpoints(job.id)
     headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
     print_list(
-        listed, headings, _row, as_json=as_json, empty_message=_none_message(job), optional=("FOLDER", "CREATED")
+        listed,
+        headings,
+        _row,
+        as_json=as_json,
+        empty_message=_no_checkpoints_message(job),
+        optional=("FOLDER", "CREATED"),
     )
     if listed and not as_json:
         print_line(f"in {Path(listed[0].path).parent}")
@@ -58,7 +64,7 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
             print_line(_retention(policy["keep_last"], policy["keep_best"]))
 
 
-def _none_message(job: JobResource) -> str:
+def _no_checkpoints_message(job: JobResource) -> str:
     """Return the message for a job without checkpoints; an active job may still write one."""
     return "no checkpoints" if job.status in TERMINAL else "no checkpoint yet"
 
@@ -119,7 +125,7 @@ def download(
     if as_json:
         print_json({"object": "download", "job_id": job.id, "path": str(target)})
     else:
-        print_line(str(target))
+        print_line(escape_name(str(target)))
 
 
 def _find_checkpoint(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
@@ -135,7 +141,9 @@ def _find_checkpoint(client: Client, job: JobResource, reference: str, option: s
     steps = ", ".join(str(candidate.step) for candidate in listed)
     message = f"there is no checkpoint {reference!r}; available steps: {steps}"
     raise NotFoundError(
-        message if listed else f"job {job.id} has {_none_message(job)}", code="checkpoint_not_found", param=option
+        message if listed else f"job {job.id} has {_no_checkpoints_message(job)}",
+        code="checkpoint_not_found",
+        param=option,
     )
 
 
@@ -161,7 +169,7 @@ def _progress_bars(*, quiet: bool) -> Iterator[ProgressCallback]:
 
         def report_bytes(path: str, bytes_done: int, size: int) -> None:
             if path not in shown:
-                shown[path] = progress.add_task(one_line(path), total=size)
+                shown[path] = progress.add_task(escape_name(path), total=size)
             progress.update(shown[path], completed=bytes_done)
 
         yield report_bytes

@@ -76,7 +76,7 @@ def compare(
     for key in chosen or [""]:
         _tabulate(jobs, fields, results, key)
     if keys:
-        _draw(jobs, results, keys)
+        _plot(jobs, results, keys)
     elif not chosen:
         print_error("no metrics yet")
 
@@ -147,7 +147,7 @@ def _tabulate(
     print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, optional=("MAX", "MIN", "CURVE"))
 
 
-def _draw(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
+def _plot(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
     for key in keys:
         for job, metrics in zip(jobs, results, strict=True):
             if series := _series(metrics, key):

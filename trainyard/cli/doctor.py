@@ -22,7 +22,7 @@ from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_findi
 _SECONDS = 60.0
 _MAX_CLOCK_SKEW = 5.0
 _MAX_SNAPSHOT_AGE = 300.0
-_SIGNS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
+_LEVEL_LABELS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
 
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
@@ -42,7 +42,7 @@ def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
                 print_json(finding)
             else:
                 fix = f" Fix: {finding.fix}" if finding.fix else ""
-                print_line(f"{_SIGNS[finding.state]:<9}{finding.name:<12}{finding.message}.{fix}")
+                print_line(f"{_LEVEL_LABELS[finding.state]:<9}{finding.name:<12}{finding.message}.{fix}")
     raise typer.Exit(FAILED if has_errors else 0)
 
 

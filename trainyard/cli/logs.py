@@ -16,7 +16,7 @@ from trainyard.client.retry import backoff, is_transient
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 POLL_SECONDS = 1.0
-PATIENCE_SECONDS = 3600.0
+GIVE_UP_SECONDS = 3600.0
 
 
 def logs(
@@ -151,7 +151,7 @@ class Follower:
             self._noted = True
 
     def _wait_for_service(self, error: TrainyardError) -> None:
-        if not is_transient(error) or self._waited > PATIENCE_SECONDS:
+        if not is_transient(error) or self._waited > GIVE_UP_SECONDS:
             raise error
         if not self._failures:
             print_error(f"connection lost, waiting for the service: {error.message}")

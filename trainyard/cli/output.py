@@ -56,6 +56,11 @@ def one_line(text: str) -> str:
     return _BREAKS.sub(" ", sanitize(text)).rstrip()
 
 
+def escape_name(name: str) -> str:
+    """Return a file's name with escapes such as `\\n` for characters that a terminal does not show."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
 def print_line(text: str) -> None:
     """Print one line on stdout."""
     print(one_line(text), flush=True)

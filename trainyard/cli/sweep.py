@@ -35,8 +35,8 @@ from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import SweepDetail
 
-_WHICH = "Id, unique prefix or suffix of an id (at least 4 characters), name (its newest sweep), or `last`."
-SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_WHICH)]
+_SWEEP_HELP = "Id, unique prefix or suffix of an id (at least 4 characters), name (its newest sweep), or `last`."
+SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_SWEEP_HELP)]
 
 _POLL_SECONDS = 2.0
 
@@ -98,7 +98,9 @@ def sweeps(
     ctx: typer.Context,
     sweep_id: Annotated[
         str | None,
-        typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=f"Show this sweep with its jobs. {_WHICH}"),
+        typer.Argument(
+            metavar="SWEEP", autocompletion=complete_sweep, help=f"Show this sweep with its jobs. {_SWEEP_HELP}"
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number, newest first.")] = 20,
     as_json: JsonOption = False,
@@ -122,7 +124,7 @@ def sweeps(
         print_error("no sweeps yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
     else:
         rows = [
-            (s.id, s.name, _tally(s.counts), ", ".join(s.fields), format_age(s.created_at), s.created_by)
+            (s.id, s.name, _format_counts(s.counts), ", ".join(s.fields), format_age(s.created_at), s.created_by)
             for s in listed
         ]
         print_table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows, optional=("BY", "CREATED", "FIELDS"))
@@ -136,13 +138,15 @@ def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOptio
     with make_client(ctx) as client:
         detail = find_sweep(client, sweep_id)
         if set(detail.counts) <= TERMINAL:
-            message = f"sweep {detail.id} has already ended ({_tally(detail.counts)}); there is nothing to cancel"
+            message = (
+                f"sweep {detail.id} has already ended ({_format_counts(detail.counts)}); there is nothing to cancel"
+            )
             raise ConflictError(message, code="sweep_finished")
         detail = client.cancel_sweep(detail.id)
     if as_json:
         print_json(detail)
     else:
-        print_line(f"sweep {detail.id}: cancellation requested; {_tally(detail.counts)}")
+        print_line(f"sweep {detail.id}: cancellation requested; {_format_counts(detail.counts)}")
 
 
 def find_sweep(client: Client, reference: str) -> SweepDetail:
@@ -194,7 +198,7 @@ def show(detail: SweepDetail) -> None:
     print_line(f"sweep       {detail.id} ({detail.name})")
     print_line(f"created     {format_age(detail.created_at)} by {detail.created_by}")
     parallel = f", {detail.max_parallel} at once" if detail.max_parallel else ""
-    print_line(f"jobs        {_tally(detail.counts)}{parallel}")
+    print_line(f"jobs        {_format_counts(detail.counts)}{parallel}")
     rows: list[tuple[str | Text, ...]] = []
     for member in detail.members:
         step = f"{member.progress.step}/{member.progress.total_steps}" if member.progress else "-"
@@ -209,7 +213,7 @@ def _follow(client: Client, detail: SweepDetail, *, as_json: bool) -> int:
     previous = ""
     try:
         while True:
-            tally = _tally(detail.counts)
+            tally = _format_counts(detail.counts)
             if tally != previous and not as_json:
                 print_line(tally)
             previous = tally
@@ -227,5 +231,5 @@ def _follow(client: Client, detail: SweepDetail, *, as_json: bool) -> int:
     return FAILED if detail.counts.get("failed") else CANCELLED if detail.counts.get("cancelled") else 0
 
 
-def _tally(counts: Any) -> str:
+def _format_counts(counts: Any) -> str:
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "none left"

@@ -40,9 +40,8 @@ def create(
     if as_json:
         print_json(made)
     else:
-        print_error(
-            f"token {made.id} for {made.name} ({made.role}){_until(made.expires_at)}; the secret is shown only once:"
-        )
+        expiry = _format_expiry(made.expires_at)
+        print_error(f"token {made.id} for {made.name} ({made.role}){expiry}; the secret is shown only once:")
         print_line(made.token)
 
 
@@ -107,7 +106,7 @@ def whoami(ctx: typer.Context, as_json: JsonOption = False) -> None:
         print_json(own)
     else:
         code = "permitted" if own.may_run_code else "not permitted"
-        print_line(f"{own.name} ({own.role}), token {own.id}{_until(own.expires_at)}; running code is {code}")
+        print_line(f"{own.name} ({own.role}), token {own.id}{_format_expiry(own.expires_at)}; running code is {code}")
 
 
 def _state(token: TokenResource) -> str:
@@ -119,5 +118,5 @@ def _state(token: TokenResource) -> str:
     return f"expired {format_age(token.expires_at)}" if passed else f"valid until {token.expires_at:%Y-%m-%d}"
 
 
-def _until(time: datetime | None) -> str:
+def _format_expiry(time: datetime | None) -> str:
     return f", valid until {time:%Y-%m-%d %H:%M}Z" if time else ""

@@ -16,7 +16,7 @@ from trainyard.cli.run_state import SEPARATOR, RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
 from trainyard.contract.wire.jobs import JobResource
 
-PLAIN_INTERVAL = 5.0
+LINE_INTERVAL_SECONDS = 5.0
 """Seconds between two lines of progress without a terminal."""
 
 
@@ -128,7 +128,7 @@ class PlainView:
         line = self._state.update_from(event)
         if line is not None:
             print_line(line)
-        if self._state.step and self._clock() - self._shown_at >= PLAIN_INTERVAL:
+        if self._state.step and self._clock() - self._shown_at >= LINE_INTERVAL_SECONDS:
             self._progress()
 
     def notice(self, text: str) -> None:

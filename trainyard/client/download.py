@@ -25,6 +25,8 @@ Progress = Callable[[str, int, int], None]
 """Called with a file's path, the number of its bytes on disk, and its size."""
 
 _BLOCK = 4 * 2**20
+_MAX_NAME = 230
+"""Bytes of a file's name, of 255 that filesystems allow, so that a suffix fits."""
 MANIFEST = "manifest.json"
 
 
@@ -32,7 +34,7 @@ MANIFEST = "manifest.json"
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file that is renamed to `path` at the end of the block, or deleted on an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=_hidden_path(path, ".").name, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -64,8 +66,8 @@ class Download:
         """`digest` is the SHA-256 that the file must have. None: not verified."""
         self.file = file
         self.path = to.joinpath(*safe_parts(file.path))
-        self._part = self.path.with_name(f".{self.path.name}.part")
-        self._etag = self.path.with_name(f".{self.path.name}.etag")
+        self._part = _hidden_path(self.path, ".part")
+        self._etag = _hidden_path(self.path, ".etag")
         self._digest = digest
         self._progress = progress
         self._failures = 0
@@ -163,6 +165,14 @@ def safe_parts(path: str) -> tuple[str, ...]:
     if not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
         raise ServerError(f"the service sent the file path {path!r}, which leads out of the folder")
     return parts
+
+
+def _hidden_path(path: Path, suffix: str) -> Path:
+    """Return a path beside a file, with a shorter name if the filesystem could not store the longer one."""
+    name = path.name
+    if len(os.fsencode(name)) > _MAX_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return path.with_name(f".{name}{suffix}")
 
 
 def file_digest(path: Path) -> str:

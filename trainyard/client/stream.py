@@ -29,7 +29,7 @@ _TYPES: dict[str, type[BaseModel]] = {
     "checkpoint": CheckpointResource,
     "log": LogUpdate,
 }
-_TYPES_OF_ALL: dict[str, type[BaseModel]] = {
+_GLOBAL_STREAM_TYPES: dict[str, type[BaseModel]] = {
     "status": JobStatusUpdate,
     "event": EventResource,
     "metrics": JobMetricsUpdate,
@@ -110,7 +110,7 @@ class StreamCursor:
     def _typed(self, raw: RawEvent) -> StreamEvent | None:
         if raw.id is not None:
             self._last_event_id = raw.id
-        model = (_TYPES_OF_ALL if self._endless else _TYPES).get(raw.type)
+        model = (_GLOBAL_STREAM_TYPES if self._endless else _TYPES).get(raw.type)
         if model is None:
             return None
         data: Any = model.model_validate_json(raw.data)

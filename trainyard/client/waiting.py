@@ -16,7 +16,7 @@ STREAM_TIMEOUT = httpx.Timeout(45.0, connect=CONNECT_SECONDS)
 
 _FIRST_POLL = 0.2
 _MAX_POLL = 5.0
-_PATIENCE = 3600.0
+_GIVE_UP_SECONDS = 3600.0
 """Seconds after which a service that has become unreachable is an error."""
 
 
@@ -39,7 +39,7 @@ class Wait:
     def delay_after(self, error: TrainyardError) -> float:
         """Return the seconds until the next poll. The error is raised if the service was never reached, or is
         unreachable for an hour."""
-        lost = not self._reached or self._clock() - self._last_response > _PATIENCE
+        lost = not self._reached or self._clock() - self._last_response > _GIVE_UP_SECONDS
         if lost or not is_transient(error):
             raise error
         return self.next_delay()

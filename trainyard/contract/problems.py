@@ -22,7 +22,7 @@ MAX_PROBLEMS = 100
 """Problems of one document that are listed."""
 _MAX_SUGGESTIONS = 10
 """Unknown fields for which a similar name is searched."""
-_FEW_NAMES = 20
+_MAX_LISTED_NAMES = 20
 _NO_ADVICE: Mapping[str, str] = MappingProxyType({})
 _MAX_COMPARED = 500
 """Names that are compared with an unknown one; a deep model has thousands, which differ only in a number."""
@@ -144,7 +144,7 @@ def nearest_names(name: str, names: Collection[str], count: int = 5) -> str:
     """Return suggestions for an unknown name, for a message: all names if there are at most 20, else the `count` most
     similar ones, or the first `count` if none is similar."""
     ordered = list(names)
-    if len(ordered) <= _FEW_NAMES:
+    if len(ordered) <= _MAX_LISTED_NAMES:
         return ", ".join(ordered)
     near = get_close_matches(name, ordered[:_MAX_COMPARED], n=count, cutoff=0.3) or ordered[:count]
     more = f" and {len(ordered) - len(near)} more" if len(ordered) > len(near) else ""

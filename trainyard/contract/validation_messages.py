@@ -29,7 +29,7 @@ PATTERN_MESSAGES = {
 """Messages for strings that do not match a pattern. Patterns that only restrict characters need no message."""
 
 _TIME = "must be a time with a time zone, such as 2026-01-01T00:00:00Z"
-_OF_TYPE = {
+_TYPE_MESSAGES = {
     "missing": "is required",
     "model_type": "must be a section of fields",
     "model_attributes_type": "must be a section of fields",
@@ -48,7 +48,7 @@ _OF_TYPE = {
 }
 """Messages by type of error, where pydantic's own message does not state what the value must be."""
 
-_SUBJECT = re.compile(r"^(Value error, |(Input|String|List|Tuple|Dictionary|Value) should )")
+_MESSAGE_PREFIX = re.compile(r"^(Value error, |(Input|String|List|Tuple|Dictionary|Value) should )")
 
 
 def describe_error(finding: Mapping[str, Any]) -> str:
@@ -56,7 +56,7 @@ def describe_error(finding: Mapping[str, Any]) -> str:
     kind = finding["type"]
     if kind == "string_pattern_mismatch":
         return PATTERN_MESSAGES.get(finding["ctx"]["pattern"], "contains a character that is not allowed")
-    if kind in _OF_TYPE:
-        return _OF_TYPE[kind]
-    message = _SUBJECT.sub(lambda match: "must " if match[2] else "", finding["msg"])
+    if kind in _TYPE_MESSAGES:
+        return _TYPE_MESSAGES[kind]
+    message = _MESSAGE_PREFIX.sub(lambda match: "must " if match[2] else "", finding["msg"])
     return (message[:1].lower() + message[1:]).replace(" after validation", "")

@@ -41,10 +41,10 @@ def difference(saved: Shapes, model: Shapes) -> str | None:
         ("unexpected", saved.keys() - model.keys()),
         ("different shapes", shapes),
     )
-    return "; ".join(f"{kind}: {_some(names)}" for kind, names in parts if names) or None
+    return "; ".join(f"{kind}: {_join_names(names)}" for kind, names in parts if names) or None
 
 
-def _some(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     ordered = sorted(names)
     more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
     return ", ".join(ordered[:_SHOWN]) + more

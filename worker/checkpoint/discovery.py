@@ -47,7 +47,7 @@ def discover(run: RunLayout, first_execution: int = 1) -> Discovery:
             result.manifests.insert(0, manifest)
         except (ValueError, OSError) as error:
             result.skipped[checkpoint.step] = str(error)
-            _set_aside(checkpoint.root)
+            _quarantine(checkpoint.root)
     return result
 
 
@@ -109,8 +109,8 @@ def remove(checkpoint: CheckpointLayout) -> None:
     shutil.rmtree(checkpoint.root, ignore_errors=True)
 
 
-def _set_aside(folder: Path) -> None:
+def _quarantine(folder: Path) -> None:
     """Rename a damaged checkpoint, so that a new one of that step can be written and an operator can inspect it."""
-    aside = folder.with_name(f"{folder.name}.damaged")
-    shutil.rmtree(aside, ignore_errors=True)
-    folder.rename(aside)
+    quarantined = folder.with_name(f"{folder.name}.damaged")
+    shutil.rmtree(quarantined, ignore_errors=True)
+    folder.rename(quarantined)

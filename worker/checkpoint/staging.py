@@ -34,7 +34,9 @@ def writer_share(state: StateDict, rank: int, world: int) -> StateDict:
     """
     if world == 1:
         return state
-    writers = _writers({**_whole(state["model"], "model"), **_whole(state["optimizer"], "optimizer")}, world)
+    writers = _writers(
+        {**_replicated_sizes(state["model"], "model"), **_replicated_sizes(state["optimizer"], "optimizer")}, world
+    )
     return {
         **state,
         **{
@@ -44,7 +46,7 @@ def writer_share(state: StateDict, rank: int, world: int) -> StateDict:
     }
 
 
-def _whole(tensors: Mapping[str, Any], part: str) -> dict[tuple[str, str], int]:
+def _replicated_sizes(tensors: Mapping[str, Any], part: str) -> dict[tuple[str, str], int]:
     return {
         (part, name): value.nbytes
         for name, value in tensors.items()

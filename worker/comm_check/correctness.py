@@ -13,8 +13,8 @@ from worker.core.errors import TrainingError
 _COUNT = 1021
 """Elements of a checked message: a prime, so that it is never a multiple of a chunk size."""
 
-_RIGHT, _WRONG, _ABSENT = 0.0, 1.0, 2.0
-_FINE = [_RIGHT, 0.0, 0.0, 0.0]
+_CORRECT, _WRONG, _ABSENT = 0.0, 1.0, 2.0
+_PASSED = [_CORRECT, 0.0, 0.0, 0.0]
 """A result: its kind, and for a wrong value the element, the value, and the expected value."""
 
 
@@ -26,7 +26,7 @@ def check_operations(ranks: Ranks, member: GroupMember | None, name: str) -> set
     """
     absent: set[Operation] = set()
     for operation in OPERATIONS:
-        rows = ranks.gather(_check(operation, member) if member else _FINE)
+        rows = ranks.gather(_check(operation, member) if member else _PASSED)
         if any(row[0] == _ABSENT for row in rows):
             absent.add(operation)
         _raise_if_wrong(rows, operation, name)
@@ -44,9 +44,9 @@ def _check(operation: Operation, member: GroupMember) -> list[float]:
     # `expected` is empty on ranks that get no result.
     for got, expected_value in zip(outcome(operation, data), expected(operation, member, _COUNT), strict=False):
         row = _compare(got, expected_value)
-        if row != _FINE:
+        if row != _PASSED:
             return row
-    return _FINE
+    return _PASSED
 
 
 def _is_absent(error: Exception) -> bool:
@@ -65,7 +65,7 @@ def check_pairs(ranks: Ranks, rounds: Sequence[Sequence[Pair]]) -> None:
     for pairs in rounds:
         other = partner(ranks.rank, pairs)
         for operation, exchange in (("send and recv", _blocking), ("isend and irecv", _non_blocking)):
-            row = _FINE
+            row = _PASSED
             if other is not None:
                 own = values(ranks.rank, _COUNT, ranks.device)
                 received = torch.zeros_like(own)
@@ -91,7 +91,7 @@ def _non_blocking(own: torch.Tensor, received: torch.Tensor, other: int, *, firs
 def _compare(got: torch.Tensor, expected_value: torch.Tensor) -> list[float]:
     wrong = (got != expected_value).nonzero()
     if not len(wrong):
-        return _FINE
+        return _PASSED
     at = int(wrong[0].item())
     return [_WRONG, float(at), float(got[at].item()), float(expected_value[at].item())]
 

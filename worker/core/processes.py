@@ -8,9 +8,9 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
-PARENT = "TRAINYARD_PARENT"
+PARENT_VARIABLE = "TRAINYARD_PARENT"
 """The variable with torchrun's pid, so that a rank notices if torchrun died before the rank started."""
-WRAPPED = "TRAINYARD_WRAPPED"
+WRAPPED_VARIABLE = "TRAINYARD_WRAPPED"
 """The variable that is set where another program runs between torchrun and the ranks."""
 
 _PR_SET_PDEATHSIG = 1

@@ -15,7 +15,7 @@ from worker.data.tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
 
-_LINES_AT_ONCE = 1000
+_LINES_PER_CHUNK = 1000
 _FORMATS = {
     "text": "`text`, a string",
     "completion": "`prompt` and `completion`, two strings",
@@ -81,7 +81,7 @@ class _Reader:
 
     def segments(self) -> Iterator[Segment]:
         lines = self._lines()
-        while some := list(islice(lines, _LINES_AT_ONCE)):
+        while some := list(islice(lines, _LINES_PER_CHUNK)):
             for segment in self._encoded(some):
                 size = len(segment.tokens)
                 self._lengths[size] = self._lengths.get(size, 0) + 1
@@ -110,11 +110,11 @@ class _Reader:
         except ValueError:
             raise self._broken(number, "is not JSON") from None
         if self.format == "auto":
-            detected = next((name for name in _FORMATS if _as(name, line) is not None), None)
+            detected = next((name for name in _FORMATS if _parse_as(name, line) is not None), None)
             if detected is None:
                 raise self._broken(number, "has none of the known formats")
             self.format = detected
-        example = _as(self.format, line)
+        example = _parse_as(self.format, line)
         if example is None:
             raise self._broken(number, f"does not have format `{self.format}`")
         return example
@@ -141,7 +141,7 @@ class _Reader:
         )
 
 
-def _as(name: str, line: Any) -> Any:
+def _parse_as(name: str, line: Any) -> Any:
     """Return the example of a line, or None if it does not have that format."""
     if not isinstance(line, dict):
         return None

@@ -48,12 +48,12 @@ class HfTokenizer:
         self._end: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
 
     def texts(self, texts: Sequence[str]) -> list[Segment]:
-        return [_segment([], self._without_end(ids) + self._end) for ids in self._ids(texts, special=True)]
+        return [_segment([], self._strip_end_token(ids) + self._end) for ids in self._ids(texts, special=True)]
 
     def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Segment]:
         prompts = self._ids([prompt for prompt, _ in pairs], special=True)
         answers = self._ids([completion for _, completion in pairs], special=False)
-        return [_segment(self._without_end(p), a + self._end) for p, a in zip(prompts, answers, strict=True)]
+        return [_segment(self._strip_end_token(p), a + self._end) for p, a in zip(prompts, answers, strict=True)]
 
     def chat(self, messages: Sequence[Message]) -> Segment:
         text = self._rendered(messages)
@@ -87,7 +87,7 @@ class HfTokenizer:
         ids: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]
         return ids
 
-    def _without_end(self, ids: list[int]) -> list[int]:
+    def _strip_end_token(self, ids: list[int]) -> list[int]:
         """Remove the end token that some tokenizers add."""
         return ids[:-1] if self._end and ids[-1:] == self._end else ids
 

@@ -53,7 +53,7 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
 def adapter_targets(model: nn.Module, targets: str | Collection[str]) -> list[str]:
     """Return the names of the layers to adapt, in the order of the model. A target is a layer's full name, its last
     component, or a glob pattern for either; `auto` is every layer except the output layer."""
-    layers = {name: module for name, module in model.named_modules() if _adaptable(module)}
+    layers = {name: module for name, module in model.named_modules() if _supports_adapter(module)}
     tied = {name for name, module in layers.items() if _is_tied(model, module)}
     if targets == "auto":
         output = _output_layer(model, layers)
@@ -81,7 +81,7 @@ def _matching(target: str, layers: dict[str, nn.Module]) -> list[str]:
     return matching
 
 
-def _adaptable(module: nn.Module) -> bool:
+def _supports_adapter(module: nn.Module) -> bool:
     # Conv1D is GPT-2's linear layer, compared by name so that transformers need not be installed.
     return isinstance(module, nn.Linear | nn.Conv2d) or type(module).__name__ == "Conv1D"
 

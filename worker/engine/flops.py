@@ -13,7 +13,7 @@ from worker.tasks.base import Task
 _TERA = 1e12
 
 # (part of the device's name, {precision: TFLOP/s}); the first match counts.
-_PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
+_PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
     ("B200", {"bf16": 2250, "fp16": 2250, "tf32": 1125, "fp32": 75}),
     ("H200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
     ("GH200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
@@ -34,7 +34,7 @@ _PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
 def peak_flops(device_name: str, precision: str, *, tf32: bool = False) -> float | None:
     """Return the peak FLOP/s of one device; None for an unknown device or precision. `tf32` affects fp32 only."""
     parts = device_name.replace("-", " ").split()
-    for name, peaks in _PEAKS:
+    for name, peaks in _PEAK_TERAFLOPS:
         if all(part in parts for part in name.split()):
             peak = peaks.get("tf32" if precision == "fp32" and tf32 else precision)
             return peak * _TERA if peak else None

@@ -92,7 +92,7 @@ class MicroBatchFinder:
     def _search(self, share: int, dry_run: Callable[[int], None], module: nn.Module) -> MicroBatchChoice:
         with preserve_buffers(module), self._reserve_optimizer_state(module):
             if not self._communicates:
-                return search_down(share, lambda size: not self._ranks.any(self._runs_out(size, dry_run)))
+                return search_down(share, lambda size: not self._ranks.any(self._exceeds_memory(size, dry_run)))
             if self._ranks.device.type != "cuda" or share <= 2:
                 return MicroBatchChoice(share, how="not tried")
             peaks = tuple(self._peak(size, dry_run) for size in (1, 2))
@@ -105,7 +105,7 @@ class MicroBatchFinder:
         spec = self._spec
         return spec.strategy not in ("single", "ddp", "dp") or (spec.strategy == "ddp" and spec.ddp.sync_batchnorm)
 
-    def _runs_out(self, size: int, dry_run: Callable[[int], None]) -> bool:
+    def _exceeds_memory(self, size: int, dry_run: Callable[[int], None]) -> bool:
         try:
             dry_run(size)
         except Exception as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from worker.core.processes import PARENT, count_oom_kills
+from worker.core.processes import PARENT_VARIABLE, count_oom_kills
 from worker.core.rank_exits import rank_exits_file
 
 _NO_FILE = "<N/A>"
@@ -31,7 +31,7 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
-    os.environ[PARENT] = str(os.getpid())
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
     first_execution = int(os.environ["TRAINYARD_EXECUTION"])
     agent: Any = LocalElasticAgent
     # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.

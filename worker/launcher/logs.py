@@ -133,7 +133,7 @@ class LogCaps:
             if not self._able or size - dropped <= self._limit:
                 return
             end = (size - self._limit // 2) // _BLOCK * _BLOCK
-            _punch(path, end)
+            _punch_hole(path, end)
             self._dropped[path] = end
             log.info("%s: its first %d bytes were dropped", path.name, end)
         except FileNotFoundError:
@@ -143,7 +143,7 @@ class LogCaps:
             log.warning("log files cannot be limited: %s", error)
 
 
-def _punch(path: Path, end: int) -> None:
+def _punch_hole(path: Path, end: int) -> None:
     mark = f"\n[trainyard: the first {end} bytes of this log were dropped]\n".encode()
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

@@ -18,7 +18,7 @@ from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 
 _TAIL_BYTES = 16 * 1024
-_RAISED = re.compile(
+_EXCEPTION_LINE = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (?P<message>.*)$"
 )
 _ABORTED = "terminate called without an active exception"
@@ -87,14 +87,14 @@ def finalize_script(layout: AttemptLayout, first: int, returncode: int, reason: 
 def _raised_before_abort(log: Path) -> bool:
     """Return whether the program raised an exception before the process was aborted while it exited."""
     lines = ["", "", *_tail(log).splitlines()]
-    return lines[-1] == _ABORTED and _RAISED.match(lines[-2]) is not None
+    return lines[-1] == _ABORTED and _EXCEPTION_LINE.match(lines[-2]) is not None
 
 
 def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> RankError:
     """Return the error from torchrun's error file if the program wrote one (`@record`), else from the log's end."""
     tail = _tail(layout.rank_log(rank_exit.rank))
-    line = rank_exit.message or next((line for line in reversed(tail.splitlines()) if _RAISED.match(line)), "")
-    match = _RAISED.match(line)
+    line = rank_exit.message or next((line for line in reversed(tail.splitlines()) if _EXCEPTION_LINE.match(line)), "")
+    match = _EXCEPTION_LINE.match(line)
     type_ = match["type"] if match else "ScriptFailed"
     message = match["message"] if match else line or f"the program ended with exit code {rank_exit.exitcode}"
     return describe_foreign_error(

@@ -13,7 +13,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 log = logging.getLogger(__name__)
 
 CANCEL_GRACE_SECONDS = 30.0
-BLIND_SECONDS = 15.0
+SUSPENDED_SECONDS = 15.0
 """A thread that polls every second and did not for this long was stopped or blocked."""
 _POLL_SECONDS = 1.0
 
@@ -82,7 +82,7 @@ class SuspendDetector:
         """Called every second. A call that is long overdue was delayed together with every other process."""
         with self._lock:
             since, self._polled = self._polled, self._now()
-            if self._polled - since > BLIND_SECONDS:
+            if self._polled - since > SUSPENDED_SECONDS:
                 self._suspended += self._polled - since
 
     def collect(self) -> float:

@@ -25,8 +25,8 @@ from worker.launcher.logs import LogShipper, LogStream
 from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
 from worker.launcher.script_job import ScriptReports
 from worker.launcher.stop_signals import (
-    BLIND_SECONDS,
     CANCEL_GRACE_SECONDS,
+    SUSPENDED_SECONDS,
     SignalCounter,
     StopRequest,
     SuspendDetector,
@@ -199,12 +199,12 @@ class Supervisor:
             self._kill_descendants()
         presence.mark_exited(self._layout, self._node)
         if self._node.is_first and not self._fence.superseded:
-            self._conclude()
+            self._write_exit_record()
         else:
             self._heartbeat.close()
             self._log_shipper.close(_LAST_LOGS_SECONDS)
 
-    def _conclude(self) -> None:
+    def _write_exit_record(self) -> None:
         """On node 0, write and send the exit record: torchrun ends there only when it has ended on every node."""
         if self._reports:
             self._reports.close(_LAST_REPORTS_SECONDS)
@@ -248,7 +248,7 @@ class Supervisor:
             # `scontrol suspend` and gang scheduling stop every process of a job, this one too.
             log.warning("the job was suspended for %.0f s", suspended)
             self._limit.add_suspension(suspended)
-        if self._watchdog and seconds > BLIND_SECONDS:
+        if self._watchdog and seconds > SUSPENDED_SECONDS:
             # Suspended, or blocked by a slow disk: missing progress in this time is no stall.
             self._watchdog.add_suspension(seconds)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import worker
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
-from worker.core.processes import WRAPPED
+from worker.core.processes import WRAPPED_VARIABLE
 from worker.launcher.rendezvous import Node, Rendezvous
 
 _PR_SET_PDEATHSIG = 1
@@ -119,7 +119,7 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         "PYTHONSAFEPATH": "1",
     }
     if wrapped(launch):
-        variables[WRAPPED] = "1"
+        variables[WRAPPED_VARIABLE] = "1"
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback and launch.nodes == 1:
         # Otherwise gloo resolves this host's name, which fails on machines without a DNS or hosts entry.

@@ -36,7 +36,9 @@ class Stall:
     message: str
 
 
-def detect_stall(records: Mapping[int, ProgressRecord], still_for: float, timeout: float, world: int) -> Stall | None:
+def detect_stall(
+    records: Mapping[int, ProgressRecord], seconds_without_progress: float, timeout: float, world: int
+) -> Stall | None:
     """Return the stall, if the run is stalled.
 
     Args:
@@ -45,9 +47,11 @@ def detect_stall(records: Mapping[int, ProgressRecord], still_for: float, timeou
         timeout: Seconds that a run may make no progress.
         world: How many ranks write records; 0 where that is unknown.
     """
-    if not records or still_for <= allowance(records, timeout):
+    if not records or seconds_without_progress <= allowance(records, timeout):
         return None
-    return Stall(tuple(behind(records, world)), _message(records, behind(records, world), still_for, world))
+    return Stall(
+        tuple(behind(records, world)), _message(records, behind(records, world), seconds_without_progress, world)
+    )
 
 
 def allowance(records: Mapping[int, ProgressRecord], timeout: float) -> float:
@@ -70,8 +74,10 @@ def behind(records: Mapping[int, ProgressRecord], world: int) -> list[int]:
     return outside if len(outside) < len(last) else []
 
 
-def _message(records: Mapping[int, ProgressRecord], last: list[int], still_for: float, world: int) -> str:
-    head = f"no rank made progress for {still_for:.0f} seconds"
+def _message(
+    records: Mapping[int, ProgressRecord], last: list[int], seconds_without_progress: float, world: int
+) -> str:
+    head = f"no rank made progress for {seconds_without_progress:.0f} seconds"
     if not last:
         any_record = records[min(records)]
         return f"{head}; all {len(records)} are {_position(any_record)}"

@@ -20,7 +20,7 @@ from trainyard.progress_file import ProgressCounter, ProgressWriter, interval
 from worker.core.errors import TrainingError, describe, write_error
 from worker.core.fence import RunFence
 from worker.core.first_failure import describe_restart
-from worker.core.processes import PARENT, WRAPPED, die_with_parent
+from worker.core.processes import PARENT_VARIABLE, WRAPPED_VARIABLE, die_with_parent
 from worker.core.stop_signal import StopSignal
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def main(folder: str) -> None:
     layout = AttemptLayout(Path(folder).absolute())
     rank, execution = int(os.environ["RANK"]), execution_number(layout)
     redirect_output(layout.rank_log(rank))
-    wrapped = WRAPPED in os.environ
-    die_with_parent(os.getppid() if wrapped else int(os.environ.get(PARENT, os.getppid())))
+    wrapped = WRAPPED_VARIABLE in os.environ
+    die_with_parent(os.getppid() if wrapped else int(os.environ.get(PARENT_VARIABLE, os.getppid())))
     stop = StopSignal(layout.stop_request)
     stop.install()
     # Stacks are written by the handler itself, so that it works while the interpreter waits in a collective.

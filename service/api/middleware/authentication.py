@@ -108,7 +108,7 @@ class AuthenticationMiddleware:
             return None
         if not verified:
             app_state.address_rate_limiter.release(address)
-        self._remember(credentials.digest)
+        self._add_verified(credentials.digest)
         limiter = app_state.worker_rate_limiter if principal.kind == "worker" else app_state.rate_limiter
         allowances.append(limiter.acquire(f"{principal.kind}:{principal.id}", now))
         _require(allowances[-1])
@@ -130,7 +130,7 @@ class AuthenticationMiddleware:
             return await app_state.worker_tokens.authenticate(credentials.authorization, now)
         return await run_in_threadpool(authenticate, app_state.database, credentials.authorization, now)
 
-    def _remember(self, digest: str) -> None:
+    def _add_verified(self, digest: str) -> None:
         self._verified[digest] = None
         self._verified.move_to_end(digest)
         if len(self._verified) > _MAX_VERIFIED:

@@ -33,7 +33,7 @@ def list_all(
     return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)
 
 
-@download_route(router, "/{path:path}", "artifact")
+@download_route(router, "/{path:file}", "artifact")
 def download(
     app_state: AppStateDep,
     _user: UserDep,

@@ -71,7 +71,7 @@ def list_checkpoint_files(
     return _files(_folder(app_state, now, job_id, checkpoint_id), limit, after)
 
 
-@download_route(router, "/checkpoints/{checkpoint_id}/files/{path:path}", "checkpoint_file")
+@download_route(router, "/checkpoints/{checkpoint_id}/files/{path:file}", "checkpoint_file")
 def download_checkpoint_file(
     app_state: AppStateDep,
     _user: UserDep,
@@ -112,7 +112,7 @@ def list_export_files(
     return _files(_export(app_state, now, job_id), limit, after)
 
 
-@download_route(router, "/export/files/{path:path}", "export_file")
+@download_route(router, "/export/files/{path:file}", "export_file")
 def download_export_file(
     app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, path: str, conditions: ConditionsDep
 ) -> Response:

@@ -22,12 +22,12 @@ _BODY = {
     }
 }
 
-_STORED_BEFORE: dict[int | str, dict[str, Any]] = {
+_DUPLICATE_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"model": dict[str, str], "description": "The code was stored before."}
 }
 
 
-@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_STORED_BEFORE)
+@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_DUPLICATE_RESPONSES)
 async def put(
     request: Request, response: Response, app_state: AppStateDep, user: UserDep, digest: Digest
 ) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-_FIRST = timedelta(seconds=15)
+_FIRST_DELAY = timedelta(seconds=15)
 _MAX = timedelta(minutes=4)
 """With hundreds of deferred jobs, the controller gets about one submission per second."""
 
@@ -17,7 +17,7 @@ class SubmitBackoff:
 
     def defer(self, attempt_id: str, now: datetime) -> None:
         """Wait twice as long as the last time."""
-        delay = min(self._deferred[attempt_id][1] * 2, _MAX) if attempt_id in self._deferred else _FIRST
+        delay = min(self._deferred[attempt_id][1] * 2, _MAX) if attempt_id in self._deferred else _FIRST_DELAY
         self._deferred[attempt_id] = (now + delay, delay)
 
     def is_waiting(self, attempt_id: str, now: datetime) -> bool:

@@ -45,7 +45,7 @@ from trainyard.contract.wire.reports import Failure
 
 log = structlog.get_logger("submit")
 
-_SLOW = timedelta(seconds=60)
+_SLOW_SUBMISSION = timedelta(seconds=60)
 _SLOW_MESSAGE = "submission has taken more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR"
 
 
@@ -202,7 +202,7 @@ class Submitter:
 
     def _report_slow(self, attempt: Attempt) -> None:
         now, deadline = self.clock(), attempt.last_submit_at
-        if deadline is None or now - (deadline - self._policy.call_timeout) < _SLOW:
+        if deadline is None or now - (deadline - self._policy.call_timeout) < _SLOW_SUBMISSION:
             return
         with self.lease.write() as session:
             jobs = JobRepository(session, now)

@@ -59,7 +59,7 @@ def describe_waiting(entry: Entry, queue: QueueState) -> Observation:
     if not running + waiting:
         return Observation("pending", message)
     first = queue.running[0] if running else queue.waiting[0]
-    return Observation("pending", f"{message} Ahead: {_ahead(first, running, waiting)}.", blocked_by=(first,))
+    return Observation("pending", f"{message} Ahead: {_describe_ahead(first, running, waiting)}.", blocked_by=(first,))
 
 
 def slots_in_use(entries: Sequence[Entry]) -> int:
@@ -86,7 +86,7 @@ def _waiting(entries: Sequence[Entry]) -> list[Entry]:
     return sorted((entry for entry in entries if entry.waiting), key=lambda entry: entry.sequence)
 
 
-def _ahead(first: str, running: int, waiting: int) -> str:
+def _describe_ahead(first: str, running: int, waiting: int) -> str:
     """The first entry ahead by its tag, and the number of further ones."""
     shown, waiting = (f"{first} (running)", waiting) if running else (f"{first} (queued)", waiting - 1)
     more = [f"{running - 1} more running"] if running > 1 else []

@@ -15,7 +15,7 @@ from typing import Any
 import submitit
 
 LIMIT_SECONDS = 30
-_NEVER_MINUTES = 10 * 365 * 24 * 60
+_UNLIMITED_MINUTES = 10 * 365 * 24 * 60
 """Disables submitit's own time limit (2 minutes by default); the worker enforces the job's."""
 
 
@@ -43,7 +43,7 @@ def main(entry_file: Path) -> None:
         folder = Path(entry["folder"])
         executor = submitit.LocalExecutor(folder / "submitit")
         executor.update_parameters(
-            timeout_min=_NEVER_MINUTES,
+            timeout_min=_UNLIMITED_MINUTES,
             gpus_per_node=len(entry["gpus"]),
             visible_gpus=entry["gpus"],
             stderr_to_stdout=True,

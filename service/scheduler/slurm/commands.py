@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from service.scheduler.base import SchedulerUnavailableError
-from service.scheduler.slurm.sinfo import SHORT, WIDE, parse_short, parse_wide, snapshot
+from service.scheduler.slurm.sinfo import SHORT_FORMAT, WIDE_FORMAT, parse_short, parse_wide, snapshot
 from service.scheduler.slurm.states import BY_CONTROLLER
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
@@ -82,9 +82,9 @@ class SlurmCommands:
         """Partitions and nodes, with one command."""
         common = ["sinfo", "--all", "--Node", "--noheader"]
         if not self._has_used_gpus:
-            return snapshot(parse_short(self._run([*common, SHORT])))
+            return snapshot(parse_short(self._run([*common, SHORT_FORMAT])))
         try:
-            return snapshot(parse_wide(self._run([*common, WIDE])))
+            return snapshot(parse_wide(self._run([*common, WIDE_FORMAT])))
         except SchedulerUnavailableError as error:
             # Old releases do not have the column; the next query omits it.
             self._has_used_gpus = not (_UNKNOWN_COLUMN in str(error).lower() and "format" in str(error).lower())

@@ -15,7 +15,7 @@ _TIME = "Lower resources.time_limit_minutes; `trainyard cluster` shows the limit
 _MEMORY = "Lower resources.memory_gb_per_gpu."
 _NODES = "Not enough nodes can satisfy this request: change gpus, gpus_per_node, gpu_type or memory in resources."
 _NO_NODES = "requested node configuration is not available"
-_WOULD_WAIT = (
+_WAITING_ADVICE = (
     "If nodes are down or drained (`trainyard cluster`), a job waits for them; otherwise change gpus, gpus_per_node, "
     "gpu_type or memory in resources."
 )
@@ -66,7 +66,7 @@ def parse_sbatch_output(returncode: int, stdout: str, stderr: str) -> SubmitOutc
         return Postponed(limit)
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Rejected(*refusal)
-    return Ambiguous(_unclear(returncode, stderr))
+    return Ambiguous(_unknown_outcome_message(returncode, stderr))
 
 
 def parse_forecast(returncode: int, stderr: str) -> Forecast:
@@ -84,11 +84,11 @@ def parse_forecast(returncode: int, stderr: str) -> Forecast:
         return Forecast(None, limit)
     if returncode != 0 and _NO_NODES in stderr.lower():
         return Forecast(
-            None, f"Slurm finds no suitable nodes among those that are up: {_errors(stderr)}. {_WOULD_WAIT}"
+            None, f"Slurm finds no suitable nodes among those that are up: {_errors(stderr)}. {_WAITING_ADVICE}"
         )
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Forecast(False, refusal[0])
-    return Forecast(None, _unclear(returncode, stderr))
+    return Forecast(None, _unknown_outcome_message(returncode, stderr))
 
 
 def _submit_limit(returncode: int, stderr: str) -> str | None:
@@ -107,7 +107,7 @@ def _refusal(returncode: int, stderr: str) -> tuple[str, str] | None:
     return f"Slurm refused the job: {_errors(stderr)}. {remedy}", remedy
 
 
-def _unclear(returncode: int, stderr: str) -> str:
+def _unknown_outcome_message(returncode: int, stderr: str) -> str:
     return f"sbatch exited with {returncode}: {_errors(stderr) or 'no output'}"
 
 

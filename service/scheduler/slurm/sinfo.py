@@ -23,8 +23,8 @@ _COLUMN_WIDTHS = {
     "DefaultTime": 24,
     "GresUsed": 320,
 }
-WIDE = "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMN_WIDTHS.items())
-SHORT = "--format=%P|%a|%l|%N|%T|%s|%g|%G|%L"
+WIDE_FORMAT = "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMN_WIDTHS.items())
+SHORT_FORMAT = "--format=%P|%a|%l|%N|%T|%s|%g|%G|%L"
 
 _FREE_STATES = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
 """States in which a node runs jobs, or will when it has room."""

@@ -1,4 +1,4 @@
-"""The spirals task with slow steps, until a file `hurry` exists: the run lasts as long as a test needs."""
+"""The spirals task with slow steps until a file `hurry` exists, so that the run lasts as long as a test needs."""
 
 import time
 from pathlib import Path

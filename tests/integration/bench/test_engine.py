@@ -1,4 +1,4 @@
-"""What the engine's benchmark does on a GPU works: with a tiny model on the CPU."""
+"""The engine's benchmark runs on the CPU with a tiny model."""
 
 import os
 import subprocess

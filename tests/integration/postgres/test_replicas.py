@@ -1,4 +1,4 @@
-"""A replica of the API beside the service that reconciles: one token, and what it is told is acted on at once."""
+"""An API replica shares its tokens and notifications with the service that reconciles."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The tests' PostgreSQL itself: nothing of it outlives them, however they end."""
+"""The PostgreSQL server of the tests leaves nothing behind, however they end."""
 
 import signal
 import subprocess

@@ -108,9 +108,9 @@ class TestStalledRank:
         run = Run(tmp_path / "job", service.url, {"health.stall_timeout_minutes": 0.05}, max_restarts=2)
         attempt = run.start(faults=[{"kind": "sleep", "rank": 1, "step": 3, "seconds": 600}])
         wait_for(lambda: "step 2/" in attempt.rank_log(0).read_text() if attempt.rank_log(0).exists() else "", "step 2")
-        stood_at = time.monotonic()
+        stalled_at = time.monotonic()
         run.wait(40)
-        assert time.monotonic() - stood_at < 20
+        assert time.monotonic() - stalled_at < 20
         record = finish_of(attempt, 1)
         assert (record.reason, record.step, record.restarts) == ("stalled", 2, 0)
         assert (record.failure.rank, record.failure.type) == (1, "Stalled")

@@ -88,18 +88,18 @@ class TestLoss:
         assert whole.item() == pytest.approx(own.item(), rel=1e-6)
         monkeypatch.undo()
         monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"max_logits": 5 * 330})
-        loss, pieces = run()
+        loss, chunked = run()
         assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
-        for (name, one), other in zip(pieces.named_parameters(), module.parameters(), strict=True):
+        for (name, one), other in zip(chunked.named_parameters(), module.parameters(), strict=True):
             assert torch.linalg.norm(one.grad - other.grad) <= 2e-6 * torch.linalg.norm(other.grad), name
 
     @pytest.mark.parametrize("data", ["text", "chat", "completion"])
     def test_packed_loss_equals_the_loss_of_separate_examples(self, folder, data):
-        packed, apart = task(folder, data), task(folder, data, packing=False)
-        assert packed.examples.train < apart.examples.train
+        packed, unpacked = task(folder, data), task(folder, data, packing=False)
+        assert packed.examples.train < unpacked.examples.train
         losses = [
             (t.loss_sum(t.build_model(), everything(t)).item(), t.weight(np.arange(t.examples.train)))
-            for t in (packed, apart)
+            for t in (packed, unpacked)
         ]
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
@@ -126,7 +126,7 @@ class TestLoss:
         assert module(tokens).abs().max() <= 0.05
 
 
-class TestConversations:
+class TestChatData:
     def test_only_answers_are_trained(self, folder):
         built = task(folder, "chat", packing=False)
         tokenizer = HfFolder(str(folder / "plain")).tokenizer

@@ -216,7 +216,7 @@ class TestClassicExercise(BareLoop):
         ]
 
 
-class TestInfinityOnOneRank:
+class TestNonFiniteGradientOnOneRank:
     @pytest.mark.parametrize("world", [1, 2, 3])
     def test_all_ranks_skip_and_the_scale_halves_once(self, layouts, world):
         for rank in layouts(world):

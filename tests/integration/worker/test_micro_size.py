@@ -14,15 +14,15 @@ class TestMicroBatchOutOfMemory:
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, SPEC | {"steps": 6, "epochs": None})
             attempt = run.run(1, faults=faults)
-            (settled,) = service.events_of_type("micro_size_chosen")
+            (event,) = service.events_of_type("micro_size_chosen")
             again = Run(tmp_path / "job", service.url, SPEC | {"steps": 9, "epochs": None})
             second = again.run(2, faults=faults)
             assert len(service.events_of_type("micro_size_chosen")) == 1
             explicit = Run(tmp_path / "other", service.url, SPEC | {"steps": 6, "epochs": None, "batch.micro_size": 3})
             reference = explicit.run(1)
-        assert settled["data"]["tried"] == [10, 5, 3]
-        assert settled["data"]["micro_size"] == 3
-        assert "4 micro-batches per rank and step" in settled["message"]
+        assert event["data"]["tried"] == [10, 5, 3]
+        assert event["data"]["micro_size"] == 3
+        assert "4 micro-batches per rank and step" in event["message"]
         assert json.loads(run.layout.micro_size.read_text())["micro_size"] == 3
         assert spooled(attempt, 1) == spooled(reference, 1)
         assert "dry run of" in attempt.rank_log(1).read_text()

@@ -12,7 +12,7 @@ from tests.integration.worker.harness import FakeService, Run, finish_of
 from trainyard.client.code_archive import pack
 from trainyard.contract.spec.user_code import code_archive
 
-HUSH = "hush-hush-4711"
+SECRET_VALUE = "hush-hush-4711"
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_only_the_ranks_have_variables_and_secrets(tmp_path: Path, script: dict[
     marker = tmp_path / "marker"
     given = {"APP_MODE": "x y", "OMP_NUM_THREADS": "3", "PYTHONWARNINGS": "ignore", "BROWSER": f"touch {marker}"}
     with FakeService() as service:
-        service.secrets = {"HF_TOKEN": HUSH}
+        service.secrets = {"HF_TOKEN": SECRET_VALUE}
         run = run_with(tmp_path, service, script, variables=given, secrets=["HF_TOKEN"])
         attempt = run.run()
         assert finish_of(attempt, 2).reason == "completed", attempt.launch_log.read_text()[-2000:]
@@ -61,19 +61,19 @@ def test_only_the_ranks_have_variables_and_secrets(tmp_path: Path, script: dict[
         for restart in range(2):
             own, *others = json.loads((attempt.code / f"environ-{rank}-{restart}.json").read_text())
             assert {name: own[name] for name in given} == given
-            assert own["HF_TOKEN"] == HUSH
+            assert own["HF_TOKEN"] == SECRET_VALUE
             assert own["RANK"] == str(rank)
             for other in others:
                 assert not {"APP_MODE", "PYTHONWARNINGS", "BROWSER", "HF_TOKEN"} & other.keys()
                 assert other["OMP_NUM_THREADS"] != "3"
     for file in run.layout.root.rglob("*"):
         if file.is_file() and not file.name.startswith("environ-"):
-            assert HUSH not in file.read_text(errors="replace"), file
+            assert SECRET_VALUE not in file.read_text(errors="replace"), file
 
 
 def test_missing_secret_rejects_the_attempt_with_the_remedy(tmp_path: Path, script: dict[str, object]) -> None:
     with FakeService() as service:
-        service.secrets = {"A_TOKEN": HUSH}
+        service.secrets = {"A_TOKEN": SECRET_VALUE}
         attempt = run_with(tmp_path, service, script, secrets=["A_TOKEN", "B_TOKEN"]).run()
         record = finish_of(attempt, 1)
         assert service.finishes[-1] == record

@@ -1,4 +1,4 @@
-"""Bounds of the contract: of plain data, and of every field of every request model."""
+"""Limits of the contract: of plain data, and of every field of every request model."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Where a claim says that it runs."""
+"""The execution site in a claim."""
 
 import pytest
 from pydantic import ValidationError

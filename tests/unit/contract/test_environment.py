@@ -1,4 +1,4 @@
-"""Which environment variables a spec may set, and with which permission."""
+"""The environment variables that a spec may set, and the permission that it needs."""
 
 import pytest
 

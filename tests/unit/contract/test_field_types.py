@@ -1,4 +1,4 @@
-"""Which fields of a spec are text, whatever is written there."""
+"""Text fields of a spec, whatever their value looks like."""
 
 import pytest
 

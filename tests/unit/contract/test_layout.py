@@ -1,4 +1,4 @@
-"""Files of a run: where they are, that they appear whole, and that one of many makes each that only one may make."""
+"""The files of a run: their paths, atomic writes and exclusive creation."""
 
 import os
 import stat
@@ -29,14 +29,14 @@ class TestWriteAtomic:
         assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "private")] == [0o640, 0o600]
 
     def test_readers_get_the_whole_file_of_one_writer(self, tmp_path):
-        path, over, torn = tmp_path / "file", threading.Event(), []
+        path, done, partial_reads = tmp_path / "file", threading.Event(), []
         write_atomic(path, b"0" * SIZE)
 
         def read():
-            while not over.is_set():
+            while not done.is_set():
                 data = path.read_bytes()
                 if len(data) != SIZE or len(set(data)) != 1:
-                    torn.append(data[:10])
+                    partial_reads.append(data[:10])
 
         def write(letter):
             for _ in range(20):
@@ -48,9 +48,9 @@ class TestWriteAtomic:
             try:
                 [writer.result() for writer in writers]
             finally:
-                over.set()
+                done.set()
             [reader.result() for reader in readers]
-        assert torn == []
+        assert partial_reads == []
         assert os.listdir(tmp_path) == ["file"]
 
     def test_failed_write_leaves_only_the_old_file(self, tmp_path, monkeypatch):
@@ -75,9 +75,9 @@ class TestCreateExclusive:
             return create_exclusive(path, str(number) * 1000)
 
         with ThreadPoolExecutor(16) as pool:
-            won = [number for number, made in enumerate(pool.map(claim, range(16))) if made]
-        assert len(won) == 1
-        assert path.read_text() == str(won[0]) * 1000
+            winners = [number for number, made in enumerate(pool.map(claim, range(16))) if made]
+        assert len(winners) == 1
+        assert path.read_text() == str(winners[0]) * 1000
         assert os.listdir(path.parent) == ["claim.json"]
 
     def test_own_link_is_recognized_after_a_lost_answer(self, tmp_path, monkeypatch):

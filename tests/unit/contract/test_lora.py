@@ -1,4 +1,4 @@
-"""What a spec may say of adapters."""
+"""The LoRA fields of a spec."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/spec.md says what the spec is."""
+"""docs/spec.md matches the spec."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What workers say, on the wire: values that JSON has no word for, times, limits."""
+"""Worker reports as JSON: non-finite values, times and limits."""
 
 import json
 import math

@@ -182,9 +182,9 @@ class TestNodes:
         with pytest.raises(SpecError) as caught:
             resolve(parse_spec({**BASE, "strategy": "dp", "gpus": 8}), Site("cuda", "slurm", gpus_per_node=4))
         (problem,) = caught.value.problems
-        way_out = "use `ddp`, or set `resources.gpus_per_node` to `gpus`"
+        remedy = "use `ddp`, or set `resources.gpus_per_node` to `gpus`"
         assert problem.param == "strategy"
-        assert problem.message == f"`dp` runs in one process and cannot span nodes; {way_out}"
+        assert problem.message == f"`dp` runs in one process and cannot span nodes; {remedy}"
 
     def test_gpu_type_must_be_a_single_name(self):
         assert params(CUDA, resources={"gpu_type": "a100:8,license:3"}) == ["resources.gpu_type"]

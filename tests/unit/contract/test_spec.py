@@ -1,4 +1,4 @@
-"""The spec: what is refused, with the field and the exact sentence; and that writing and reading changes nothing."""
+"""Validation errors of a spec with field and message, and lossless round trips."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The presets are good specs, and filling one in gives a good spec or says what is wrong."""
+"""Presets are valid specs, and filling one in gives a valid spec or an error."""
 
 import pytest
 

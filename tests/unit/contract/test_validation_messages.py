@@ -1,4 +1,4 @@
-"""What is wrong with a value, in words."""
+"""Messages of validation errors."""
 
 import re
 from typing import Annotated, Any, Literal

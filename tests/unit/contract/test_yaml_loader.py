@@ -1,4 +1,4 @@
-"""YAML as data only: what programs need and people do not is refused, quickly, with the place."""
+"""YAML as data only: other features are refused quickly, with the line."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""compose.yaml comes up by one command, in whatever order a version of Compose takes its services."""
+"""compose.yaml starts with one command, in any order of its services."""
 
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,22 @@ def services() -> dict[str, dict[str, Any]]:
     return services
 
 
-def before(name: str, all_of_them: dict[str, dict[str, Any]]) -> set[str]:
+def before(name: str, all_services: dict[str, dict[str, Any]]) -> set[str]:
     """Every service that is started before it."""
-    direct = set(all_of_them[name].get("depends_on", ()))
-    return direct.union(*(before(other, all_of_them) for other in direct))
+    direct = set(all_services[name].get("depends_on", ()))
+    return direct.union(*(before(other, all_services) for other in direct))
 
 
 def test_services_that_build_an_image_come_before_its_users() -> None:
     """docker-compose 1.29 builds or pulls each service when its turn has come, and ends at the first that it cannot."""
-    all_of_them = services()
-    builder = {service["image"]: name for name, service in all_of_them.items() if "build" in service}
+    all_services = services()
+    builder = {service["image"]: name for name, service in all_services.items() if "build" in service}
     assert len(builder) == 3
     late = {
         name
-        for name, service in all_of_them.items()
+        for name, service in all_services.items()
         if "build" not in service
         and service["image"] in builder
-        and builder[service["image"]] not in before(name, all_of_them)
+        and builder[service["image"]] not in before(name, all_services)
     }
     assert late == set()

@@ -1,4 +1,4 @@
-"""Files that comments and documents name."""
+"""Files that comments and documents refer to exist."""
 
 import re
 from pathlib import Path

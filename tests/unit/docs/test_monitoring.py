@@ -1,4 +1,4 @@
-"""The pages and files that name series name those that there are."""
+"""The metrics that documents and dashboards refer to exist."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""docs/security.md: it lists every variable that users may set, and every setting that it names exists."""
+"""docs/security.md lists every variable that users may set, and every setting that it refers to exists."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The examples of docs/tasks.md are what they claim to be."""
+"""The examples in docs/tasks.md work."""
 
 import re
 import sys

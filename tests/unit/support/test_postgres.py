@@ -1,4 +1,4 @@
-"""Where PostgreSQL comes from when it is not there."""
+"""Installation of PostgreSQL for the tests."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The size report counts what it says it counts."""
+"""The size report."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support import size_report
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(size_report, "ROOT", tmp_path)
-    for package in (*size_report.PRODUCT, *size_report.OTHERS):
+    for package in (*size_report.PRODUCT, *size_report.OTHER_FOLDERS):
         (tmp_path / package).mkdir()
     return tmp_path
 

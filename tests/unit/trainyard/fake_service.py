@@ -1,4 +1,4 @@
-"""A service of a few lines behind httpx's mock transport: it answers from queues and remembers what it was asked."""
+"""A service behind httpx's mock transport: it answers from queues and records its requests."""
 
 import json
 from collections import defaultdict, deque

@@ -1,4 +1,4 @@
-"""Tokens, the audit and webhooks from the client and the command line."""
+"""Tokens, the audit log and webhooks in the client and on the command line."""
 
 import json
 

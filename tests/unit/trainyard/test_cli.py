@@ -1,4 +1,4 @@
-"""The commands: what they ask of the service, what they print, and the exit codes of good and watched ends."""
+"""Commands: their requests, output and exit codes."""
 
 import json
 

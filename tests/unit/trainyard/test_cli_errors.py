@@ -1,4 +1,4 @@
-"""Bad ends of commands: the exact line on stderr, the exit code, and never a traceback."""
+"""Failed commands print one line on stderr, never a traceback, and have an exit code."""
 
 import json
 import os
@@ -190,7 +190,7 @@ class TestProcess:
             assert b"BrokenPipe" not in done.stderr.read()
 
 
-class TestForPrograms:
+class TestMachineReadableOutput:
     """With --json an error is one object on stderr, in the form of the service's own; the exit code is the same."""
 
     def ends(self, result, exit_code, **expected):

@@ -1,4 +1,4 @@
-"""What a person narrows a list by, and the lists of what a job went through."""
+"""Filters of lists, and lists of a job's events, attempts and checkpoints."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""`retry`, `resume` and `fork`: followed to their end where that is asked for, and forced."""
+"""`retry`, `resume` and `fork`, with `--watch` and `--force`."""
 
 import pytest
 

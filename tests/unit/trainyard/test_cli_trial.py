@@ -1,4 +1,4 @@
-"""What a newcomer's hands do: prompts left unanswered, ids mistyped, files where folders belong, narrow terminals."""
+"""Mistakes of new users: unanswered prompts, mistyped ids, files instead of folders, narrow terminals."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.unit.trainyard.test_cli_errors import UNKNOWN
 from trainyard.cli import output
 from trainyard.client import ConflictError, NotFoundError
 
-OVER = job("a1", status="succeeded")
+SUCCEEDED = job("a1", status="succeeded")
 FILES = "/v1/jobs/a1/export/files"
 ULID = "01kdvdna00az9cxjnszk8v8abh"
 SWEEP_IDS = (f"swp_{ULID}", "swp_01kdvdna00az9cxjnszk8v8xyz")
@@ -30,7 +30,7 @@ def ends(result, code, line):
 class TestConfirmation:
     @pytest.fixture(autouse=True)
     def deletable(self, service):
-        service.on("GET", "/v1/jobs/a1", OVER)
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED)
 
     def deleted(self, service):
         return [request.method for request in service.requests].count("DELETE")
@@ -71,7 +71,7 @@ class TestDownload:
         ends(run("download", "a1"), code, line)
 
     def test_missing_export_raises_in_both_clients(self, service, tmp_path):
-        other = FakeService().on("GET", "/v1/jobs/a1", OVER)
+        other = FakeService().on("GET", "/v1/jobs/a1", SUCCEEDED)
         service.on("GET", "/v1/jobs/a1", job("a1", status="failed"))
         self.files(service)
         self.files(other)
@@ -81,7 +81,7 @@ class TestDownload:
             asyncio.run(other.async_client().download("a1", tmp_path / "x"))
 
     def test_download_of_a_missing_checkpoint(self, service, run):
-        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED).on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
         line = "error: there is no checkpoint '3'; available steps: 92"
         ends(run("download", "a1", "--checkpoint", "3"), 6, line)
         ends(run("fork", "a1", "--step", "3"), 6, line)
@@ -94,14 +94,14 @@ class TestDownload:
         ends(run("fork", "a1", "--step", "3"), 6, f"error: job a1 has {none}")
 
     def test_download_target_that_is_a_file(self, service, run, tmp_path):
-        service.on("GET", "/v1/jobs/a1", OVER)
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED)
         self.files(service, "weights")
         (tmp_path / "afile").write_text("")
         line = "error: cannot write to 'afile': it is a file; name a folder with --to"
         ends(run("download", "a1", "--to", "afile"), 2, line)
 
     def test_download_target_that_cannot_be_created(self, service, run, tmp_path):
-        service.on("GET", "/v1/jobs/a1", OVER)
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED)
         self.files(service, "weights")
         (tmp_path / "afile").write_text("")
         line = "error: cannot write to 'afile/x': Not a directory; name a folder with --to"
@@ -141,7 +141,7 @@ class TestPastedIds:
     """Ids come with the blanks that a double click took along."""
 
     def test_a_job(self, service, run):
-        service.on("GET", "/v1/jobs/a1", OVER)
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED)
         assert json.loads(run("show", " a1 ", "--json").stdout)["id"] == "a1"
 
     def test_a_sweep(self, service, run):
@@ -225,14 +225,14 @@ class TestNarrowTerminal:
         monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=width, markup=False))
         folder = f"/shared/runs/of/a/team/with/a/long/name/job_{ULID}/checkpoints"
         saved = [CHECKPOINT | {"step": step, "path": f"{folder}/step-{step:010}"} for step in (5, 10)]
-        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(*saved))
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED).on("GET", "/v1/jobs/a1/checkpoints", page(*saved))
         lines = run("checkpoints", "a1").stdout.splitlines()
         assert [line.split()[-1] for line in lines[1:]] == ["step-0000000005", "step-0000000010", folder]
 
     def test_metric_names_of_checkpoints_are_not_wrapped(self, service, run, monkeypatch):
         monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=60, markup=False))
         saved = CHECKPOINT | {"best": True, "latest": True, "metrics": {"eval/accuracy": 0.97, "eval/loss": 0.12}}
-        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(saved))
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED).on("GET", "/v1/jobs/a1/checkpoints", page(saved))
         shown = run("checkpoints", "a1").stdout
         assert {"eval/accuracy", "eval/loss", "best", "latest", "92"} <= set(shown.split())
         assert max(map(len, shown.splitlines())) <= 60

@@ -1,4 +1,4 @@
-"""The client: what it sends, how it reads answers, when it tries again, and which error says what."""
+"""The client: requests, responses, retries and errors."""
 
 import asyncio
 import json
@@ -31,8 +31,8 @@ SPEC = {
 }
 
 
-_CIRCLE: dict[str, object] = {}
-_CIRCLE["a"] = [_CIRCLE]
+_CYCLIC: dict[str, object] = {}
+_CYCLIC["a"] = [_CYCLIC]
 
 
 class TestDelete:
@@ -105,7 +105,7 @@ class TestSubmit:
             ({"optimizer": {"lr": float("nan")}}, "optimizer.lr", "nan"),
             ({"metadata": {"date": date(2026, 1, 1)}}, "metadata.date", "date"),
             ({"x": [1, object()]}, "x.1", "object"),
-            (_CIRCLE, "a.0", "dict"),
+            (_CYCLIC, "a.0", "dict"),
         ],
     )
     def test_non_json_value_is_rejected_before_any_request(self, service, document, field, type_name):
@@ -328,7 +328,7 @@ class TestWait:
             service.client().wait("a1", timeout=0)
 
 
-class TestReady:
+class TestReadiness:
     def test_returns_whether_the_service_is_ready(self, service):
         service.on("GET", "/readyz", httpx.ConnectError("refused"), httpx.Response(503), httpx.Response(200))
         client = service.client()

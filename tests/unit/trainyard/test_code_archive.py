@@ -1,4 +1,4 @@
-"""A folder becomes the same archive wherever it lies, without what is no code, and never with what lies elsewhere."""
+"""Code archives are reproducible and contain no ignored files and no files outside the folder."""
 
 import os
 import tarfile

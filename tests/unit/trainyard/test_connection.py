@@ -1,4 +1,4 @@
-"""The URL and token that a client uses."""
+"""The URL and the token that a client uses."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The demo's course: what it shows of a good job, and that a bad end or an interruption leaves nothing running."""
+"""The demo: its output, and its cleanup after errors and interruptions."""
 
 import subprocess
 import sys
@@ -46,12 +46,12 @@ class TestRun:
             demo.run(accepted.client())
         assert capsys.readouterr().err == "failed: an error\nfirst error on rank 1: ValueError: bad\nlast\n"
 
-    @pytest.mark.parametrize("trouble", [KeyboardInterrupt(), error(500, "boom")])
-    def test_interrupt_cancels_the_job(self, accepted, trouble):
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), error(500, "boom")])
+    def test_interrupt_cancels_the_job(self, accepted, error):
         def answer(_):
-            if isinstance(trouble, BaseException):
-                raise trouble
-            return trouble
+            if isinstance(error, BaseException):
+                raise error
+            return error
 
         accepted.on("GET", STREAM, answer).on("GET", "/v1/jobs/a1", job("a1", status="cancelled"))
         accepted.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling"))

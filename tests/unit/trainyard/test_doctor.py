@@ -1,4 +1,4 @@
-"""`doctor` as far as the client's side goes."""
+"""The checks of `doctor` that need no service."""
 
 from datetime import UTC, datetime
 from pathlib import Path

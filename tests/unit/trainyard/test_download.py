@@ -1,4 +1,4 @@
-"""Downloads that break off, arrive damaged, or would lead elsewhere."""
+"""Downloads that are interrupted, damaged or would write outside their folder."""
 
 import asyncio
 import hashlib

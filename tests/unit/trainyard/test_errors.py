@@ -1,4 +1,4 @@
-"""What an error of the client says."""
+"""Messages of client errors."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, read back by the rules of the format."""
+"""TensorBoard event files."""
 
 import struct
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""One job in a program's hand."""
+"""`JobHandle`: one job in a program."""
 
 import asyncio
 

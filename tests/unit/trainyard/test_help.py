@@ -1,4 +1,4 @@
-"""The help of the command line: every command says what it does and shows an example that it would take."""
+"""Every command has a description and a valid example in its help."""
 
 import shlex
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What reaches a terminal: cleaned text and curves made of characters."""
+"""Terminal output: sanitized text and curves of characters."""
 
 import math
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.cli import output
-from trainyard.cli.output import format_duration, format_metric, format_size, one_line, sanitize
+from trainyard.cli.output import escape_name, format_duration, format_metric, format_size, one_line, sanitize
 from trainyard.cli.plots import plot, sparkline
 
 FLOATS = st.lists(st.floats(), max_size=200)
@@ -35,6 +35,10 @@ class TestSanitize:
         sanitized = sanitize(text)
         assert not any((ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F for c in sanitized)
         assert "\n" not in one_line(text)
+
+
+def test_names_of_files_are_shown_with_escapes():
+    assert escape_name("a\nb\x1b[2J\u202e\udcff ä.txt") == "a\\nb\\x1b[2J\\u202e\\udcff ä.txt"
 
 
 class TestCurves:

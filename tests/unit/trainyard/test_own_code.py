@@ -1,4 +1,4 @@
-"""Code that goes with a spec: found, packed, uploaded once; and artifacts, fetched whole."""
+"""Code of a spec is packed and uploaded once; artifacts are downloaded whole."""
 
 import asyncio
 import json
@@ -164,9 +164,9 @@ class TestArtifactsCommand:
     @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x"])
     def test_paths_outside_the_target_are_rejected(self, service, run, path):
         self.prepare(service)
-        evil = page({"object": "artifact", "path": path, "size_bytes": 1, "modified_at": TIME})
+        hostile = page({"object": "artifact", "path": path, "size_bytes": 1, "modified_at": TIME})
         service.answers["GET", "/v1/jobs/a1/artifacts"].clear()
-        service.on("GET", "/v1/jobs/a1/artifacts", evil)
+        service.on("GET", "/v1/jobs/a1/artifacts", hostile)
         for options in (["--download", path], ["--all"]):
             done = run("artifacts", "a1", *options)
             assert (done.exit_code, done.stderr) == (2, f"error: {path!r} is not the path of an artifact\n")

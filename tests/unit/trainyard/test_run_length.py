@@ -1,4 +1,4 @@
-"""`steps` and `epochs` exclude each other: to set one is to take the other back. And what has neither to go on with."""
+"""`steps` and `epochs` exclude each other: setting one removes the other."""
 
 import json
 
@@ -6,11 +6,11 @@ import pytest
 
 from tests.unit.trainyard.fake_service import job
 
-OVER = job("a1", status="succeeded")
+SUCCEEDED = job("a1", status="succeeded")
 
 
 def sent(service, run, *arguments, document=None):
-    service.on("POST", "/v1/jobs", OVER)
+    service.on("POST", "/v1/jobs", SUCCEEDED)
     assert run(*arguments, input=json.dumps(document or {})).exit_code == 0
     return json.loads(service.requests[-1].content)
 
@@ -29,13 +29,13 @@ def test_fork_replaces_the_other_length(service, run):
 
 def test_python_client_fork_replaces_the_other_length(service):
     service.on("GET", "/v1/jobs/a1", job("a1", spec={"task": "regression", "epochs": 3}))
-    service.on("POST", "/v1/jobs", OVER).client().fork("a1", changes={"steps": 800})
+    service.on("POST", "/v1/jobs", SUCCEEDED).client().fork("a1", changes={"steps": 800})
     spec = json.loads(service.requests[-1].content)
     assert (spec["steps"], spec["epochs"]) == (800, None)
 
 
 def test_sweep_over_a_length_replaces_the_other(service, run):
-    made = {"id": "swp_1", "name": "x", "created_by": "a", "created_at": OVER["created_at"], "fields": ["steps"]}
+    made = {"id": "swp_1", "name": "x", "created_by": "a", "created_at": SUCCEEDED["created_at"], "fields": ["steps"]}
     service.on("POST", "/v1/sweeps", {**made, "size": 2, "counts": {}, "members": []})
     assert run("sweep", "-", "--grid", "steps=4,8", input='{"epochs": 3}').exit_code == 0
     assert json.loads(service.requests[-1].content)["spec"]["epochs"] is None

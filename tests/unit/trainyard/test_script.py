@@ -1,4 +1,4 @@
-"""The helper of scripts: harmless outside of a job, and in one an appender to the spool."""
+"""The helper for scripts: without effect outside a job; in a job it appends to the spool."""
 
 import pytest
 

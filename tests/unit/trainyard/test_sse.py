@@ -1,4 +1,4 @@
-"""The decoder of server-sent events, on bytes as they come."""
+"""The decoder of server-sent events."""
 
 import itertools
 

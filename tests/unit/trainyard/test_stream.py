@@ -1,4 +1,4 @@
-"""Following a stream over broken connections: each event once, in order, until the job is over."""
+"""A stream over broken connections delivers each event once, in order, until the job ends."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The line of a watched run: on a terminal of any width no number is cut, and the last line has all of them."""
+"""The progress line of a watched run: no number is cut in any width, and the last line has all of them."""
 
 import io
 import re

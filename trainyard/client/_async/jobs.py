@@ -132,22 +132,22 @@ class AsyncJobCalls(AsyncTransport):
         async for resource in self._pages(request):
             yield AsyncJobHandle(self, resource)
 
-    async def _act(self, job_id: str, action: str, body: bytes | None = None) -> JobResource:
+    async def _post_action(self, job_id: str, action: str, body: bytes | None = None) -> JobResource:
         headers = JSON if body else {}
         path = job_path(job_id, action)
         return await self._send(Request("POST", path, model(JobResource), headers=headers, content=body))
 
     async def cancel(self, job_id: str) -> JobResource:
         """Request cancellation; `wait` returns when the job has ended."""
-        return await self._act(job_id, "cancel")
+        return await self._post_action(job_id, "cancel")
 
     async def pause(self, job_id: str) -> JobResource:
         """Pause the job: it writes a checkpoint and releases its allocation. `resume` continues it."""
-        return await self._act(job_id, "pause")
+        return await self._post_action(job_id, "pause")
 
     async def resume(self, job_id: str) -> JobResource:
         """Continue a paused job from its last checkpoint."""
-        return await self._act(job_id, "resume")
+        return await self._post_action(job_id, "resume")
 
     async def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
         """Run a failed or cancelled job again.
@@ -155,12 +155,12 @@ class AsyncJobCalls(AsyncTransport):
         Args:
             start: `checkpoint` for its last checkpoint, or `scratch`.
         """
-        return await self._act(job_id, "retry", json.dumps({"from": start}).encode())
+        return await self._post_action(job_id, "retry", json.dumps({"from": start}).encode())
 
     async def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
         """Request a profiler trace of the next steps of a running job; the event `profile_written` has its path."""
         body = ProfileRequest(steps=steps, ranks=tuple(ranks)).model_dump_json().encode()
-        return await self._act(job_id, "profile", body)
+        return await self._post_action(job_id, "profile", body)
 
     async def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
         """Settle a job that is lost or whose submission is unconfirmed. Administrators only.
@@ -169,7 +169,7 @@ class AsyncJobCalls(AsyncTransport):
             action: `adopt` with the scheduler's id of the job, `resubmit` or `give_up`.
         """
         body = json.dumps(without_none(action=action, scheduler_id=scheduler_id)).encode()
-        return await self._act(job_id, "resolve", body)
+        return await self._post_action(job_id, "resolve", body)
 
     async def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
         """Delete a job that has ended, with its run directory; or only its checkpoints."""

@@ -130,22 +130,22 @@ class JobCalls(Transport):
         for resource in self._pages(request):
             yield JobHandle(self, resource)
 
-    def _act(self, job_id: str, action: str, body: bytes | None = None) -> JobResource:
+    def _post_action(self, job_id: str, action: str, body: bytes | None = None) -> JobResource:
         headers = JSON if body else {}
         path = job_path(job_id, action)
         return self._send(Request("POST", path, model(JobResource), headers=headers, content=body))
 
     def cancel(self, job_id: str) -> JobResource:
         """Request cancellation; `wait` returns when the job has ended."""
-        return self._act(job_id, "cancel")
+        return self._post_action(job_id, "cancel")
 
     def pause(self, job_id: str) -> JobResource:
         """Pause the job: it writes a checkpoint and releases its allocation. `resume` continues it."""
-        return self._act(job_id, "pause")
+        return self._post_action(job_id, "pause")
 
     def resume(self, job_id: str) -> JobResource:
         """Continue a paused job from its last checkpoint."""
-        return self._act(job_id, "resume")
+        return self._post_action(job_id, "resume")
 
     def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
         """Run a failed or cancelled job again.
@@ -153,12 +153,12 @@ class JobCalls(Transport):
         Args:
             start: `checkpoint` for its last checkpoint, or `scratch`.
         """
-        return self._act(job_id, "retry", json.dumps({"from": start}).encode())
+        return self._post_action(job_id, "retry", json.dumps({"from": start}).encode())
 
     def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
         """Request a profiler trace of the next steps of a running job; the event `profile_written` has its path."""
         body = ProfileRequest(steps=steps, ranks=tuple(ranks)).model_dump_json().encode()
-        return self._act(job_id, "profile", body)
+        return self._post_action(job_id, "profile", body)
 
     def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
         """Settle a job that is lost or whose submission is unconfirmed. Administrators only.
@@ -167,7 +167,7 @@ class JobCalls(Transport):
             action: `adopt` with the scheduler's id of the job, `resubmit` or `give_up`.
         """
         body = json.dumps(without_none(action=action, scheduler_id=scheduler_id)).encode()
-        return self._act(job_id, "resolve", body)
+        return self._post_action(job_id, "resolve", body)
 
     def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
         """Delete a job that has ended, with its run directory; or only its checkpoints."""

@@ -14,7 +14,7 @@ TRAJECTORY = (
 )
 """Specs with equal values of these fields make the same updates, with any strategy and number of ranks."""
 
-_FITTING = ("task", "lora_rank", "lora.targets", "trainable")
+_COMPATIBILITY_FIELDS = ("task", "lora_rank", "lora.targets", "trainable")
 """Specs with equal values of these fields train the same parameters, so that the weights are compatible."""
 
 _MODEL_FREE = {"dropout", "path"}
@@ -38,7 +38,7 @@ def trajectory_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str
 
 def incompatible_fields(source: TrainingSpec, fork: TrainingSpec) -> list[Problem]:
     """Return the differing fields because of which the source's weights do not fit the fork's model."""
-    names = [name for name in _FITTING if _value(source, name) != _value(fork, name)]
+    names = [name for name in _COMPATIBILITY_FIELDS if _value(source, name) != _value(fork, name)]
     ours, theirs = _plain(fork.model), _plain(source.model)
     names += [f"model.{key}" for key in sorted({*ours, *theirs} - _MODEL_FREE) if ours.get(key) != theirs.get(key)]
     return [

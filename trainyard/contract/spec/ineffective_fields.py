@@ -25,11 +25,11 @@ SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
     """Return a problem for every field that differs from its default but has no effect in this spec."""
-    problems = _in_loop(spec) if spec.task in LOOP_TASKS else _without_loop(spec)
+    problems = _ineffective_in_training(spec) if spec.task in LOOP_TASKS else _ineffective_without_training(spec)
     return [Problem(param=param, message=message) for param, message in problems]
 
 
-def _without_loop(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+def _ineffective_without_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     advice = "pass it to your program in `argv`" if spec.task == "script" else "remove it"
     script = spec.task == "script"
     for field in (*TRAINING_FIELDS, "backend") if script else TRAINING_FIELDS:
@@ -39,7 +39,7 @@ def _without_loop(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "health.on_nan", f"has no effect for task `script`; {advice}"
 
 
-def _in_loop(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     optimizer, data = spec.optimizer, spec.data
     if optimizer.name != "sgd" and _changed(optimizer, "momentum"):
         yield "optimizer.momentum", f"has no effect for `{optimizer.name}`; it is for `sgd`"

@@ -161,7 +161,7 @@ class ResolveRequest(Strict):
     scheduler_id: Annotated[str, Field(pattern=SLURM_ID_PATTERN)] | None = None
 
     @model_validator(mode="after")
-    def _id_goes_with_adopt(self) -> Self:
+    def _require_id_for_adopt(self) -> Self:
         if (self.action == "adopt") != (self.scheduler_id is not None):
             raise ValueError("`scheduler_id` is required for the action `adopt`, and not allowed otherwise")
         return self

@@ -82,7 +82,7 @@ class SweepRequest(Strict):
     """Maximum number of members in the scheduler at once; the others stay `queued`. Absent: all."""
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _require_grid_or_members(self) -> Self:
         if bool(self.grid) == bool(self.members):
             raise ValueError("give either `grid` or `members`")
         return self

@@ -11,8 +11,8 @@ from worker.core.errors import TrainingError
 from worker.engine.callbacks.base import Callback, StepResult
 from worker.engine.precision import Precision
 
-_NEVER = 2**62
-_CHECKED_TOGETHER = 64
+_NO_STEP = 2**62
+_STEPS_PER_CHECK = 64
 """Steps whose values are checked in one kernel; checking each step by itself costs a small step 2 % of its time."""
 _MIN_SCALE = 2.0**-10
 _HINT = (
@@ -43,7 +43,7 @@ class NonFiniteGuard(Callback):
         self._scaler = precision.scaler
         self._ranks = ranks
         self._check_due = check_due
-        self._first_bad = torch.tensor(_NEVER, dtype=torch.int64, device=ranks.device)
+        self._first_bad = torch.tensor(_NO_STEP, dtype=torch.int64, device=ranks.device)
         self._unchecked: list[torch.Tensor] = []
         """One scalar for each of the latest steps; not finite where the loss or the norm was not."""
         self._skipped = torch.zeros((), dtype=torch.int64, device=ranks.device)
@@ -73,7 +73,7 @@ class NonFiniteGuard(Callback):
             return not refused
         elif self._policy == "stop":
             self._unchecked.append(both)
-            if len(self._unchecked) == _CHECKED_TOGETHER:
+            if len(self._unchecked) == _STEPS_PER_CHECK:
                 self._find_first_bad(step)
         return True
 
@@ -101,7 +101,7 @@ class NonFiniteGuard(Callback):
         if self._unchecked:
             self._find_first_bad(step)
         first = int(min(row[0] for row in self._ranks.gather([float(self._first_bad.item())])))
-        if first < _NEVER:
+        if first < _NO_STEP:
             raise TrainingError(f"the loss became NaN or infinite at step {first}", _HINT)
 
     def check_trained(self, steps: int) -> None:
@@ -120,5 +120,5 @@ class NonFiniteGuard(Callback):
         first = step + 1 - len(self._unchecked)
         steps = torch.arange(first, step + 1, device=self._first_bad.device)
         finite = torch.isfinite(torch.stack(self._unchecked))
-        self._first_bad = torch.minimum(self._first_bad, steps.masked_fill(finite, _NEVER).min())
+        self._first_bad = torch.minimum(self._first_bad, steps.masked_fill(finite, _NO_STEP).min())
         self._unchecked.clear()

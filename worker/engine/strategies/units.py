@@ -12,7 +12,7 @@ from torch import nn
 from trainyard.contract.spec.sections import Fsdp
 
 ROOT = ""
-_LISTS = (nn.ModuleList, nn.Sequential)
+_CONTAINERS = (nn.ModuleList, nn.Sequential)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def layers(module: nn.Module, path: str = ROOT) -> Iterator[str]:
     """Yield the names of the elements of the outermost lists: a transformer's blocks, a plain network's layers."""
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
-        if isinstance(module, _LISTS) and not isinstance(child, _LISTS):
+        if isinstance(module, _CONTAINERS) and not isinstance(child, _CONTAINERS):
             if any(True for _ in child.parameters()):
                 yield inner
         else:

@@ -1,4 +1,4 @@
-"""docs/api.md: every route is there with a curl and a Python line, and each of them does what it says."""
+"""docs/api.md has a curl and a Python example for every route, and each example works."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Authentication and rate limits: before the body, by the verified principal, else by the address."""
+"""Authentication precedes the body; rate limits count by the verified principal, else by the address."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Bad input: the exact answer."""
+"""The exact answers to invalid input."""
 
 import json
 from pathlib import Path

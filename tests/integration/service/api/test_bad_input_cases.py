@@ -1,4 +1,4 @@
-"""The numbered cases of bad input; every test of one has its number in its name.
+"""The numbered cases of invalid input; the name of each test contains the number of its case.
 
 Elsewhere: 7, 16 and 21 in test_bad_input.py; 10 to 14 in test_checkpoints.py, test_artifacts.py and test_local.py; 16
 and 17 in test_ingest.py; 26 in test_commands.py; the connections of 25 in
@@ -314,13 +314,15 @@ def test_case_23_filter_values_are_not_interpreted_as_sql(world: World, value: s
 
 
 def test_case_24_credentials_in_a_spec_are_rejected_and_not_repeated(world: World) -> None:
-    hush = "hush-hush-4711"
+    secret_value = "hush-hush-4711"
     fields: list[tuple[str, dict[str, object]]] = [
-        (f"environment.variables.{name}", {"environment": {"variables": {name: hush}}})
+        (f"environment.variables.{name}", {"environment": {"variables": {name: secret_value}}})
         for name in ("HF_TOKEN", "DB_PASSWORD", "AWS_SECRET", "MY_API_KEY")
     ]
-    fields += [("metadata.db_password", {"metadata": {"db_password": hush}})]
-    fields += [("environment.variables.APP_URL", {"environment": {"variables": {"APP_URL": f"https://a:{hush}@b/"}}})]
+    fields += [("metadata.db_password", {"metadata": {"db_password": secret_value}})]
+    fields += [
+        ("environment.variables.APP_URL", {"environment": {"variables": {"APP_URL": f"https://a:{secret_value}@b/"}}})
+    ]
     for param, changes in fields:
         for route, body in (
             ("jobs", {**SPEC, **changes}),
@@ -330,10 +332,10 @@ def test_case_24_credentials_in_a_spec_are_rejected_and_not_repeated(world: Worl
             assert answer.status_code == 422, answer.text
             assert answer.json()["error"]["param"].endswith(param)
             assert "trainyard secrets set" in answer.json()["error"]["message"]
-            assert hush not in answer.text
-    bad = {**SPEC, "environment": {"variables": {"HF_TOKEN": hush + "\n"}}, "seed": "x"}
-    assert hush not in world.client.post("/v1/jobs", json=bad).text
-    assert hush not in world.client.get("/v1/audit").text
+            assert secret_value not in answer.text
+    bad = {**SPEC, "environment": {"variables": {"HF_TOKEN": secret_value + "\n"}}, "seed": "x"}
+    assert secret_value not in world.client.post("/v1/jobs", json=bad).text
+    assert secret_value not in world.client.get("/v1/audit").text
     assert world.client.get("/v1/jobs").json()["data"] == []
 
 

@@ -1,4 +1,4 @@
-"""The commands that steer, save and delete, against the real service in this process."""
+"""Commands that control jobs, download files and delete, against the service in this process."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Connections as a real server sees them: slow ones, too many, and what stands on every answer."""
+"""Limits of connections on a real server: slow ones, too many, and the headers of every answer."""
 
 import socket
 from ipaddress import ip_network
@@ -28,13 +28,13 @@ def is_closed(connection: socket.socket) -> bool:
 
 def test_case_25_connection_without_a_request_is_closed(world: World) -> None:
     with served(world) as port:
-        silent = socket.create_connection(("127.0.0.1", port))
-        dripping = socket.create_connection(("127.0.0.1", port))
-        dripping.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ")
+        idle = socket.create_connection(("127.0.0.1", port))
+        partial = socket.create_connection(("127.0.0.1", port))
+        partial.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ")
         with httpx.Client(base_url=f"http://localhost:{port}") as quick:
             assert quick.get("/livez").status_code == 200
-        assert is_closed(silent)
-        assert is_closed(dripping)
+        assert is_closed(idle)
+        assert is_closed(partial)
 
 
 def slow_request(world: World, port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The description of the API, for people and for those who generate clients from it."""
+"""The OpenAPI document."""
 
 import re
 import shutil

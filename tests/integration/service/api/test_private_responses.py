@@ -1,4 +1,4 @@
-"""Responses that must not be stored, and the reference of the API, which loads nothing from elsewhere."""
+"""Responses that must not be stored, and the API reference, which loads nothing from other hosts."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The cost of requests: whatever a body contains, its request takes little processor time."""
+"""No request body takes much processor time."""
 
 import json
 import time

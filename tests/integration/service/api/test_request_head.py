@@ -1,4 +1,4 @@
-"""Request heads: bounds that hold before anything interprets cookies, headers or parameters."""
+"""Limits of request heads apply before cookies, headers or parameters are parsed."""
 
 import time
 

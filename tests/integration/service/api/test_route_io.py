@@ -1,4 +1,4 @@
-"""What a request touches: the database and the run directories; no other file, and no scheduler."""
+"""Routes use only the database and the run directories, and never the scheduler."""
 
 import os
 import re
@@ -16,9 +16,8 @@ from tests.support.seeds import Seeds, seed
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
 
-OF_THEIR_OWN = {"get_doctor", "make_plan", "stream_jobs"}
-"""Each has a test of its own: the first is there to look at the installation, the second reads a model's folder under
-the allowed roots, the third has no end."""
+EXEMPT_ROUTES = {"get_doctor", "make_plan", "stream_jobs"}
+"""Routes with tests of their own: they check the installation, read a model folder, or never end."""
 
 _ROOT = Path(__file__).parents[4]
 INSTALLATION = (
@@ -51,7 +50,7 @@ class FileAccessRecorder:
 
 
 @pytest.fixture(scope="module")
-def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
+def seeded(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
     folder = tmp_path_factory.mktemp("boundaries")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
@@ -59,26 +58,26 @@ def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     world.database.dispose()
 
 
-def test_routes_read_only_run_files_and_start_no_program(sown: tuple[World, Seeds]) -> None:
-    world, seeds = sown
+def test_routes_read_only_run_files_and_start_no_program(seeded: tuple[World, Seeds]) -> None:
+    world, seeds = seeded
     workers, recorder, outside = world.new_client(seeds.worker_token), FileAccessRecorder(), {}
     for path, verbs in world.app.openapi()["paths"].items():
         for verb, operation in verbs.items():
             name = operation["operationId"]
-            if name in OF_THEIR_OWN:
+            if name in EXEMPT_ROUTES:
                 continue
             client = workers if path.startswith("/v1/attempts/") else world.client
             body = operation.get("requestBody", {}).get("content", {}).get("application/json")
             recorder.events.clear()
-            answer = client.request(verb, filled(seeds, name, path), json=example(world, body) if body else None)
+            answer = client.request(verb, fill_path(seeds, name, path), json=example(world, body) if body else None)
             assert answer.status_code < 500, name
             outside[name] = elsewhere(recorder, world)
     assert len(outside) > 60
     assert {name: paths for name, paths in outside.items() if paths} == {}
 
 
-def test_global_stream_reads_only_run_files(sown: tuple[World, Seeds]) -> None:
-    world, _ = sown
+def test_global_stream_reads_only_run_files(seeded: tuple[World, Seeds]) -> None:
+    world, _ = seeded
     recorder, broadcaster = FileAccessRecorder(), world.app_state.broadcaster
 
     def stop_the_service() -> None:
@@ -95,9 +94,9 @@ def test_global_stream_reads_only_run_files(sown: tuple[World, Seeds]) -> None:
 
 
 def test_plan_reads_only_the_model_folder(
-    sown: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seeded: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, _ = sown
+    world, _ = seeded
     folder = save_llama(tmp_path / "model")
     monkeypatch.setattr(world.settings, "allowed_roots", (str(tmp_path),))
     model, data = {"source": "hf", "path": str(folder)}, {"source": "jsonl", "path": str(tmp_path / "lines.jsonl")}
@@ -110,9 +109,9 @@ def test_plan_reads_only_the_model_folder(
 
 
 def test_diagnostics_do_not_call_the_scheduler(
-    sown: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seeded: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, _ = sown
+    world, _ = seeded
     for name in ("sbatch", "squeue", "sacct", "scancel", "sinfo", "nvidia-smi"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
@@ -129,7 +128,7 @@ def elsewhere(recorder: FileAccessRecorder, world: World) -> set[str]:
     return {path for path in recorder.events if is_elsewhere(path, world)}
 
 
-def filled(seeds: Seeds, operation: str, path: str) -> str:
+def fill_path(seeds: Seeds, operation: str, path: str) -> str:
     """Return the path with existing ids; fails on a parameter that tests/support/seeds.py does not know."""
     for name in re.findall(r"\{(.*?)\}", path):
         values = seeds.of(operation, name)

@@ -1,4 +1,4 @@
-"""Odd values in every parameter of every route: an answer that the OpenAPI document names, and never a 500."""
+"""Unusual values in every parameter of every route get a documented answer and never a 500."""
 
 import re
 from collections.abc import Iterator

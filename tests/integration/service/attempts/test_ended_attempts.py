@@ -1,4 +1,4 @@
-"""An attempt's token ends with its attempt: later reports are refused, audited, and change nothing."""
+"""An attempt's token ends with its attempt: later reports are refused and audited."""
 
 from typing import Any
 

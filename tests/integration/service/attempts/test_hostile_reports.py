@@ -1,4 +1,4 @@
-"""Reports of a hostile worker: they state nothing on behalf of the service, and break nobody's reader."""
+"""Reports of a hostile worker cannot impersonate the service or break clients."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What no database can store, in what a worker says: nothing may be lost or stuck for it."""
+"""NUL bytes in reports, which databases cannot store, neither lose nor block other reports."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What workers report: once, in order, and read back as it was."""
+"""Worker reports are stored once and in order, and read back unchanged."""
 
 import csv
 import io

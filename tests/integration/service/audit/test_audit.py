@@ -1,4 +1,4 @@
-"""The audit: every change, by whom, from where, and what came of it."""
+"""The audit log: actor, address and outcome of every change."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from service.audit.log import CURRENT_REQUEST
 from tests.support.world import SPEC, World
 
-CHANGES_NOTHING = {"make_plan"}
+UNAUDITED_ROUTES = {"make_plan"}
 IDS = {
     "job_id": "job_00000000000000000000000000",
     "checkpoint_id": "ckpt_00000000000000000000000000",
@@ -71,19 +71,19 @@ def test_entry_is_in_the_transaction_of_the_change(world: World, monkeypatch: py
 
 def test_every_changing_route_writes_an_entry(world: World) -> None:
     """All routes of the OpenAPI document are called, so that new ones are covered."""
-    walked = []
+    paged = []
     for path, methods in world.app.openapi()["paths"].items():
         for method, operation in methods.items():
             if method in ("get", "head") or "worker" in operation.get("tags", ()):
                 continue
             name = operation["operationId"]
-            if name in CHANGES_NOTHING:
+            if name in UNAUDITED_ROUTES:
                 continue
             filled = re.sub(r"{(\w+)}", lambda match: IDS.get(match[1], "x"), path)
             world.client.request(method, filled, content=b"{}", headers={"Content-Type": "application/json"})
-            walked.append(name)
+            paged.append(name)
             assert entries(world, f"action={name}"), f"{method} {path} left no entry"
-    assert {"submit_job", "cancel_job", "put_code", "create_token", "create_webhook", "delete_job"} <= set(walked)
+    assert {"submit_job", "cancel_job", "put_code", "create_token", "create_webhook", "delete_job"} <= set(paged)
 
 
 def test_changes_by_the_service_are_not_audited(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The administrator's token: made at the first start, or given by an operator to every replica."""
+"""The administrator's token: generated at the first start, or set by an operator on every replica."""
 
 from pathlib import Path
 

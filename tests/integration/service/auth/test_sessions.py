@@ -1,4 +1,4 @@
-"""Browsers that are signed in: what their cookie opens, for how long, and what else a change needs."""
+"""Browser sessions: cookie, expiry and protection against cross-site requests."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from tests.support.world import SPEC, World
 
 pytestmark = pytest.mark.databases("sqlite")
 
-HERE = {"Origin": "http://localhost"}
+SAME_ORIGIN = {"Origin": "http://localhost"}
 PAGE = {"Accept": "text/html"}
 
 
 def signed_in(world: World, token: str | None = None, next_page: str = "/jobs") -> TestClient:
     browser = world.new_client(None)
     form = {"token": token or world.token, "next": next_page}
-    answer = browser.post("/sign-in", data=form, headers=HERE, follow_redirects=False)
+    answer = browser.post("/sign-in", data=form, headers=SAME_ORIGIN, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     return browser
 
@@ -48,7 +48,7 @@ def test_session_secret_is_stored_as_a_hash(world: World) -> None:
 @pytest.mark.parametrize("token", ["", "nonsense", "ty_000000000000_" + "x" * 43, "ty_" + "é" * 20])
 def test_invalid_token_creates_no_session(world: World, token: str) -> None:
     browser = world.new_client(None)
-    answer = browser.post("/sign-in", data={"token": token}, headers=HERE, follow_redirects=False)
+    answer = browser.post("/sign-in", data={"token": token}, headers=SAME_ORIGIN, follow_redirects=False)
     assert answer.status_code == 401
     assert "Invalid or expired token" in answer.text
     assert "set-cookie" not in answer.headers
@@ -58,7 +58,7 @@ def test_attempt_token_creates_no_session(world: World) -> None:
     job_id = world.submit()
     world.tick()
     token = world.folder(job_id).token.read_text().strip()
-    answer = world.new_client(None).post("/sign-in", data={"token": token}, headers=HERE, follow_redirects=False)
+    answer = world.new_client(None).post("/sign-in", data={"token": token}, headers=SAME_ORIGIN, follow_redirects=False)
     assert answer.status_code == 401
 
 
@@ -66,23 +66,23 @@ def test_change_by_cookie_requires_csrf_header_and_origin(world: World) -> None:
     browser, job_id = signed_in(world), world.submit()
     right = {"X-CSRF-Token": csrf_of(secret(browser))}
     path = f"/v1/jobs/{job_id}/cancel"
-    assert code(browser.post(path, headers=HERE)) == (403, "csrf_token")
-    assert code(browser.post(path, headers={**HERE, "X-CSRF-Token": "0" * 64})) == (403, "csrf_token")
+    assert code(browser.post(path, headers=SAME_ORIGIN)) == (403, "csrf_token")
+    assert code(browser.post(path, headers={**SAME_ORIGIN, "X-CSRF-Token": "0" * 64})) == (403, "csrf_token")
     assert code(browser.post(path, headers=right)) == (403, "cross_site")
     assert code(browser.post(path, headers={**right, "Origin": "http://evil.example"})) == (403, "cross_site")
     assert world.job(job_id)["desired"] == "run"
-    assert browser.post(path, headers={**HERE, **right}).status_code == 202
+    assert browser.post(path, headers={**SAME_ORIGIN, **right}).status_code == 202
 
 
 def test_csrf_token_of_another_session_is_rejected(world: World) -> None:
     one, other = signed_in(world), signed_in(world)
-    headers = {**HERE, "X-CSRF-Token": csrf_of(secret(other))}
+    headers = {**SAME_ORIGIN, "X-CSRF-Token": csrf_of(secret(other))}
     assert code(one.post("/v1/jobs", json=SPEC, headers=headers)) == (403, "csrf_token")
 
 
 def test_bearer_token_overrides_cookie_and_needs_no_csrf_header(world: World) -> None:
     browser = signed_in(world)
-    bearer = {**HERE, "Authorization": f"Bearer {world.token}"}
+    bearer = {**SAME_ORIGIN, "Authorization": f"Bearer {world.token}"}
     assert browser.post("/v1/jobs", json=SPEC, headers=bearer).status_code == 201
     assert browser.get("/v1/jobs", headers={"Authorization": "Bearer wrong"}).status_code == 401
 
@@ -91,8 +91,8 @@ def test_sign_out_invalidates_copies_of_the_cookie(world: World) -> None:
     browser = signed_in(world)
     copied = secret(browser)
     form = {"csrf": csrf_of(copied)}
-    assert browser.post("/sign-out", data={"csrf": "no"}, headers=HERE).status_code == 403
-    answer = browser.post("/sign-out", data=form, headers=HERE, follow_redirects=False)
+    assert browser.post("/sign-out", data={"csrf": "no"}, headers=SAME_ORIGIN).status_code == 403
+    answer = browser.post("/sign-out", data=form, headers=SAME_ORIGIN, follow_redirects=False)
     assert answer.status_code == 303
     assert "Max-Age=0" in answer.headers["set-cookie"]
     stale = world.new_client(None)
@@ -136,7 +136,7 @@ def test_cross_site_sign_in_is_rejected(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("next_page", "goes"),
+    ("next_page", "location"),
     [
         ("/jobs?status=failed", "/jobs?status=failed"),
         ("//evil.example", "/jobs"),
@@ -146,11 +146,11 @@ def test_cross_site_sign_in_is_rejected(world: World) -> None:
         ("/jobs\r\nSet-Cookie: a=b", "/jobs"),
     ],
 )
-def test_redirect_after_sign_in_stays_on_the_site(world: World, next_page: str, goes: str) -> None:
+def test_redirect_after_sign_in_stays_on_the_site(world: World, next_page: str, location: str) -> None:
     browser = world.new_client(None)
     form = {"token": world.token, "next": next_page}
-    answer = browser.post("/sign-in", data=form, headers=HERE, follow_redirects=False)
-    assert answer.headers["location"] == goes
+    answer = browser.post("/sign-in", data=form, headers=SAME_ORIGIN, follow_redirects=False)
+    assert answer.headers["location"] == location
 
 
 def test_cookie_is_secure_if_the_public_url_is_https(database_url: str, tmp_path: Any) -> None:
@@ -165,7 +165,7 @@ def test_cookie_is_secure_if_the_public_url_is_https(database_url: str, tmp_path
 
 
 def test_sign_ins_and_failures_are_audited(world: World) -> None:
-    world.new_client(None).post("/sign-in", data={"token": "no"}, headers=HERE)
+    world.new_client(None).post("/sign-in", data={"token": "no"}, headers=SAME_ORIGIN)
     signed_in(world)
     entries = world.client.get("/v1/audit").json()["data"]
     assert {(entry["action"], entry["outcome"]) for entry in entries} >= {
@@ -177,7 +177,7 @@ def test_sign_ins_and_failures_are_audited(world: World) -> None:
 def test_sign_in_attempts_are_rate_limited_by_address(database_url: str, tmp_path: Any) -> None:
     world = World(database_url, tmp_path / "state", rate_per_second=0.1, rate_burst=3)
     browser = world.new_client(None)
-    answers = [browser.post("/sign-in", data={"token": "no"}, headers=HERE).status_code for _ in range(4)]
+    answers = [browser.post("/sign-in", data={"token": "no"}, headers=SAME_ORIGIN).status_code for _ in range(4)]
     world.database.dispose()
     assert answers == [401, 401, 401, 429]
 

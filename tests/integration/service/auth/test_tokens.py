@@ -1,4 +1,4 @@
-"""Tokens: who may what, for how long, and what is kept of them."""
+"""API tokens: roles, expiry and storage."""
 
 import pytest
 import sqlalchemy as sa

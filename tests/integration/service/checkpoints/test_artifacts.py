@@ -1,4 +1,4 @@
-"""Artifacts: listing and download, and nothing outside their folder."""
+"""Artifacts are listed and downloaded; no path leads outside their folder."""
 
 import os
 from collections.abc import Callable

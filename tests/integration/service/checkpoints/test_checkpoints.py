@@ -1,4 +1,4 @@
-"""Checkpoints and exports: listing and download, and nothing outside their folders."""
+"""Checkpoints and exports are listed and downloaded; no path leads outside their folders."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""On Slurm the partition says whether the ranks get GPUs: in the plan, in what is accepted and in what is submitted."""
+"""On Slurm the partition determines the accelerator of plans, accepted specs and submissions."""
 
 import json
 from pathlib import Path

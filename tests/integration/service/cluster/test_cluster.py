@@ -1,4 +1,4 @@
-"""The cluster's snapshot: asked for seldom, read by everyone, and compared with what new jobs ask for."""
+"""The cluster snapshot: polled rarely, served to every user, and compared with the resources of new jobs."""
 
 from datetime import timedelta
 

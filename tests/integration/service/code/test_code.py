@@ -117,17 +117,17 @@ def test_administrator_permits_further_variables(world: World) -> None:
 
 def test_only_a_script_with_progress_is_continued_forever(world: World) -> None:
     spec = {**SCRIPT, "code": None, "argv": ["-m", "train"]}
-    for gets_on in (True, False):
+    for makes_progress in (True, False):
         job_id = str(world.client.post("/v1/jobs", json=spec).json()["id"])
         for preemption in range(1, 6):
             worker = world.start(job_id)
-            step = 10 * preemption if gets_on else 10
+            step = 10 * preemption if makes_progress else 10
             worker.metrics([("train/loss", step, 1.0)], progress={"step": step, "total_steps": 100})
             worker.end("preempted", step=step)
             world.tick()
             if world.status(job_id) == "failed":
                 break
-        assert world.status(job_id) == ("queued" if gets_on else "failed")
+        assert world.status(job_id) == ("queued" if makes_progress else "failed")
         world.client.post(f"/v1/jobs/{job_id}/cancel")
         world.tick()
 

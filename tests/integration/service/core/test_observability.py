@@ -1,4 +1,4 @@
-"""What the service counts, and what its log lines carry."""
+"""Prometheus metrics and log fields."""
 
 import pytest
 import structlog

@@ -1,4 +1,4 @@
-"""Up, down, up again; models and migrations agree; a newer database is refused."""
+"""Migrations: up, down and up again; they match the models, and a newer database is refused."""
 
 from datetime import UTC, datetime
 from pathlib import Path

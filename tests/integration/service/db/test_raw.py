@@ -1,4 +1,4 @@
-"""Plain transactions: whole or not at all, told to those who watch, and a broken connection costs one group at most."""
+"""Raw transactions are atomic and notify listeners; a broken connection loses at most one group."""
 
 import pytest
 import sqlalchemy as sa

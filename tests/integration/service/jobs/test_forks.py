@@ -1,4 +1,4 @@
-"""Forks: what is rejected, what is kept, and what the worker receives."""
+"""Forks: rejected changes, retained checkpoints, and the launch document."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Requests about jobs over HTTP."""
+"""Job routes over HTTP."""
 
 import threading
 from typing import Any

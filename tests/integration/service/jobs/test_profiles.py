@@ -1,4 +1,4 @@
-"""Traces of a running job: recorded, sent with the heartbeat, answered when written."""
+"""Traces of a running job: requested, sent with the heartbeat, and confirmed when written."""
 
 from typing import Any
 

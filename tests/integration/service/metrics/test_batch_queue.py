@@ -1,4 +1,4 @@
-"""The queue of batches: bounded in bytes, written in groups, and every batch is answered."""
+"""The ingest queue: limited in bytes, written in groups, and every batch gets an answer."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Points that no reader could show: refused whole, known metric or new, and harmless where they are stored already."""
+"""Points with invalid keys or times are refused with their batch and are harmless if they are stored already."""
 
 import json
 import random
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from tests.support.world import World
 
-GOOD = {"key": "a", "step": 1, "value": 1.0, "time": "2026-01-01T00:00:00Z"}
+VALID_POINT = {"key": "a", "step": 1, "value": 1.0, "time": "2026-01-01T00:00:00Z"}
 
 INVALID: list[dict[str, Any]] = [
     *(
@@ -61,10 +61,10 @@ def test_invalid_point_is_refused_for_known_and_new_metrics(world: World, change
     job = world.submit()
     world.start(job)
     names = ["new", "a"] if "key" not in change else [None]
-    assert report(world, job, GOOD).status_code == 200
+    assert report(world, job, VALID_POINT).status_code == 200
     for name in names:
-        point = {**GOOD, "step": 2, **change} | ({"key": name} if name else {})
-        body = json.dumps({"execution": 1, "resumed_from_step": 0, "points": [{**GOOD, "step": 3}, point]})
+        point = {**VALID_POINT, "step": 2, **change} | ({"key": name} if name else {})
+        body = json.dumps({"execution": 1, "resumed_from_step": 0, "points": [{**VALID_POINT, "step": 3}, point]})
         worker = world.worker(job)
         answer = worker.client.post(f"/v1/attempts/{worker.attempt_id}/metrics", content=body)
         assert answer.status_code == 422, answer.text
@@ -78,7 +78,9 @@ def test_extreme_valid_points_are_readable_everywhere(world: World) -> None:
     worker = world.start(job)
     times = ("1970-01-01T00:00:00Z", "2200-01-01T00:00:00Z", "2100-01-01T00:00:00+14:00")
     for step, time in enumerate(times):
-        assert report(world, job, {**GOOD, "step": 2**53 - step, "time": time, "value": 1.7e308}).status_code == 200
+        assert (
+            report(world, job, {**VALID_POINT, "step": 2**53 - step, "time": time, "value": 1.7e308}).status_code == 200
+        )
     progress = {"step": 0, "total_steps": 2**53, "seconds_per_step": 1.7e308}
     assert worker.metrics([], progress=progress).status_code == 200
     check_readers(world, job)
@@ -144,7 +146,7 @@ def test_known_and_new_metrics_get_the_same_answer(world: World, seed: int) -> N
             "2026-01-01T24:00:00Z",
         ],
     }
-    report(world, known, *({**GOOD, "key": f"k{n}", "step": 9**9} for n in range(60)))
+    report(world, known, *({**VALID_POINT, "key": f"k{n}", "step": 9**9} for n in range(60)))
     for n in range(60):
         point = {field: draw.choice(values) for field, values in parts.items()}
         answers = []

@@ -1,4 +1,4 @@
-"""The metrics route: bounded, atomic, and always answered."""
+"""The metrics route: limits, atomic batches and answers."""
 
 import json
 from datetime import datetime

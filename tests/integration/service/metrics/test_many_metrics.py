@@ -1,4 +1,4 @@
-"""Jobs with very many metrics: what their resources, streams and exports carry and cost."""
+"""The size and cost of resources, streams and exports of jobs with very many metrics."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plans: what a spec will need, said without anything being stored; and jobs that cannot fit are not submitted."""
+"""Plans store nothing, and jobs that cannot fit are not submitted."""
 
 import json
 import time
@@ -127,7 +127,7 @@ class TestPlans:
         assert result.unknown == "task `script` runs its own program, whose memory is not known"
 
 
-class TestThisMachine:
+class TestMachineMemory:
     def test_model_larger_than_the_machine_is_rejected(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("service.planner.service.machine_bytes", lambda: 16 * 2**30)
         document = {**TOO_LARGE, "gpus": 2, "strategy": "ddp"}

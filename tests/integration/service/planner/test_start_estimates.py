@@ -1,4 +1,4 @@
-"""What the scheduler says of a plan: asked by the reconciler, seldom, and never in a request."""
+"""Start estimates: queried by the reconciler at a limited rate, and never during a request."""
 
 from datetime import UTC, datetime
 from typing import Any

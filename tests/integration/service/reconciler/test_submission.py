@@ -1,4 +1,4 @@
-"""Asking the scheduler beside the tick: nothing waits for sbatch, and late answers are fenced."""
+"""Submission in other threads: a tick does not wait for sbatch, and late answers are fenced."""
 
 import json
 import threading
@@ -38,15 +38,15 @@ def hanging(world: World) -> HangingScheduler:
 
 @pytest.mark.scenario(6)
 def test_hanging_sbatch_delays_no_other_job(world: World, hanging: HangingScheduler) -> None:
-    stuck = world.submit()
+    blocked = world.submit()
     world.tick()
     assert hanging.requested.wait(10)
     other = world.submit()
     world.client.post(f"/v1/jobs/{other}/cancel")
     world.tick(3)
-    assert (world.status(stuck), world.status(other)) == ("submitting", "cancelled")
+    assert (world.status(blocked), world.status(other)) == ("submitting", "cancelled")
     hanging.go.set()
-    wait_until(lambda: (world.tick(), world.status(stuck) == "pending")[1], 10, "its id to be recorded")
+    wait_until(lambda: (world.tick(), world.status(blocked) == "pending")[1], 10, "its id to be recorded")
     assert len(hanging.submitted) == 1
 
 
@@ -281,7 +281,7 @@ def test_late_answer_does_not_change_a_running_job(
     assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("running", "17")
 
 
-class TestASlowDisk:
+class TestSlowDisk:
     """The scheduler is asked only soon after that was said, and the files lie on the way."""
 
     @pytest.fixture

@@ -342,17 +342,17 @@ class TestIdentity:
         scheduler, plan = setup.scheduler(), setup.plan("a")
         scheduler.submit(plan)
         began(plan)
-        bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        other_process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         try:
             real = setup.entry(plan).pid
-            setup.change(plan, pid=bystander.pid, create_time=12345.0)
+            setup.change(plan, pid=other_process.pid, create_time=12345.0)
             go(plan)
             assert real is not None
             wait_until(lambda: gone(real), what="the real controller to end")
             until(scheduler, plan, "ended")
-            assert bystander.poll() is None
+            assert other_process.poll() is None
         finally:
-            bystander.communicate(b"\n")
+            other_process.communicate(b"\n")
 
     def test_a_step_of_the_system_clock_kills_nothing(self, setup: Setup) -> None:
         scheduler, plan = setup.scheduler(), setup.plan("a")

@@ -1,4 +1,4 @@
-"""Secrets: stored encrypted, refused where missing, delivered with the claim and shown nowhere else."""
+"""Secrets are stored encrypted, delivered with the claim and never returned by another route."""
 
 import sqlite3
 import stat
@@ -12,10 +12,10 @@ from service.secrets.encryption import SecretCipher
 from service.secrets.service import MAX_SECRETS
 from tests.support.world import SPEC, World
 
-HUSH = "hush-hush-4711"
+SECRET_VALUE = "hush-hush-4711"
 
 
-def put(client: Any, name: str, value: Any = HUSH) -> Any:
+def put(client: Any, name: str, value: Any = SECRET_VALUE) -> Any:
     return client.put(f"/v1/secrets/{name}", json={"value": value})
 
 
@@ -27,7 +27,7 @@ def test_secret_is_listed_by_name_and_never_returned(world: World) -> None:
     answer = put(world.client, "HF_TOKEN")
     assert answer.json().keys() == {"object", "name", "created_at", "updated_at"}
     world.clock.advance(60)
-    put(world.client, "HF_TOKEN", HUSH + "-2")
+    put(world.client, "HF_TOKEN", SECRET_VALUE + "-2")
     (listed,) = world.client.get("/v1/secrets").json()["data"]
     assert listed["name"] == "HF_TOKEN"
     assert listed["created_at"] < listed["updated_at"]
@@ -36,7 +36,7 @@ def test_secret_is_listed_by_name_and_never_returned(world: World) -> None:
     assert world.client.delete("/v1/secrets/HF_TOKEN").json()["error"]["code"] == "secret_not_found"
     entries = world.client.get("/v1/audit").json()
     assert [(e["action"], e["target"]) for e in entries["data"]][-1] == ("set_secret", "HF_TOKEN")
-    assert HUSH not in str(entries)
+    assert SECRET_VALUE not in str(entries)
 
 
 def test_secrets_belong_to_one_user(world: World) -> None:
@@ -61,16 +61,16 @@ def test_secret_reaches_the_claim_and_nothing_else(world: World) -> None:
     job = world.client.post("/v1/jobs", json=with_secrets("HF_TOKEN")).json()["id"]
     world.tick()
     worker = world.worker(job)
-    assert worker.claim().json()["secrets"] == {"HF_TOKEN": HUSH}
-    assert worker.claim().json()["secrets"] == {"HF_TOKEN": HUSH}, "the other nodes repeat the claim"
+    assert worker.claim().json()["secrets"] == {"HF_TOKEN": SECRET_VALUE}
+    assert worker.claim().json()["secrets"] == {"HF_TOKEN": SECRET_VALUE}, "the other nodes repeat the claim"
     assert "secrets" not in worker.claim("another-nonce").json()
     plan = world.scheduler.submitted[0]
-    assert HUSH not in f"{plan}"
+    assert SECRET_VALUE not in f"{plan}"
     for path in ("", "/events", "/attempts", "/script", "/stream?logs=false"):
         if "stream" not in path:
-            assert HUSH not in world.client.get(f"/v1/jobs/{job}{path}").text
+            assert SECRET_VALUE not in world.client.get(f"/v1/jobs/{job}{path}").text
     for file in world.settings.runs.rglob("*"):
-        assert not file.is_file() or HUSH not in file.read_text(errors="replace"), file
+        assert not file.is_file() or SECRET_VALUE not in file.read_text(errors="replace"), file
     worker.end("completed")
     world.tick()
     assert "secrets" not in worker.claim().json()
@@ -82,26 +82,31 @@ def test_deleted_secret_is_missing_in_the_claim(world: World) -> None:
     job = world.client.post("/v1/jobs", json=with_secrets("A_TOKEN", "B_TOKEN")).json()["id"]
     world.client.delete("/v1/secrets/B_TOKEN")
     world.tick()
-    assert world.worker(job).claim().json()["secrets"] == {"A_TOKEN": HUSH}
+    assert world.worker(job).claim().json()["secrets"] == {"A_TOKEN": SECRET_VALUE}
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         *(("lower", "x"), ("A-B", "x"), ("A" * 129, "x"), ("LD_PRELOAD", "x"), ("TRAINYARD_ATTEMPT", "x")),
-        *(("HF_TOKEN", ""), ("HF_TOKEN", HUSH * 2000), ("HF_TOKEN", f"{HUSH}\0"), ("HF_TOKEN", [HUSH])),
+        *(
+            ("HF_TOKEN", ""),
+            ("HF_TOKEN", SECRET_VALUE * 2000),
+            ("HF_TOKEN", f"{SECRET_VALUE}\0"),
+            ("HF_TOKEN", [SECRET_VALUE]),
+        ),
     ],
 )
 def test_invalid_secret_is_rejected_without_its_value(world: World, name: str, value: Any) -> None:
     answer = put(world.client, name, value)
     assert answer.status_code == 422, answer.text
-    assert HUSH not in answer.text
-    assert HUSH not in world.client.get("/v1/audit").text
+    assert SECRET_VALUE not in answer.text
+    assert SECRET_VALUE not in world.client.get("/v1/audit").text
 
 
 def test_value_given_as_the_name_is_not_audited(world: World) -> None:
-    assert put(world.client, f"hf_{HUSH}").status_code == 422
-    assert HUSH not in world.client.get("/v1/audit").text
+    assert put(world.client, f"hf_{SECRET_VALUE}").status_code == 422
+    assert SECRET_VALUE not in world.client.get("/v1/audit").text
 
 
 def test_value_with_a_lone_surrogate_is_rejected(world: World) -> None:
@@ -126,7 +131,7 @@ def test_stored_value_is_encrypted_with_a_private_key(world: World) -> None:
     with sqlite3.connect(world.settings.url.removeprefix("sqlite:///")) as connection:
         rows = connection.execute("select * from secrets").fetchall()
     assert len(rows) == 1
-    assert HUSH not in str(rows)
+    assert SECRET_VALUE not in str(rows)
 
 
 class TestSecretCipher:

@@ -1,4 +1,4 @@
-"""Sweeps through the API: all members or none, limited concurrency, cancellation."""
+"""Sweeps: created as a whole or not at all, limited in concurrency, and cancelled."""
 
 from typing import Any
 

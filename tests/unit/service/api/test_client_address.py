@@ -1,4 +1,4 @@
-"""From where a request came."""
+"""The client address of a request behind proxies."""
 
 from ipaddress import ip_network
 

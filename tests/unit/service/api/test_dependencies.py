@@ -1,4 +1,4 @@
-"""What the parameters of routes are read as."""
+"""Parsing of route parameters."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

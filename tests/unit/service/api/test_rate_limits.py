@@ -1,4 +1,4 @@
-"""The bucket of one token."""
+"""The token bucket of one API token."""
 
 from datetime import UTC, datetime, timedelta
 

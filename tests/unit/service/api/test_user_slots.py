@@ -1,4 +1,4 @@
-"""Expensive requests of one user: a few at once, the others after them."""
+"""Expensive requests of one user are limited in number and wait in order."""
 
 import asyncio
 import threading

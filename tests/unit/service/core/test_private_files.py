@@ -1,4 +1,4 @@
-"""Files that only the service's account may read."""
+"""Files that only the account of the service can read."""
 
 import stat
 from pathlib import Path

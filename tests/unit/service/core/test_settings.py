@@ -1,4 +1,4 @@
-"""Settings that become others: the nodes' interpreter, and the database's password from a file."""
+"""Settings derived from others: the interpreter of the nodes, and the database password from a file."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writers take turns in the order in which they came."""
+"""Writers get the lock in the order in which they arrived."""
 
 import threading
 
@@ -8,33 +8,33 @@ from service.db.fair_lock import FairLock, FairLockTimeoutError
 from tests.support.wait import wait_until
 
 
-def waiting(turns: FairLock) -> int:
-    return len(turns._waiting)
+def waiting(lock: FairLock) -> int:
+    return len(lock._waiting)
 
 
 def test_lock_is_granted_in_order() -> None:
-    turns, served = FairLock(), []
+    lock, served = FairLock(), []
 
     def serve(number: int) -> None:
-        with turns.hold(10):
+        with lock.hold(10):
             served.append(number)
 
     threads = [threading.Thread(target=serve, args=(number,)) for number in range(5)]
-    with turns.hold(10):
+    with lock.hold(10):
         for number, thread in enumerate(threads, 1):
             thread.start()
-            wait_until(lambda number=number: waiting(turns) == number, 10, "it to wait")
+            wait_until(lambda number=number: waiting(lock) == number, 10, "it to wait")
     for thread in threads:
         thread.join()
     assert served == [0, 1, 2, 3, 4]
 
 
 def test_lock_is_exclusive() -> None:
-    turns, inside, most = FairLock(), [], []
+    lock, inside, most = FairLock(), [], []
 
     def serve() -> None:
         for _ in range(200):
-            with turns.hold(10):
+            with lock.hold(10):
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
@@ -48,18 +48,18 @@ def test_lock_is_exclusive() -> None:
 
 
 def test_timed_out_waiter_does_not_block_others() -> None:
-    turns = FairLock()
-    with turns.hold(1):
-        with pytest.raises(FairLockTimeoutError), turns.hold(0.01):
+    lock = FairLock()
+    with lock.hold(1):
+        with pytest.raises(FairLockTimeoutError), lock.hold(0.01):
             pass
-        assert waiting(turns) == 0
-    with turns.hold(0.01):
+        assert waiting(lock) == 0
+    with lock.hold(0.01):
         pass
 
 
 def test_error_releases_the_lock() -> None:
-    turns = FairLock()
-    with pytest.raises(ValueError, match="no"), turns.hold(1):
+    lock = FairLock()
+    with pytest.raises(ValueError, match="no"), lock.hold(1):
         raise ValueError("no")
-    with turns.hold(0.01):
+    with lock.hold(0.01):
         pass

@@ -1,4 +1,4 @@
-"""What fits, what is refused, and what is proposed."""
+"""Specs that fit, refused specs and proposed changes."""
 
 import pytest
 
@@ -63,11 +63,13 @@ class TestRefusals:
 
     def test_training_state_alone_can_exceed_memory(self):
         structure = estimator(1).structure
-        blind = FitEstimator(type(structure)(structure.parameters, structure.blocks), [Device("x", 8 * GIB, 8 * GIB)])
-        estimate = blind.estimate(spec(strategy="single", gpus=1))
+        state_only = FitEstimator(
+            type(structure)(structure.parameters, structure.blocks), [Device("x", 8 * GIB, 8 * GIB)]
+        )
+        estimate = state_only.estimate(spec(strategy="single", gpus=1))
         assert estimate.memory is None
-        assert describe_need(blind, estimate).endswith("of 8 GiB per GPU, without activations")
-        assert exceeds_memory(blind, spec(strategy="single", gpus=1))
+        assert describe_need(state_only, estimate).endswith("of 8 GiB per GPU, without activations")
+        assert exceeds_memory(state_only, spec(strategy="single", gpus=1))
 
 
 class TestWithoutGpus:

@@ -1,4 +1,4 @@
-"""The memory of an update: what must hold whatever the sizes, and what real blocks keep."""
+"""Peak memory of a step: invariants for all sizes, and the memory of real blocks."""
 
 import pytest
 import torch

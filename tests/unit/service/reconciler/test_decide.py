@@ -168,17 +168,17 @@ def test_slurms_timeout_overrides_the_workers_reason(reason: ExitReason) -> None
 
 
 def test_exhausted_retries_list_causes_and_remedies() -> None:
-    alike = decide(
+    same_cause = decide(
         snapshot(
             exit_record=exit_record("time_limit"),
             continuations_without_progress=MAX_CONTINUATIONS,
             previous_exits=("time_limit", "time_limit"),
         )
     )
-    assert alike.message is not None
-    assert alike.message.startswith("3 attempts in a row ended without a newer checkpoint (time limit reached). ")
-    assert "resources.time_limit_minutes" in alike.message
-    assert "preempted" not in alike.message
+    assert same_cause.message is not None
+    assert same_cause.message.startswith("3 attempts in a row ended without a newer checkpoint (time limit reached). ")
+    assert "resources.time_limit_minutes" in same_cause.message
+    assert "preempted" not in same_cause.message
     mixed = decide(
         snapshot(
             exit_record=exit_record("preempted"),
@@ -300,7 +300,7 @@ def test_every_decision_is_a_legal_transition() -> None:
     """For all combinations of the snapshot's values, every decision is a transition that the table allows."""
     reasons: list[ExitReason | None] = [None, *get_args(ExitReason)]
     states = ("pending", "running", "ended", "absent")
-    for status, desired, claimed, state, reason, left, barren, limit, silent in product(
+    for status, desired, claimed, state, reason, left, without_progress, limit, silent in product(
         sorted(ACTIVE - {"submitting"}),
         get_args(Desired),
         (True, False),
@@ -318,7 +318,7 @@ def test_every_decision_is_a_legal_transition() -> None:
             observation=Observation(state),
             exit_record=exit_record(reason) if reason else None,
             retries_left=left,
-            continuations_without_progress=barren,
+            continuations_without_progress=without_progress,
             on_time_limit=limit,
             seconds_since_contact=silent,
             seconds_since_pause=silent,

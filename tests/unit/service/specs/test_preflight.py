@@ -1,4 +1,4 @@
-"""What a cluster can never give is refused, with the field and what there is; everything else is not."""
+"""Requests that a cluster cannot satisfy are refused with the field and the available resources."""
 
 from typing import Any
 

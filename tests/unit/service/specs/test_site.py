@@ -1,4 +1,4 @@
-"""What a job's ranks compute on, by the partition that it wants."""
+"""The accelerator of a job's ranks, by its partition."""
 
 from datetime import UTC, datetime
 

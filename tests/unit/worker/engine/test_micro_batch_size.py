@@ -18,8 +18,8 @@ class TestTrials:
         ("most", "chosen", "tried"), [(16, 16, (16,)), (7, 4, (16, 8, 4)), (0, 1, (16, 8, 4, 2, 1))]
     )
     def test_first_size_that_fits_is_chosen(self, most, chosen, tried):
-        settled = search_down(16, lambda size: size <= most)
-        assert (settled.micro_size, settled.tried) == (chosen, tried)
+        choice = search_down(16, lambda size: size <= most)
+        assert (choice.micro_size, choice.tried) == (chosen, tried)
 
     def test_size_one_is_not_tried(self):
         requested = []

@@ -73,7 +73,7 @@ def reported(monkeypatch):
     return run
 
 
-class TestAgreement:
+class TestCommonStopStep:
     def test_short_steps_agree_rarely_and_stop_together(self, reported):
         (first, second), world = reported((0.001, 0.001), stop_before=25)
         assert first == second
@@ -103,7 +103,7 @@ class TestAgreement:
         assert alone.profile_request == 4
 
 
-class TestPace:
+class TestSyncInterval:
     @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MAX_STEPS), (0.2, 2), (0.5, 1), (3600.0, 1)])
     def test_interval_follows_the_step_time(self, seconds, steps):
         assert steps_until_sync(seconds) == steps

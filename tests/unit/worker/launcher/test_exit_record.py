@@ -50,7 +50,7 @@ class TestImports:
         assert self.modules(statement) & forbidden == set()
 
 
-class TestSettle:
+class TestFinalize:
     def error(self, layout, rank, error, at, execution=1):
         record = describe(error, rank=rank, execution=execution, spec=SPEC).model_copy(update={"time": at})
         write_error(layout.rank_error(rank), record)

@@ -39,7 +39,7 @@ def test_writers_continue_to_append_after_truncation(grown):
 
 def test_a_short_log_and_a_just_truncated_log_do_not_change(grown, monkeypatch):
     punched = []
-    monkeypatch.setattr(logs, "_punch", lambda path, end: punched.append(end))
+    monkeypatch.setattr(logs, "_punch_hole", lambda path, end: punched.append(end))
     caps = LogCaps(MB)
     caps.apply(grown.with_name("missing.log").parent / "rank-0.log")
     caps.apply(grown)
@@ -64,7 +64,7 @@ def test_an_unsupported_filesystem_is_tried_once(grown, monkeypatch):
         requested.append(path)
         raise OSError(95, "not supported")
 
-    monkeypatch.setattr(logs, "_punch", refuse)
+    monkeypatch.setattr(logs, "_punch_hole", refuse)
     caps = LogCaps(MB)
     caps.apply(grown)
     caps.apply(grown)

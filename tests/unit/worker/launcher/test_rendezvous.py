@@ -53,7 +53,7 @@ class TestThisNode:
         assert this_node(document(), environ).address in (socket.gethostname(), "127.0.0.1")
 
 
-class TestVerdict:
+class TestPublish:
     def test_other_nodes_read_the_verdict_of_node_0(self, tmp_path):
         layout = AttemptLayout(tmp_path)
         output = publish(layout, node(), 3)
@@ -99,7 +99,7 @@ class TestCommand:
         assert "NCCL_SOCKET_IFNAME" not in torchrun.environment(document(nodes=1, network_interface="ib0"), 1, {})
 
 
-class TestLead:
+class TestStopLead:
     @pytest.mark.parametrize(("minutes", "lead"), [(1, 15.0), (10, 60.0), (600, 180.0), (None, 180.0)])
     def test_lead_leaves_time_for_training(self, minutes, lead):
         assert document(time_limit_minutes=minutes).lead == lead

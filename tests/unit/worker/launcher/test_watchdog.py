@@ -13,7 +13,7 @@ def by_rank(*result):
     return {one.rank: one for one in result}
 
 
-class TestBehind:
+class TestRanksBehind:
     def test_rank_with_the_fewest_marks_is_behind(self):
         assert behind(by_rank(record(0, 9), record(1, 7), record(2, 9)), 3) == [1]
 

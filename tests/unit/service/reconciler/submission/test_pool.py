@@ -1,4 +1,4 @@
-"""Asking beside the tick: an answer is kept until it is recorded, and what cannot begin says so."""
+"""The submission pool: an outcome stays available until it is recorded, and a failed start is reported."""
 
 import threading
 

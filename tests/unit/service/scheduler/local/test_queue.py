@@ -1,4 +1,4 @@
-"""The queue folder: what is on disk is what is so."""
+"""The queue folder: entries, locking and invalid files."""
 
 import stat
 from datetime import timedelta

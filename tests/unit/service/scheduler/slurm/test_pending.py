@@ -15,7 +15,7 @@ def row(number: int, reason: str = "Priority", priority: int = 100, **changes: o
     return Row(**{**values, "partition": "gpu", "priority": priority, **changes})  # type: ignore[arg-type]
 
 
-class TestAhead:
+class TestCountAhead:
     def test_all_jobs_with_higher_priority_count(self) -> None:
         mine = [row(5), row(6, priority=300), row(7, priority=50)]
         assert count_ahead(mine, [row(1, "Resources", 200)]) == {"5": 2, "6": 0, "7": 3}

@@ -2,9 +2,11 @@
 
 import pytest
 
-from service.scheduler.slurm.sinfo import WIDE, parse_gpus, parse_minutes, parse_short, parse_wide, snapshot
+from service.scheduler.slurm.sinfo import WIDE_FORMAT, parse_gpus, parse_minutes, parse_short, parse_wide, snapshot
 
-_WIDTHS = [int(part.split(":")[1]) for part in WIDE.removeprefix("--format=").removeprefix("--Format=").split(",")]
+_WIDTHS = [
+    int(part.split(":")[1]) for part in WIDE_FORMAT.removeprefix("--format=").removeprefix("--Format=").split(",")
+]
 
 
 def wide(*cells: str, default_time: str = "n/a") -> str:
@@ -32,7 +34,7 @@ SLURM_24 = "\n".join(
 )
 
 
-class TestWide:
+class TestWideFormat:
     def test_a_node_in_two_partitions_counts_once(self) -> None:
         cluster = snapshot(parse_wide(SLURM_22))
         assert cluster.nodes == {"idle": 1, "mixed": 1}
@@ -85,7 +87,7 @@ class TestWide:
         assert snapshot(parse_wide("\n  \n")).partitions == []
 
 
-class TestShort:
+class TestShortFormat:
     TEXT = (
         "gpu*|up|infinite|n1|mixed|1-infinite|all|gpu:a100:4(S:0-1)|n/a\n"
         "gpu*|up|infinite|n2|idle|1-infinite|all|(null)|30:00\nx"

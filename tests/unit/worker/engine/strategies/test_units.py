@@ -20,7 +20,7 @@ def units(model, options):
     return [(unit.module, unit.size) for unit in plan_units(model, options)]
 
 
-class TestSmallNetwork:
+class TestMlp:
     """2-2-2-3 with biases: 21 parameters."""
 
     @pytest.mark.parametrize(
