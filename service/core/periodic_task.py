@@ -35,6 +35,10 @@ class PeriodicTask:
         self._wake.set()
         self._thread.join(timeout=_STOP_SECONDS)
 
+    def is_stopping(self) -> bool:
+        """Return whether `stop` was called; a long iteration ends then."""
+        return self._stopping
+
     def notify(self) -> None:
         """Request an iteration now. Never blocks."""
         self._wake.set()

@@ -7,11 +7,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from service.db.engine import Database
 from service.db.models import Checkpoint, Event, Job
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource, shown_metrics
 from service.streaming.broadcaster import StreamOffset
-from service.streaming.job_stream import Message, MessageBuilder, build_messages, status_fields
+from service.streaming.job_stream import Message, MessageBuilder, build_messages, log_skipped_row, status_fields
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
@@ -63,10 +65,23 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
         jobs = repository.jobs({entry.job_pk for entry in entries})
         messages: list[tuple[StreamOffset, Message]] = []
         for entry in entries:
-            messages += _messages(repository, jobs[entry.job_pk], entry, runs, now)
+            messages += _readable_messages(repository, jobs[entry.job_pk], entry, runs, now)
     new = [(offset, message) for offset, message in messages if offset > after]
     reached = StreamOffset(entries[-1].position, END_OF_ENTRY) if entries else after
     return FeedPart(new, max(reached, after), len(entries) == _MAX_ENTRIES, gap)
+
+
+def _readable_messages(
+    repository: FeedRepository, job: Job, entry: Entry, runs: Path, now: datetime
+) -> list[tuple[StreamOffset, Message]]:
+    """Return the messages of an entry; none if its rows cannot be decoded, which must not end the streams of others."""
+    try:
+        return _messages(repository, job, entry, runs, now)
+    except SQLAlchemyError:
+        raise
+    except Exception as error:
+        log_skipped_row(job.pk, entry.first, error)
+        return []
 
 
 def _messages(

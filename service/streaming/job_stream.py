@@ -60,13 +60,18 @@ def build_messages(job_pk: int, builders: Iterable[tuple[int, MessageBuilder]]) 
             message = build()
             _ = message.text
         except Exception as error:
-            if (job_pk, sequence) not in _logged and len(_logged) < _MAX_LOGGED:
-                _logged.add((job_pk, sequence))
-                logger = structlog.get_logger("streams")
-                logger.error("a row cannot be shown", job_pk=job_pk, sequence=sequence, exc_info=error)
+            log_skipped_row(job_pk, sequence, error)
             continue
         messages.append((sequence, message))
     return messages
+
+
+def log_skipped_row(job_pk: int, sequence: int, error: Exception) -> None:
+    """Log a row that is skipped because it cannot be read or shown, once."""
+    if (job_pk, sequence) not in _logged and len(_logged) < _MAX_LOGGED:
+        _logged.add((job_pk, sequence))
+        logger = structlog.get_logger("streams")
+        logger.error("a row cannot be shown", job_pk=job_pk, sequence=sequence, exc_info=error)
 
 
 @dataclass(frozen=True)

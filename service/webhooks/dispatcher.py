@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
@@ -12,6 +12,7 @@ import structlog
 from service.audit.log import SERVICE
 from service.audit.repository import AuditRepository
 from service.core.clock import Clock
+from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
@@ -19,18 +20,23 @@ from service.db.models import AuditEntry, Delivery, Webhook
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Sender, SendResult
 from service.webhooks.signing import RETRY_DELAYS, next_delay, should_disable, signed_headers
+from trainyard.contract.base import sanitize
 
 log = structlog.get_logger("webhooks")
 
 SECONDS = 2.0
 """Pause between two runs if nothing was due."""
+_POLL_SECONDS = 0.5
+"""Interval at which a run looks for further deliveries while receivers have yet to answer."""
 _MAX_DUE = 500
 _PER_WEBHOOK = 5
-"""Deliveries of one webhook in a run; they are sent one after the other."""
+"""Deliveries of one webhook in a group; they are sent one after the other."""
 _WEBHOOKS_PER_OWNER = 4
-"""Webhooks of one user in a run; they are served at the same time."""
+"""Webhooks of one user that are served at the same time."""
 _GROUP_SECONDS = 5.0
-"""A webhook gets no further delivery in a run after this time, so that slow receivers do not prolong it."""
+"""A group ends after this time, so that a slow receiver does not occupy its owner's share."""
+_MAX_ERROR = 256
+_MAX_PUT_ASIDE = 10_000
 _DISABLED = "the webhook is disabled"
 
 
@@ -44,37 +50,76 @@ class WebhookDispatcher:
     sender: Sender
     failpoint: Failpoint = no_failpoint
     """The failpoints at which a test can end the process."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Whether a run must send nothing more."""
+    _put_aside: set[str] = field(default_factory=set)
+    """Deliveries whose result could not be recorded; sending them again would repeat the message without end."""
 
     def run_once(self) -> int:
-        """Send the due deliveries and return how many were sent.
+        """Send the due deliveries, those that become due meanwhile too, and return how many were sent.
 
         Raises:
             LeaseLostError: another service has become the leader.
             UnavailableError: the database is unavailable.
         """
-        if not self.lease.is_leader:
-            return 0
+        due = self._due()
+        return asyncio.run(self._send_all(due)) if due else 0
+
+    def _due(self) -> list[tuple[Delivery, Webhook]]:
+        if not self.lease.is_leader or self.is_stopping():
+            return []
         with self.database.read() as session:
             due = WebhookRepository(session).due(self.clock(), _MAX_DUE, _PER_WEBHOOK)
-        if not due:
-            return 0
-        return sum(asyncio.run(self._send_all(fair_groups(due))))
+        return [(delivery, webhook) for delivery, webhook in due if delivery.id not in self._put_aside]
 
-    async def _send_all(self, groups: list[list[tuple[Delivery, Webhook]]]) -> list[int]:
-        return await asyncio.gather(*(self._send_group(group) for group in groups))
+    async def _send_all(self, due: Sequence[tuple[Delivery, Webhook]]) -> int:
+        """Serve each webhook in a task of its own, so that no receiver waits for the answer of another."""
+        sent = 0
+        tasks: dict[asyncio.Task[int], Webhook] = {}
+        while True:
+            for group in fair_groups(due, tasks.values()):
+                tasks[asyncio.create_task(self._send_group(group))] = group[0][1]
+            if not tasks:
+                return sent
+            done, _ = await asyncio.wait(tasks, timeout=_POLL_SECONDS)
+            sent += sum(task.result() for task in done)
+            tasks = {task: webhook for task, webhook in tasks.items() if task not in done}
+            due = await asyncio.to_thread(self._due)
 
     async def _send_group(self, group: list[tuple[Delivery, Webhook]]) -> int:
-        """Send one webhook's deliveries in order; after a failure the others wait for the next run."""
+        """Send deliveries of one webhook in order; after a failure the others wait for a later run."""
         started = time.monotonic()
         for count, (delivery, webhook) in enumerate(group, start=1):
             now = self.clock()
-            headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
-            result = await self.sender.send(webhook.url, headers, delivery.body)
+            result = await self._send(delivery, webhook, now)
             self.failpoint("post.after-sending")
-            await asyncio.to_thread(self._record, delivery.id, result, now)
-            if result.error is not None or time.monotonic() - started > _GROUP_SECONDS:
+            recorded = await asyncio.to_thread(self._try_record, delivery.id, result, now)
+            if not recorded or result.error is not None or time.monotonic() - started > _GROUP_SECONDS:
                 return count
         return len(group)
+
+    async def _send(self, delivery: Delivery, webhook: Webhook, now: datetime) -> SendResult:
+        """Send one delivery. Any error is a failure of this webhook, and must not end the run."""
+        try:
+            headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
+            result = await self.sender.send(webhook.url, headers, delivery.body)
+        except Exception as error:
+            log.exception("delivery failed", webhook=webhook.id, delivery=delivery.id)
+            result = SendResult(error=f"not sent: {type(error).__name__}: {error}")
+        # A receiver chooses parts of the text.
+        return replace(result, error=result.error and sanitize(result.error)[:_MAX_ERROR])
+
+    def _try_record(self, delivery_id: str, result: SendResult, now: datetime) -> bool:
+        try:
+            self._record(delivery_id, result, now)
+        except (LeaseLostError, UnavailableError):
+            raise
+        except Exception:
+            log.exception("the result of a delivery cannot be recorded", delivery=delivery_id)
+            if len(self._put_aside) < _MAX_PUT_ASIDE:
+                self._put_aside.add(delivery_id)
+            return False
+        return True
 
     def _record(self, delivery_id: str, result: SendResult, now: datetime) -> None:
         with self.lease.write(is_change=False) as session:
@@ -103,13 +148,20 @@ class WebhookDispatcher:
                 log.warning("webhook disabled", webhook=webhook.id, failures=webhook.failures)
 
 
-def fair_groups(due: Sequence[tuple[Delivery, Webhook]]) -> list[list[tuple[Delivery, Webhook]]]:
-    """Return the deliveries by webhook, of at most `_PER_OWNER` webhooks for each user."""
+def fair_groups(
+    due: Sequence[tuple[Delivery, Webhook]], served: Collection[Webhook] = ()
+) -> list[list[tuple[Delivery, Webhook]]]:
+    """Return the deliveries by webhook, of at most `_WEBHOOKS_PER_OWNER` webhooks for each user.
+
+    Args:
+        served: The webhooks that are served now. They count for their owners, and get no second group.
+    """
     groups: dict[str, list[tuple[Delivery, Webhook]]] = {}
-    owners: Counter[str] = Counter()
+    owners = Counter(webhook.created_by for webhook in served)
+    skipped = {webhook.id for webhook in served}
     for delivery, webhook in due:
         if webhook.id not in groups:
-            if owners[webhook.created_by] >= _WEBHOOKS_PER_OWNER:
+            if webhook.id in skipped or owners[webhook.created_by] >= _WEBHOOKS_PER_OWNER:
                 continue
             owners[webhook.created_by] += 1
         groups.setdefault(webhook.id, []).append((delivery, webhook))

@@ -45,7 +45,7 @@ class Sender:
         except TimeoutError:
             return SendResult(error=f"no answer within {self.seconds:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            return SendResult(error=f"{type(error).__name__}: {error}"[:256])
+            return SendResult(error=f"{type(error).__name__}: {error}")
 
     async def _post(self, target: Target, address: str, headers: dict[str, str], body: str) -> SendResult:
         host = f"[{address}]" if ":" in address else address

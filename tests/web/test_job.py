@@ -83,8 +83,8 @@ def test_page_without_scripts_names_the_alternatives(visit: Visit, running: Any)
 
 def test_charts_wait_for_complete_curves(visit: Visit, running: Any) -> None:
     page = visit.page
-    in_use: list[Route] = []
-    page.route("**/v1/jobs/*/metrics*", lambda route: in_use.append(route))
+    pending_routes: list[Route] = []
+    page.route("**/v1/jobs/*/metrics*", lambda route: pending_routes.append(route))
     visit.go(f"/jobs/{running.id}")
     page.wait_for_function("() => window.Plotly")
     step = page.locator("#fact-step")
@@ -105,11 +105,11 @@ def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Clien
     )
     (loss,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
     within = [value for step, value in zip(loss.steps, loss.values, strict=True) if 10 <= step <= 210]
-    room = (max(within) - min(within)) / 20
+    margin = (max(within) - min(within)) / 20
     page.wait_for_function(
         "([low, high]) => { const [from, to] = document.querySelector('#chart-loss .frame').layout.yaxis.range;"
         " return Math.abs(from - low) < 1e-6 && Math.abs(to - high) < 1e-6; }",
-        arg=[min(within) - room, max(within) + room],
+        arg=[min(within) - margin, max(within) + margin],
     )
     page.get_by_role("button", name="Show all").click()
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout?.xaxis.autorange !== false")

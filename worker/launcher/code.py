@@ -1,6 +1,7 @@
 """Unpacks the user's code for an attempt: the uploaded archive is checked and unpacked before any rank starts."""
 
 import hashlib
+import io
 import logging
 import os
 import shutil
@@ -27,6 +28,18 @@ it call itself."""
 
 class CodeError(Exception):
     """The code cannot be used, for the reason in the message."""
+
+
+class _Archive(io.BufferedReader):
+    """An archive whose headers may state any size: Python allocates as many bytes as a read requests."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+        self._size = path.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        rest = max(0, self._size - self.tell())
+        return super().read(rest if size is None or size < 0 else min(size, rest))
 
 
 def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:
@@ -63,7 +76,7 @@ def unpack(archive: Path, digest: str, folder: Path, *, limit: int = MAX_CODE_BY
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        with tarfile.open(archive, mode="r:") as tar:
+        with _Archive(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = _members(tar, limit)
             for member in members:
                 _write(tar, member, folder.absolute())

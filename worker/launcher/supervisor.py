@@ -150,7 +150,7 @@ class Supervisor:
     ) -> None:
         self._layout = layout
         self._node = node
-        self._first = rendezvous.execution
+        self._first_execution = rendezvous.execution
         self._connect = connect
         self._signals = signals
         self._limit = limit
@@ -165,7 +165,7 @@ class Supervisor:
         minutes = launch.spec.health.stall_timeout_minutes
         # Not every rank of a script need write progress.
         expected = world if launch.spec.task in LOOP_TASKS else 0
-        execution = partial(exit_record.last_execution, layout, self._first)
+        execution = partial(exit_record.last_execution, layout, self._first_execution)
         self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
         fence = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id)
         self._fence = FenceMonitor(fence, _FENCE_SECONDS)
@@ -184,7 +184,7 @@ class Supervisor:
         if node.count == 1:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         scripted = launch.spec.task == "script" and node.is_first
-        self._reports = ScriptReports(layout, self._first, connect) if scripted else None
+        self._reports = ScriptReports(layout, self._first_execution, connect) if scripted else None
         self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
@@ -209,10 +209,12 @@ class Supervisor:
         if self._reports:
             self._reports.close(_LAST_REPORTS_SECONDS)
             if not self._killed_for:
-                script_job.finalize_script(self._layout, self._first, self._process.returncode, self._stop.reason)
+                script_job.finalize_script(
+                    self._layout, self._first_execution, self._process.returncode, self._stop.reason
+                )
         record = exit_record.finalize(
             self._layout,
-            self._first,
+            self._first_execution,
             self._process.returncode,
             killed_for=self._killed_for,
             failure=self._failure,

@@ -23,7 +23,7 @@ from trainyard.contract.wire.reports import (
     WorkerEvent,
 )
 from trainyard.contract.wire.spool import SpoolBody, format_record
-from worker.reporting.spool_sender import SpoolSender
+from worker.reporting.spool_sender import REPORTS_REJECTED, SpoolSender
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,7 @@ class SpoolReporter:
         self._writer = threading.Thread(target=self._write, name="spool-writer", daemon=True)
         self._writer.start()
         if sender:
+            sender.on_put_aside = self._report_put_aside
             sender.start()
 
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
@@ -191,6 +192,10 @@ class SpoolReporter:
         if count:
             message = f"the points of {count} reports were dropped: the spool could not be written for too long"
             self.event("points_lost", message, level="warning", data={"reports": count})
+
+    def _report_put_aside(self, count: int, reason: str) -> None:
+        message = f"{count} report(s) could not be stored and were put aside; the last one: {reason}"
+        self.event(REPORTS_REJECTED, message, level="warning", data={"count": count})
 
     def _next(self) -> _Points | _Event | CheckpointReport | _Flush | None:
         while not self._queue:

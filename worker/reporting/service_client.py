@@ -27,6 +27,10 @@ class UnavailableError(ServiceError):
         self.retry_after = retry_after
 
 
+class FailedError(UnavailableError):
+    """An internal error of the service, which this request may cause each time."""
+
+
 class UnknownAttemptError(UnavailableError):
     """The service does not know the attempt: its database is another one, or an older copy. A retry may succeed."""
 
@@ -98,6 +102,7 @@ class ServiceClient:
 
         Raises:
             UnavailableError: A retry may succeed.
+            FailedError: The same, but this request may be the cause.
             RejectedError: The body is invalid.
             RefusedError: The service refuses this worker for good.
         """
@@ -141,6 +146,9 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
     if status // 100 == 2 and document is not None:
         return document
     message = f"{status}: {answer.text[:300]}"
+    # An error without JSON comes from a proxy.
+    if status == httpx.codes.INTERNAL_SERVER_ERROR and answer.content and document is not None:
+        raise FailedError(message)
     # A 2xx that is not JSON comes from a proxy, and acknowledges nothing.
     if status in _RETRIED or status >= 500 or status < 400:
         raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))

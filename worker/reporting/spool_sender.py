@@ -1,27 +1,21 @@
 """Sends the spool to the service: in order, in batches, until acknowledged, earlier executions first."""
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.wire.reports import MAX_POINTS
 from trainyard.contract.wire.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
-from worker.reporting.service_client import (
-    Backoff,
-    RefusedError,
-    RejectedError,
-    ServiceClient,
-    UnavailableError,
-)
+from worker.reporting.batch_sender import BatchSender, batch_records
+from worker.reporting.service_client import Backoff, RefusedError, ServiceClient, UnavailableError
 
 log = logging.getLogger(__name__)
 
-_ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints"}
+REPORTS_REJECTED = "reports_rejected"
+"""Type of the event about records that were put aside."""
 _READ_AHEAD = 256
 _SPACING_SECONDS = 0.1
 """Pause between requests while more records wait."""
@@ -38,41 +32,6 @@ class _Spool:
     written: int = 0
     """The offset that the acknowledgement file holds."""
     own: bool = False
-
-
-@dataclass
-class ReportBatch:
-    """Records that are sent in one request."""
-
-    records: list[SpoolRecord] = field(default_factory=list)
-
-    @property
-    def end(self) -> int:
-        return self.records[-1].end
-
-    def body(self) -> str:
-        if len(self.records) == 1:
-            return self.records[0].body_text.decode()
-        bodies = [json.loads(record.body_text) for record in self.records]
-        progress = [body["progress"] for body in bodies if body["progress"]]
-        points = [point for body in bodies for point in body["points"]]
-        merged = {**bodies[-1], "points": points, "progress": progress[-1] if progress else None}
-        return json.dumps(merged, separators=(",", ":"))
-
-
-def batch_records(records: list[SpoolRecord]) -> list[ReportBatch]:
-    """Group adjacent metrics records into requests of at most MAX_POINTS points; other records are sent alone."""
-    batches: list[ReportBatch] = []
-    room = 0
-    for record in records:
-        points = record.body_text.count(b'"key":') if record.kind == "metrics" else MAX_POINTS
-        if batches and record.kind == "metrics" and batches[-1].records[-1].kind == "metrics" and points <= room:
-            batches[-1].records.append(record)
-            room -= points
-        else:
-            batches.append(ReportBatch([record]))
-            room = MAX_POINTS - points
-    return batches
 
 
 class SpoolSender:
@@ -98,6 +57,10 @@ class SpoolSender:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._deadline = float("inf")
+        self._put_aside = 0
+        self.on_put_aside: Callable[[int, str], None] = lambda _count, _reason: None
+        """Called with the number of records that were put aside and the reason of the last, each time that the number
+        is a power of two."""
         self._thread = threading.Thread(target=self._run, name="spool-sender", daemon=True)
 
     def start(self) -> None:
@@ -115,9 +78,13 @@ class SpoolSender:
 
     def _run(self) -> None:
         client = self._connect()
+        sender = BatchSender(
+            client, wait=self._wait, reset_wait=self._backoff.reset, on_put_aside=self._count_put_aside
+        )
         try:
             for spool in self._spools():
-                self._follow(client, spool)
+                self._follow(sender, spool)
+            sender.send_failed(lambda: self._now() < self._deadline)
         except RefusedError as error:
             log.warning("the service refuses reports, and none are sent any more: %s", error)
         except Exception:
@@ -135,7 +102,7 @@ class SpoolSender:
             spools.append(_Spool(path, acknowledged, offset=offset, written=offset, own=path == own))
         return spools
 
-    def _follow(self, client: ServiceClient, spool: _Spool) -> None:
+    def _follow(self, sender: BatchSender, spool: _Spool) -> None:
         """Send a spool to its end; that of this execution has no end before `close`."""
         try:
             while True:
@@ -144,7 +111,7 @@ class SpoolSender:
                 self._wake.clear()
                 records = _read_some(spool)
                 for batch in batch_records(records):
-                    if not self._deliver(client, batch):
+                    if not sender.send(batch):
                         return
                     spool.offset = batch.end
                     self._acknowledge(spool, now=False)
@@ -159,29 +126,20 @@ class SpoolSender:
         finally:
             self._acknowledge(spool, now=True)
 
-    def _deliver(self, client: ServiceClient, batch: ReportBatch) -> bool:
-        """Send until acknowledged; return False if the time is up first."""
-        while True:
-            try:
-                client.post(_ROUTES[batch.records[0].kind], batch.body())
-            except UnavailableError as error:
-                pause = self._backoff.pause(error.retry_after)
-                if self._closing.wait(pause):
-                    # `close` ends pauses early; from then on they only keep the loop from spinning.
-                    time.sleep(min(0.1, pause))
-                if self._now() >= self._deadline:
-                    return False
-            except RejectedError as error:
-                return self._send_one_by_one(client, batch, error)
-            else:
-                self._backoff.reset()
-                return True
+    def _wait(self, error: UnavailableError) -> bool:
+        """Wait before a retry; return False if the time is up."""
+        pause = self._backoff.pause(error.retry_after)
+        if self._closing.wait(pause):
+            # `close` ends pauses early; from then on they only keep the loop from spinning.
+            time.sleep(min(0.1, pause))
+        return self._now() < self._deadline
 
-    def _send_one_by_one(self, client: ServiceClient, batch: ReportBatch, error: RejectedError) -> bool:
-        if len(batch.records) == 1:
-            log.error("the service rejected spool record %d, which is skipped: %s", batch.records[0].seq, error)
-            return True
-        return all(self._deliver(client, ReportBatch([record])) for record in batch.records)
+    def _count_put_aside(self, record: SpoolRecord, reason: str) -> None:
+        if record.kind == "events" and REPORTS_REJECTED.encode() in record.body_text:
+            return  # an event about it would be put aside too
+        self._put_aside += 1
+        if self._put_aside.bit_count() == 1:
+            self.on_put_aside(self._put_aside, reason)
 
     def _acknowledge(self, spool: _Spool, *, now: bool) -> None:
         due = self._now() - self._acknowledged_at >= self._acknowledge_seconds

@@ -116,7 +116,7 @@ class TestStalledRank:
         assert (record.failure.rank, record.failure.type) == (1, "Stalled")
         assert "rank 1 is behind, in step 3" in record.failure.message
         assert "sitecustomize.py" in record.failure.message
-        assert "_strike" in record.failure.traceback
+        assert "_inject" in record.failure.traceback
         for rank in (0, 1):
             assert "most recent call first" in attempt.rank_log(rank).read_text()
         assert processes_of(attempt) == []

@@ -7,8 +7,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import BaseModel
 
-from service.streaming.broadcaster import StreamOffset
-from service.streaming.sources import GlobalSource, JobSource
+from tests.support.readers import read_streams
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.spool import format_record
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
@@ -19,17 +18,6 @@ TIME = "2026-01-01T00:00:00Z"
 def send(worker: FakeWorker, type_: str, *, sequence: int = 2001, **extra: Any) -> Any:
     event = {"sequence": sequence, "type": type_, "message": "x", "time": TIME, **extra}
     return worker.post("events", {"execution": 1, "events": [event]})
-
-
-def read_streams(world: World, job: str) -> str:
-    """Return what the stream of all jobs and that of the job send from the start on."""
-    app_state, text = world.app_state, ""
-    global_source = GlobalSource(world.database, world.settings.runs, world.clock)
-    global_source.head()
-    for source in (global_source, JobSource(world.database, world.settings.runs, world.clock, job)):
-        text += "".join(item.text for item in source.read(StreamOffset(0), True).items)
-    assert app_state.database is world.database
-    return text
 
 
 SERVICE_EVENTS = ["status", "created", "profile_requested", "retry_requested", "cancel_requested", "resolved", "forked"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.support.readers import check_readers
 from tests.support.world import World
 
 VALID_POINT = {"key": "a", "step": 1, "value": 1.0, "time": "2026-01-01T00:00:00Z"}
@@ -37,22 +38,6 @@ INVALID: list[dict[str, Any]] = [
 
 def report(world: World, job: str, *points: Any) -> Any:
     return world.worker(job).post("metrics", {"execution": 1, "resumed_from_step": 0, "points": list(points)})
-
-
-def check_readers(world: World, job: str) -> None:
-    """Read the job's points by every route that returns them."""
-    for path in (
-        f"/v1/jobs/{job}",
-        f"/v1/jobs/{job}/metrics",
-        f"/v1/jobs/{job}/metrics?format=csv",
-        f"/v1/jobs/{job}/metrics?x=time",
-        f"/v1/jobs/{job}/points",
-        f"/v1/metrics?job={job}&keys=a",
-        f"/v1/jobs/{job}/events",
-        f"/v1/jobs/{job}/checkpoints",
-    ):
-        answer = world.client.get(path)
-        assert answer.status_code == 200, (path, answer.text[:300])
 
 
 @pytest.mark.databases("sqlite")

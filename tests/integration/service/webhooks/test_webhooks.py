@@ -219,10 +219,3 @@ def test_failing_receiver_of_one_user_delays_nobody_else(world: World, target: R
         assert world.deliver_webhooks() == 2
         assert len(target.messages) == 1, "the oldest messages of one user do not fill the run"
         assert world.deliver_webhooks() == 0, "all messages of the failing receiver wait, not only the first"
-
-
-def test_one_user_is_served_at_most_four_receivers_in_a_run(world: World, target: Receiver) -> None:
-    for _ in range(6):
-        hook(world, target, statuses=["queued"])
-    world.submit()
-    assert [world.deliver_webhooks() for _ in range(3)] == [4, 2, 0]

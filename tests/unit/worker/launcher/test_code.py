@@ -106,6 +106,8 @@ MALFORMED = {
     "huge pax size": pax(size=str(2**70).encode()) + header(),
     "huge base-256 size": header(size=b"\x80\0\0\0\x40\0\0\0\0\0\0\0"),
     "negative base-256 size": header(size=b"\xff" * 12) + header("b"),
+    "extended header of 2**60 bytes": header("pax", b"\x80" + (2**60).to_bytes(11, "big"), tarfile.XHDTYPE) + header(),
+    "long name of 2**60 bytes": header("x", b"\x80" + (2**60).to_bytes(11, "big"), tarfile.GNUTYPE_LONGNAME) + header(),
     "sparse 1.0": pax(GNU_sparse_major=b"1", GNU_sparse_minor=b"0", GNU_sparse_realsize=b"9") + header(size=3),
     "sparse 0.1": pax(GNU_sparse_map=b"1,x,3") + header(),
     "sparse 0.0": pax(GNU_sparse_offset=b"x", GNU_sparse_numbytes=b"y", GNU_sparse_size=b"1") + header(),
@@ -137,6 +139,10 @@ def rejected_reason(tmp_path, data):
     return record.failure.message
 
 
+def archives(tmp_path):
+    return code_archive(tmp_path / "runs", f"sha256:{'0' * 64}").parent.iterdir()
+
+
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_archive_is_rejected_with_a_reason(tmp_path, data):
     assert len(rejected_reason(tmp_path, data + b"\0" * 1024)) > 10
@@ -148,7 +154,7 @@ def test_too_many_members_are_rejected(tmp_path, monkeypatch):
     assert "more than 10 files" in rejected_reason(tmp_path, header() * 11 + b"\0" * 1024)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 150))])
 def test_mutated_archives_are_accepted_or_rejected(tmp_path, seed):
     """Archives with random changes, most of them with a valid checksum, never raise another error."""
     draw = random.Random(seed)
@@ -158,6 +164,17 @@ def test_mutated_archives_are_accepted_or_rejected(tmp_path, seed):
         LONG,
         pax(path=b"ok"),
         header("d", 0, tarfile.DIRTYPE),
+        header("d", 0, tarfile.SYMTYPE, x157=b"/tmp"),
+        header("d/a.py", 3, content=b"x=1"),
+        header("hard", 0, tarfile.LNKTYPE, x157=b"../../launch.json"),
+        header("tty", 0, tarfile.CHRTYPE),
+        header("../up", 3, content=b"x=1"),
+        header("a.py/../../up", 3, content=b"x=1"),
+        pax(linkpath=b"/etc/passwd"),
+        pax(path=b"../../up"),
+        pax(path=b"/etc/up"),
+        pax(size=b"99999999999"),
+        pax(size=b"-1"),
     ]
     members = [raw for raw in members if len(raw) < 5000]
     for _ in range(60):
@@ -170,3 +187,7 @@ def test_mutated_archives_are_accepted_or_rejected(tmp_path, seed):
                 data[block + 148 : block + 156] = b" " * 8
                 data[block + 148 : block + 156] = b"%06o\0 " % sum(data[block : block + 512])
         rejected_reason(tmp_path, bytes(data) + b"\0" * 1024)
+        attempt = RunLayout(tmp_path / "runs" / "job_1").attempt(1)
+        outside = [path for path in tmp_path.rglob("*") if not path.is_dir() and attempt.code not in path.parents]
+        assert {path.name for path in outside} <= {"finish-000001.json", *(path.name for path in archives(tmp_path))}
+        assert not any(path.is_symlink() or not (path.is_file() or path.is_dir()) for path in attempt.code.rglob("*"))

@@ -12,16 +12,18 @@ from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport
 from trainyard.contract.wire.spool import parse_spool, read_acknowledged
+from worker.reporting.batch_sender import batch_records
 from worker.reporting.reporter import SpoolReporter
 from worker.reporting.service_client import (
     Backoff,
+    FailedError,
     RefusedError,
     RejectedError,
     ServiceClient,
     UnavailableError,
     UnknownAttemptError,
 )
-from worker.reporting.spool_sender import SpoolSender, batch_records
+from worker.reporting.spool_sender import SpoolSender
 
 
 class Service:
@@ -167,8 +169,8 @@ class TestSpoolSender:
 
     def test_only_the_rejected_record_is_skipped(self, layout):
         self.fill(layout, 1, [1, 2, 3])
-        # The merged request, then each record by itself; the second record is invalid.
-        service = Service(422, 200, 422, 200)
+        # The merged request, then its halves [1] and [2, 3], then [2] and [3]; the second record is invalid.
+        service = Service(422, 200, 422, 422, 200)
         self.send(layout, service, 1)
         assert service.points() == [1, 3]
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
@@ -231,7 +233,7 @@ class TestServiceClient:
     @pytest.mark.parametrize(
         ("answer", "error"),
         [
-            (500, UnavailableError),
+            (500, FailedError),
             (503, UnavailableError),
             (429, UnavailableError),
             (408, UnavailableError),

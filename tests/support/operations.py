@@ -1,0 +1,145 @@
+"""All operations of the application, each with a request that its route can read."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from tests.support.seeds import CODE, Seeds
+from tests.support.world import SPEC, World
+
+TIME = "2026-01-01T00:00:00Z"
+REPORT = {"execution": 1, "time": TIME}
+
+BODIES: dict[str, Any] = {
+    "submit_job": SPEC,
+    "make_plan": SPEC,
+    "submit_sweep": {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1},
+    "retry_job": {},
+    "profile_job": {},
+    "resolve_job": {"action": "give_up"},
+    "create_token": {"name": "new", "role": "viewer"},
+    "create_webhook": {"url": "https://example.org/hook"},
+    "set_secret": {"value": "x"},
+    "claim_attempt": {"nonce": "nonce-0001", "host": "node1", "pid": 7},
+    "send_heartbeat": {"execution": 1},
+    "report_metrics": {"execution": 1, "resumed_from_step": 0, "points": []},
+    "report_events": {"execution": 1, "events": [{"sequence": 1, "type": "note", "message": "x", "time": TIME}]},
+    "report_checkpoint": {**REPORT, "step": 1, "size_bytes": 1, "digest": "sha256:" + "0" * 64, "world_size": 1},
+    "finish_attempt": {**REPORT, "reason": "completed"},
+}
+RAW_BODIES = {"put_code": CODE, "append_log": b"x"}
+FORMS = ("sign_in", "sign_out")
+QUERIES = {"append_log": {"rank": "0", "offset": "0"}}
+PARAMETERS = {"group": ["any"]}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one route."""
+
+    id: str
+    method: str
+    path: str
+
+    @property
+    def safe(self) -> bool:
+        return self.method in ("GET", "HEAD")
+
+
+def page_routes(app: FastAPI) -> Iterator[Operation]:
+    """The routes that the OpenAPI document does not describe."""
+    for included in app.routes:
+        for route in getattr(getattr(included, "original_router", None), "routes", [included]):
+            if isinstance(route, APIRoute) and not route.include_in_schema:
+                for method in sorted(route.methods or ()):
+                    yield Operation(route.operation_id or route.name, method, route.path)
+
+
+def all_operations(world: World) -> list[Operation]:
+    """The operations by what they remove: sign-out, which ends the sessions of the identities, is the last."""
+    document = world.client.get("/openapi.json").json()
+    described = [
+        Operation(operation["operationId"], verb.upper(), path)
+        for path, verbs in document["paths"].items()
+        for verb, operation in verbs.items()
+    ]
+    operations = [*described, Operation("openapi", "GET", "/openapi.json"), *page_routes(world.app)]
+    return sorted(operations, key=lambda operation: (operation.id == "sign_out", operation.method == "DELETE"))
+
+
+@dataclass(frozen=True)
+class RawRequest:
+    """A request as it is passed to the application."""
+
+    method: str
+    path: str
+    query: str = ""
+    body: bytes = b""
+    content_type: str = "application/json"
+
+
+def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[str, str]) -> RawRequest:
+    """Return a request of the operation.
+
+    Args:
+        number: Selects among the seeds of each path parameter.
+        form: The fields for operations that read a form.
+    """
+    path, query = operation.path, dict(QUERIES.get(operation.id, {}))
+    for part in [part for part in path.split("/") if part.startswith("{")]:
+        name = part[1:-1].removesuffix(":path")
+        known = PARAMETERS.get(name) or seeds.of(operation.id, name)
+        assert known, f"add a value of `{name}` to tests/support/seeds.py"
+        path = path.replace(part, quote(known[number % len(known)], safe=":/"))
+    if operation.id in ("compare_metrics", "show_compare"):
+        query["job"] = seeds.values["job_id"][1]
+    if operation.id in FORMS:
+        body, content_type = urlencode(form).encode(), "application/x-www-form-urlencoded"
+    elif operation.id in RAW_BODIES:
+        body, content_type = RAW_BODIES[operation.id], "application/octet-stream"
+    else:
+        document = BODIES.get(operation.id)
+        body, content_type = b"" if document is None else json.dumps(document).encode(), "application/json"
+    return RawRequest(operation.method, path, urlencode(query), body, content_type)
+
+
+async def status_of(app: FastAPI, request: RawRequest, headers: Mapping[str, str]) -> int:
+    """Return the status of the response. The client disconnects then, since some streams do not end."""
+    sent = {"host": "localhost", "content-type": request.content_type, **headers}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": "http",
+        "path": request.path,
+        "raw_path": quote(request.path).encode(),
+        "query_string": request.query.encode(),
+        "root_path": "",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 80),
+    }
+    messages = [{"type": "http.request", "body": request.body, "more_body": False}]
+    statuses: list[int] = []
+    started = asyncio.Event()
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await started.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+            started.set()
+
+    await app(scope, receive, send)
+    return statuses[0]

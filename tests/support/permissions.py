@@ -1,0 +1,118 @@
+"""Who may do what: the rule of each operation, the identities of clients, and the status that follows from both.
+
+A new route fails `test_permissions.py` until its operation has a rule here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+Role = Literal["none", "viewer", "other", "owner", "admin", "worker", "other_worker"]
+"""`owner` owns the resources of the requests, `other` is another user, `worker` has the token of the path's attempt."""
+
+
+class Rule(Enum):
+    """The roles that may do an operation. The value of `Rule.status` for all others is 403, or 404 if they may not
+    know that the resource exists."""
+
+    PUBLIC = "everybody"
+    READ = "every user, viewers included"
+    SUBMIT = "every user but viewers"
+    CHANGE = "the owner and administrators"
+    OWN_READ = "the owner and administrators; for others it does not exist"
+    OWN_CHANGE = "the same, and viewers are refused"
+    PRIVATE = "the owner alone; for others it does not exist, and viewers are refused"
+    ADMIN = "administrators"
+    WORKER = "the worker of the attempt"
+    PAGE = "every user with a browser session"
+    ADMIN_PAGE = "administrators with a browser session"
+    SIGN_IN = "everybody, from a page of the service"
+    SIGN_OUT = "every browser session, from a page of the service"
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("livez", "readyz", "prometheus", "openapi"), Rule.PUBLIC),
+    **dict.fromkeys(("redirect_to_jobs", "get_static_file", "show_sign_in"), Rule.PUBLIC),
+    **dict.fromkeys(("list_jobs", "get_job", "list_events", "list_attempts", "get_script", "get_log"), Rule.READ),
+    **dict.fromkeys(("list_sweeps", "get_sweep", "get_metrics", "list_points", "compare_metrics"), Rule.READ),
+    **dict.fromkeys(("stream_job", "stream_jobs", "list_templates", "get_template", "get_cluster"), Rule.READ),
+    **dict.fromkeys(("make_plan", "get_start_estimate", "get_usage", "get_own_token"), Rule.READ),
+    **dict.fromkeys(("list_artifacts", "download_artifact", "check_artifact"), Rule.READ),
+    **dict.fromkeys(("list_checkpoints", "get_checkpoint", "list_checkpoint_files"), Rule.READ),
+    **dict.fromkeys(("download_checkpoint_file", "check_checkpoint_file"), Rule.READ),
+    **dict.fromkeys(("download_checkpoint", "check_checkpoint"), Rule.READ),
+    **dict.fromkeys(("list_export_files", "download_export_file", "check_export_file"), Rule.READ),
+    **dict.fromkeys(("download_export", "check_export", "list_webhooks", "list_secrets"), Rule.READ),
+    **dict.fromkeys(("submit_job", "submit_sweep", "create_webhook", "set_secret"), Rule.SUBMIT),
+    **dict.fromkeys(("delete_job", "cancel_job", "pause_job", "resume_job", "retry_job", "profile_job"), Rule.CHANGE),
+    **dict.fromkeys(("delete_checkpoint", "cancel_sweep"), Rule.CHANGE),
+    **dict.fromkeys(("get_webhook", "list_deliveries"), Rule.OWN_READ),
+    **dict.fromkeys(("delete_webhook", "test_webhook"), Rule.OWN_CHANGE),
+    "delete_secret": Rule.PRIVATE,
+    **dict.fromkeys(("resolve_job", "create_token", "list_tokens", "revoke_token", "list_audit"), Rule.ADMIN),
+    **dict.fromkeys(("get_doctor", "put_code", "get_code", "has_code"), Rule.ADMIN),
+    **dict.fromkeys(("claim_attempt", "send_heartbeat", "report_metrics", "report_events"), Rule.WORKER),
+    **dict.fromkeys(("report_checkpoint", "append_log", "finish_attempt"), Rule.WORKER),
+    **dict.fromkeys(("show_jobs", "show_job", "show_cluster", "show_compare", "show_submit"), Rule.PAGE),
+    "show_api_docs": Rule.PAGE,
+    **dict.fromkeys(("show_tokens", "show_webhooks", "show_audit"), Rule.ADMIN_PAGE),
+    "sign_in": Rule.SIGN_IN,
+    "sign_out": Rule.SIGN_OUT,
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A client: the headers that it sends, and what they prove."""
+
+    name: str
+    role: Role
+    headers: Mapping[str, str]
+    cookie: bool = False
+    from_own_page: bool = True
+    """Whether `Origin` names the service."""
+    csrf: bool = True
+    """Whether the CSRF token is the session's."""
+    csrf_text: str = ""
+
+
+_ALLOWED: Mapping[Rule, frozenset[Role]] = {
+    Rule.READ: frozenset({"viewer", "other", "owner", "admin"}),
+    Rule.SUBMIT: frozenset({"other", "owner", "admin"}),
+    Rule.CHANGE: frozenset({"owner", "admin"}),
+    Rule.OWN_READ: frozenset({"owner", "admin"}),
+    Rule.OWN_CHANGE: frozenset({"owner", "admin"}),
+    Rule.PRIVATE: frozenset({"owner"}),
+    Rule.ADMIN: frozenset({"admin"}),
+    Rule.WORKER: frozenset({"worker"}),
+}
+_HIDDEN: Mapping[Rule, frozenset[Role]] = {
+    Rule.OWN_READ: frozenset({"viewer", "other"}),
+    Rule.OWN_CHANGE: frozenset({"other"}),
+    Rule.PRIVATE: frozenset({"other", "admin"}),
+}
+
+
+def expected_status(rule: Rule, identity: Identity, *, safe: bool) -> int | None:
+    """Return the status of the refusal; None if the identity is permitted.
+
+    Args:
+        safe: Whether the method of the request changes nothing.
+    """
+    cross_site = identity.cookie and not identity.from_own_page
+    if rule in (Rule.PUBLIC, Rule.SIGN_IN):
+        return 403 if rule is Rule.SIGN_IN and not identity.from_own_page else None
+    if rule in (Rule.PAGE, Rule.ADMIN_PAGE, Rule.SIGN_OUT):
+        if not identity.cookie or identity.role == "none":
+            return 401
+        if rule is Rule.SIGN_OUT:
+            return None if identity.csrf and not cross_site else 403
+        return None if rule is Rule.PAGE or identity.role == "admin" else 403
+    if identity.role == "none":
+        return 401
+    if identity.cookie and not safe and (cross_site or not identity.csrf):
+        return 403
+    if identity.role in _ALLOWED[rule]:
+        return None
+    return 404 if identity.role in _HIDDEN.get(rule, ()) else 403

@@ -1,0 +1,159 @@
+"""Reports that the service cannot store: they are put aside, and never stop or delay the reports after them."""
+
+import json
+
+import httpx
+import pytest
+from pydantic import BaseModel
+
+from tests.support.wait import wait_until
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.spool import format_record, parse_spool, read_acknowledged
+from worker.reporting.reporter import SpoolReporter
+from worker.reporting.service_client import Backoff, ServiceClient
+from worker.reporting.spool_sender import SpoolSender
+
+HTML = httpx.Response(500, text="<html>proxy error</html>")
+
+
+class Service:
+    """Answers by the steps and event types in a request: `refuse` returns a status, an error or None."""
+
+    def __init__(self, refuse):
+        self.refuse = refuse
+        self.requests = 0
+        self.steps = []
+        self.events = []
+
+    def __call__(self, request):
+        self.requests += 1
+        body = json.loads(request.content)
+        steps = [point["step"] for point in body.get("points", ())]
+        events = [event["type"] for event in body.get("events", ())]
+        answer = self.refuse(steps, events)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, httpx.Response):
+            return answer
+        if answer is None:
+            self.steps += steps
+            self.events += body.get("events", ())
+        return httpx.Response(answer or 200, json={}, headers={"Retry-After": "0"})
+
+    def client(self):
+        return ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(self))
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return AttemptLayout(tmp_path)
+
+
+def fill(layout, execution, steps):
+    spooling = SpoolReporter(layout, execution, 0, None)
+    for step in steps:
+        spooling.points(step, {"train/loss": 1.0})
+    spooling.close(0)
+
+
+def sender(layout, service, execution=1):
+    return SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
+
+
+def send(layout, service, seconds=20):
+    sending = sender(layout, service)
+    sending.start()
+    sending.close(seconds)
+
+
+def acknowledged_all(layout):
+    return read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
+
+
+@pytest.mark.parametrize("status", [500, 422, 413])
+def test_only_the_poisoned_record_is_put_aside(layout, status):
+    fill(layout, 1, range(100))
+    service = Service(lambda steps, _: status if 41 in steps else None)
+    send(layout, service)
+    assert sorted(service.steps) == [step for step in range(100) if step != 41]
+    assert acknowledged_all(layout)
+    assert service.requests < 40, "the batch is divided, not sent record by record"
+
+
+def test_poisoned_record_does_not_stop_later_reports_of_a_run(layout):
+    service = Service(lambda steps, _: 500 if 3 in steps else None)
+    reporting = SpoolReporter(layout, 1, 0, sender(layout, service))
+    for step in range(6):
+        reporting.points(step, {"train/loss": 1.0})
+    wait_until(lambda: service.events, 20, "the event about the record that was put aside")
+    reporting.points(6, {"train/loss": 1.0})
+    reporting.close(5)
+    assert sorted(service.steps) == [0, 1, 2, 4, 5, 6]
+    (event,) = service.events
+    assert (event["type"], event["level"], event["data"]) == ("reports_rejected", "warning", {"count": 1})
+    assert "500" in event["message"]
+
+
+@pytest.mark.parametrize("down", [502, 503, 504, 429, 408, httpx.ConnectError("refused"), httpx.ReadTimeout("x"), HTML])
+def test_service_that_is_down_is_waited_for_without_bound(layout, down):
+    fill(layout, 1, range(10))
+    service = Service(lambda *_: down if service.requests < 100 else None)
+    send(layout, service)
+    assert service.steps == list(range(10))
+    assert service.requests == 100
+
+
+def test_some_internal_errors_divide_nothing(layout):
+    fill(layout, 1, range(10))
+    service = Service(lambda *_: 500 if service.requests < 5 else None)
+    send(layout, service)
+    assert service.steps == list(range(10))
+    assert service.requests == 5
+
+
+def test_records_put_aside_for_internal_errors_are_sent_again_at_the_end(layout):
+    fill(layout, 1, range(10))
+    service = Service(lambda steps, _: 500 if service.requests < 40 else None)
+    send(layout, service)
+    assert sorted(service.steps) == list(range(10))
+
+
+def test_record_that_cannot_be_merged_does_not_stop_the_others(layout):
+    class Raw(BaseModel):
+        text: str
+
+        def model_dump_json(self, **_):
+            return self.text
+
+    fill(layout, 1, range(3))
+    with layout.spool_file(1).open("ab") as file:
+        file.write(format_record(3, "metrics", Raw(text="[]")))
+        file.write(format_record(4, "metrics", Raw(text="{")))
+    lines = layout.spool_file(1).read_bytes()
+    fill(layout, 2, [7])
+    layout.spool_file(1).write_bytes(lines + layout.spool_file(2).read_bytes())
+    layout.spool_file(2).unlink()
+
+    def handle(request):
+        body = json.loads(request.content) if request.content.startswith(b'{"') else None
+        return httpx.Response(422, json={}) if body is None else service(request)
+
+    service = Service(lambda *_: None)
+    sending = SpoolSender(
+        layout, 1, lambda: ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(handle))
+    )
+    sending.start()
+    sending.close(20)
+    assert sorted(service.steps) == [0, 1, 2, 7]
+    assert acknowledged_all(layout)
+
+
+def test_rejected_reports_cause_few_events_even_if_those_are_rejected(layout):
+    service = Service(lambda *_: 422)
+    reporting = SpoolReporter(layout, 1, 0, sender(layout, service))
+    for step in range(200):
+        reporting.points(step, {"train/loss": 1.0})
+    wait_until(lambda: service.requests >= 300, 20, "all reports to be sent")
+    reporting.close(5)
+    kinds = [record.kind for record in parse_spool(layout.spool_file(1))]
+    assert 1 <= kinds.count("events") <= 10

@@ -1,0 +1,137 @@
+"""Sends batches of spool records, and puts those records aside that the service cannot store."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trainyard.contract.wire.reports import MAX_POINTS
+from trainyard.contract.wire.spool import SpoolRecord
+from worker.reporting.service_client import FailedError, RejectedError, ServiceClient, ServiceError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+_ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints"}
+_TRIES = 8
+"""Internal errors of the service in answer to one batch before it is divided; with the backoff about 15 seconds."""
+_TRIES_OF_PART = 2
+_MAX_RESENT = 1000
+
+
+@dataclass
+class ReportBatch:
+    """Records that are sent in one request."""
+
+    records: list[SpoolRecord] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.records[-1].end
+
+    def body(self) -> str:
+        """Return the body of the request.
+
+        Raises:
+            RejectedError: The records cannot be merged.
+        """
+        try:
+            if len(self.records) == 1:
+                return self.records[0].body_text.decode()
+            bodies = [json.loads(record.body_text) for record in self.records]
+            progress = [body["progress"] for body in bodies if body["progress"]]
+            points = [point for body in bodies for point in body["points"]]
+            merged = {**bodies[-1], "points": points, "progress": progress[-1] if progress else None}
+            return json.dumps(merged, separators=(",", ":"))
+        except (ValueError, TypeError, LookupError) as error:
+            raise RejectedError(f"the records are malformed: {error}") from None
+
+    def halves(self) -> tuple["ReportBatch", "ReportBatch"]:
+        middle = len(self.records) // 2
+        return ReportBatch(self.records[:middle]), ReportBatch(self.records[middle:])
+
+
+def batch_records(records: list[SpoolRecord]) -> list[ReportBatch]:
+    """Group adjacent metrics records into requests of at most MAX_POINTS points; other records are sent alone."""
+    batches: list[ReportBatch] = []
+    room = 0
+    for record in records:
+        points = record.body_text.count(b'"key":') if record.kind == "metrics" else MAX_POINTS
+        if batches and record.kind == "metrics" and batches[-1].records[-1].kind == "metrics" and points <= room:
+            batches[-1].records.append(record)
+            room -= points
+        else:
+            batches.append(ReportBatch([record]))
+            room = MAX_POINTS - points
+    return batches
+
+
+class BatchSender:
+    """Sends each batch until the service has stored it, and divides one that the service cannot store.
+
+    A service that is down is waited for. A batch that is invalid, or that the service answers with an internal error
+    several times, is divided until the records are found that cause it. Those are put aside, so that they do not hold
+    up the reports after them. The ones that caused internal errors are sent once more by `send_failed`.
+    """
+
+    def __init__(
+        self,
+        client: ServiceClient,
+        *,
+        wait: Callable[[UnavailableError], bool],
+        reset_wait: Callable[[], None],
+        on_put_aside: Callable[[SpoolRecord, str], None],
+    ) -> None:
+        """
+        Args:
+            wait: Waits before a retry; returns False if there is no time for one.
+            reset_wait: Called after each request that succeeds.
+            on_put_aside: Called with each record that is put aside, and the reason.
+        """
+        self._client = client
+        self._wait = wait
+        self._reset_wait = reset_wait
+        self._on_put_aside = on_put_aside
+        self._failed: list[ReportBatch] = []
+
+    def send(self, batch: ReportBatch, *, tries: int = _TRIES) -> bool:
+        """Send the batch until it is stored or put aside; return False if the time is up first.
+
+        Raises:
+            RefusedError: The service refuses this worker.
+        """
+        failures = 0
+        while True:
+            try:
+                self._client.post(_ROUTES[batch.records[0].kind], batch.body())
+            except RejectedError as error:
+                return self._divide(batch, error)
+            except UnavailableError as error:
+                failures += isinstance(error, FailedError)
+                if failures == tries:
+                    return self._divide(batch, error)
+                if not self._wait(error):
+                    return False
+            else:
+                self._reset_wait()
+                return True
+
+    def send_failed(self, has_time: Callable[[], bool]) -> None:
+        """Send the records once more that caused internal errors: the service may have been restarted or updated."""
+        failed, self._failed = self._failed, []
+        for batch in failed:
+            if not has_time():
+                return
+            try:
+                self._client.post(_ROUTES[batch.records[0].kind], batch.body())
+            except ServiceError as error:
+                log.error("spool record %d could not be stored: %s", batch.records[0].seq, error)
+
+    def _divide(self, batch: ReportBatch, error: ServiceError) -> bool:
+        if len(batch.records) > 1:
+            return all(self.send(half, tries=_TRIES_OF_PART) for half in batch.halves())
+        (record,) = batch.records
+        log.error("the service cannot store spool record %d, which is put aside: %s", record.seq, error)
+        if isinstance(error, FailedError) and len(self._failed) < _MAX_RESENT:
+            self._failed.append(batch)
+        self._on_put_aside(record, str(error))
+        return True
