@@ -23,6 +23,15 @@ class Origin(Strict):
     """The fields that differ, if it does not continue."""
 
 
+class CurrentAttempt(Strict):
+    """`current.json`: the attempt that may write to the run directory. Replaced before each submission."""
+
+    attempt_id: Identifier
+    attempt: PositiveInt
+    execution: PositiveInt
+    """The attempt's first execution. Of two attempts, the one with the higher number is the later one."""
+
+
 class LaunchDocument(Strict):
     """Written by the service to the attempt's folder before submission; read by every launcher and rank."""
 
@@ -49,6 +58,9 @@ class LaunchDocument(Strict):
     network_interface: Identifier = ""
     """With several nodes: the interface for gloo and nccl. Empty: they choose it."""
     heartbeat_seconds: PositiveInt = 10
+    settle_seconds: NonNegativeInt = 0
+    """How long the first node waits between its claim and the start of the ranks. The preceding attempt left no exit
+    record, so its processes may live on; in this time they notice that they were superseded, and end."""
     roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the models and data of the spec may be."""
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
