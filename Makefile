@@ -65,6 +65,7 @@ check: venv
 	$(BIN)/python -m tests.support.generate_sync_client --check
 	$(BIN)/python -m tests.support.size_report
 	$(BIN)/python -m tests.support.name_lint
+	$(BIN)/python -m tests.support.advisories
 
 sync-client: venv
 	$(BIN)/python -m tests.support.generate_sync_client
@@ -80,7 +81,7 @@ lab: venv
 
 wheelhouse: venv
 	$(BIN)/python -m pip download --quiet --dest docker/wheelhouse --constraint constraints.txt \
-		'setuptools>=77' '.[service,worker,hf,examples]'
+		'setuptools>=78.1.1' '.[service,worker,hf,examples]'
 
 bench: venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'

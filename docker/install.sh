@@ -23,7 +23,7 @@ extras = (project["optional-dependencies"][extra] for extra in sys.argv[1].split
 print("\n".join(sum(extras, project["dependencies"])))
 PYTHON
     # shellcheck disable=SC2086 (several options in one word)
-    /build/bin/pip install $options 'setuptools>=77'
+    /build/bin/pip install $options 'setuptools>=78.1.1'
     # shellcheck disable=SC2086
     /build/bin/pip --python $target install $options --constraint constraints.txt --requirement requirements.txt
     ;;

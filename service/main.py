@@ -19,6 +19,7 @@ from service.core.errors import ServiceError
 from service.core.observability import configure_logging
 from service.core.periodic_task import PeriodicTask
 from service.core.private_files import restrict_permissions
+from service.core.python_version import describe_missing
 from service.core.settings import Settings, misspelled_variables
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease, lease_owner
@@ -62,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
             structlog.get_logger("service").warning(
                 f"{name} is not a setting and has no effect; did you mean {suggestion}?"
             )
+        if arguments.command == "serve" and (message := describe_missing(sys.version_info[:3])) is not None:
+            structlog.get_logger("service").warning(message)
         if arguments.command == "doctor":
             return doctor(settings, scheduler_alone=arguments.scheduler)
         return {"serve": serve, "migrate": migrate}[arguments.command](settings)

@@ -5,6 +5,7 @@ import shutil
 import ssl
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +17,7 @@ from urllib.request import urlopen
 
 import sqlalchemy as sa
 
+from service.core.python_version import describe_missing
 from service.core.settings import Settings
 from service.db.migrate import current, head
 from service.diagnostics import slurm_checks as slurm
@@ -43,7 +45,7 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
         checks += [slurm.controller] if query_scheduler else []
-    checks += [_route, _gpus, _versions]
+    checks += [_route, _gpus, _interpreter, _versions]
     yield from _run(settings, checks)
 
 
@@ -191,6 +193,13 @@ def _gpus(settings: Settings) -> Finding:
             "gpu", "nvidia-smi fails: the driver does not answer", "reload the driver, or restart the machine"
         )
     return ok_finding("gpu", f"{len(answer.stdout.splitlines())} here")
+
+
+def _interpreter(_settings: Settings) -> Finding:
+    """Whether this Python has the security fixes that matter for the service."""
+    if (message := describe_missing(sys.version_info[:3])) is not None:
+        return warning_finding("interpreter", message, "install the newest patch release of this Python")
+    return ok_finding("interpreter", f"{sys.version.split()[0]} has the known security fixes")
 
 
 def _versions(_settings: Settings) -> Finding:

@@ -106,6 +106,12 @@ class Observation:
     ended_as: EndedAs | None = None
     """Ended: how, if the scheduler knows. An exit record is more precise."""
 
+    @property
+    def processes_may_live(self) -> bool:
+        """Whether the processes may still run although the attempt is not in the queue: a node that lost contact to
+        Slurm fails the job there, not on the node."""
+        return self.state == "absent" or (self.state == "ended" and self.ended_as in ("node_failure", "dropped"))
+
 
 @dataclass(frozen=True)
 class Forecast:

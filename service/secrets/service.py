@@ -4,9 +4,15 @@ import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from service.audit.log import set_audit_target
+from service.audit.log import add_audit_detail, set_audit_target
 from service.auth.principals import Principal
-from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, NotFoundError
+from service.core.errors import (
+    ConflictError,
+    InvalidRequestError,
+    InvalidSpecError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.models import Secret
@@ -30,10 +36,15 @@ class SecretService:
         self._database = database
         self._cipher = SecretCipher(given or settings.state / "secrets.key", create=given is None)
 
-    def list_all(self, principal: Principal) -> Sequence[Secret]:
-        """Return the caller's secrets by name."""
+    def list_all(self, principal: Principal, owner: str | None = None) -> Sequence[Secret]:
+        """Return the secrets of the owner, by default the caller, by name.
+
+        Raises:
+            PermissionDeniedError: the owner is another user, and the caller no administrator.
+        """
+        name = _owner(principal, owner)
         with self._database.read() as session:
-            return SecretRepository(session, principal.name).list_all()
+            return SecretRepository(session, name).list_all()
 
     def store(self, principal: Principal, name: str, value: str, now: datetime) -> Secret:
         """Create or replace a secret of the caller.
@@ -53,15 +64,23 @@ class SecretService:
                 raise ConflictError(message, code="too_many_secrets")
             return secrets.store(name, encrypted, now)
 
-    def delete(self, principal: Principal, name: str) -> None:
-        """Delete a secret of the caller. Raises NotFoundError, or InvalidRequestError for an invalid name."""
+    def delete(self, principal: Principal, name: str, owner: str | None = None) -> None:
+        """Delete a secret of the owner, by default the caller.
+
+        Raises:
+            PermissionDeniedError: the caller is a viewer, or no administrator and not the owner.
+            InvalidRequestError: no secret can have this name.
+            NotFoundError: the owner has no such secret.
+        """
         require_change(principal)
         _check_name(name)
+        owner_name = _owner(principal, owner)
         with self._database.write() as session:
-            secrets = SecretRepository(session, principal.name)
+            secrets = SecretRepository(session, owner_name)
             rows = secrets.select([name])
             if not rows:
-                raise NotFoundError(f"you have no secret {name!r}", code="secret_not_found", param="secret_name")
+                subject = "you have" if owner_name == principal.name else f"{owner_name} has"
+                raise NotFoundError(f"{subject} no secret {name!r}", code="secret_not_found", param="secret_name")
             secrets.delete(rows[0])
 
     def require(self, principal: Principal, spec: TrainingSpec) -> None:
@@ -85,6 +104,16 @@ class SecretService:
             rows = [(row.name, row.encrypted) for row in SecretRepository(session, owner).select(names)]
         values = {name: self._cipher.decrypt(owner, name, encrypted) for name, encrypted in rows}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def _owner(principal: Principal, owner: str | None) -> str:
+    """Return the name of the owner. What an administrator does with secrets of another user is audited."""
+    if owner in (None, principal.name):
+        return principal.name
+    if principal.role != "admin":
+        raise PermissionDeniedError("only administrators see which secrets other users have", param="user")
+    add_audit_detail(user=owner)
+    return str(owner)
 
 
 def _check_name(name: str) -> None:

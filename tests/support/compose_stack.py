@@ -202,7 +202,7 @@ def fill_wheelhouse(engine: Engine, folder: Path) -> None:
     wheel_folder = folder / "docker" / "wheelhouse"
     if any(wheel_folder.glob("*.whl")):
         return
-    requirements = ["setuptools>=77", f".[service,{EXTRAS}]"]
+    requirements = ["setuptools>=78.1.1", f".[service,{EXTRAS}]"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheel_folder)]
     engine.run(*pip, "--constraint", "constraints.txt", *requirements, cwd=folder, timeout=600)
 

@@ -47,14 +47,17 @@ def _is_interactive() -> bool:
     return sys.stdin.isatty()
 
 
+UserOption = Annotated[str | None, typer.Option("--user", metavar="USER", help="Administrators: secrets of this user.")]
+
+
 @app.command("list")
-def list_secrets(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def list_secrets(ctx: typer.Context, user: UserOption = None, as_json: JsonOption = False) -> None:
     """List your secrets, without their values.
 
     Example: trainyard secrets list
     """
     with make_client(ctx) as client:
-        listed = client.secrets()
+        listed = client.secrets(user=user)
     headings = ("NAME", "CREATED", "CHANGED")
     print_list(
         listed,
@@ -68,14 +71,21 @@ def list_secrets(ctx: typer.Context, as_json: JsonOption = False) -> None:
 def delete(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=complete_secret, help="Name from `trainyard secrets list`.")
-    ],
+        str | None,
+        typer.Argument(metavar="NAME", autocompletion=complete_secret, help="Name from `trainyard secrets list`."),
+    ] = None,
+    user: UserOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all secrets, such as those of USER.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a secret. Jobs that name it and start later fail.
 
     Example: trainyard secrets delete HF_TOKEN
     """
+    if (name is None) != everything:
+        raise UsageError("name one secret, or use --all")
     with make_client(ctx) as client:
-        client.delete_secret(name)
-    print_deleted("secret", name, "deleted", as_json=as_json)
+        names = [name] if name is not None else [secret.name for secret in client.secrets(user=user)]
+        for secret_name in names:
+            client.delete_secret(secret_name, user=user)
+            print_deleted("secret", secret_name, "deleted", as_json=as_json)

@@ -77,9 +77,9 @@ def paged(path: str, kind: type[M], limit: int | None = None, **params: Any) -> 
     return Request("GET", path, parse, without_none(limit=size, **params), max_items=limit)
 
 
-def unpaged(path: str, kind: type[M]) -> Request[Page[M]]:
+def unpaged(path: str, kind: type[M], **params: Any) -> Request[Page[M]]:
     """Return the request of a list that the service sends as one page."""
-    return Request("GET", path, model(Page[kind]))  # type: ignore[valid-type]
+    return Request("GET", path, model(Page[kind]), without_none(**params))  # type: ignore[valid-type]
 
 
 def without_none(**params: Any) -> dict[str, Any]:

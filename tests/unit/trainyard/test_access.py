@@ -166,3 +166,14 @@ def test_secrets_are_listed_and_deleted(service, run):
     service.on("GET", "/v1/secrets", page(SECRET)).on("DELETE", "/v1/secrets/HF_TOKEN", httpx.Response(204))
     assert "HF_TOKEN" in run("secrets", "list").stdout
     assert run("secrets", "delete", "HF_TOKEN").stdout == "secret HF_TOKEN: deleted\n"
+
+
+def test_an_administrator_deletes_all_secrets_of_a_user(service, run):
+    service.on("GET", "/v1/secrets", page(SECRET, {**SECRET, "name": "X_TOKEN"}))
+    for name in ("HF_TOKEN", "X_TOKEN"):
+        service.on("DELETE", f"/v1/secrets/{name}", httpx.Response(204))
+    assert "HF_TOKEN" in run("secrets", "list", "--user", "anna").stdout
+    deleted = run("secrets", "delete", "--all", "--user", "anna")
+    assert deleted.stdout == "secret HF_TOKEN: deleted\nsecret X_TOKEN: deleted\n"
+    assert [dict(request.url.params) for request in service.requests] == [{"user": "anna"}] * 4
+    assert run("secrets", "delete").exit_code == run("secrets", "delete", "X_TOKEN", "--all").exit_code == 2

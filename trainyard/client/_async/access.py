@@ -73,13 +73,13 @@ class AsyncAccessCalls(AsyncTransport):
         path, content = _secret_path(name), json.dumps({"value": value}).encode()
         return await self._send(Request("PUT", path, model(SecretResource), headers=JSON, content=content))
 
-    async def secrets(self) -> list[SecretResource]:
-        """Return your secrets by name, without their values."""
-        return await self._list(unpaged("/v1/secrets", SecretResource))
+    async def secrets(self, *, user: str | None = None) -> list[SecretResource]:
+        """Return your secrets by name, or as an administrator those of a user, without their values."""
+        return await self._list(unpaged("/v1/secrets", SecretResource, user=user))
 
-    async def delete_secret(self, name: str) -> None:
-        """Delete a secret of yours."""
-        await self._send(Request("DELETE", _secret_path(name), no_result))
+    async def delete_secret(self, name: str, *, user: str | None = None) -> None:
+        """Delete a secret of yours, or as an administrator one of a user."""
+        await self._send(Request("DELETE", _secret_path(name), no_result, params=without_none(user=user)))
 
     def audit(self, *, limit: int | None = None, **filters: str | datetime | None) -> AsyncIterator[AuditResource]:
         """Iterate over the audit log, newest first.

@@ -74,13 +74,13 @@ class AccessCalls(Transport):
         path, content = _secret_path(name), json.dumps({"value": value}).encode()
         return self._send(Request("PUT", path, model(SecretResource), headers=JSON, content=content))
 
-    def secrets(self) -> list[SecretResource]:
-        """Return your secrets by name, without their values."""
-        return self._list(unpaged("/v1/secrets", SecretResource))
+    def secrets(self, *, user: str | None = None) -> list[SecretResource]:
+        """Return your secrets by name, or as an administrator those of a user, without their values."""
+        return self._list(unpaged("/v1/secrets", SecretResource, user=user))
 
-    def delete_secret(self, name: str) -> None:
-        """Delete a secret of yours."""
-        self._send(Request("DELETE", _secret_path(name), no_result))
+    def delete_secret(self, name: str, *, user: str | None = None) -> None:
+        """Delete a secret of yours, or as an administrator one of a user."""
+        self._send(Request("DELETE", _secret_path(name), no_result, params=without_none(user=user)))
 
     def audit(self, *, limit: int | None = None, **filters: str | datetime | None) -> Iterator[AuditResource]:
         """Iterate over the audit log, newest first.

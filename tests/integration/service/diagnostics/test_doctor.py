@@ -145,3 +145,13 @@ def test_doctor_route_does_not_call_slurmctld(
     list(run_checks(slurm, query_scheduler=False))
     assert calls.read_text() == "sbatch --version\n"
     assert "slurmctld" in {finding.name for finding in run_checks(slurm)}
+
+
+@pytest.mark.parametrize(("patch", "state"), [(7, "warning"), (99, "ok")])
+def test_interpreter_without_security_fixes_is_a_warning(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, patch: int, state: str
+) -> None:
+    monkeypatch.setattr("service.diagnostics.checks.sys.version_info", (3, 11, patch, "final", 0))
+    finding = findings_by_name(settings)["interpreter"]
+    assert finding.state == state
+    assert ("CVE-2025-8194" in finding.message) == (state == "warning")

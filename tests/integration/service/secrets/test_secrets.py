@@ -109,11 +109,62 @@ def test_value_given_as_the_name_is_not_audited(world: World) -> None:
     assert SECRET_VALUE not in world.client.get("/v1/audit").text
 
 
-def test_value_with_a_lone_surrogate_is_rejected(world: World) -> None:
-    answer = world.client.put(
-        "/v1/secrets/HF_TOKEN", content=b'{"value": "\\ud800"}', headers={"Content-Type": "application/json"}
-    )
-    assert answer.status_code == 422
+@pytest.mark.databases("sqlite")
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"value": "x", "y": ' + b"[" * 33 + b"]" * 33 + b"}", 400),
+        (b'{"value": "x", "y": ' + b"[" * 50_000, 400),
+        (b'{"value": [' + b"0," * 50_000 + b"0]}", 400),
+        (b'{"value": "' + b"x" * 300_000 + b'"}', 413),
+        (b'{"value": "\xff"}', 400),
+        (b'{"value": "\\ud800"}', 400),
+        (b'{"value": "x", "value": "y"', 400),
+    ],
+    ids=range(7),
+)
+def test_bodies_have_the_bounds_of_other_routes(world: World, body: bytes, status: int) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = world.client.put("/v1/secrets/HF_TOKEN", content=body, headers=headers)
+    other = world.client.post("/v1/tokens", content=body.replace(b"value", b"name"), headers=headers)
+    assert (answer.status_code, other.status_code) == (status, status)
+    assert answer.json()["error"]["code"] == other.json()["error"]["code"]
+    assert world.client.get("/v1/secrets").json()["data"] == []
+
+
+@pytest.mark.databases("sqlite")
+def test_an_administrator_deletes_the_secrets_of_a_user_who_left(world: World) -> None:
+    put(world.new_user("user", "anna"), "HF_TOKEN")
+    put(world.client, "HF_TOKEN", "of the administrator")
+    listed = world.client.get("/v1/secrets?user=anna")
+    assert [secret["name"] for secret in listed.json()["data"]] == ["HF_TOKEN"]
+    assert SECRET_VALUE not in listed.text
+    url = "/v1/secrets/HF_TOKEN?user=anna"
+    assert world.client.delete(url).status_code == 204
+    refusal = world.client.delete(url)
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (404, "secret_not_found")
+    assert "anna has no secret" in refusal.json()["error"]["message"]
+    assert world.client.get("/v1/secrets?user=anna").json()["data"] == []
+    assert [secret["name"] for secret in world.client.get("/v1/secrets").json()["data"]] == ["HF_TOKEN"]
+    entries = world.client.get("/v1/audit?order=asc&actor=admin&limit=200").json()["data"]
+    of_anna = [(e["action"], e["target"], e["outcome"]) for e in entries if e["detail"].get("user") == "anna"]
+    assert of_anna == [
+        ("list_secrets", None, "done"),
+        ("delete_secret", "HF_TOKEN", "done"),
+        ("delete_secret", "HF_TOKEN", "refused"),
+    ], "the second list is counted in the summary of the minute"
+
+
+@pytest.mark.databases("sqlite")
+@pytest.mark.parametrize("role", ["user", "viewer"])
+def test_nobody_else_names_another_user(world: World, role: Any) -> None:
+    put(world.new_user("user", "anna"), "HF_TOKEN")
+    bert = world.new_user(role, "bert")
+    for method, url in (("GET", "/v1/secrets?user=anna"), ("DELETE", "/v1/secrets/HF_TOKEN?user=anna")):
+        assert bert.request(method, url).json()["error"]["code"] == "forbidden"
+    assert bert.get("/v1/secrets?user=bert").status_code == 200
+    assert len(world.client.get("/v1/secrets?user=anna").json()["data"]) == 1
+    assert world.client.put("/v1/secrets/HF_TOKEN?user=anna", json={"value": "x"}).status_code == 422
 
 
 def test_number_of_secrets_is_limited(world: World) -> None:

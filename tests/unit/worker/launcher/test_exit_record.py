@@ -120,7 +120,7 @@ class TestFinalize:
 
     def test_an_own_error_is_the_cause_despite_a_lost_node(self, layout):
         self.error(layout, 0, ValueError("mine"), 10.0)
-        assert self.finalize(layout, lost_nodes=lambda: pytest.fail("not to be asked")).failure.message == "mine"
+        assert self.finalize(layout, lost_nodes=lambda: pytest.fail("must not be called")).failure.message == "mine"
 
     def test_a_trace_that_arrives_late_from_another_node_counts(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
@@ -135,7 +135,7 @@ class TestFinalize:
         record = self.finalize(layout, -9, killed_for="time_limit")
         assert (record.reason, record.failure) == ("time_limit", None)
 
-    def test_memory(self, layout):
+    def test_memory_error_has_a_hint(self, layout):
         self.error(layout, 1, MemoryError("no more"), 10.0)
         record = self.finalize(layout)
         assert record.reason == "out_of_memory"
@@ -152,7 +152,7 @@ class TestOutOfMemory:
             OSError("Cannot allocate memory"),
         ],
     )
-    def test_known(self, error):
+    def test_out_of_memory_errors_are_recognized(self, error):
         assert is_out_of_memory(error)
 
     def test_a_mention_of_memory_is_not_enough(self):
