@@ -49,12 +49,19 @@ class StopRequest:
         self.since: float | None = None
 
     def request(self, reason: str) -> bool:
-        """Write the reason; return True the first time, when the ranks must be signalled."""
+        """Write the reason; return True the first time, when the ranks must be signalled.
+
+        If the disk is full, nothing has changed afterwards; the callers repeat the request while its cause lasts.
+        """
         with self._lock:
             first = self.reason is None
             if not first and (self.reason, reason) != ("preempted", "user_cancelled"):
                 return False
-            write_atomic(self._path, reason)
+            try:
+                write_atomic(self._path, reason)
+            except OSError as error:
+                log.error("the stop request cannot be written: %s", error)
+                return False
             self.reason = reason
             self.since = self.since if self.since is not None else self._now()
             log.info("stop requested: %s", reason)
