@@ -138,6 +138,13 @@ class TimeLimit:
         """Extend the limit: Slurm does not count the time in which the job was suspended."""
         self._end += seconds
 
+    def extend(self, seconds: float) -> None:
+        """Set the end to this many seconds from now, if that is later: an operator may have raised the limit.
+
+        An earlier end is ignored, as the service may have observed it before a suspension; Slurm signals a lower limit.
+        """
+        self._end = max(self._end, self._now() + seconds)
+
     @property
     def near(self) -> bool:
         return self._now() >= self._end - self._lead
