@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
 from trainyard.contract.spec.training_spec import TrainingSpec
 
@@ -61,7 +61,7 @@ class LaunchDocument(Strict):
     settle_seconds: NonNegativeInt = 0
     """How long the first node waits between its claim and the start of the ranks. The preceding attempt left no exit
     record, so its processes may live on; in this time they notice that they were superseded, and end."""
-    roots: AllowedRoots = ANYWHERE
+    roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the models and data of the spec may be."""
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
     """The permissions that files and folders of the run do not get."""
