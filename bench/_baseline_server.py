@@ -23,7 +23,7 @@ def make_app(database: Database) -> FastAPI:
             session.execute(statement, {"body": body})
 
     @app.post("/floor", status_code=201)
-    async def floor(request: Request) -> Any:
+    async def insert_row(request: Request) -> Any:
         body = (await request.body()).decode()
         await run_in_threadpool(insert, body)
         return {"stored": len(body)}

@@ -15,7 +15,7 @@ from bench import _llama
 from bench._ranks import run_ranks
 from service.planner.fit import Estimate, FitEstimator
 from service.planner.model_reader import ModelReader
-from trainyard.contract.allowed_roots import ANYWHERE
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
@@ -148,7 +148,7 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
 def predict(document: Document, accelerator: str) -> int:
     """Return the predicted peak in bytes, as `POST /v1/plans` computes it."""
     spec = resolve(parse_spec(document), Site(accelerator="cuda" if accelerator == "cuda" else "cpu"))
-    model = ModelReader().find(spec, ANYWHERE)
+    model = ModelReader().find(spec, UNRESTRICTED_ROOTS)
     assert model.structure is not None, model.unknown
     estimate = FitEstimator(model.structure, context=model.context).estimate(spec)
     assert isinstance(estimate, Estimate), estimate

@@ -166,8 +166,8 @@ def _install_commands(folder: Path, squeue_lines: list[str]) -> Path:
     widths = [int(part.split(":")[1]) for part in WIDE_FORMAT.removeprefix("--Format=").split(",")]
     rows = ([*cells[:3], f"node{n}", *cells[4:]] for n in range(NODES))
     nodes.write_text("".join("".join(map(str.ljust, row, widths)) + "\n" for row in rows))
-    marked = f'for a; do case $a in --format=*) m=${{a#--format=}};; esac; done; sed "s/^/${{m%%|*}}|/" {answer}'
-    bodies = {"squeue": marked, "sacct": "true", "scancel": "true", "sbatch": "false", "sinfo": f"cat {nodes}"}
+    squeue_body = f'for a; do case $a in --format=*) m=${{a#--format=}};; esac; done; sed "s/^/${{m%%|*}}|/" {answer}'
+    bodies = {"squeue": squeue_body, "sacct": "true", "scancel": "true", "sbatch": "false", "sinfo": f"cat {nodes}"}
     for name, body in bodies.items():
         (folder / name).write_text(f"#!/bin/sh\necho {name} >> {call_log}\n{body}\n")
         (folder / name).chmod(0o755)

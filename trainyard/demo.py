@@ -53,7 +53,7 @@ class ServiceProcess:
     def __init__(self, folder: Path, **settings: str) -> None:
         """Take settings of the service by name, without the prefix TRAINYARD_."""
         self._settings = {f"TRAINYARD_{name.upper()}": value for name, value in settings.items()}
-        self.port = free_port()
+        self.port = int(settings.get("port") or free_port())
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "service.log"
         self.state_dir = folder / "state"

@@ -11,7 +11,7 @@ from service.attempts.repository import AttemptRepository
 from service.core.errors import ConflictError
 from service.core.ids import new_checkpoint_id
 from service.db.engine import Database
-from service.db.models import Attempt, Checkpoint, Event
+from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import pending_profile
 from trainyard.contract.base import sanitize
@@ -40,9 +40,12 @@ class AttemptService:
         now: datetime,
         count: Callable[[str, int], None] = lambda _kind, _amount: None,
         secret_values: Callable[[str, Collection[str]], dict[str, str]] = lambda _owner, _names: {},
+        *,
+        late: bool = False,
     ):
         """
         Args:
+            late: Whether to accept reports of an ended attempt, from its spool.
             count: Called with the kind and the amount of what was stored.
             secret_values: Returns the values of a user's secrets by name.
         """
@@ -51,6 +54,10 @@ class AttemptService:
         self._now = now
         self._count = count
         self._secret_values = secret_values
+        self._late = late
+
+    def _lock(self, jobs: JobRepository) -> tuple[Attempt, Job]:
+        return jobs.lock_attempt(self._attempt_id) if self._late else jobs.lock_open_attempt(self._attempt_id)
 
     def claim(self, claim: Claim) -> ClaimGrant:
         """Grant the attempt to its first claimant.
@@ -85,14 +92,17 @@ class AttemptService:
             replaced = job.attempt_id != attempt.id or attempt.ended_at is not None
             if job.desired == "cancelled" or replaced:
                 return HeartbeatReply(stop="cancel")
-            stop: Literal["pause"] | None = "pause" if job.desired == "paused" or job.status == "pausing" else None
-            return HeartbeatReply(stop=stop, profile=pending_profile(jobs, job, attempt))
+            end = attempt.limit_ends_at
+            left = None if end is None else max(0.0, (end - self._now).total_seconds())
+            pausing = job.desired == "paused" or job.status == "pausing" or attempt.stop_requested_at is not None
+            stop: Literal["pause"] | None = "pause" if pausing else None
+            return HeartbeatReply(stop=stop, profile=pending_profile(jobs, job, attempt), seconds_left=left)
 
     def events(self, batch: EventsBatch) -> int:
         """Add events to the job's history, each once; return their number."""
         with self._database.write() as session:
             jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
-            attempt, job = jobs.lock_open_attempt(self._attempt_id)
+            attempt, job = self._lock(jobs)
             _check_execution(attempt, batch.execution)
             for event in batch.events:
                 sequence = jobs.next_sequence(job)
@@ -121,12 +131,15 @@ class AttemptService:
         """
         with self._database.write() as session:
             jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
-            attempt, job = jobs.lock_open_attempt(self._attempt_id)
+            attempt, job = self._lock(jobs)
             _check_execution(attempt, report.execution)
             if report.execution < job.first_execution:
                 return
             sequence = jobs.next_sequence(job)
             row = attempts.find_checkpoint(job.pk, report.step)
+            if self._late and (row is not None or report.step <= (job.last_checkpoint_step or 0)):
+                # The next attempt has gone on, and its reports about checkpoints are newer.
+                return
             if row is None:
                 row = Checkpoint(id=new_checkpoint_id(self._now), job_pk=job.pk, step=report.step, execution=0)
                 attempts.add(row)
@@ -141,7 +154,7 @@ class AttemptService:
         """Add an event about spooled reports that could not be stored, unless the last one is the same."""
         with self._database.write() as session:
             jobs = JobRepository(session, self._now)
-            attempt, job = jobs.lock_open_attempt(self._attempt_id)
+            attempt, job = self._lock(jobs)
             last = jobs.last_event(job, REPORTS_REJECTED, since=None)
             data = {"attempt": attempt.number, "count": count}
             if last is None or last.data != data:

@@ -11,7 +11,7 @@ from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_findi
 
 _COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "sinfo")
 _SECONDS = 10.0
-_IDENTITY = re.compile(r"munge|authenticat|credential", re.IGNORECASE)
+_CREDENTIALS_ERROR = re.compile(r"munge|authenticat|credential", re.IGNORECASE)
 
 
 def commands(_settings: Settings) -> Finding:
@@ -19,7 +19,7 @@ def commands(_settings: Settings) -> Finding:
     missing = [name for name in _COMMANDS if shutil.which(name) is None]
     if missing:
         return error_finding(
-            "slurm", f"not found: {', '.join(missing)}", "install Slurm's client commands, or mend PATH"
+            "slurm", f"not found: {', '.join(missing)}", "install Slurm's client commands, or correct PATH"
         )
     return ok_finding("slurm", _run("sbatch", "--version").stdout.strip())
 
@@ -28,7 +28,7 @@ def controller(_settings: Settings) -> Finding:
     """Whether slurmctld answers and accepts the credentials of the service."""
     if shutil.which("sinfo") is None:
         return error_finding(
-            "slurmctld", "cannot be checked without sinfo", "install Slurm's client commands, or mend PATH"
+            "slurmctld", "cannot be checked without sinfo", "install Slurm's client commands, or correct PATH"
         )
     result = _run("sinfo", "--noheader")
     return controller_finding(result.returncode, result.stderr)
@@ -39,7 +39,7 @@ def controller_finding(status: int, stderr: str) -> Finding:
     if status == 0:
         return ok_finding("slurmctld", "answers")
     reason = (stderr.strip().splitlines() or ["no reason given"])[-1]
-    if _IDENTITY.search(stderr):
+    if _CREDENTIALS_ERROR.search(stderr):
         fix = (
             "start munged on this machine, with the cluster's key and a clock that agrees; in a container mount the "
             "folder of its socket (CLUSTER_MUNGE), and after a restart of munged restart the reconciler"

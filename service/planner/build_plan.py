@@ -34,7 +34,7 @@ def build_plan(
         strategy_reason=strategy_reason,
         summary=model_info.unknown,
         unknown=model_info.unknown or None,
-        gpus=[GpuMemory(type=gpu.type, min_bytes=gpu.least, max_bytes=gpu.most) for gpu in gpus],
+        gpus=[GpuMemory(type=gpu.type, min_bytes=gpu.min_bytes, max_bytes=gpu.max_bytes) for gpu in gpus],
         script=script,
         accelerator="cpu" if cpu else "cuda",
         warnings=[*warnings, *_warnings(spec)],
@@ -68,7 +68,7 @@ def _summary(estimator: FitEstimator, estimate: Estimate, fits: bool | None) -> 
     if estimator.cpu and fits is None:
         return f"{need}; this is host memory, because the workers have no GPUs"
     if fits is None:
-        unknown = [gpu.type or "GPUs without a type" for gpu in estimator.devices if gpu.least is None]
+        unknown = [gpu.type or "GPUs without a type" for gpu in estimator.devices if gpu.min_bytes is None]
         what = ", ".join(unknown) or "the GPUs that it would get"
         if estimate.memory is None and not unknown:
             return f"{need}; whether it fits is not known"

@@ -35,8 +35,8 @@ class Device:
     """One type of GPU, with its smallest and largest memory in bytes; None: not known."""
 
     type: str | None
-    least: int | None = None
-    most: int | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
 
 
 def device_of(type_: str | None, sizes: Mapping[str, float]) -> Device:
@@ -55,8 +55,8 @@ def device_of(type_: str | None, sizes: Mapping[str, float]) -> Device:
     return _device(type_, *known) if known else Device(type_)
 
 
-def _device(type_: str | None, least: float, most: float) -> Device:
-    return Device(type_, int(least * GIB), int(most * GIB))
+def _device(type_: str | None, min_bytes: float, max_bytes: float) -> Device:
+    return Device(type_, int(min_bytes * GIB), int(max_bytes * GIB))
 
 
 def devices(resources: Resources, cluster: ClusterResource, sizes: Mapping[str, float]) -> list[Device]:
@@ -73,14 +73,14 @@ def devices(resources: Resources, cluster: ClusterResource, sizes: Mapping[str, 
 
 def smallest(available: Sequence[Device]) -> int | None:
     """Return the memory in bytes that each device has at least; None if not known for all."""
-    sizes = [device.least for device in available]
+    sizes = [device.min_bytes for device in available]
     known = [size for size in sizes if size is not None]
     return min(known) if known and len(known) == len(sizes) else None
 
 
 def largest(available: Sequence[Device]) -> int | None:
     """Return the memory in bytes that no device exceeds; None if not known for all."""
-    sizes = [device.most for device in available]
+    sizes = [device.max_bytes for device in available]
     known = [size for size in sizes if size is not None]
     return max(known) if known and len(known) == len(sizes) else None
 

@@ -51,8 +51,13 @@ class DecisionWriter:
                 row = jobs.get_attempt(attempt.id)
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), now)
                 row.failed_node = failed_node
+                if exit_record is None:
+                    fresh.open_spool = row.number
             elif attempt is not None:
-                jobs.get_attempt(attempt.id).estimated_start = decision.estimated_start
+                row = jobs.get_attempt(attempt.id)
+                row.estimated_start = decision.estimated_start
+                if decision.request_stop and row.stop_requested_at is None:
+                    row.stop_requested_at = now
             session.flush()
             if decision.status is not None:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
@@ -66,6 +71,8 @@ class DecisionWriter:
 
 def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
     if decision.status is not None or decision.ended or decision.estimated_start != attempt.estimated_start:
+        return False
+    if decision.request_stop and attempt.stop_requested_at is None:
         return False
     return decision.message in (None, job.status_message)
 

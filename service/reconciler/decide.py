@@ -35,6 +35,9 @@ MSG_SILENT = "Running, but the worker has sent nothing since"
 """Start of the message; the time of the last contact follows."""
 MSG_STARTED = "The scheduler has started the job; waiting for the worker to report."
 MSG_NOT_IN_QUEUE = "Running: heartbeats arrive, although the scheduler no longer lists the job."
+MSG_STILL_RUNNING = (
+    "Slurm has ended the job, but its worker still runs. It was requested to save a checkpoint and stop."
+)
 MSG_LOST = (
     "Contact lost: the worker left no exit record and is not in the scheduler's queue. The job continues when a "
     "heartbeat arrives; an administrator can resolve it with `trainyard resolve`."
@@ -68,9 +71,20 @@ class JobSnapshot:
     last_contact: datetime | None = None
     """When the worker last sent a heartbeat or claimed its attempt; None before the claim."""
     has_recent_heartbeat: bool = False
+    seconds_since_stop: float = 0.0
+    """Since the worker was first requested to stop after the scheduler had ended its attempt."""
     seconds_since_pause: float = 0.0
     pause_timeout_seconds: float = CONTACT_TIMEOUT_SECONDS
     """How long a worker may take to save and stop after a pause request."""
+
+    @property
+    def still_running(self) -> bool:
+        """Whether the scheduler has ended the attempt, but its worker sends heartbeats and has not been given up."""
+        observation = self.observation
+        if observation is None or observation.state != "ended" or not observation.processes_may_live:
+            return False
+        alive = self.exit_record is None and self.has_recent_heartbeat
+        return alive and self.seconds_since_stop < self.pause_timeout_seconds
 
     @property
     def pausing(self) -> bool:
@@ -90,6 +104,8 @@ class Decision:
     """Whether to cancel the attempt in the scheduler."""
     ended: bool = False
     """Whether the attempt is over and all its processes have ended."""
+    request_stop: bool = False
+    """Whether the next heartbeat's reply requests the worker to stop."""
     uses_retry: bool = False
     exit_reason: str | None = None
     estimated_start: datetime | None = None
@@ -104,6 +120,8 @@ def decide(snapshot: JobSnapshot) -> Decision:
     observation = snapshot.observation
     if observation is None:
         return _scheduler_unreachable(snapshot)
+    if snapshot.still_running:
+        return _still_running(snapshot)
     if observation.state == "ended" or (observation.state == "absent" and snapshot.exit_record is not None):
         return _after_end(snapshot)
     if observation.state == "absent":
@@ -134,6 +152,13 @@ def _pause(snapshot: JobSnapshot) -> Decision:
     else:
         message, cancel = MSG_PAUSING, False
     return Decision(status=_target_if_new(snapshot.status, "pausing"), message=message, cancel=cancel)
+
+
+def _still_running(snapshot: JobSnapshot) -> Decision:
+    """Request the worker to stop, and wait: the next attempt would share the run directory with it."""
+    if snapshot.desired == "cancelled":
+        return Decision(status=_target_if_new(snapshot.status, "cancelling"), message=MSG_CANCELLING, request_stop=True)
+    return Decision(message=MSG_STILL_RUNNING, request_stop=True)
 
 
 def _target_if_new(status: JobStatus, target: JobStatus) -> JobStatus | None:

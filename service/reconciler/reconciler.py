@@ -38,6 +38,8 @@ log = structlog.get_logger("reconciler")
 
 _FAILURE_BUDGET_SECONDS = 30.0
 """Time that one tick spends on failing scheduler calls about single jobs; the other jobs wait for the next tick."""
+_LATE_REPORTS_SECONDS = 30.0
+"""How long after the claim of the next attempt the processes of an earlier one have certainly ended."""
 _CLOSE_SECONDS = 5.0
 """Time that `close` waits for submissions in flight."""
 _QUEUED_PER_TICK = 50
@@ -215,22 +217,30 @@ class Reconciler:
         exit_record = _stored_exit_record(attempt)
         if exit_record is None and gone:
             exit_record = read_exit_record(folder)
-        unexplained = observation.state == "absent" and exit_record is None
-        alive = unexplained and self._snapshots.has_recent_heartbeat(attempt)
-        if job.status == "lost" and unexplained and not alive and job.desired != "cancelled":
+        snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=False)
+        absent = observation.state == "absent" and exit_record is None
+        # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.
+        alive = snapshot.still_running or (absent and snapshot.has_recent_heartbeat)
+        if job.status == "lost" and absent and not alive and job.desired != "cancelled":
             return
         if gone and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
             # A duplicate submission ended because another entry had claimed the attempt; that one may still run.
             self._submitter.adopt(job, attempt, str(read_claimant(folder)))
             return
-        # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.
         ended = gone and not alive
+        late_reports = job.open_spool is not None and (ended or snapshot.seconds_since_claim >= _LATE_REPORTS_SECONDS)
+        if late_reports and not self._ingest_late_reports(job) and ended:
+            return
         if ended:
             self._failpoint("tick.before-spool-ingest")
             if not self._ingests.run(attempt.id, folder, self._clock()):
                 return
             self._failpoint("tick.after-spool-ingest")
-        decision = decide(self._snapshots.load(job, attempt, observation, exit_record, ended=ended))
+            snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=True)
+        if observation.end is not None and observation.end != attempt.limit_ends_at:
+            with self.lease.write() as session:
+                JobRepository(session, self._clock()).get_attempt(attempt.id).limit_ends_at = observation.end
+        decision = decide(snapshot)
         self._failpoint("tick.after-decision")
         if decision.cancel:
             self._call_scheduler(lambda: self._scheduler.cancel(self._submitted(job, attempt)))
@@ -239,6 +249,22 @@ class Reconciler:
             node = failed_node(exit_record, observation, attempt.excluded_nodes)
             self._decisions.apply(job, attempt, decision, exit_record, node)
             self._failpoint("tick.after-apply")
+
+    def _ingest_late_reports(self, job: Job) -> bool:
+        """Ingest what the processes of an earlier attempt wrote after its end; they have noticed the next attempt.
+
+        Returns:
+            Whether all of it is stored or put aside; if not, the next tick continues.
+        """
+        with self._database.read() as session:
+            earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
+        if earlier is not None:
+            folder = RunLayout(self._settings.runs / job.id).attempt(earlier.number)
+            if not self._ingests.run(earlier.id, folder, self._clock(), late=True):
+                return False
+        with self.lease.write() as session:
+            JobRepository(session, self._clock()).get_for_update(job.pk).open_spool = None
+        return True
 
     def _set_message(self, job: Job, message: str) -> None:
         if job.status_message != message:

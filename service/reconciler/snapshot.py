@@ -72,10 +72,11 @@ class SnapshotLoader:
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
             status_message=job.status_message,
             previous_exits=previous_exits,
-            seconds_since_claim=0.0 if attempt.claimed_at is None else (now - attempt.claimed_at).total_seconds(),
+            seconds_since_claim=_seconds_since(attempt.claimed_at, now),
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
             last_contact=attempt.heartbeat_at or attempt.claimed_at,
             has_recent_heartbeat=self.has_recent_heartbeat(attempt),
+            seconds_since_stop=_seconds_since(attempt.stop_requested_at, now),
             seconds_since_pause=self._seconds_since_pause(job),
             pause_timeout_seconds=self.settings.pause_timeout_seconds,
         )
@@ -113,6 +114,10 @@ def _previous_exits(attempts: Sequence[Attempt], current: Attempt, count: int) -
     """Return the exit reasons of the last `count` attempts before the current one, oldest first."""
     reasons = [attempt.exit_reason or "node_failure" for attempt in attempts if attempt.number < current.number]
     return tuple(reasons[len(reasons) - count :]) if count > 0 else ()
+
+
+def _seconds_since(time: datetime | None, now: datetime) -> float:
+    return 0.0 if time is None else (now - time).total_seconds()
 
 
 def _seconds_since_contact(attempt: Attempt, watching_since: datetime, now: datetime) -> float:

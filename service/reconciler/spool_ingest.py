@@ -82,19 +82,22 @@ class SpoolIngests:
         self._seconds = 0.0
 
     def start_tick(self, attempts: Collection[str]) -> None:
-        """Begin a tick over these attempts; the ingests of others are dropped."""
-        self._unfinished = {key: ingest for key, ingest in self._unfinished.items() if key in attempts}
+        """Begin a tick over these current attempts; the ingests of others are dropped, except for late ones."""
+        self._unfinished = {key: ingest for key, ingest in self._unfinished.items() if ingest.late or key in attempts}
         self._seconds = TICK_SECONDS
 
-    def run(self, attempt_id: str, folder: AttemptLayout, now: datetime) -> bool:
+    def run(self, attempt_id: str, folder: AttemptLayout, now: datetime, *, late: bool = False) -> bool:
         """Ingest the reports of an attempt; return whether all are stored or put aside.
+
+        Args:
+            late: Whether the attempt has ended before.
 
         Raises:
             UnavailableError: the database does not answer; the next call begins again, which changes nothing.
         """
         ingest = self._unfinished.pop(attempt_id, None)
         if ingest is None:
-            ingest = SpoolIngest(self._database, attempt_id, folder, now, self._log_limit, self._count)
+            ingest = SpoolIngest(self._database, attempt_id, folder, now, self._log_limit, self._count, late=late)
         started = time.monotonic()
         is_done = ingest.run(now, max(MIN_SECONDS, min(JOB_SECONDS, self._seconds)))
         self._seconds -= time.monotonic() - started
@@ -113,6 +116,9 @@ class SpoolIngest:
     now: datetime
     log_limit: int
     count: Callable[[str, int], None]
+    late: bool = False
+    """Whether the attempt ended before, without an exit record: its processes lived on and wrote further reports. Its
+    logs are not read again."""
     rejected: int = 0
     """Reports and files that were put aside. They are not retried."""
     first_rejected: str = ""
@@ -134,17 +140,16 @@ class SpoolIngest:
 
     def _ingest(self) -> Iterator[bool]:
         """Do the work in small steps. Yields after each whether the next one must wait for the next tick."""
-        for folder, pattern, ingest in (
-            (self.folder.spool, _SPOOL, self._ingest_spool),
-            (self.folder.logs, _LOG, self._ingest_log),
-        ):
+        spool = (self.folder.spool, _SPOOL, self._ingest_spool)
+        logs = (self.folder.logs, _LOG, self._ingest_log)
+        for folder, pattern, ingest in (spool,) if self.late else (spool, logs):
             paths: list[Path] = []
             yield from self._isolate(partial(_list_files, pattern, paths), folder)
             for path in paths:
                 yield from self._isolate(ingest, path)
         if self.rejected:
             self.count("rejected", self.rejected)
-            attempt = AttemptService(self.database, self.attempt_id, self.now)
+            attempt = AttemptService(self.database, self.attempt_id, self.now, late=self.late)
             attempt.record_rejected(self.rejected, self.first_rejected)
 
     def _isolate(self, read: Callable[[Path], Iterator[bool]], path: Path) -> Iterator[bool]:
@@ -204,10 +209,10 @@ class SpoolIngest:
             yield False
 
     def _ingest_record(self, record: SpoolRecord) -> None:
-        attempt = AttemptService(self.database, self.attempt_id, self.now, self.count)
+        attempt = AttemptService(self.database, self.attempt_id, self.now, self.count, late=self.late)
         match record.body():
             case MetricsBatch() as batch:
-                store_batch(self.database, self.attempt_id, batch, self.now)
+                store_batch(self.database, self.attempt_id, batch, self.now, late=self.late)
                 self.count("points", len(batch.points))
             case EventsBatch() as events:
                 attempt.events(events)

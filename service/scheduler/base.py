@@ -101,10 +101,18 @@ class Observation:
     """Pending: the tags of attempts ahead that `message` contains; callers replace them by job names."""
     estimated_start: datetime | None = None
     """Pending: the scheduler's estimate."""
+    end: datetime | None = None
+    """Running: when the time limit ends it, if the scheduler knows. An operator may change it."""
     suspended: bool = False
     """Running: its processes are stopped and will be resumed."""
     ended_as: EndedAs | None = None
     """Ended: how, if the scheduler knows. An exit record is more precise."""
+
+    @property
+    def processes_may_live(self) -> bool:
+        """Whether the processes may still run although the attempt is not in the queue: a node that lost contact to
+        Slurm fails the job there, not on the node."""
+        return self.state == "absent" or (self.state == "ended" and self.ended_as in ("node_failure", "dropped"))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """An error in one job does not affect other jobs, and does not end a thread of the reconciler."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,3 +144,34 @@ def test_oversized_corrupt_spool_is_read_up_to_the_corruption(world: World) -> N
     assert world.status(job) == "succeeded"
     (series,) = world.client.get(f"/v1/jobs/{job}/metrics?keys=train/loss").json()["series"]
     assert series["steps"] == [1]
+
+
+def test_record_that_causes_an_internal_error_is_put_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    point = Point(key="train/loss", step=1, value=1.0, time=world.clock())
+    batches = [
+        MetricsBatch(execution=1, resumed_from_step=0, points=(point.model_copy(update={"step": n}),))
+        for n in (1, 2, 3)
+    ]
+    lines = [format_record(number, "metrics", batch) for number, batch in enumerate(batches)]
+    world.folder(job).spool_file(1).write_bytes(b"".join(lines))
+    store = spool_ingest.store_batch
+
+    def fail_for_one(database: Any, attempt_id: str, batch: MetricsBatch, now: Any) -> Any:
+        if batch.points[0].step == 2:
+            raise RuntimeError("a bug")
+        return store(database, attempt_id, batch, now)
+
+    monkeypatch.setattr(spool_ingest, "store_batch", fail_for_one)
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    (series,) = world.client.get(f"/v1/jobs/{job}/metrics?keys=train/loss").json()["series"]
+    assert series["steps"] == [1, 3]
+    rejected = [
+        event
+        for event in world.client.get(f"/v1/jobs/{job}/events").json()["data"]
+        if event["type"] == "reports_rejected"
+    ]
+    assert [event["data"]["count"] for event in rejected] == [1]

@@ -176,13 +176,15 @@ class Campaign(RuleBasedStateMachine):
         for job in self.jobs:
             running = [sim for sim in self._jobs_of(job) if sim.state == "running" and sim.granted]
             assert len(running) <= 1, "two attempts of one job run at once"
-            shown = self.stage.world.job(job)
-            if shown["status"] in TERMINAL:
+            job_resource = self.stage.world.job(job)
+            if job_resource["status"] in TERMINAL:
                 assert not running, "the job has ended but still runs"
-                assert self.ended.setdefault(job, shown["status"]) == shown["status"], "the job ended twice"
+                assert self.ended.setdefault(job, job_resource["status"]) == job_resource["status"], (
+                    "the job ended twice"
+                )
             else:
                 assert job not in self.ended, "the job left a terminal status without a retry"
-                assert shown["status_message"], "the status message is empty"
+                assert job_resource["status_message"], "the status message is empty"
 
     def _ours(self, state: str) -> list[SimJob]:
         return [sim for sim in self.stage.in_state(state) if sim.tag.startswith("ty-")]

@@ -10,7 +10,8 @@ import pytest
 from tests.conftest import empty
 from tests.support.paced import Pace
 from tests.support.slurm_lab import SlurmLab, SlurmMissingError, Variant, running_lab
-from trainyard.demo import ServiceProcess
+from tests.support.wire import Wire, wired
+from trainyard.demo import ServiceProcess, free_port
 
 
 def cluster(variant: Variant | None = None) -> Iterator[SlurmLab]:
@@ -78,6 +79,14 @@ def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
         yield service
     finally:
         service.stop()
+
+
+@contextmanager
+def wired_slurm_service(folder: Path) -> Iterator[tuple[ServiceProcess, Wire]]:
+    """Run a service that workers reach through a connection which the test can cut."""
+    port = free_port()
+    with wired(port) as wire, slurm_service(folder, port=str(port), public_url=wire.url) as service:
+        yield service, wire
 
 
 @pytest.fixture

@@ -88,6 +88,12 @@ class SlurmLab:
         daemon.wait()
         kill(descendants)
 
+    def disconnect_node(self, node: str) -> None:
+        """Kill a node's daemon alone: the controller loses the node, whose jobs run on."""
+        daemon = self._daemons.pop(node)
+        daemon.kill()
+        daemon.wait()
+
     def start_accounting(self) -> None:
         """Start the accounting again after an outage."""
         self.spawn("slurmdbd", ["slurmdbd", "-D"])

@@ -83,8 +83,8 @@ def test_page_without_scripts_names_the_alternatives(visit: Visit, running: Any)
 
 def test_charts_wait_for_complete_curves(visit: Visit, running: Any) -> None:
     page = visit.page
-    in_use: list[Route] = []
-    page.route("**/v1/jobs/*/metrics*", lambda route: in_use.append(route))
+    pending_routes: list[Route] = []
+    page.route("**/v1/jobs/*/metrics*", lambda route: pending_routes.append(route))
     visit.go(f"/jobs/{running.id}")
     page.wait_for_function("() => window.Plotly")
     step = page.locator("#fact-step")
@@ -105,11 +105,11 @@ def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Clien
     )
     (loss,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
     within = [value for step, value in zip(loss.steps, loss.values, strict=True) if 10 <= step <= 210]
-    room = (max(within) - min(within)) / 20
+    margin = (max(within) - min(within)) / 20
     page.wait_for_function(
         "([low, high]) => { const [from, to] = document.querySelector('#chart-loss .frame').layout.yaxis.range;"
         " return Math.abs(from - low) < 1e-6 && Math.abs(to - high) < 1e-6; }",
-        arg=[min(within) - room, max(within) + room],
+        arg=[min(within) - margin, max(within) + margin],
     )
     page.get_by_role("button", name="Show all").click()
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout?.xaxis.autorange !== false")
@@ -157,8 +157,8 @@ def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, ru
     page.locator("#axis").select_option("time")
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout?.xaxis.type === 'date'")
     (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
-    there = datetime.fromisoformat(str(series.times[0])).astimezone(ZoneInfo("Europe/Berlin"))
-    assert str(next(iter(points(page)))) == there.replace(tzinfo=None).isoformat(timespec="milliseconds")
+    local_time = datetime.fromisoformat(str(series.times[0])).astimezone(ZoneInfo("Europe/Berlin"))
+    assert str(next(iter(points(page)))) == local_time.replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
 def test_lost_connection_is_shown_and_no_point_is_lost(
@@ -172,17 +172,17 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         expect(page.locator("#banner")).to_be_visible()
         page.get_by_role("button", name="Pause").click()
         expect(page.locator("#toast")).to_have_text("The service does not answer.")
-        there = client.job(running.id).progress
-        assert there is not None
-        wait_for_step(client, running.id, there.step + 50)
+        progress = client.job(running.id).progress
+        assert progress is not None
+        wait_for_step(client, running.id, progress.step + 50)
         wire.restore()
         expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
-        wait_for_points(page, there.step + 60)
+        wait_for_points(page, progress.step + 60)
         shown = points(page)
         (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
         reported = {step: value for step, value in zip(series.steps, series.values, strict=True) if step <= max(shown)}
         assert reported.items() >= shown.items()
-        missing = [step for step in reported if step not in shown and there.step <= step]
+        missing = [step for step in reported if step not in shown and progress.step <= step]
         assert not missing
         assert page.evaluate("window.layoutShift") < 0.02
         visit.ignore_network_errors()
@@ -198,7 +198,7 @@ def test_log_lines_are_shown_as_text_and_filtered(visit: Visit, running: Any) ->
     expect(page.locator("#log-matches")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
 
 
-MARKS = "(document.querySelector('#chart-loss .frame').layout?.shapes ?? [])"
+CHART_SHAPES = "(document.querySelector('#chart-loss .frame').layout?.shapes ?? [])"
 
 
 def test_buttons_pause_and_resume_the_job(visit: Visit, running: Any) -> None:
@@ -208,9 +208,9 @@ def test_buttons_pause_and_resume_the_job(visit: Visit, running: Any) -> None:
     expect(status).to_have_text("paused", timeout=60_000)
     page.get_by_role("button", name="Resume").click()
     expect(status).to_have_text("running", timeout=60_000)
-    page.wait_for_function(f"() => {MARKS}.some(one => one.line.width === 1.5)", timeout=60_000)
+    page.wait_for_function(f"() => {CHART_SHAPES}.some(one => one.line.width === 1.5)", timeout=60_000)
     page.locator("#axis").select_option("time")
-    page.wait_for_function(f"() => {MARKS}.some(one => one.line.width === 1.5 && Date.parse(one.x0))")
+    page.wait_for_function(f"() => {CHART_SHAPES}.some(one => one.line.width === 1.5 && Date.parse(one.x0))")
     expect(page.locator("#attempts li")).to_have_count(2)
 
 
@@ -238,7 +238,7 @@ def test_each_restart_within_an_attempt_is_marked(
     visit.go(f"/jobs/{background_jobs['saved']}")
     for width in ("1.5", "2"):  # resumed, interrupted
         page.wait_for_function(
-            f"() => {MARKS}.filter(one => one.line.width === {width}).map(one => one.x0).join() === '100,200'"
+            f"() => {CHART_SHAPES}.filter(one => one.line.width === {width}).map(one => one.x0).join() === '100,200'"
         )
     page.unroute("**/events*")
 

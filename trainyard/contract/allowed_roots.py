@@ -42,7 +42,7 @@ class AllowedRoots(Strict):
         return real
 
 
-ANYWHERE = AllowedRoots()
+UNRESTRICTED_ROOTS = AllowedRoots()
 
 
 def _depth(path: PurePath, folders: Iterable[PurePath]) -> int:

@@ -26,9 +26,6 @@ def reject_bool(value: Any) -> Any:
     return value
 
 
-Int = Annotated[int, BeforeValidator(reject_bool)]
-"""An integer. A string of digits is accepted, a boolean is not."""
-
 Float = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 """A finite number. Numeric strings are accepted, because YAML parses `1e-4` as a string."""
 

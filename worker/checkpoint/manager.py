@@ -14,13 +14,19 @@ from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointRe
 from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_valid_checkpoint
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
+from worker.core.fence import RunFence
 from worker.reporting.reporter import Reporter
 
 log = logging.getLogger(__name__)
 
 
 class CheckpointManager:
-    """The checkpoints of a run, for the engine. Created before the reporter, whose reports carry the start step."""
+    """The checkpoints of a run, for the engine. Created before the reporter, whose reports carry the start step.
+
+    Raises:
+        SupersededError: On rank 0, when another attempt has taken over the run directory. The launcher then ends the
+            ranks.
+    """
 
     def __init__(self, run: RunLayout, launch: LaunchDocument, execution: int, ranks: Ranks) -> None:
         self._run = run
@@ -28,6 +34,10 @@ class CheckpointManager:
         self._policy = launch.spec.checkpoint
         self._execution = execution
         self._ranks = ranks
+        self._fence = RunFence(run, launch.attempt_id)
+        if ranks.is_first:
+            # Finding the latest checkpoint also removes incomplete ones.
+            self._fence.check()
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
         self._discovery = discover(run, launch.first_execution) if ranks.is_first else Discovery()
@@ -105,6 +115,7 @@ class CheckpointManager:
         manifest = self._build_manifest(checkpoint, metrics)
         text = manifest.model_dump_json(indent=1).encode()
         sync_folder(checkpoint)
+        self._fence.check()
         # The points up to this step are durable before the checkpoint is: a run that resumes from it has them all.
         self._reporter.flush_to_disk()
         write_atomic(checkpoint.manifest, text)

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots, OutsideRootsError
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
 from trainyard.contract.spec.sections import JsonlData
 from worker.core.errors import RefusedError
 from worker.data.token_rows import Segment, TokenRows, build_token_rows, pack
@@ -33,7 +33,7 @@ def load_rows(
     tokenizer: Tokenizer,
     length: int,
     *,
-    roots: AllowedRoots = ANYWHERE,
+    roots: AllowedRoots = UNRESTRICTED_ROOTS,
 ) -> TokenRows:
     """Return the rows of a file, each of at most `length` tokens; they depend on the file and the spec alone.
 

@@ -110,17 +110,17 @@ def pack(segments: Iterable[Segment], length: int) -> Iterator[list[Segment]]:
     Depends only on the lengths and the order of the segments, so that the examples of a data set are fixed.
     """
     rows: list[list[Segment]] = []
-    room: list[int] = []
+    free_tokens: list[int] = []
     for segment in segments:
         size = len(segment.tokens)
-        index = next((index for index, left in enumerate(room) if left >= size), None)
+        index = next((index for index, left in enumerate(free_tokens) if left >= size), None)
         if index is None:
             if len(rows) == OPEN_ROWS:
-                room.pop(0)
+                free_tokens.pop(0)
                 yield rows.pop(0)
             rows.append([])
-            room.append(length)
+            free_tokens.append(length)
             index = len(rows) - 1
         rows[index].append(segment)
-        room[index] -= size
+        free_tokens[index] -= size
     yield from rows

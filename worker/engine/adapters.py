@@ -15,7 +15,7 @@ from worker.core.random_state import seed_generators
 
 ADAPTER = "default"
 """peft's name of the one adapter of a run."""
-_PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
+_INSTALL_HINT = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 
 
 def add_adapters(model: nn.Module, spec: TrainingSpec) -> None:
@@ -27,7 +27,7 @@ def add_adapters(model: nn.Module, spec: TrainingSpec) -> None:
     try:
         from peft import inject_adapter_in_model
     except ImportError as error:
-        raise RefusedError(f"lora_rank: LoRA needs peft, which cannot be imported: {error}", _PACKAGES) from None
+        raise RefusedError(f"lora_rank: LoRA needs peft, which cannot be imported: {error}", _INSTALL_HINT) from None
     config = adapter_config(model, spec)
     seed_generators(spec.seed)
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)

@@ -1,6 +1,5 @@
 """Claims the attempt: with the service, or by an exclusive file where the service cannot be reached."""
 
-import json
 import logging
 import os
 import re
@@ -14,6 +13,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
 from trainyard.contract.validation_messages import NODE_LIST_PATTERN
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim
+from worker.core.fence import RunFence
 from worker.reporting.service_client import RefusedError, RejectedError, ServiceClient, ServiceError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,8 @@ def _nodes(environ: Mapping[str, str]) -> str | None:
 
 
 def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Claimed | None:
-    if not _is_current(RunLayout(layout.root.parent.parent), launch):
+    current = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id).current()
+    if current is None or current.attempt_id != launch.attempt_id:
         log.warning("attempt %s is not the job's current one", launch.attempt_id)
         return None
     if not _create_claim_file(layout, claim):
@@ -124,11 +125,3 @@ def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Cla
 
 def _create_claim_file(layout: AttemptLayout, claim: Claim) -> bool:
     return create_exclusive(layout.claim, claim.model_dump_json())
-
-
-def _is_current(run: RunLayout, launch: LaunchDocument) -> bool:
-    try:
-        document = json.loads(run.current.read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("attempt_id") == launch.attempt_id

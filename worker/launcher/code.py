@@ -91,14 +91,14 @@ def _members(tar: tarfile.TarFile, limit: int) -> list[tarfile.TarInfo]:
         CodeError: A member is neither a file nor a folder, or the archive exceeds a bound.
     """
     members: list[tarfile.TarInfo] = []
-    room = limit
+    remaining_bytes = limit
     for member in tar:
         members.append(member)
-        room -= member.size
+        remaining_bytes -= member.size
         parts = PurePosixPath(member.name).parts
         if not (member.isfile() or member.isdir()) or member.issparse():
             raise CodeError(f"code: {member.name[:_SHOWN_NAME]!r} is neither a regular file nor a folder")
-        if member.size < 0 or room < 0:
+        if member.size < 0 or remaining_bytes < 0:
             raise CodeError(f"code: it unpacks to more than {limit} bytes")
         if len(members) > _MAX_MEMBERS:
             raise CodeError(f"code: it contains more than {_MAX_MEMBERS} files and folders")

@@ -12,14 +12,18 @@ from pathlib import Path
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 from worker.reporting.service_client import (
     Backoff,
+    FailedError,
     RefusedError,
     RejectedError,
     ServiceClient,
+    ServiceError,
     UnavailableError,
 )
 
 log = logging.getLogger(__name__)
 
+_MAX_FAILURES = 8
+"""Internal errors of the service in a row before a stream is not sent any more."""
 _PUNCH_HOLE_KEEP_SIZE = 0x03
 _BLOCK = 4096
 
@@ -32,10 +36,14 @@ class LogStream:
     """`launch`, or the number of a rank."""
     path: Path
     offset: int = 0
+    failures: int = 0
+    """Internal errors of the service in a row."""
+    refused: bool = False
+    """Whether the service cannot store it. The rest stays in the file, which the service reads after the attempt."""
 
 
 class LogShipper:
-    """A thread that tails the streams and posts new bytes."""
+    """A thread that tails the streams and posts new bytes. A stream that the service cannot store holds up no other."""
 
     def __init__(
         self,
@@ -45,13 +53,14 @@ class LogShipper:
         interval: float = 1.0,
         limit: int | None = None,
         now: Callable[[], float] = time.monotonic,
+        backoff: Backoff | None = None,
     ) -> None:
         self._streams = streams
         self._connect = connect
         self._interval = interval
         self._caps = LogCaps(limit) if limit else None
         self._now = now
-        self._backoff = Backoff()
+        self._backoff = backoff or Backoff()
         self._closing = threading.Event()
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name="log-shipper", daemon=True)
@@ -75,14 +84,14 @@ class LogShipper:
         try:
             while True:
                 last = self._closing.is_set()
-                for stream in list(self._streams):
+                for stream in [stream for stream in self._streams if not stream.refused]:
                     if self._caps:
                         self._caps.apply(stream.path)
                     self._ship(client, stream)
                 if last:
                     return
                 self._closing.wait(self._interval)
-        except (RefusedError, RejectedError) as error:
+        except RefusedError as error:
             log.warning("the service refuses logs, and none are sent any more: %s", error)
         except Exception:
             log.exception("sending logs failed; they stay in the attempt's folder")
@@ -90,20 +99,38 @@ class LogShipper:
             client.close()
 
     def _ship(self, client: ServiceClient, stream: LogStream) -> None:
-        while self._now() < self._deadline and (chunk := _read(stream)):
+        while not stream.refused and self._now() < self._deadline and (chunk := _read(stream)):
             try:
                 answer = client.post("logs", chunk, params={"rank": stream.name, "offset": stream.offset})
                 stream.offset = int(answer.get("next_offset", stream.offset + len(chunk)))
+                stream.failures = 0
                 self._backoff.reset()
             except UnavailableError as error:
+                failed = isinstance(error, FailedError)
+                stream.failures += failed
+                if stream.failures == _MAX_FAILURES:
+                    _refuse(stream, error)
+                    return
                 pause = self._backoff.pause(error.retry_after)
                 if self._closing.wait(pause):
                     time.sleep(min(0.2, pause))
+                elif failed:
+                    return
+            except RejectedError as error:
+                _refuse(stream, error)
             except RefusedError as error:
-                offset = error.document.get("next_offset")
-                if error.status != 409 or not isinstance(offset, int) or offset == stream.offset:
+                if error.status != 409:
                     raise
-                stream.offset = offset
+                offset = error.document.get("next_offset")
+                if not isinstance(offset, int) or offset == stream.offset:
+                    _refuse(stream, error)
+                else:
+                    stream.offset = offset
+
+
+def _refuse(stream: LogStream, error: ServiceError) -> None:
+    log.error("the service cannot store the log %s, which is not sent any more: %s", stream.name, error)
+    stream.refused = True
 
 
 def _read(stream: LogStream) -> bytes:

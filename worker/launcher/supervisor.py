@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.environment import rank_variables
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
+from worker.core.fence import FenceMonitor, RunFence
 from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
 from worker.launcher.claim import Claimed, claim_attempt, missing_secrets, repeat_claim
 from worker.launcher.code import prepare_code
@@ -41,6 +42,7 @@ _LAST_REPORTS_SECONDS = 3.0
 _FINISH_SECONDS = 10.0
 _STACKS_SECONDS = 1.0
 """How long ranks may take to write their stacks: the handler runs at once, but the disk may be remote."""
+_FENCE_SECONDS = 5.0
 _NODES_SECONDS = 5.0
 """How long the other nodes may take to see node 0's file on a network filesystem."""
 
@@ -78,6 +80,9 @@ def run(attempt_folder: str) -> None:
         _post_finish(connect, rejection)
         # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).
         sys.exit(1)
+    if node.is_first and launch.settle_seconds:
+        log.info("the preceding attempt left no exit record; starting in %d s", launch.settle_seconds)
+        time.sleep(launch.settle_seconds)
     presence.mark_alive(layout, node)
     try:
         secrets = claimed.secrets if claimed else _repeat_claim(layout, launch, connect)
@@ -145,7 +150,7 @@ class Supervisor:
     ) -> None:
         self._layout = layout
         self._node = node
-        self._first = rendezvous.execution
+        self._first_execution = rendezvous.execution
         self._connect = connect
         self._signals = signals
         self._limit = limit
@@ -160,8 +165,10 @@ class Supervisor:
         minutes = launch.spec.health.stall_timeout_minutes
         # Not every rank of a script need write progress.
         expected = world if launch.spec.task in LOOP_TASKS else 0
-        execution = partial(exit_record.last_execution, layout, self._first)
+        execution = partial(exit_record.last_execution, layout, self._first_execution)
         self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
+        fence = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id)
+        self._fence = FenceMonitor(fence, _FENCE_SECONDS)
         self._descendants: set[tuple[int, int]] = set()
         self._launch = launch
         self._process = process
@@ -177,7 +184,7 @@ class Supervisor:
         if node.count == 1:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         scripted = launch.spec.task == "script" and node.is_first
-        self._reports = ScriptReports(layout, self._first, connect) if scripted else None
+        self._reports = ScriptReports(layout, self._first_execution, connect) if scripted else None
         self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
@@ -191,7 +198,7 @@ class Supervisor:
             self._suspensions.close()
             self._kill_descendants()
         presence.mark_exited(self._layout, self._node)
-        if self._node.is_first:
+        if self._node.is_first and not self._fence.superseded:
             self._write_exit_record()
         else:
             self._heartbeat.close()
@@ -202,10 +209,12 @@ class Supervisor:
         if self._reports:
             self._reports.close(_LAST_REPORTS_SECONDS)
             if not self._killed_for:
-                script_job.finalize_script(self._layout, self._first, self._process.returncode, self._stop.reason)
+                script_job.finalize_script(
+                    self._layout, self._first_execution, self._process.returncode, self._stop.reason
+                )
         record = exit_record.finalize(
             self._layout,
-            self._first,
+            self._first_execution,
             self._process.returncode,
             killed_for=self._killed_for,
             failure=self._failure,
@@ -270,6 +279,10 @@ class Supervisor:
             processes.send_signal(ranks, signal.SIGUSR2)
 
     def _enforce_limits(self) -> None:
+        if self._fence.poll():
+            log.error("another attempt of the job is the current one; this one ends without an exit record")
+            self._kill_ranks()
+            return
         since = self._stop.since
         too_long = since is not None and time.monotonic() - since > CANCEL_GRACE_SECONDS
         if self._limit.passed:
@@ -308,6 +321,9 @@ class Supervisor:
     def _kill(self, reason: ExitReason) -> None:
         log.warning("killing the ranks: %s", reason)
         self._killed_for = reason
+        self._kill_ranks()
+
+    def _kill_ranks(self) -> None:
         # torchrun first, or it would restart the ranks.
         self._process.kill()
         processes.kill_remaining(self._descendants)
@@ -322,6 +338,8 @@ class Supervisor:
     def _on_reply(self, reply: HeartbeatReply) -> None:
         if reply.stop:
             self._stop.request("user_cancelled" if reply.stop == "cancel" else "preempted")
+        if reply.seconds_left is not None:
+            self._limit.extend(reply.seconds_left)
         trace = reply.profile
         if trace and self._node.is_first and trace.request > self._trace_requested:
             self._trace_requested = trace.request

@@ -18,6 +18,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
 from trainyard.progress_file import ProgressCounter, ProgressWriter, interval
 from worker.core.errors import TrainingError, describe, write_error
+from worker.core.fence import RunFence
 from worker.core.first_failure import describe_restart
 from worker.core.processes import PARENT_VARIABLE, WRAPPED_VARIABLE, die_with_parent
 from worker.core.stop_signal import StopSignal
@@ -155,6 +156,8 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         from worker.export.weights import export_weights
 
         progress.mark("exporting")
+        if ranks.is_first:
+            RunFence(run.run_layout, run.launch.attempt_id).check()
         export_weights(run.run_layout.export, outcome.module, run.spec, task, outcome.step, ranks)
     progress.mark("ending")
     _leave(run, ranks, reporter, step=outcome.step, completed=outcome.completed)

@@ -77,24 +77,28 @@ class BatchSender:
         self,
         client: ServiceClient,
         *,
+        is_closing: Callable[[], bool],
         wait: Callable[[UnavailableError], bool],
         reset_wait: Callable[[], None],
         on_put_aside: Callable[[SpoolRecord, str], None],
     ) -> None:
         """
         Args:
+            is_closing: Whether the run ends. After that no record is put aside for an internal error: the service
+                reads what is not acknowledged itself, record by record.
             wait: Waits before a retry; returns False if there is no time for one.
             reset_wait: Called after each request that succeeds.
             on_put_aside: Called with each record that is put aside, and the reason.
         """
         self._client = client
+        self._is_closing = is_closing
         self._wait = wait
         self._reset_wait = reset_wait
         self._on_put_aside = on_put_aside
         self._failed: list[ReportBatch] = []
 
     def send(self, batch: ReportBatch, *, tries: int = _TRIES) -> bool:
-        """Send the batch until it is stored or put aside; return False if the time is up first.
+        """Send the batch until it is stored or put aside; return False if the run ends first.
 
         Raises:
             RefusedError: The service refuses this worker.
@@ -107,9 +111,9 @@ class BatchSender:
                 return self._divide(batch, error)
             except UnavailableError as error:
                 failures += isinstance(error, FailedError)
-                if failures == tries:
+                if failures == tries and not self._is_closing():
                     return self._divide(batch, error)
-                if not self._wait(error):
+                if failures >= tries or not self._wait(error):
                     return False
             else:
                 self._reset_wait()

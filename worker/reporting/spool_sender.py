@@ -79,7 +79,11 @@ class SpoolSender:
     def _run(self) -> None:
         client = self._connect()
         sender = BatchSender(
-            client, wait=self._wait, reset_wait=self._backoff.reset, on_put_aside=self._count_put_aside
+            client,
+            is_closing=self._closing.is_set,
+            wait=self._wait,
+            reset_wait=self._backoff.reset,
+            on_put_aside=self._count_put_aside,
         )
         try:
             for spool in self._spools():

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.sections import BuiltinData, GptModel, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
@@ -59,11 +59,11 @@ def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
     return CausalLm(lambda: Gpt(model), examples, weights, model.context)
 
 
-def build_gpt_on_jsonl(model: GptModel, data: JsonlData, roots: AllowedRoots = ANYWHERE) -> CausalLm:
+def build_gpt_on_jsonl(model: GptModel, data: JsonlData, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> CausalLm:
     return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context, roots)
 
 
-def build_hf_on_jsonl(model: HfModel, data: JsonlData, roots: AllowedRoots = ANYWHERE) -> CausalLm:
+def build_hf_on_jsonl(model: HfModel, data: JsonlData, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, roots)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots, OutsideRootsError
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
 from worker.core.errors import RefusedError, is_out_of_memory
 from worker.tasks.language_loss import summed_loss, token_loss
 
@@ -25,7 +25,7 @@ class HfFolder:
         RefusedError: The folder is not valid, a link in it leads out of the roots, or transformers is not installed.
     """
 
-    def __init__(self, path: str, roots: AllowedRoots = ANYWHERE) -> None:
+    def __init__(self, path: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> None:
         self._path = Path(path)
         self._roots = roots
         try:

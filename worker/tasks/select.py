@@ -1,13 +1,13 @@
 """Returns the task of a spec. The module of a task is imported only if the spec needs it."""
 
-from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.tasks.base import Task
 
 
-def select_task(spec: TrainingSpec, roots: AllowedRoots = ANYWHERE) -> Task:
+def select_task(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> Task:
     """Return the task with its data loaded.
 
     Args:

@@ -68,6 +68,8 @@ class Job(Base):
     """The current attempt."""
     first_execution: Mapped[int] = mapped_column(default=1, server_default="1")
     """First execution since the last retry from scratch; checkpoints of lower executions are not resumed from."""
+    open_spool: Mapped[int | None]
+    """Number of the attempt that ended without an exit record, while its processes may still write reports."""
     pause_requested_at: Mapped[datetime | None]
     origin: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """Checkpoint of another job from which this job starts, as `trainyard.contract.wire.launch.Origin`."""
@@ -129,6 +131,10 @@ class Attempt(Base):
     checkpoint_step: Mapped[int | None]
     """Step of the job's newest checkpoint at the start of the attempt."""
     finish: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    limit_ends_at: Mapped[datetime | None]
+    """When the time limit ends the attempt, as last observed."""
+    stop_requested_at: Mapped[datetime | None]
+    """When the worker was first requested to stop because Slurm had ended the attempt although it still ran."""
     ended_at: Mapped[datetime | None]
     exit_reason: Mapped[str | None] = mapped_column(String(32))
     failed_node: Mapped[str | None] = mapped_column(String(64))

@@ -38,14 +38,22 @@ class WriterCache:
 class PointWriter:
     """Writes groups of batches to one database. Only one thread at a time may use it."""
 
-    def __init__(self, database: Database, on_commit: Callable[[Sequence[InsertResult]], None] = lambda _results: None):
+    def __init__(
+        self,
+        database: Database,
+        on_commit: Callable[[Sequence[InsertResult]], None] = lambda _results: None,
+        *,
+        accepts_ended: bool = False,
+    ):
         """
         Args:
             on_commit: Called with the results of each group after its commit.
+            accepts_ended: Whether to store points of attempts that have ended, from their spools.
         """
         self._database = database
         self._cache = WriterCache()
         self._on_commit = on_commit
+        self._accepts_ended = accepts_ended
 
     @property
     def known_keys(self) -> dict[str, int]:
@@ -62,7 +70,9 @@ class PointWriter:
         """
         try:
             with self._database.write_raw() as transaction:
-                outcomes = GroupWriter(PointsRepository(transaction), self._cache, now).write(group)
+                outcomes = GroupWriter(
+                    PointsRepository(transaction), self._cache, now, accepts_ended=self._accepts_ended
+                ).write(group)
         except BaseException:
             self._cache.clear()  # it may hold names of the transaction that was rolled back
             raise
@@ -70,14 +80,17 @@ class PointWriter:
         return outcomes
 
 
-def store_batch(database: Database, attempt_id: str, batch: MetricsBatch, now: datetime) -> int:
+def store_batch(database: Database, attempt_id: str, batch: MetricsBatch, now: datetime, *, late: bool = False) -> int:
     """Store one batch without the queue, such as one from a spool, and return the number of inserted points.
+
+    Args:
+        late: Whether the attempt may have ended.
 
     Raises:
         ServiceError: The batch was rejected.
         UnavailableError: The database did not answer.
     """
-    (outcome,) = PointWriter(database).write([(attempt_id, batch_from_model(batch))], now)
+    (outcome,) = PointWriter(database, accepts_ended=late).write([(attempt_id, batch_from_model(batch))], now)
     if isinstance(outcome, ServiceError):
         raise outcome
     return outcome.inserted
@@ -86,7 +99,8 @@ def store_batch(database: Database, attempt_id: str, batch: MetricsBatch, now: d
 class GroupWriter:
     """Writes one group in one transaction."""
 
-    def __init__(self, points: PointsRepository, cache: WriterCache, now: datetime):
+    def __init__(self, points: PointsRepository, cache: WriterCache, now: datetime, *, accepts_ended: bool = False):
+        self._accepts_ended = accepts_ended
         self._points = points
         self._cache = cache
         self._now = now
@@ -104,7 +118,7 @@ class GroupWriter:
     def _accept(self, attempt: AttemptState | None, attempt_id: str, batch: PointBatch) -> AcceptedBatch | ServiceError:
         if attempt is None:
             return NotFoundError(f"there is no attempt {attempt_id!r}", code="attempt_not_found")
-        if attempt.ended_at is not None:
+        if attempt.ended_at is not None and not self._accepts_ended:
             return AttemptEndedError(attempt_id)
         if not attempt.first_execution <= batch.execution <= attempt.first_execution + attempt.max_restarts:
             message = f"execution {batch.execution} does not belong to this attempt"
@@ -144,6 +158,8 @@ class GroupWriter:
         if (attempt.reported_execution, attempt.resumed_from_step) != (batch.execution, batch.resumed_from_step):
             attempt.reported_execution, attempt.resumed_from_step = batch.execution, batch.resumed_from_step
             self._points.set_reported_execution(attempt)
+        if attempt.job.current_attempt != attempt.attempt_id:
+            return
         attempt.job.latest.update(latest_values(batch.rows))
-        if batch.progress is not None and attempt.job.current_attempt == attempt.attempt_id:
+        if batch.progress is not None:
             attempt.job.progress = {**batch.progress, "reported_at": self._now.isoformat()}

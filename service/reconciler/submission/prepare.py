@@ -28,7 +28,7 @@ from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
-from trainyard.contract.wire.launch import LaunchDocument, Origin
+from trainyard.contract.wire.launch import CurrentAttempt, LaunchDocument, Origin
 
 BatchScript = Callable[[LaunchDocument, LaunchPlan], str]
 
@@ -36,6 +36,9 @@ _ANNOUNCEMENT_LIFETIME = timedelta(seconds=60)
 """If writing the files took longer, because the process was stopped or the disk is slow, the submission is announced
 again before the scheduler is called."""
 _HEARTBEAT_SECONDS = 10
+_SETTLE_SECONDS = 15
+"""Launchers check every five seconds whether their attempt was superseded; a shared filesystem may cache the answer for
+a few seconds more."""
 _LOCAL_HEARTBEAT_SECONDS = 2
 """The local backend runs few jobs, so its workers can notice a pause sooner."""
 
@@ -154,6 +157,7 @@ class Preparation:
             execution=attempt.execution,
             max_restarts=attempt.max_restarts,
             first_execution=job.first_execution,
+            settle_seconds=_SETTLE_SECONDS if self.slurm and job.open_spool is not None else 0,
             heartbeat_seconds=_HEARTBEAT_SECONDS if self.slurm else _LOCAL_HEARTBEAT_SECONDS,
             origin=Origin.model_validate(job.origin) if job.origin else None,
             log_bytes=self.settings.log_disk_limit,
@@ -170,7 +174,8 @@ def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument
     write_atomic(run.spec, _json(dump_spec(document.spec)), mode=files)
     write_atomic(folder.token, token + "\n", mode=0o600)
     write_atomic(folder.launch, document.model_dump_json(by_alias=True, indent=2), mode=files)
-    write_atomic(run.current, _json({"attempt_id": document.attempt_id, "attempt": document.attempt}), mode=files)
+    current = CurrentAttempt(attempt_id=document.attempt_id, attempt=document.attempt, execution=document.execution)
+    write_atomic(run.current, current.model_dump_json(indent=2) + "\n", mode=files)
 
 
 def _json(data: object) -> str:

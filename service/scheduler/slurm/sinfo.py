@@ -156,8 +156,8 @@ def _gpus(lines: Iterable[NodeLine]) -> list[GpuCount]:
     for line in lines:
         for type_, count in line.gpus.items():
             total[type_] += count
-            known, here = free.get(type_, 0), _free(line, type_)
-            free[type_] = None if known is None or here is None else known + here
+            known, node_free = free.get(type_, 0), _free(line, type_)
+            free[type_] = None if known is None or node_free is None else known + node_free
     return [GpuCount(type=type_ or None, total=total[type_], free=free[type_]) for type_ in sorted(total)]
 
 

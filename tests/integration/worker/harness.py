@@ -21,7 +21,7 @@ from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
-from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.launch import CurrentAttempt, LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
 from trainyard.demo import free_port
@@ -200,8 +200,13 @@ class Run:
         )
         attempt.launch.write_text(document.model_dump_json(by_alias=True))
         attempt.token.write_text(f"token-a{number}")
-        self.layout.current.write_text(json.dumps({"attempt_id": f"a{number}", "attempt": number}))
+        self.make_current(number)
         return attempt
+
+    def make_current(self, number: int) -> None:
+        """Name the attempt as the job's current one, as the service does before it submits the attempt."""
+        current = CurrentAttempt(attempt_id=f"a{number}", attempt=number, execution=number * 10 - 9)
+        self.layout.current.write_text(current.model_dump_json())
 
     def start(self, number: int = 1, faults: Faults = (), environ: Environ = None) -> AttemptLayout:
         attempt = self.prepare(number)

@@ -83,18 +83,18 @@ class Cases:
         if world == 2:
             for variant in EXPORTED:
                 cases |= self._resumed(variant)
-                again = {"activation_checkpointing": "full" if variant == "ddp" else "selective"}
-                cases[f"again/{variant}"] = {"spec": self.problems["lora"] | VARIANTS[variant] | again}
+                recompute = {"activation_checkpointing": "full" if variant == "ddp" else "selective"}
+                cases[f"again/{variant}"] = {"spec": self.problems["lora"] | VARIANTS[variant] | recompute}
                 cases[f"merged/{variant}"] = self._exported(
                     "merged", LORA | {"lora": {"alpha": 16, "merge": True}}, variant
                 )
                 cases[f"bf16/{variant}"] = self._exported("bf16", LORA | {"precision": "bf16"}, variant)
             cases |= {f"builtin-{name}": self._builtin(name) for name in BUILTIN}
-            cases["reads/lora"] = self._reads("lora", "layer")
-            cases["reads/full"] = self._reads("full", "ddp")
+            cases["reads/lora"] = self._counting_reads("lora", "layer")
+            cases["reads/full"] = self._counting_reads("full", "ddp")
         return cases
 
-    def _reads(self, name, variant):
+    def _counting_reads(self, name, variant):
         return {"spec": self.problems[name] | VARIANTS[variant] | {"log": {"every_steps": 5}}, "count_reads": True}
 
     def _builtin(self, name):

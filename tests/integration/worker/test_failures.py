@@ -81,9 +81,39 @@ class TestRejectedClaim:
     def test_an_attempt_that_is_not_current_does_not_train(self, tmp_path):
         run = Run(tmp_path / "job", "http://127.0.0.1:9", {})
         attempt = run.prepare()
-        run.layout.current.write_text('{"attempt_id": "a2"}')
+        run.make_current(2)
         assert launch(attempt).wait(60) == 0
         assert not attempt.logs.exists()
+
+
+class TestCheckpointFolder:
+    def test_one_that_cannot_be_created_costs_an_event(self, tmp_path, service):
+        run = Run(tmp_path / "job", service.url, {"steps": 12, "epochs": None, "checkpoint": {"every_steps": 4}})
+        run.layout.checkpoints.mkdir(parents=True)
+        run.layout.checkpoint(8).root.write_text("a file in place of the folder")
+        attempt = run.run()
+        assert finish_of(attempt, 1).reason == "completed"
+        assert [checkpoint.step for checkpoint in run.layout.complete_checkpoints()] == [4, 12]
+        (failed,) = service.events_of_type("checkpoint_failed")
+        assert (failed["level"], failed["data"]) == ("error", {"step": 8})
+        assert "File exists" in failed["message"]
+
+
+class TestSupersededAttempt:
+    def test_ranks_end_and_write_nothing_more(self, tmp_path, service):
+        changes = {"epochs": 300, "checkpoint": {"every_steps": 1, "keep_last": 2}}
+        run = Run(tmp_path / "job", service.url, changes)
+        attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.1}])
+        wait_for(lambda: len(run.layout.complete_checkpoints()) == 2, "two checkpoints")
+        run.make_current(2)
+        newest = run.layout.complete_checkpoints()[-1].step
+        run.wait(30)
+        assert not list(attempt.root.glob("finish-*"))
+        assert service.finishes == []
+        assert "another attempt of the job is the current one" in attempt.launch_log.read_text()
+        assert processes_of(attempt) == []
+        # One save may have passed its check just before.
+        assert run.layout.complete_checkpoints()[-1].step <= newest + 1
 
 
 class TestStalledRank:
@@ -99,7 +129,7 @@ class TestStalledRank:
         assert (record.failure.rank, record.failure.type) == (1, "Stalled")
         assert "rank 1 is behind, in step 3" in record.failure.message
         assert "sitecustomize.py" in record.failure.message
-        assert "_strike" in record.failure.traceback
+        assert "_inject" in record.failure.traceback
         for rank in (0, 1):
             assert "most recent call first" in attempt.rank_log(rank).read_text()
         assert processes_of(attempt) == []

@@ -50,12 +50,12 @@ class TestTrace:
         assert not attempt.profile_request.exists()
 
 
-WRAPPED_VARIABLE = {"gpus": 1, "strategy": "single", "profile": {"start_step": 2, "steps": 1, "nsys": True}}
+NSYS_SPEC = {"gpus": 1, "strategy": "single", "profile": {"start_step": 2, "steps": 1, "nsys": True}}
 
 
 class TestNsys:
     def test_missing_nsys_is_rejected(self, tmp_path, service):
-        run = Run(tmp_path / "job", service.url, WRAPPED_VARIABLE)
+        run = Run(tmp_path / "job", service.url, NSYS_SPEC)
         attempt = run.run(seconds=30)
         record = finish_of(attempt, 1)
         assert (record.reason, record.failure.final) == ("rejected", True)
@@ -68,7 +68,7 @@ class TestNsys:
         (tools / "nsys").write_text(script)
         (tools / "nsys").chmod(0o755)
         environ = {"PATH": f"{tools}:{os.environ['PATH']}", "NSYS_SEEN": str(tmp_path / "seen")}
-        run = Run(tmp_path / "job", service.url, WRAPPED_VARIABLE)
+        run = Run(tmp_path / "job", service.url, NSYS_SPEC)
         attempt = run.run(environ=environ)
         assert finish_of(attempt, 1).reason == "completed"
         command_line = (tmp_path / "seen").read_text()

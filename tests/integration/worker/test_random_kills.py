@@ -51,7 +51,7 @@ def test_losses_after_random_kills_equal_an_undisturbed_run(tmp_path, kills):
             reported |= losses
             trained += bool(losses)
     assert reported == expected
-    assert trained > kills / 2, "most kills are to strike while it trains"
+    assert trained > kills / 2, "most kills must happen while it trains"
     assert processes_of(last) == []
 
 

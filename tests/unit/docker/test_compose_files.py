@@ -14,7 +14,7 @@ def services() -> dict[str, dict[str, Any]]:
 
 
 def before(name: str, all_services: dict[str, dict[str, Any]]) -> set[str]:
-    """Every service that is started before it."""
+    """Return the names of all services that start before a service."""
     direct = set(all_services[name].get("depends_on", ()))
     return direct.union(*(before(other, all_services) for other in direct))
 

@@ -27,7 +27,7 @@ ANSWER = {
 }
 
 
-def test_what_there_is_and_what_is_free(service, run):
+def test_nodes_gpus_and_partitions_are_listed(service, run):
     done = run_with(service, run, ANSWER)
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines == [
@@ -45,11 +45,11 @@ def test_the_local_backend_has_slots(service, run):
     assert "3 of 4 worker processes are free" in run_with(service, run, answer).stdout
 
 
-def test_before_the_first_answer(service, run):
+def test_missing_snapshot_is_reported(service, run):
     assert "the scheduler (slurm) has not responded yet" in run_with(service, run, {"backend": "slurm"}).stdout
 
 
-def test_an_old_answer_comes_with_the_reason(service, run):
+def test_failed_refresh_is_reported_with_its_reason(service, run):
     done = run_with(service, run, ANSWER | {"error": "sinfo ended with 1"})
     assert done.stderr == "the last refresh failed: sinfo ended with 1\n"
 

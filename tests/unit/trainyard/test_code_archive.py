@@ -34,7 +34,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
     assert pack(one).digest != pack(other).digest
 
 
-def test_what_is_never_code_stays_behind(tmp_path):
+def test_files_that_are_never_code_are_left_out(tmp_path):
     fill(tmp_path, train="x")
     for name in (".git/config", "__pycache__/train.pyc", "env/pyvenv.cfg", "env/lib/big", "node_modules/x", "a.pyc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -42,19 +42,19 @@ def test_what_is_never_code_stays_behind(tmp_path):
     assert names(pack(tmp_path)) == ["train"]
 
 
-def test_the_ignore_file_is_heeded(tmp_path):
+def test_ignore_file_excludes_its_patterns(tmp_path):
     fill(tmp_path, **{"a.py": "", "b.csv": "", "data__c.py": "", "runs__old__d": "", "runs__new__d": "", "out": ""})
     (tmp_path / ".trainyardignore").write_text("# no data\n*.csv\ndata/\nruns/old\nout/\n")
     assert names(pack(tmp_path)) == [".trainyardignore", "a.py", "out", "runs/new/d"]
 
 
-def test_more_than_the_limit_names_the_largest(tmp_path):
+def test_error_over_the_limit_lists_the_largest_files(tmp_path):
     fill(tmp_path, small="x", large="x" * 3000, sub__larger="x" * 4000)
     with pytest.raises(SpecError, match=r"code: .*Largest files: sub/larger .*, large .*, small"):
         pack(tmp_path, limit=5000)
 
 
-def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_its_file(tmp_path):
+def test_link_inside_the_folder_is_packed_and_one_outside_is_refused(tmp_path):
     inside = fill(tmp_path / "mine", a="text")
     (inside / "b").symlink_to("a")
     assert names(pack(inside)) == ["a", "b"]

@@ -46,12 +46,12 @@ class TestRun:
             demo.run(accepted.client())
         assert capsys.readouterr().err == "failed: an error\nfirst error on rank 1: ValueError: bad\nlast\n"
 
-    @pytest.mark.parametrize("error", [KeyboardInterrupt(), error(500, "boom")])
-    def test_interrupt_cancels_the_job(self, accepted, error):
+    @pytest.mark.parametrize("failure", [KeyboardInterrupt(), error(500, "boom")])
+    def test_interrupt_cancels_the_job(self, accepted, failure):
         def answer(_):
-            if isinstance(error, BaseException):
-                raise error
-            return error
+            if isinstance(failure, BaseException):
+                raise failure
+            return failure
 
         accepted.on("GET", STREAM, answer).on("GET", "/v1/jobs/a1", job("a1", status="cancelled"))
         accepted.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling"))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-_NAMES = frozenset({"name", "metadata"})
+_IGNORED_FIELDS = frozenset({"name", "metadata"})
 
 
 def flatten(spec: Any, path: str = "") -> dict[str, Any]:
@@ -12,7 +12,7 @@ def flatten(spec: Any, path: str = "") -> dict[str, Any]:
         return {path: spec}
     fields: dict[str, Any] = {}
     for name, value in spec.items():
-        if path or name not in _NAMES:
+        if path or name not in _IGNORED_FIELDS:
             fields |= flatten(value, f"{path}.{name}" if path else name)
     return fields
 

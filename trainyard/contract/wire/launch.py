@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from trainyard.contract.allowed_roots import ANYWHERE, AllowedRoots
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
 from trainyard.contract.spec.training_spec import TrainingSpec
 
@@ -21,6 +21,15 @@ class Origin(Strict):
     same updates. Else it loads only the weights and starts at its first step."""
     differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
     """The fields that differ, if it does not continue."""
+
+
+class CurrentAttempt(Strict):
+    """`current.json`: the attempt that may write to the run directory. Replaced before each submission."""
+
+    attempt_id: Identifier
+    attempt: PositiveInt
+    execution: PositiveInt
+    """The attempt's first execution. Of two attempts, the one with the higher number is the later one."""
 
 
 class LaunchDocument(Strict):
@@ -49,7 +58,10 @@ class LaunchDocument(Strict):
     network_interface: Identifier = ""
     """With several nodes: the interface for gloo and nccl. Empty: they choose it."""
     heartbeat_seconds: PositiveInt = 10
-    roots: AllowedRoots = ANYWHERE
+    settle_seconds: NonNegativeInt = 0
+    """How long the first node waits between its claim and the start of the ranks. The preceding attempt left no exit
+    record, so its processes may live on; in this time they notice that they were superseded, and end."""
+    roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the models and data of the spec may be."""
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
     """The permissions that files and folders of the run do not get."""

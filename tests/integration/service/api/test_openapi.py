@@ -16,7 +16,7 @@ from trainyard.contract.validation_messages import PATTERN_MESSAGES, RANK_PATTER
 
 @pytest.fixture(scope="module")
 def world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for all: the description takes a second to make, and is the same on every database."""
+    """Return one world for all tests, since building the document takes a second."""
     folder = tmp_path_factory.mktemp("described")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     made = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
@@ -41,7 +41,7 @@ def test_routes_have_descriptions_and_unique_operation_ids(operations: dict[str,
 
 
 def test_path_parameters_name_their_resource(operations: dict[str, dict[str, Any]]) -> None:
-    """The error of a malformed one names the resource; `name` and `path` have no malformed values."""
+    """The error for a malformed id names the resource; `name` and `path` are never malformed."""
     for route in operations:
         for parameter in re.findall(r"\{(.*?)\}", route):
             assert parameter.endswith("_id") or parameter in {*_RESOURCES, "name", "path"}, route

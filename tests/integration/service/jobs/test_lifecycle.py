@@ -9,7 +9,7 @@ from tests.support.world import World
 from trainyard.contract.layout import write_atomic
 
 
-def ask(world: World, job: str, verb: str, body: Any = None) -> Any:
+def request_action(world: World, job: str, verb: str, body: Any = None) -> Any:
     return world.client.post(f"/v1/jobs/{job}/{verb}", **({"json": body} if body else {}))
 
 
@@ -21,13 +21,13 @@ def count_events(world: World, job: str, type_: str) -> int:
 def test_queued_job_is_paused_without_being_submitted(world: World) -> None:
     job = world.submit()
     for _ in range(2):
-        assert ask(world, job, "pause").status_code == 202
+        assert request_action(world, job, "pause").status_code == 202
     world.tick(2)
     assert world.status(job) == "paused"
     assert world.scheduler.submitted == []
     assert count_events(world, job, "pause_requested") == 1
     for _ in range(2):
-        assert ask(world, job, "resume").status_code == 202
+        assert request_action(world, job, "resume").status_code == 202
     world.tick(2)
     assert world.status(job) == "pending"
     assert count_events(world, job, "resume_requested") == 1
@@ -37,7 +37,7 @@ def test_paused_pending_job_releases_its_queue_entry(world: World) -> None:
     job = world.submit()
     world.tick()
     worker = world.worker(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     assert worker.claim().status_code == 409, "what is being taken back does not begin"
     world.tick()
     assert world.status(job) == "pausing"
@@ -48,9 +48,9 @@ def test_paused_pending_job_releases_its_queue_entry(world: World) -> None:
     assert len(world.scheduler.cancelled) == 2, "requested until it is gone"
     world.scheduler.set_states("ended")
     world.tick()
-    shown = world.job(job)
-    assert (shown["status"], shown["attempt"]["exit_reason"]) == ("paused", "paused")
-    ask(world, job, "resume")
+    job_resource = world.job(job)
+    assert (job_resource["status"], job_resource["attempt"]["exit_reason"]) == ("paused", "paused")
+    request_action(world, job, "resume")
     world.tick(2)
     assert len(world.scheduler.submitted) == 2
 
@@ -59,17 +59,21 @@ def test_running_job_pauses_by_heartbeat_after_a_checkpoint(world: World) -> Non
     job = world.submit()
     worker = world.start(job)
     assert worker.post("heartbeat", {"execution": 1}).json()["stop"] is None
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "pause"
     world.tick()
     assert world.status(job) == "pausing"
-    assert world.scheduler.cancelled == [], "no call to the scheduler where a heartbeat tells"
+    assert world.scheduler.cancelled == [], "the heartbeat carries the request, so the scheduler is not called"
     worker.checkpoint(7)
     worker.end("preempted", step=7)
     world.tick()
-    shown = world.job(job)
-    assert (shown["status"], shown["status_reason"], shown["desired"]) == ("paused", None, "paused")
-    assert shown["status_message"] == "Paused after step 7. The allocation was released."
+    job_resource = world.job(job)
+    assert (job_resource["status"], job_resource["status_reason"], job_resource["desired"]) == (
+        "paused",
+        None,
+        "paused",
+    )
+    assert job_resource["status_message"] == "Paused after step 7. The allocation was released."
     world.tick(5)
     assert len(world.scheduler.submitted) == 1
 
@@ -78,12 +82,12 @@ def test_pause_uses_neither_retries_nor_continuations(world: World) -> None:
     job = world.submit(restart={"max_retries": 1})
     for _ in range(5):
         worker = world.start(job)
-        ask(world, job, "pause")
+        request_action(world, job, "pause")
         world.tick()
         worker.end("preempted", step=0)
         world.tick()
         assert world.status(job) == "paused"
-        ask(world, job, "resume")
+        request_action(world, job, "resume")
         world.tick()
     worker = world.start(job)
     worker.end("error", failure={"type": "ValueError", "message": "bad"})
@@ -95,7 +99,7 @@ def test_pause_uses_neither_retries_nor_continuations(world: World) -> None:
 def test_hung_worker_is_cancelled_in_the_scheduler_after_the_deadline(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.tick()
     for _ in range(58):
         world.clock.advance(9)
@@ -116,7 +120,7 @@ def test_hung_worker_is_cancelled_in_the_scheduler_after_the_deadline(world: Wor
 def test_worker_without_heartbeat_is_stopped_through_the_scheduler(world: World) -> None:
     job = world.submit()
     world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.tick()
     world.clock.advance(50)
     world.tick()
@@ -129,7 +133,7 @@ def test_worker_without_heartbeat_is_stopped_through_the_scheduler(world: World)
 def test_restarted_service_waits_for_heartbeats_before_it_signals(world: World) -> None:
     job = world.submit()
     world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.clock.advance(7200)
     world.reconciler = world.new_reconciler("one")
     world.tick()
@@ -140,7 +144,7 @@ def test_restarted_service_waits_for_heartbeats_before_it_signals(world: World) 
 def test_pausing_job_that_vanishes_is_paused_after_ten_minutes(world: World) -> None:
     job = world.submit()
     world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.scheduler.states.clear()
     world.tick(2)
     assert world.status(job) == "pausing"
@@ -155,7 +159,7 @@ def test_pausing_job_that_vanishes_is_paused_after_ten_minutes(world: World) -> 
 def test_exit_record_decides_the_end_while_pausing(world: World, reason: str, status: str) -> None:
     job = world.submit()
     worker = world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.tick()
     worker.end(reason, step=20)
     world.tick()
@@ -165,10 +169,12 @@ def test_exit_record_decides_the_end_while_pausing(world: World, reason: str, st
 def test_resume_while_pausing_starts_a_next_attempt(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.tick()
-    ask(world, job, "resume")
-    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "pause", "what was begun is carried out"
+    request_action(world, job, "resume")
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "pause", (
+        "a stop that the worker has received is completed"
+    )
     world.tick()
     assert world.status(job) == "pausing"
     worker.end("preempted", step=7)
@@ -180,8 +186,8 @@ def test_resume_while_pausing_starts_a_next_attempt(world: World) -> None:
 def test_resume_before_the_worker_reacts_withdraws_the_pause(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    ask(world, job, "pause")
-    ask(world, job, "resume")
+    request_action(world, job, "pause")
+    request_action(world, job, "resume")
     assert worker.post("heartbeat", {"execution": 1}).json()["stop"] is None
     world.tick()
     assert world.status(job) == "running"
@@ -190,9 +196,9 @@ def test_resume_before_the_worker_reacts_withdraws_the_pause(world: World) -> No
 def test_cancel_overrides_a_pause(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.tick()
-    ask(world, job, "cancel")
+    request_action(world, job, "cancel")
     assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "cancel"
     world.tick()
     assert (world.status(job), len(world.scheduler.cancelled)) == ("cancelling", 1)
@@ -200,12 +206,12 @@ def test_cancel_overrides_a_pause(world: World) -> None:
     world.tick()
     assert world.status(job) == "cancelled"
     other = world.submit()
-    ask(world, other, "pause")
+    request_action(world, other, "pause")
     world.tick()
-    ask(world, other, "cancel")
+    request_action(world, other, "cancel")
     world.tick()
-    shown = world.job(other)
-    assert (shown["status"], shown["status_message"]) == ("cancelled", "Cancelled while paused.")
+    job_resource = world.job(other)
+    assert (job_resource["status"], job_resource["status_message"]) == ("cancelled", "Cancelled while paused.")
 
 
 def test_submission_that_never_started_is_withdrawn(world: World) -> None:
@@ -214,11 +220,11 @@ def test_submission_that_never_started_is_withdrawn(world: World) -> None:
     blocked.write_text("a file where the folder should be")
     world.tick()
     assert world.status(job) == "submitting"
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.tick(2)
     assert world.status(job) == "paused"
     blocked.unlink()
-    ask(world, job, "resume")
+    request_action(world, job, "resume")
     world.tick(2)
     assert world.status(job) == "pending"
     assert [a["exit_reason"] for a in world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]] == ["paused", None]
@@ -229,7 +235,7 @@ def test_unconfirmed_submission_is_searched_before_the_job_is_paused(world: Worl
     job = world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
     world.tick()
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     for _ in range(2):
         world.clock.advance(60)
         world.tick()
@@ -243,11 +249,11 @@ def test_unconfirmed_submission_is_searched_before_the_job_is_paused(world: Worl
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 def test_ended_job_rejects_actions_with_a_message(world: World, verb: str) -> None:
     job = world.submit()
-    ask(world, job, "cancel")
-    refused = ask(world, job, verb)
+    request_action(world, job, "cancel")
+    refused = request_action(world, job, verb)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_cancelling")
     world.tick()
-    refused = ask(world, job, verb)
+    refused = request_action(world, job, verb)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_finished")
     assert "already been cancelled" in refused.json()["error"]["message"]
 
@@ -279,11 +285,19 @@ def curve(world: World, job: str) -> dict[int, float]:
 def test_retry_resumes_from_the_last_checkpoint_with_all_retries(world: World) -> None:
     job = failed(world)
     for _ in range(2):
-        shown = ask(world, job, "retry", {"from": "checkpoint"})
-        assert (shown.status_code, shown.json()["status"], shown.json()["error"]) == (202, "queued", None)
+        answer = request_action(world, job, "retry", {"from": "checkpoint"})
+        assert (answer.status_code, answer.json()["status"], answer.json()["error"]) == (
+            202,
+            "queued",
+            None,
+        )
     assert count_events(world, job, "retry_requested") == 1
-    shown = world.job(job)
-    assert (shown["last_checkpoint_step"], shown["finished_at"], shown["status_reason"]) == (5, None, None)
+    job_resource = world.job(job)
+    assert (job_resource["last_checkpoint_step"], job_resource["finished_at"], job_resource["status_reason"]) == (
+        5,
+        None,
+        None,
+    )
     worker = world.start(job)
     worker.metrics([("train/loss", 6, 2.0)], resumed=5)
     assert curve(world, job) == {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 2}
@@ -294,9 +308,9 @@ def test_retry_resumes_from_the_last_checkpoint_with_all_retries(world: World) -
 
 def test_retry_from_scratch_discards_checkpoints_and_reports(world: World) -> None:
     job = failed(world)
-    assert ask(world, job, "retry", {"from": "scratch"}).status_code == 202
-    shown = world.job(job)
-    assert (shown["last_checkpoint_step"], shown["progress"], shown["metrics"]) == (None, None, {})
+    assert request_action(world, job, "retry", {"from": "scratch"}).status_code == 202
+    job_resource = world.job(job)
+    assert (job_resource["last_checkpoint_step"], job_resource["progress"], job_resource["metrics"]) == (None, None, {})
     assert world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"] == []
     worker = world.start(job)
     launch = world.folder(job, 2).launch.read_text()
@@ -308,7 +322,7 @@ def test_retry_from_scratch_discards_checkpoints_and_reports(world: World) -> No
 def test_late_report_does_not_restore_a_discarded_checkpoint(world: World) -> None:
     job = failed(world)
     old = world.worker(job)
-    ask(world, job, "retry", {"from": "scratch"})
+    request_action(world, job, "retry", {"from": "scratch"})
     refused = old.checkpoint(5)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "attempt_ended")
     assert world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"] == []
@@ -316,20 +330,20 @@ def test_late_report_does_not_restore_a_discarded_checkpoint(world: World) -> No
 
 def test_retry_of_an_active_job_is_rejected(world: World) -> None:
     job = world.submit()
-    refused = ask(world, job, "retry")
+    refused = request_action(world, job, "retry")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_retryable")
-    refused = ask(world, job, "retry", {"from": "somewhere"})
+    refused = request_action(world, job, "retry", {"from": "somewhere"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "from")
     other = failed(world)
-    ask(world, other, "retry", {"from": "scratch"})
-    assert ask(world, other, "retry", {"from": "checkpoint"}).status_code == 409
+    request_action(world, other, "retry", {"from": "scratch"})
+    assert request_action(world, other, "retry", {"from": "checkpoint"}).status_code == 409
 
 
 def test_retry_of_a_job_that_never_started(world: World) -> None:
     job = world.submit()
-    ask(world, job, "cancel")
+    request_action(world, job, "cancel")
     world.tick()
-    assert ask(world, job, "retry").json()["status_message"] == "Queued to run again from the beginning."
+    assert request_action(world, job, "retry").json()["status_message"] == "Queued to run again from the beginning."
     world.start(job)
 
 
@@ -339,7 +353,7 @@ def test_retry_resubmits_a_rejected_submission(world: World) -> None:
     world.tick()
     assert world.status(job) == "failed"
     world.scheduler.outcome = None
-    ask(world, job, "retry")
+    request_action(world, job, "retry")
     world.tick()
     assert world.status(job) == "pending"
 
@@ -351,10 +365,10 @@ def test_resubmit_of_a_lost_pausing_job_pauses_it(world: World) -> None:
     world.scheduler.states.clear()
     world.tick()
     assert world.status(job) == "lost"
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     world.tick()
     assert world.status(job) == "lost"
-    assert ask(world, job, "resolve", {"action": "resubmit"}).status_code == 202
+    assert request_action(world, job, "resolve", {"action": "resubmit"}).status_code == 202
     world.tick()
     assert world.status(job) == "paused"
 
@@ -362,7 +376,7 @@ def test_resubmit_of_a_lost_pausing_job_pauses_it(world: World) -> None:
 def test_run_that_ends_between_pause_and_tick_is_paused(world: World) -> None:
     job = world.submit()
     world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     write_atomic(
         world.folder(job).finish(1), '{"execution":1,"reason":"preempted","step":3,"time":"2026-01-01T00:00:00Z"}'
     )
@@ -385,7 +399,7 @@ def test_exit_record_decides_the_end_before_the_pause_is_noticed(
 ) -> None:
     job = world.submit(restart={"max_retries": 1, "on_time_limit": "fail"})
     worker = world.start(job)
-    ask(world, job, "pause")
+    request_action(world, job, "pause")
     worker.end(reason, step=20)
     world.tick(3)
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200&order=asc").json()["data"]

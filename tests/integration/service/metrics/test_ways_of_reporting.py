@@ -104,6 +104,18 @@ def batch_of(points: list[str]) -> bytes:
     return ('{"execution":1,"resumed_from_step":0,"points":[' + ",".join(points) + "]}").encode()
 
 
+class ObservedIngest(SpoolIngest):
+    """Lists what is put aside."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.items: list[str] = []
+
+    def _reject(self, item: str, error: Exception) -> None:
+        self.items.append(item)
+        super()._reject(item, error)
+
+
 @dataclass
 class Job:
     """A job to which all batches are reported in one way."""
@@ -126,7 +138,7 @@ class Job:
         spool = self.world.folder(self.id).spool_file(1)
         spool.parent.mkdir(parents=True, exist_ok=True)
         spool.write_bytes(b"".join(lines))
-        ingest = SpoolIngest(
+        ingest = ObservedIngest(
             database=self.world.database,
             attempt_id=self.worker.attempt_id,
             folder=self.world.folder(self.id),
@@ -134,9 +146,9 @@ class Job:
             log_limit=1000,
             count=lambda _kind, _amount: None,
         )
-        ingest.run()
-        matches = [re.match(r"execution-\d+\.jsonl, record (\d+)", reason) for reason in ingest.rejected]
-        assert all(matches), ingest.rejected
+        assert ingest.run(self.world.clock(), 60.0)
+        matches = [re.match(r"execution-\d+\.jsonl, record (\d+)", item) for item in ingest.items]
+        assert all(matches), ingest.items
         return {int(match[1]) for match in matches if match}
 
     def rows(self) -> list[tuple[object, ...]]:

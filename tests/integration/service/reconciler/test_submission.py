@@ -282,22 +282,22 @@ def test_late_answer_does_not_change_a_running_job(
 
 
 class TestSlowDisk:
-    """The scheduler is asked only soon after that was said, and the files lie on the way."""
+    """Writing the files takes longer than the announcement of the submission is valid."""
 
     @pytest.fixture
     def slow(self, world: World) -> World:
-        """Writing takes longer than a word is good for."""
+        """Return a world in which writing the files of an attempt takes 100 seconds."""
         world.scheduler.name = "slurm"
         world.reconciler = world.new_reconciler("one")
         world.app_state.failpoint = lambda label: world.clock.advance(100) if label == "prepare.after-files" else None
         return world
 
-    def test_delays_the_question_and_does_not_forget_it(self, slow: World) -> None:
+    def test_submission_is_announced_again_and_not_lost(self, slow: World) -> None:
         job = slow.submit()
         slow.tick(2)
         assert (slow.status(job), len(slow.scheduler.submitted)) == ("pending", 1)
 
-    def test_that_outlasts_the_lease_leaves_the_question_to_the_next_service(self, slow: World) -> None:
+    def test_submission_is_left_to_the_next_leader_after_the_lease(self, slow: World) -> None:
         slow.submit()
 
         def taken_over(label: str) -> None:

@@ -43,8 +43,8 @@ def _patch_step(module):
 
     def run(self, step, indices, **options):
         for fault in FAULTS:
-            if _hits(fault, self._ranks.rank, step):
-                _strike(fault, self, step)
+            if _applies(fault, self._ranks.rank, step):
+                _inject(fault, self, step)
         return original(self, step, indices, **options)
 
     stepper.run = run
@@ -88,14 +88,14 @@ def _patch_comm(module):
     module.call, module._blocking = call, exchange
 
 
-def _hits(fault, rank, step):
+def _applies(fault, rank, step):
     restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     return (
         fault.get("rank", rank) == rank and fault.get("step", step) == step and fault.get("restart", restart) == restart
     )
 
 
-def _strike(fault, stepper, step):
+def _inject(fault, stepper, step):
     match fault["kind"]:
         case "raise":
             raise RuntimeError(f"planted at step {step}")

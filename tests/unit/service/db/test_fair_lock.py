@@ -30,13 +30,13 @@ def test_lock_is_granted_in_order() -> None:
 
 
 def test_lock_is_exclusive() -> None:
-    lock, inside, most = FairLock(), [], []
+    lock, inside, inside_counts = FairLock(), [], []
 
     def serve() -> None:
         for _ in range(200):
             with lock.hold(10):
                 inside.append(1)
-                most.append(len(inside))
+                inside_counts.append(len(inside))
                 inside.pop()
 
     threads = [threading.Thread(target=serve) for _ in range(8)]
@@ -44,7 +44,7 @@ def test_lock_is_exclusive() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(most), max(most)) == (1600, 1)
+    assert (len(inside_counts), max(inside_counts)) == (1600, 1)
 
 
 def test_timed_out_waiter_does_not_block_others() -> None:

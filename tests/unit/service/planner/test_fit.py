@@ -148,7 +148,7 @@ class TestDevices:
     )
     def test_device_memory_by_type_name(self, name, least, most):
         result = device_of(name, {"mine": 7.0})
-        assert (round(result.least / GIB, 1), round(result.most / GIB, 1)) == (least, most)
+        assert (round(result.min_bytes / GIB, 1), round(result.max_bytes / GIB, 1)) == (least, most)
 
     def test_unknown_type_has_no_memory(self):
         assert device_of("gpu9000", {}) == Device("gpu9000")

@@ -23,5 +23,5 @@ class TestLearningRate:
         assert rates(Schedule(name="cosine"))[4] == pytest.approx(0.5)
         assert rates(Schedule(name="cosine", final=0.2))[-1] == pytest.approx(0.2)
 
-    def test_a_run_that_is_all_warm_up(self):
+    def test_warm_up_can_last_for_the_whole_run(self):
         assert rates(Schedule(name="cosine", warmup_steps=10))[-1] == 1.0

@@ -47,11 +47,11 @@ def refusal(layout: AttemptLayout) -> FinishRecord:
 def test_the_first_node_sends_the_others_home(layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")
     launch.run(str(layout.root))
-    assert json.loads(layout.rendezvous("7").read_text()) is None, "they would wait for it with their GPUs"
+    assert json.loads(layout.rendezvous("7").read_text()) is None, "the other nodes must not wait"
     assert refusal(layout).reason == "rejected"
 
 
-def test_another_node_has_slurm_end_those_that_wait_for_it(
+def test_rejection_on_another_node_ends_the_waiting_nodes(
     layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", "1")
@@ -62,24 +62,24 @@ def test_another_node_has_slurm_end_those_that_wait_for_it(
     assert (record.reason, record.failure.final if record.failure else None) == ("rejected", True)
 
 
-def test_a_disk_that_held_the_loop_up_is_no_stall_and_no_longer_limit(layout: AttemptLayout) -> None:
+def test_a_blocked_disk_is_no_stall_and_does_not_extend_the_limit(layout: AttemptLayout) -> None:
     clock = [0.0]
     limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
     connect = partial(ServiceClient, "http://127.0.0.1:1", "a1", "secret")
     process = cast("subprocess.Popen[bytes]", None)
-    alone, verdict = document(nodes=1), Rendezvous(3, "127.0.0.1", 0)
+    launch_document, rendezvous = document(nodes=1), Rendezvous(3, "127.0.0.1", 0)
     supervisor = launch.Supervisor(
-        layout, alone, node(count=1), verdict, process, connect, launch.SignalCounter(), limit, None
+        layout, launch_document, node(count=1), rendezvous, process, connect, launch.SignalCounter(), limit, None
     )
-    dog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
+    watchdog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
     layout.progress.mkdir()
-    beat = ProgressRecord(rank=0, execution=3, marks=1, step=3, phase="forward")
-    layout.progress_file(0).write_text(beat.model_dump_json())
+    progress = ProgressRecord(rank=0, execution=3, marks=1, step=3, phase="forward")
+    layout.progress_file(0).write_text(progress.model_dump_json())
     clock[0] = 10.0
-    assert dog.poll() is None
+    assert watchdog.poll() is None
     clock[0] = 700.0
     supervisor._record_gap(690.0)
-    assert limit.passed, "Slurm's clock went on"
-    assert dog.poll() is None, "its beats are on that disk"
+    assert limit.passed, "Slurm counts the blocked time"
+    assert watchdog.poll() is None, "progress records are on the blocked disk"
     clock[0] = 1100.0
-    assert dog.poll() is not None
+    assert watchdog.poll() is not None

@@ -120,7 +120,7 @@ class TestFinalize:
 
     def test_an_own_error_is_the_cause_despite_a_lost_node(self, layout):
         self.error(layout, 0, ValueError("mine"), 10.0)
-        assert self.finalize(layout, lost_nodes=lambda: pytest.fail("not to be asked")).failure.message == "mine"
+        assert self.finalize(layout, lost_nodes=lambda: pytest.fail("must not be called")).failure.message == "mine"
 
     def test_a_trace_that_arrives_late_from_another_node_counts(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
@@ -135,7 +135,7 @@ class TestFinalize:
         record = self.finalize(layout, -9, killed_for="time_limit")
         assert (record.reason, record.failure) == ("time_limit", None)
 
-    def test_memory(self, layout):
+    def test_memory_error_has_a_hint(self, layout):
         self.error(layout, 1, MemoryError("no more"), 10.0)
         record = self.finalize(layout)
         assert record.reason == "out_of_memory"
@@ -152,7 +152,7 @@ class TestOutOfMemory:
             OSError("Cannot allocate memory"),
         ],
     )
-    def test_known(self, error):
+    def test_out_of_memory_errors_are_recognized(self, error):
         assert is_out_of_memory(error)
 
     def test_a_mention_of_memory_is_not_enough(self):
@@ -200,6 +200,17 @@ class TestTimeLimit:
         clock[0] = 46.0
         assert limit.near
         clock[0] = 60.0
+        assert limit.passed
+
+    def test_a_raised_limit_is_used_and_an_earlier_end_is_ignored(self):
+        clock = [500.0]
+        limit = TimeLimit(100.0, 60.0, now=lambda: clock[0])
+        clock[0] = 530.0
+        limit.extend(600.0)
+        limit.extend(10.0)
+        clock[0] = 1069.0
+        assert not limit.near
+        clock[0] = 1130.0
         assert limit.passed
 
     def test_time_in_suspension_does_not_count(self):

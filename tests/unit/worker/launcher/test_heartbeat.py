@@ -1,4 +1,4 @@
-"""Heartbeats: what an answer does to the next one."""
+"""Heartbeats: retries, the late claim, and the end after a refusal."""
 
 import threading
 from functools import partial

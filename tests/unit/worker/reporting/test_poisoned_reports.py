@@ -60,10 +60,12 @@ def sender(layout, service, execution=1):
     return SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
 
 
-def send(layout, service, seconds=20):
+def send(layout, service, until=lambda: True):
+    """Send the spool of execution 1; end the run when `until` is true."""
     sending = sender(layout, service)
     sending.start()
-    sending.close(seconds)
+    wait_until(until, 20, "the reports")
+    sending.close(20)
 
 
 def acknowledged_all(layout):
@@ -74,7 +76,7 @@ def acknowledged_all(layout):
 def test_only_the_poisoned_record_is_put_aside(layout, status):
     fill(layout, 1, range(100))
     service = Service(lambda steps, _: status if 41 in steps else None)
-    send(layout, service)
+    send(layout, service, lambda: len(service.steps) == 99)
     assert sorted(service.steps) == [step for step in range(100) if step != 41]
     assert acknowledged_all(layout)
     assert service.requests < 40, "the batch is divided, not sent record by record"
@@ -114,8 +116,17 @@ def test_some_internal_errors_divide_nothing(layout):
 def test_records_put_aside_for_internal_errors_are_sent_again_at_the_end(layout):
     fill(layout, 1, range(10))
     service = Service(lambda steps, _: 500 if service.requests < 40 else None)
-    send(layout, service)
+    send(layout, service, lambda: service.requests >= 40)
     assert sorted(service.steps) == list(range(10))
+
+
+def test_internal_errors_at_the_end_leave_the_records_to_the_service(layout):
+    """The service reads what is not acknowledged itself when the attempt ends, record by record."""
+    fill(layout, 1, range(10))
+    service = Service(lambda *_: 500)
+    send(layout, service)
+    assert read_acknowledged(layout.spool_acknowledged(1)) == 0
+    assert service.requests <= 10
 
 
 def test_record_that_cannot_be_merged_does_not_stop_the_others(layout):

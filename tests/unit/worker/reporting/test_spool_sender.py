@@ -62,46 +62,46 @@ def layout(tmp_path):
 class TestSpoolReporter:
     def test_spools_sends_and_acknowledges(self, layout):
         service = Service()
-        second_reporter = reporter(layout, service)
+        spool_reporter = reporter(layout, service)
         for step in range(1, 30):
-            second_reporter.points(step, {"train/loss": 1.0 / step})
-        second_reporter.event("started", "here we go")
-        second_reporter.close(5)
+            spool_reporter.points(step, {"train/loss": 1.0 / step})
+        spool_reporter.event("started", "here we go")
+        spool_reporter.close(5)
         assert service.points() == list(range(1, 30))
         assert [body["events"][0]["sequence"] for route, body in service.requests if route == "events"] == [29]
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
 
     def test_the_spool_is_written_before_a_request_is_sent(self, layout):
         service = Service(*[httpx.ConnectError("down")] * 10_000)
-        second_reporter = reporter(layout, service)
-        second_reporter.points(1, {"train/loss": float("nan")})
-        second_reporter.flush_to_disk()
+        spool_reporter = reporter(layout, service)
+        spool_reporter.points(1, {"train/loss": float("nan")})
+        spool_reporter.flush_to_disk()
         assert [record.body().points[0].step for record in parse_spool(layout.spool_file(1))] == [1]
         began = time.monotonic()
-        second_reporter.close(0.3)
+        spool_reporter.close(0.3)
         assert time.monotonic() - began < 3
         assert read_acknowledged(layout.spool_acknowledged(1)) == 0
 
     def test_point_time_is_the_time_of_the_call(self, layout):
-        second_reporter = SpoolReporter(layout, 1, 0, None)
+        spool_reporter = SpoolReporter(layout, 1, 0, None)
         before = datetime.now(UTC)
-        second_reporter.points(1, {"train/loss": 1.0})
+        spool_reporter.points(1, {"train/loss": 1.0})
         after = datetime.now(UTC)
-        second_reporter.close(0)
+        spool_reporter.close(0)
         (record,) = parse_spool(layout.spool_file(1))
         tick = timedelta(milliseconds=1)
         assert before - tick <= record.body().points[0].time <= after + tick
 
     def test_a_checkpoint_stays_in_order(self, layout):
         service = Service()
-        second_reporter = reporter(layout, service)
+        spool_reporter = reporter(layout, service)
         report = CheckpointReport(
             execution=1, step=2, size_bytes=3, digest=f"sha256:{'0' * 64}", world_size=1, time=datetime.now(UTC)
         )
-        second_reporter.points(1, {"a": 1.0})
-        second_reporter.checkpoint(report)
-        second_reporter.points(2, {"a": 1.0})
-        second_reporter.close(5)
+        spool_reporter.points(1, {"a": 1.0})
+        spool_reporter.checkpoint(report)
+        spool_reporter.points(2, {"a": 1.0})
+        spool_reporter.close(5)
         assert [route for route, _ in service.requests] == ["metrics", "checkpoints", "metrics"]
 
 
@@ -114,36 +114,36 @@ class TestFullDisk:
 
     def fill_and_free(self, layout):
         """Fill the spool up to a limit on the file's size, which fails a write in its middle as a full disk does."""
-        second_reporter = SpoolReporter(layout, 1, 0, None)
+        spool_reporter = SpoolReporter(layout, 1, 0, None)
         for step in range(1, 20):
-            second_reporter.points(step, {"train/loss": 1.0})
-        second_reporter.flush_to_disk()
+            spool_reporter.points(step, {"train/loss": 1.0})
+        spool_reporter.flush_to_disk()
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (layout.spool_file(1).stat().st_size + 50, hard))
         for step in range(20, 60):
-            second_reporter.points(step, {"train/loss": 1.0})
+            spool_reporter.points(step, {"train/loss": 1.0})
         with pytest.raises(OSError, match="the spool cannot be written"):
-            second_reporter.flush_to_disk()
+            spool_reporter.flush_to_disk()
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         wait_until(lambda: layout.spool_file(1).read_text().count("\n") == 59, 10, "the rest to be written")
-        second_reporter.close(1)
+        spool_reporter.close(1)
 
     def test_records_dropped_from_a_full_queue_are_counted(self, layout, monkeypatch):
         monkeypatch.setattr("worker.reporting.reporter._MAX_QUEUED", 0)
-        second_reporter = SpoolReporter(layout, 1, 0, None)
-        second_reporter.points(1, {"train/loss": 1.0})
-        second_reporter.event("started", "here we go")
-        second_reporter.close(1)
+        spool_reporter = SpoolReporter(layout, 1, 0, None)
+        spool_reporter.points(1, {"train/loss": 1.0})
+        spool_reporter.event("started", "here we go")
+        spool_reporter.close(1)
         lost = [record.body().events[0] for record in parse_spool(layout.spool_file(1))][-1]
         assert (lost.type, lost.data) == ("points_lost", {"reports": 1})
 
 
 class TestSpoolSender:
     def fill(self, layout, execution, steps):
-        second_reporter = SpoolReporter(layout, execution, 0, None)
+        spool_reporter = SpoolReporter(layout, execution, 0, None)
         for step in steps:
-            second_reporter.points(step, {"train/loss": 1.0})
-        second_reporter.close(0)
+            spool_reporter.points(step, {"train/loss": 1.0})
+        spool_reporter.close(0)
 
     def send(self, layout, service, execution):
         sender = SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
@@ -202,10 +202,10 @@ class TestSpoolSender:
 
 class TestReportBatches:
     def test_request_size_is_within_the_service_limit(self, layout):
-        second_reporter = SpoolReporter(layout, 1, 0, None)
+        spool_reporter = SpoolReporter(layout, 1, 0, None)
         for step in range(1, 50):
-            second_reporter.points(step, {f"key/{index}": 0.0 for index in range(90)})
-        second_reporter.close(0)
+            spool_reporter.points(step, {f"key/{index}": 0.0 for index in range(90)})
+        spool_reporter.close(0)
         made = batch_records(list(parse_spool(layout.spool_file(1))))
         counts = [len(json.loads(batch.body())["points"]) for batch in made]
         assert max(counts) <= MAX_POINTS
@@ -290,13 +290,13 @@ class TestCallCost:
     def test_report_only_enqueues(self, layout):
         """A thousand calls return at once although the service is unreachable and the spool's writer is blocked."""
         service = Service(*[httpx.ConnectError("down")] * 10_000)
-        second_reporter = reporter(layout, service)
+        spool_reporter = reporter(layout, service)
         values = {f"train/value_{number}": 0.1 for number in range(10)}
         times = []
         for step in range(1000):
             began = time.perf_counter()
-            second_reporter.points(step, values)
+            spool_reporter.points(step, values)
             times.append(time.perf_counter() - began)
-        second_reporter.close(0.1)
+        spool_reporter.close(0.1)
         # The median: other work on the machine may hold up a call, but not half of them.
         assert sorted(times)[500] < 100e-6

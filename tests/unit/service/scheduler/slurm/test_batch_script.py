@@ -19,9 +19,9 @@ FOLDER = Path("/runs/job-1/attempts/1")
 def script(*, extra: str = "", resources: dict[str, Any] | None = None, **changes: Any) -> str:
     spec = spec_with({"MY_FLAG": "secret; touch pwned"})
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update=resources or {})})
-    made = document(**({"spec": spec, "nodes": 2} | changes))
-    plan = plan_launch(made, folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
-    return batch_script(made, plan, extra=extra)
+    launch_document = document(**({"spec": spec, "nodes": 2} | changes))
+    plan = plan_launch(launch_document, folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
+    return batch_script(launch_document, plan, extra=extra)
 
 
 def options(text: str) -> dict[str, str]:
@@ -30,8 +30,10 @@ def options(text: str) -> dict[str, str]:
 
 
 def test_requests_what_the_job_needs_and_nothing_else() -> None:
-    shown = options(script(resources={"partition": "gpu", "cpus_per_gpu": 4, "memory_gb_per_gpu": 8, "qos": "normal"}))
-    assert shown == {
+    requested = options(
+        script(resources={"partition": "gpu", "cpus_per_gpu": 4, "memory_gb_per_gpu": 8, "qos": "normal"})
+    )
+    assert requested == {
         "cpus-per-task": "8",
         "error": "/runs/job-1/attempts/1/submitit/%j_0_log.err",
         "export": "ALL",
@@ -56,20 +58,20 @@ def test_gpus_are_requested_by_type() -> None:
 
 @pytest.mark.parametrize(("minutes", "signal"), [(1, "CONT@15"), (10, "CONT@60"), (600, "USR2@105")])
 def test_slurms_signal_never_precedes_the_workers_own_limit(minutes: int, signal: str) -> None:
-    shown = options(script(time_limit_minutes=minutes))
-    assert (shown["time"], shown["signal"]) == (str(minutes), signal)
+    requested = options(script(time_limit_minutes=minutes))
+    assert (requested["time"], requested["signal"]) == (str(minutes), signal)
 
 
 def test_the_signal_fits_the_partition_limit_without_a_job_limit() -> None:
-    shown = options(script(partition_limit_minutes=1))
-    assert shown["signal"] == "CONT@15"
-    assert "time" not in shown
+    requested = options(script(partition_limit_minutes=1))
+    assert requested["signal"] == "CONT@15"
+    assert "time" not in requested
 
 
 def test_administrator_options_are_in_every_script() -> None:
-    shown = options(script(extra="--reservation=ai --exclusive --licenses=a:2,b"))
-    assert (shown["reservation"], shown["licenses"], "exclusive" in shown) == ("ai", "a:2,b", True)
-    assert shown["job-name"] == "ty-main-a1b2"
+    requested = options(script(extra="--reservation=ai --exclusive --licenses=a:2,b"))
+    assert (requested["reservation"], requested["licenses"], "exclusive" in requested) == ("ai", "a:2,b", True)
+    assert requested["job-name"] == "ty-main-a1b2"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_unsafe_values_are_rejected(field: str, text: str) -> None:
 @pytest.mark.parametrize("path", ["/runs/with blank", "/runs/it's", "/runs/a\nb", "relative", "/runs/%j", "/a\\b"])
 def test_unsafe_paths_are_rejected(path: str) -> None:
     assert not is_plain_path(Path(path))
-    made = document()
-    plan = plan_launch(made, folder=FOLDER, python="/py", inherited={})
+    launch_document = document()
+    plan = plan_launch(launch_document, folder=FOLDER, python="/py", inherited={})
     with pytest.raises(ValueError, match="may not appear in a batch script"):
-        batch_script(made, replace(plan, folder=Path(path)))
+        batch_script(launch_document, replace(plan, folder=Path(path)))
