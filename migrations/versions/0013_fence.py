@@ -15,9 +15,11 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("open_spool", sa.Integer()))
+    op.add_column("attempts", sa.Column("limit_ends_at", sa.BigInteger()))
     op.add_column("attempts", sa.Column("stop_requested_at", sa.BigInteger()))
 
 
 def downgrade() -> None:
     op.drop_column("attempts", "stop_requested_at")
+    op.drop_column("attempts", "limit_ends_at")
     op.drop_column("jobs", "open_spool")

@@ -92,9 +92,11 @@ class AttemptService:
             replaced = job.attempt_id != attempt.id or attempt.ended_at is not None
             if job.desired == "cancelled" or replaced:
                 return HeartbeatReply(stop="cancel")
+            end = attempt.limit_ends_at
+            left = None if end is None else max(0.0, (end - self._now).total_seconds())
             pausing = job.desired == "paused" or job.status == "pausing" or attempt.stop_requested_at is not None
             stop: Literal["pause"] | None = "pause" if pausing else None
-            return HeartbeatReply(stop=stop, profile=pending_profile(jobs, job, attempt))
+            return HeartbeatReply(stop=stop, profile=pending_profile(jobs, job, attempt), seconds_left=left)
 
     def events(self, batch: EventsBatch) -> int:
         """Add events to the job's history, each once; return their number."""

@@ -237,6 +237,9 @@ class Reconciler:
                 return
             self._failpoint("tick.after-spool-ingest")
             snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=True)
+        if observation.end is not None and observation.end != attempt.limit_ends_at:
+            with self.lease.write() as session:
+                JobRepository(session, self._clock()).get_attempt(attempt.id).limit_ends_at = observation.end
         decision = decide(snapshot)
         self._failpoint("tick.after-decision")
         if decision.cancel:

@@ -172,8 +172,10 @@ class SpoolIngest:
 
     def _reject(self, item: str, error: Exception) -> None:
         if not self.rejected:
-            log.warning("report rejected", item=item, exc_info=error)
             self.first_rejected = f"{item}: {_first_line(error)}"
+            # Invalid reports and unreadable files are the job's fault; anything else is a bug of the service.
+            is_expected = isinstance(error, (ValueError, OSError))
+            log.warning("report rejected", first=self.first_rejected, exc_info=None if is_expected else error)
         self.rejected += 1
 
     def _ingest_spool(self, path: Path) -> Iterator[bool]:

@@ -101,6 +101,8 @@ class Observation:
     """Pending: the tags of attempts ahead that `message` contains; callers replace them by job names."""
     estimated_start: datetime | None = None
     """Pending: the scheduler's estimate."""
+    end: datetime | None = None
+    """Running: when the time limit ends it, if the scheduler knows. An operator may change it."""
     suspended: bool = False
     """Running: its processes are stopped and will be resumed."""
     ended_as: EndedAs | None = None

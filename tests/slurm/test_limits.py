@@ -1,9 +1,12 @@
 """A job at its time limit."""
 
+import time
+
 import pytest
 
 from tests.slurm.specs import long_run
 from tests.support.live import wait_for_status
+from tests.support.paced import SLOWLY, Pace, paced_run
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.demo import ServiceProcess
@@ -27,3 +30,21 @@ def test_job_continues_after_the_time_limit(service: ServiceProcess, slurm: Slur
         assert int(wait_until(resumed, 60, "the second attempt to report") or 0) > 20
         client.cancel(job.id)
         wait_for_status(client, job.id, "cancelled", seconds=60)
+
+
+def test_job_uses_a_limit_that_an_operator_raised(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
+    with service.client() as client:
+        pace.set(SLOWLY)
+        limited = {"partition": "gpu", "time_limit_minutes": 1}
+        job = client.submit(paced_run(resources=limited, steps=600), code=pace.code)
+        wait_until(lambda: client.checkpoints(job.id), 60, "the first checkpoint")
+        (attempt,) = client.attempts(job.id)
+        slurm.run("scontrol", "update", f"JobId={attempt.scheduler_id}", "TimeLimit=10")
+        started, first = time.monotonic(), client.job(job.id).progress
+        assert first is not None
+        # Without the longer limit it would have stopped after 45 s to save.
+        wait_until(lambda: (client.job(job.id).progress or first).step > 400, 150, "more steps than fit into a minute")
+        assert time.monotonic() - started > 60.0
+        pace.set(0)
+        assert wait_for_status(client, job.id, "succeeded", "failed", seconds=60).status == "succeeded"
+        assert len(list(client.attempts(job.id))) == 1

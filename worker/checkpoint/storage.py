@@ -28,10 +28,14 @@ class CheckpointStorage:
         """Write the files, and call `complete` on every rank once all ranks have written theirs.
 
         An asynchronous save returns when the state is copied. The caller must have waited for the previous save.
+        `wait` raises what went wrong, a folder that cannot be created included.
         """
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
-        checkpoint.root.mkdir(parents=True, exist_ok=True)
+        if error := self._create_folder(checkpoint):
+            self._pending = Future()
+            self._pending.set_exception(error)
+            return
         state = writer_share(state, self._group.rank(), self._group.size())
         if self._stager:
             saving = dcp.async_save(
@@ -49,6 +53,20 @@ class CheckpointStorage:
             done.set_exception(error)
         else:
             done.set_result(None)
+
+    def _create_folder(self, checkpoint: CheckpointLayout) -> OSError | None:
+        """Create the folder on all ranks; return an error on all of them if one failed, as the save is a collective."""
+        error: OSError | None = None
+        try:
+            checkpoint.root.mkdir(parents=True, exist_ok=True)
+        except OSError as raised:
+            error = raised
+        failed = torch.tensor([int(error is not None)], dtype=torch.int32)
+        if self._group.size() > 1:
+            dist.all_reduce(failed, dist.ReduceOp.MAX, group=self._group)
+        if error is None and failed.item():
+            return OSError(f"the folder {checkpoint.root.name} could not be created on another rank")
+        return error
 
     def wait(self) -> None:
         """Wait until the last save is complete.

@@ -92,7 +92,11 @@ def record_failures(monitor: Callable[..., Any], path_of: Callable[[int], Path])
                 }
                 for rank, failure in result.failures.items()
             ]
-            write_atomic(path_of(restart), json.dumps(exits))
+            try:
+                write_atomic(path_of(restart), json.dumps(exits))
+            except OSError as error:
+                # Without the file, the launcher names the failed rank by its own error file or torchrun's exit code.
+                print(f"the exits of the ranks cannot be written: {error}", file=sys.stderr)
         return result
 
     return monitor_and_record

@@ -1,5 +1,6 @@
 """The exit record of an execution: read if a rank wrote it, else written from the first failure."""
 
+import logging
 import re
 import socket
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord, M
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
 from worker.core.errors import read_errors
 from worker.core.first_failure import find_first_failure
+
+log = logging.getLogger(__name__)
 
 
 def last_execution(layout: AttemptLayout, first: int) -> int:
@@ -74,8 +77,11 @@ def rejected(layout: AttemptLayout, execution: int, message: str, *, type_: str 
 
 
 def write_record(layout: AttemptLayout, record: FinishRecord) -> FinishRecord:
-    """Write the record atomically and return it."""
-    write_atomic(layout.finish(record.execution), record.model_dump_json())
+    """Write the record atomically and return it. On a full disk it can still be sent to the service."""
+    try:
+        write_atomic(layout.finish(record.execution), record.model_dump_json())
+    except OSError as error:
+        log.error("the exit record cannot be written: %s", error)
     return record
 
 

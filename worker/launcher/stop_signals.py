@@ -49,12 +49,19 @@ class StopRequest:
         self.since: float | None = None
 
     def request(self, reason: str) -> bool:
-        """Write the reason; return True the first time, when the ranks must be signalled."""
+        """Write the reason; return True the first time, when the ranks must be signalled.
+
+        If the disk is full, nothing has changed afterwards; the callers repeat the request while its cause lasts.
+        """
         with self._lock:
             first = self.reason is None
             if not first and (self.reason, reason) != ("preempted", "user_cancelled"):
                 return False
-            write_atomic(self._path, reason)
+            try:
+                write_atomic(self._path, reason)
+            except OSError as error:
+                log.error("the stop request cannot be written: %s", error)
+                return False
             self.reason = reason
             self.since = self.since if self.since is not None else self._now()
             log.info("stop requested: %s", reason)
@@ -130,6 +137,13 @@ class TimeLimit:
     def add_suspension(self, seconds: float) -> None:
         """Extend the limit: Slurm does not count the time in which the job was suspended."""
         self._end += seconds
+
+    def extend(self, seconds: float) -> None:
+        """Set the end to this many seconds from now, if that is later: an operator may have raised the limit.
+
+        An earlier end is ignored, as the service may have observed it before a suspension; Slurm signals a lower limit.
+        """
+        self._end = max(self._end, self._now() + seconds)
 
     @property
     def near(self) -> bool:

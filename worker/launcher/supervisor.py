@@ -338,6 +338,8 @@ class Supervisor:
     def _on_reply(self, reply: HeartbeatReply) -> None:
         if reply.stop:
             self._stop.request("user_cancelled" if reply.stop == "cancel" else "preempted")
+        if reply.seconds_left is not None:
+            self._limit.extend(reply.seconds_left)
         trace = reply.profile
         if trace and self._node.is_first and trace.request > self._trace_requested:
             self._trace_requested = trace.request

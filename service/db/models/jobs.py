@@ -131,6 +131,8 @@ class Attempt(Base):
     checkpoint_step: Mapped[int | None]
     """Step of the job's newest checkpoint at the start of the attempt."""
     finish: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    limit_ends_at: Mapped[datetime | None]
+    """When the time limit ends the attempt, as last observed."""
     stop_requested_at: Mapped[datetime | None]
     """When the worker was first requested to stop because Slurm had ended the attempt although it still ran."""
     ended_at: Mapped[datetime | None]

@@ -40,6 +40,8 @@ class Row:
     partition: str = ""
     priority: int = 0
     estimated_start: datetime | None = None
+    end: datetime | None = None
+    """squeue: when the time limit ends the job."""
 
 
 @dataclass
@@ -58,7 +60,7 @@ class SlurmCommands:
         """
         # Job names may contain anything, even line breaks, so each genuine line starts with a random marker.
         marker = secrets.token_hex(8)
-        columns = f"--format={marker}|%i|%T|%S|%P|%Q|%U|%N|%r|%j"
+        columns = f"--format={marker}|%i|%T|%S|%e|%P|%Q|%U|%N|%r|%j"
         account = [] if everyone else [f"--user={os.getuid()}", "--array"]
         output = self._run(["squeue", *account, "--states=all", "--noheader", columns])
         return parse_queue(output, marker, os.getuid())
@@ -145,13 +147,12 @@ def parse_queue(output: str, marker: str, uid: int) -> tuple[list[Row], list[Row
     """The output of squeue as the jobs of this account and those of others."""
     mine, others = [], []
     for line in output.splitlines():
-        cells = line.split(_SEPARATOR, 9)
-        if len(cells) != 10 or cells[0] != marker:
+        cells = line.split(_SEPARATOR, 10)
+        if len(cells) != 11 or cells[0] != marker:
             continue
-        _, number, state, start, partition, priority, owner, nodes, reason, name = cells
-        row = Row(
-            number, name, state, reason, nodes, partition, int(priority) if priority.isdigit() else 0, _time(start)
-        )
+        _, number, state, start, end, partition, priority, owner, nodes, reason, name = cells
+        order = int(priority) if priority.isdigit() else 0
+        row = Row(number, name, state, reason, nodes, partition, order, _time(start), _time(end))
         if owner != str(uid):
             others.append(row)
         elif number.isdigit():

@@ -250,7 +250,7 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
         name = row.state if ended_as == "dropped" else state_name(row.state)
         return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as)
     message = describe_suspended(row.state, row.id)
-    return Observation("running", message, nodes, suspended=bool(message))
+    return Observation("running", message, nodes, end=row.end, suspended=bool(message))
 
 
 def _run_submitter(plan: LaunchPlan, request: Path, seconds: float) -> bytes:

@@ -86,6 +86,19 @@ class TestRejectedClaim:
         assert not attempt.logs.exists()
 
 
+class TestCheckpointFolder:
+    def test_one_that_cannot_be_created_costs_an_event(self, tmp_path, service):
+        run = Run(tmp_path / "job", service.url, {"steps": 12, "epochs": None, "checkpoint": {"every_steps": 4}})
+        run.layout.checkpoints.mkdir(parents=True)
+        run.layout.checkpoint(8).root.write_text("a file in place of the folder")
+        attempt = run.run()
+        assert finish_of(attempt, 1).reason == "completed"
+        assert [checkpoint.step for checkpoint in run.layout.complete_checkpoints()] == [4, 12]
+        (failed,) = service.events_of_type("checkpoint_failed")
+        assert (failed["level"], failed["data"]) == ("error", {"step": 8})
+        assert "File exists" in failed["message"]
+
+
 class TestSupersededAttempt:
     def test_ranks_end_and_write_nothing_more(self, tmp_path, service):
         changes = {"epochs": 300, "checkpoint": {"every_steps": 1, "keep_last": 2}}

@@ -104,6 +104,8 @@ class HeartbeatReply(Strict):
     stop: Literal["cancel", "pause"] | None = None
     profile: TraceRequest | None = None
     """The last trace requested since the attempt started."""
+    seconds_left: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Until the time limit ends the attempt, if the scheduler knows; an operator may have raised the limit."""
 
 
 class Point(Strict):

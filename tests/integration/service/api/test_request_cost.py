@@ -1,6 +1,7 @@
 """No request body takes much processor time."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,20 @@ def test_deep_json_and_surrogates_are_refused_on_every_route(gpu_world: World, b
         filled = path.replace("{aid}", worker.attempt_id).replace("{job_id}", job_id)
         answer = client.request(method, filled, content=body, headers={"Content-Type": JSON})
         assert answer.status_code in (400, 422, 404), (method, path, answer.text)
+
+
+def test_every_json_route_parses_its_body_within_the_bounds(gpu_world: World) -> None:
+    """Before it reads anything else, such as the resource in its path."""
+    worker_job = gpu_world.submit()
+    gpu_world.tick()
+    worker = gpu_world.worker(worker_job)
+    for method, path in json_routes(gpu_world):
+        client = worker.client if "{aid}" in path else gpu_world.client
+        filled = re.sub(r"\{\w+\}", "HF_TOKEN", path.replace("{aid}", worker.attempt_id))
+        answer = client.request(method, filled, content="[" * 100_000, headers={"Content-Type": JSON})
+        # Points are decoded straight into bounded types, without a document of any depth.
+        expected = (422, "invalid_value") if path.endswith("/metrics") else (400, "invalid_json")
+        assert (answer.status_code, answer.json()["error"]["code"]) == expected, (method, path)
 
 
 plain = st.recursive(

@@ -1,6 +1,7 @@
 """Deletion of jobs and checkpoints: hidden at once, removed from disk soon, also after a crash."""
 
 import os
+import subprocess
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -229,3 +230,35 @@ def test_low_disk_space_adds_one_event_an_hour(world: World) -> None:
     ready = world.client.get("/readyz")
     assert ready.status_code == 200
     assert "free for runs" in ready.json()["notes"][0]
+
+
+@pytest.mark.databases("sqlite")
+def test_deep_folders_and_links_of_a_job_hold_no_deletion(world: World, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_text("kept")
+    jobs = [world.submit() for _ in range(2)]
+    for job in jobs:
+        world.start(job).end("completed")
+        world.tick()
+    root = world.app_state.run_layout(jobs[0]).artifacts
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path / "elsewhere")
+    home = os.getcwd()
+    try:
+        os.chdir(root)
+        for _ in range(1500):
+            Path("file").touch()
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(home)
+    for job in jobs:
+        assert world.client.delete(f"/v1/jobs/{job}").status_code == 204
+    try:
+        world.run_maintenance()
+        assert not any(world.app_state.run_layout(job).root.exists() for job in jobs)
+        assert list((world.settings.runs / ".trash").iterdir()) == []
+    finally:
+        # Pytest cannot remove such a folder either.
+        subprocess.run(["rm", "-rf", str(world.settings.runs)], check=True)
+    assert (tmp_path / "elsewhere" / "file").exists()

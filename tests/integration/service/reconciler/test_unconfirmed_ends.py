@@ -1,6 +1,7 @@
 """Attempts that Slurm has ended while their processes live on, such as on a node that lost contact to Slurm."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def heartbeat(worker: FakeWorker) -> Any:
     return answer.json()
 
 
-def end_in_slurm(world: World, observation: Observation) -> None:
+def observe(world: World, observation: Observation) -> None:
     world.scheduler.states[world.scheduler.submitted[0].tag] = observation
 
 
@@ -29,7 +30,7 @@ def test_next_attempt_waits_for_the_exit_record(world: World, observation: Obser
     job = world.submit()
     worker = world.start(job)
     heartbeat(worker)
-    end_in_slurm(world, observation)
+    observe(world, observation)
     world.tick(3)
     shown = world.job(job)
     assert (shown["status"], shown["attempt"]["number"]) == ("running", 1)
@@ -43,7 +44,7 @@ def test_next_attempt_waits_for_the_exit_record(world: World, observation: Obser
 def test_next_attempt_waits_for_silence(world: World) -> None:
     job = world.submit()
     heartbeat(world.start(job))
-    end_in_slurm(world, NODE_FAIL)
+    observe(world, NODE_FAIL)
     world.tick(25)
     assert world.job(job)["attempt"]["number"] == 1
     world.tick(10)
@@ -55,7 +56,7 @@ def test_worker_that_never_stops_is_given_up(world: World) -> None:
     worker = world.start(job)
     for _ in range(62):
         heartbeat(worker)
-        end_in_slurm(world, NODE_FAIL)
+        observe(world, NODE_FAIL)
         world.tick()
         world.clock.advance(9)
     assert world.job(job)["attempt"]["number"] == 2
@@ -66,7 +67,7 @@ def test_cancellation_waits_for_the_worker_too(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     heartbeat(worker)
-    end_in_slurm(world, NODE_FAIL)
+    observe(world, NODE_FAIL)
     world.client.post(f"/v1/jobs/{job}/cancel")
     world.tick(2)
     assert world.status(job) == "cancelling"
@@ -105,7 +106,7 @@ def test_late_reports_are_stored_once_the_next_attempt_runs(world: World) -> Non
     job = world.submit()
     worker = world.start(job)
     assert worker.metrics([("train/loss", step, 1.0) for step in (1, 2, 3)]).status_code == 200
-    end_in_slurm(world, NODE_FAIL)
+    observe(world, NODE_FAIL)
     world.clock.advance(60)
     world.tick(2)
     # The first attempt lives on, unheard, until it reads that the second one is current.
@@ -124,7 +125,7 @@ def test_late_reports_are_stored_once_the_next_attempt_runs(world: World) -> Non
 def test_late_reports_are_stored_when_the_next_attempt_ends_early(world: World) -> None:
     job = world.submit()
     world.start(job)
-    end_in_slurm(world, NODE_FAIL)
+    observe(world, NODE_FAIL)
     world.clock.advance(60)
     world.tick(2)
     write_spool(world, job, checkpoint=6, last_step=8)
@@ -158,3 +159,16 @@ def test_current_attempt_has_the_highest_execution(world: World) -> None:
     world.tick(2)
     two = json.loads(current.read_text())
     assert (two["attempt"], two["execution"] > one["execution"]) == (2, True)
+
+
+def test_heartbeat_reply_has_the_time_left_as_slurm_reports_it(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    assert heartbeat(worker)["seconds_left"] is None
+    for minutes in (10, 30):
+        end = world.clock() + timedelta(minutes=minutes)
+        observe(world, Observation("running", nodes=("node1",), end=end))
+        world.tick()
+        assert heartbeat(worker)["seconds_left"] == minutes * 60.0 - 1.0
+    world.clock.advance(7200)
+    assert heartbeat(worker)["seconds_left"] == 0.0

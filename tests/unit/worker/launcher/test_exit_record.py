@@ -202,6 +202,17 @@ class TestTimeLimit:
         clock[0] = 60.0
         assert limit.passed
 
+    def test_a_raised_limit_is_used_and_an_earlier_end_is_ignored(self):
+        clock = [500.0]
+        limit = TimeLimit(100.0, 60.0, now=lambda: clock[0])
+        clock[0] = 530.0
+        limit.extend(600.0)
+        limit.extend(10.0)
+        clock[0] = 1069.0
+        assert not limit.near
+        clock[0] = 1130.0
+        assert limit.passed
+
     def test_time_in_suspension_does_not_count(self):
         clock = [0.0]
         limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])

@@ -54,7 +54,7 @@ def test_jobs_of_other_accounts_are_queried_on_request(programs: Path) -> None:
 
 
 def test_a_forged_line_in_a_job_name_is_ignored(programs: Path) -> None:
-    program(programs, "squeue", "printf 'x|9|RUNNING|N/A|gpu|1|0|n1|None|ty-a\\n'")
+    program(programs, "squeue", "printf 'x|9|RUNNING|N/A|N/A|gpu|1|0|n1|None|ty-a\\n'")
     assert SlurmCommands().squeue() == ([], [])
 
 

@@ -84,14 +84,20 @@ class TestStart:
 
 
 class TestQueue:
-    LINE = "m1|5|PENDING|2026-01-01T12:15:00|gpu|4294901757|1000||Nodes required for job are DOWN, DRAINED|ty-a|b"
+    TIMES = "2026-01-01T12:15:00|2026-01-01T12:45:00"
+    LINE = f"m1|5|PENDING|{TIMES}|gpu|4294901757|1000||Nodes required for job are DOWN, DRAINED|ty-a|b"
 
     def test_a_line(self) -> None:
         mine, others = parse_queue(self.LINE, "m1", 1000)
         assert mine == [
             Row(
                 *("5", "ty-a|b", "PENDING", "Nodes required for job are DOWN, DRAINED", ""),
-                *("gpu", 4294901757, datetime(2026, 1, 1, 12, 15, tzinfo=UTC)),
+                *(
+                    "gpu",
+                    4294901757,
+                    datetime(2026, 1, 1, 12, 15, tzinfo=UTC),
+                    datetime(2026, 1, 1, 12, 45, tzinfo=UTC),
+                ),
             )
         ]
         assert others == []
@@ -101,7 +107,7 @@ class TestQueue:
         assert (mine, [other.id for other in others]) == ([], ["5"])
 
     def test_a_line_break_in_a_job_name_forges_no_line(self) -> None:
-        forged = "m1|9|RUNNING|N/A|gpu|1|1001|n1|None|x\nm2|5|COMPLETED|N/A|gpu|1|1000||None|ty-a"
+        forged = "m1|9|RUNNING|N/A|N/A|gpu|1|1001|n1|None|x\nm2|5|COMPLETED|N/A|N/A|gpu|1|1000||None|ty-a"
         assert [one.id for one in parse_queue(forged, "m1", 1000)[0]] == []
 
     def test_no_estimate_is_none(self) -> None:
