@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.support.world import SPEC, World
+from tests.support.world import SPEC, FakeWorker, World
 from trainyard.contract.bounds import MAX_SPEC_BYTES
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -95,7 +95,25 @@ REPORTS: dict[str, tuple[str, str]] = {
 
 @pytest.fixture(scope="module")
 def gpu_world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("cost")
+    return new_world(migrated_sqlite, tmp_path_factory.mktemp("cost"))
+
+
+@pytest.fixture(scope="module")
+def submitted_job(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[World, str]:
+    """Return the only job of a service of its own, since the jobs of `gpu_world` would all be submitted with it."""
+    world = new_world(migrated_sqlite, tmp_path_factory.mktemp("reports"))
+    job_id = world.submit()
+    world.tick()
+    return world, job_id
+
+
+@pytest.fixture(scope="module")
+def worker(submitted_job: tuple[World, str]) -> FakeWorker:
+    world, job_id = submitted_job
+    return world.worker(job_id)
+
+
+def new_world(migrated_sqlite: Path, folder: Path) -> World:
     database = folder / "test.sqlite"
     database.write_bytes(migrated_sqlite.read_bytes())
     made = World(f"sqlite:///{database}", folder / "state", accelerator="cuda", gpu_memory_gb="=24", local_slots=10_000)
@@ -142,10 +160,7 @@ def test_every_sweep_is_expanded_cheaply(gpu_world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_every_report_is_refused_cheaply(gpu_world: World, name: str) -> None:
-    job_id = gpu_world.submit()
-    gpu_world.tick()
-    worker = gpu_world.worker(job_id)
+def test_every_report_is_refused_cheaply(worker: FakeWorker, name: str) -> None:
     route, body = REPORTS[name]
     path, headers = f"/v1/attempts/{worker.attempt_id}/{route}", {"Content-Type": JSON}
     answer = post_within_budget(worker.client, path, content=body, headers=headers)
@@ -170,26 +185,26 @@ def json_routes(world: World) -> list[tuple[str, str]]:
     "body",
     ["[" * 450 + "]" * 450, "[" * 100_000, '{"\\ud800": 1}', '{"name": "\\udfff"}', '{"a": ' * 450 + "1" + "}" * 450],
 )
-def test_deep_json_and_surrogates_are_refused_on_every_route(gpu_world: World, body: str) -> None:
-    job_id = gpu_world.submit()
-    gpu_world.tick()
-    worker = gpu_world.worker(job_id)
-    routes = json_routes(gpu_world)
+def test_deep_json_and_surrogates_are_refused_on_every_route(
+    submitted_job: tuple[World, str], worker: FakeWorker, body: str
+) -> None:
+    world, job_id = submitted_job
+    routes = json_routes(world)
     assert len(routes) > 10
     for method, path in routes:
-        client = worker.client if "{aid}" in path else gpu_world.client
+        client = worker.client if "{aid}" in path else world.client
         filled = path.replace("{aid}", worker.attempt_id).replace("{job_id}", job_id)
         answer = client.request(method, filled, content=body, headers={"Content-Type": JSON})
         assert answer.status_code in (400, 422, 404), (method, path, answer.text)
 
 
-def test_every_json_route_parses_its_body_within_the_bounds(gpu_world: World) -> None:
+def test_every_json_route_parses_its_body_within_the_bounds(
+    submitted_job: tuple[World, str], worker: FakeWorker
+) -> None:
     """Before it reads anything else, such as the resource in its path."""
-    worker_job = gpu_world.submit()
-    gpu_world.tick()
-    worker = gpu_world.worker(worker_job)
-    for method, path in json_routes(gpu_world):
-        client = worker.client if "{aid}" in path else gpu_world.client
+    world, _ = submitted_job
+    for method, path in json_routes(world):
+        client = worker.client if "{aid}" in path else world.client
         filled = re.sub(r"\{\w+\}", "HF_TOKEN", path.replace("{aid}", worker.attempt_id))
         answer = client.request(method, filled, content="[" * 100_000, headers={"Content-Type": JSON})
         # Points are decoded straight into bounded types, without a document of any depth.
