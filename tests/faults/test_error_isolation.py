@@ -158,10 +158,10 @@ def test_record_that_causes_an_internal_error_is_put_aside(world: World, monkeyp
     world.folder(job).spool_file(1).write_bytes(b"".join(lines))
     store = spool_ingest.store_batch
 
-    def fail_for_one(database: Any, attempt_id: str, batch: MetricsBatch, now: Any) -> Any:
+    def fail_for_one(database: Any, attempt_id: str, batch: MetricsBatch, *others: Any, **options: Any) -> Any:
         if batch.points[0].step == 2:
             raise RuntimeError("a bug")
-        return store(database, attempt_id, batch, now)
+        return store(database, attempt_id, batch, *others, **options)
 
     monkeypatch.setattr(spool_ingest, "store_batch", fail_for_one)
     worker.end("completed")
