@@ -9,35 +9,42 @@ from trainyard.contract.wire.reports import FinishRecord
 MAX_EXCLUDED = 8
 """The most nodes that an attempt excludes; beyond it the oldest exclusion ends."""
 MAX_ATTRIBUTED = 2
-"""After this many exclusions, further ends without an exit record are not attributed to their nodes.
+"""After this many exclusions, further workers that did not start are not attributed to their nodes.
 
 The cause is then probably the job, such as a missing interpreter, and exclusions would use up the cluster.
 """
+_SHARED = re.compile(
+    r"launch\.json|/attempts/|No space left|quota exceeded|Read-only file system|Stale file handle", re.IGNORECASE
+)
+"""Startup errors that come from the shared filesystem, so that no node is at fault."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def failed_node(
-    exit_record: FinishRecord | None, observation: Observation | None, excluded: Sequence[str] = ()
+    exit_record: FinishRecord | None,
+    observation: Observation | None,
+    excluded: Sequence[str] = (),
+    startup_error: str = "",
 ) -> str | None:
     """Return the node that made the attempt fail, by the scheduler's name; None if there is no evidence of one.
 
     The exit record names the node, if it does. Otherwise the only node of the allocation counts as failed if the
-    scheduler reports a node failure, or if the attempt failed without an exit record.
+    scheduler reports a node failure, or if the worker could not even start there. A worker that started and vanished is
+    no evidence: a signal, the out-of-memory killer and a full disk end it as well.
 
     Args:
         excluded: The nodes that the attempt excluded.
+        startup_error: Why the worker did not start, from the scheduler's error log; empty if it started.
     """
     named = exit_record.failure.node if exit_record is not None and exit_record.failure else None
     if named is not None:
         # The exit record is untrusted input.
         return named if _NODE.fullmatch(named) else None
-    # A failure with an exit record, or after many exclusions, is attributed to the job.
-    blames_node = exit_record is None and len(excluded) < MAX_ATTRIBUTED
-    if observation is None or observation.ended_as not in (
-        ("node_failure", "failed") if blames_node else ("node_failure",)
-    ):
+    if observation is None or len(observation.nodes) != 1:
         return None
-    if len(observation.nodes) != 1:
+    did_not_start = exit_record is None and startup_error and not _SHARED.search(startup_error)
+    is_attributed = observation.ended_as == "failed" and did_not_start and len(excluded) < MAX_ATTRIBUTED
+    if observation.ended_as != "node_failure" and not is_attributed:
         return None
     return observation.nodes[0] if _NODE.fullmatch(observation.nodes[0]) else None
 

@@ -326,17 +326,36 @@ def test_launcher_without_exit_record_uses_retries(world: World) -> None:
     assert "(1 left)" in world.job(job)["status_message"]
 
 
-def test_silent_failures_exclude_a_limited_number_of_nodes(world: World) -> None:
-    """It gets on each time, so that there is no end to it."""
+def test_workers_that_started_and_vanished_exclude_no_node(world: World) -> None:
     job = world.submit()
-    for number in (1, 2, 3, 4, 5):
+    for number in (1, 2, 3):
         worker = world.start(job)
         worker.checkpoint(number)
         tag = world.scheduler.submitted[-1].tag
-        observation = Observation("ended", "Slurm: FAILED, exit code 1:0", (f"n{number}",), ended_as="failed")
+        observation = Observation("ended", "Slurm: FAILED, exit code 0:9", (f"n{number}",), ended_as="failed")
         world.scheduler.states[tag] = observation
         world.tick()
         assert world.status(job) == "queued"
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
-    assert sorted(event["data"]["node"] for event in events if event["type"] == "node_excluded") == ["n1", "n2"]
-    assert json.loads(world.folder(job, 5).launch.read_text())["excluded_nodes"] == ["n1", "n2"]
+    assert [event for event in events if event["type"] == "node_excluded"] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "excluded"),
+    [
+        ("/opt/python: error while loading shared libraries: libssl.so.3", ["n1"]),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/runs/job_1/attempts/1/launch.json'", []),
+        ("OSError: [Errno 28] No space left on device", []),
+    ],
+)
+def test_node_that_cannot_start_a_worker_is_excluded(world: World, error: str, excluded: list[str]) -> None:
+    job = world.submit()
+    world.tick()
+    log = world.folder(job).submitit / "7_0_log.err"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(error + "\n")
+    tag = world.scheduler.submitted[-1].tag
+    world.scheduler.states[tag] = Observation("ended", "Slurm: FAILED, exit code 1:0", ("n1",), ended_as="failed")
+    world.tick(2)
+    assert json.loads(world.folder(job, 2).launch.read_text())["excluded_nodes"] == excluded
+

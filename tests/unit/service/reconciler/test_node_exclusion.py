@@ -15,6 +15,10 @@ def finish(node: str | None) -> FinishRecord:
     return FinishRecord(execution=1, reason="node_failure", failure=failure, time=datetime(2026, 1, 1, tzinfo=UTC))
 
 
+def finish_without_node() -> FinishRecord:
+    return FinishRecord(execution=1, reason="error", time=datetime(2026, 1, 1, tzinfo=UTC))
+
+
 def ended(**changes: Any) -> Observation:
     return Observation("ended", "Slurm: NODE_FAIL", **({"nodes": ("n1",), "ended_as": "node_failure"} | changes))
 
@@ -31,15 +35,33 @@ def test_slurms_node_failure_counts_with_any_exit_record() -> None:
     assert failed_node(preempted, ended(ended_as="failed")) is None
 
 
-def test_a_failure_without_a_record_is_attributed_to_the_only_node() -> None:
+def test_a_worker_that_did_not_start_is_evidence_of_its_node() -> None:
+    failed = ended(ended_as="failed")
     assert failed_node(None, ended()) == "n1"
-    assert failed_node(None, ended(ended_as="failed")) == "n1"
+    assert failed_node(None, failed, startup_error="/opt/python: not found") == "n1"
+    assert failed_node(finish_without_node(), failed, startup_error="/opt/python: not found") is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/runs/job_1/attempts/1/launch.json'",
+        "1 validation error for LaunchDocument: /runs/job_1/attempts/1",
+        "OSError: [Errno 28] No space left on device",
+        "OSError: [Errno 122] Disk quota exceeded",
+        "OSError: [Errno 30] Read-only file system: '/runs'",
+    ],
+)
+def test_what_the_shared_filesystem_causes_is_no_evidence(error: str) -> None:
+    assert failed_node(None, ended(ended_as="failed"), startup_error=error) is None
 
 
 def test_repeated_failures_are_not_attributed_to_more_nodes() -> None:
-    assert failed_node(None, ended(ended_as="failed"), ["n8"]) == "n1"
-    assert failed_node(None, ended(ended_as="failed"), ["n8", "n9"]) is None
-    assert failed_node(None, ended(), ["n8", "n9"]) == "n1", "Slurm itself says so"
+    failed, error = ended(ended_as="failed"), "/opt/python: not found"
+    assert failed_node(None, failed, ["n8"], error) == "n1"
+    assert failed_node(None, failed, ["n8", "n9"], error) is None
+    assert failed_node(None, ended(), ["n8", "n9"]) == "n1", "Slurm itself reports it"
     assert failed_node(finish("n2"), ended(), ["n8", "n9"]) == "n2"
 
 
