@@ -38,6 +38,13 @@ class Ranks:
         dist.all_gather(rows, own, group=self.bookkeeping)
         return [row.tolist() for row in rows]
 
+    def gather_text(self, text: str) -> list[str]:
+        """Return every rank's text, by rank. A collective."""
+        texts = [text] * self.world
+        if self.world > 1:
+            dist.all_gather_object(texts, text, group=self.bookkeeping)
+        return texts
+
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any rank. A collective."""
         if self.world == 1:

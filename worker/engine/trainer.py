@@ -19,6 +19,7 @@ from worker.engine.callbacks.metrics_logger import MetricsLogger
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.callbacks.performance import PerformanceMonitor
 from worker.engine.callbacks.progress import ProgressMarker
+from worker.engine.callbacks.stragglers import StragglerReporter
 from worker.engine.evaluation import evaluate
 from worker.engine.flops import flops_per_example, run_peak_flops
 from worker.engine.micro_batch_size import MicroBatchFinder
@@ -80,7 +81,9 @@ class Trainer:
         self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, self._log_due)
         self._train_step = self._build_train_step()
         self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
-        performance = PerformanceMonitor(ranks, task.tokens_per_example, flops, run_peak_flops(spec, ranks.device))
+        stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
+        peak = run_peak_flops(spec, ranks.device)
+        performance = PerformanceMonitor(ranks, task.tokens_per_example, flops, peak, stragglers)
         self._metrics = self._build_metrics_logger(reporter, performance)
         # Ends run in reverse: the step is timed first, then garbage is collected, traces close, and metrics are logged.
         own = [GarbageCollector(), ProgressMarker(self._progress), performance]

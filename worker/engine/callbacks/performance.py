@@ -11,6 +11,7 @@ import torch
 
 from worker.core.distributed import Ranks
 from worker.engine.callbacks.base import Callback, StepResult
+from worker.engine.callbacks.stragglers import StragglerReporter
 
 _MAX_RANK_CURVES = 64
 """Above this number of ranks, only the spread over the ranks is reported."""
@@ -51,10 +52,16 @@ class PerformanceMonitor(Callback):
     """Sums times and examples over the steps since the last log; `collect` returns them as metrics."""
 
     def __init__(
-        self, ranks: Ranks, tokens_per_example: int, example_flops: float | None = None, peak: float | None = None
+        self,
+        ranks: Ranks,
+        tokens_per_example: int,
+        example_flops: float | None = None,
+        peak: float | None = None,
+        stragglers: StragglerReporter | None = None,
     ) -> None:
         """`example_flops` is for the forward and backward of one example, `peak` in FLOP/s for all devices together."""
         self._ranks = ranks
+        self._stragglers = stragglers
         self._tokens_per_example = tokens_per_example
         self._example_flops = example_flops
         self._peak = peak
@@ -94,6 +101,8 @@ class PerformanceMonitor(Callback):
         memory = [float(rss_now), float(self._host_peak), *map(float, device_peaks(self._ranks.device))]
         owns, rss, host_peaks, peaks, reserved = zip(*self._ranks.gather([own, *memory]), strict=True)
         self.step_time.add(totals.steps, totals.step_seconds + totals.stall)
+        if self._stragglers:
+            self._stragglers.add(owns, totals.step_seconds / steps, totals.step_seconds + totals.stall)
         examples_per_second = totals.examples / max(totals.step_seconds, 1e-9)
         metrics = {
             "perf/examples_per_second": examples_per_second,
