@@ -246,9 +246,7 @@ class Reconciler:
             self._call_scheduler(lambda: self._scheduler.cancel(self._submitted(job, attempt)))
             self._failpoint("tick.after-cancel")
         if decision != NO_CHANGE:
-            node = failed_node(
-                exit_record, observation, attempt.excluded_nodes, snapshot.unclaimed.startup_error
-            )
+            node = failed_node(exit_record, observation, attempt.excluded_nodes, snapshot.unclaimed.startup_error)
             self._decisions.apply(job, attempt, decision, exit_record, node)
             self._failpoint("tick.after-apply")
 

@@ -71,6 +71,7 @@ def group_service(tmp_path: Path) -> Iterator[ServiceProcess]:
     process.stop()
 
 
+@pytest.mark.slow
 def test_group_reads_run_files_but_not_the_token(group_service: ServiceProcess, tmp_path: Path) -> None:
     with group_service.client() as client:
         run = finished_run(client, group_service.runs_dir, tmp_path / "code")

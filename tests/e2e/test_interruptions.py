@@ -36,7 +36,8 @@ def interrupted_run(optimizer: str) -> dict[str, Any]:
     return paced_run(steps=120, optimizer={"name": optimizer, "lr": 0.01, **momentum})
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str, pace: Pace, undisturbed) -> None:
     pace.set(SLOWLY)
     job = client.submit(interrupted_run(optimizer), code=pace.code)
@@ -53,6 +54,7 @@ def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str
     assert losses(client, job.id) == undisturbed(optimizer)
 
 
+@pytest.mark.slow
 def test_pause_resume_and_retry_do_not_change_the_losses(client: Client, pace: Pace, undisturbed) -> None:
     pace.set(SLOWLY)
     job = client.submit(interrupted_run("adamw"), code=pace.code)
@@ -75,6 +77,7 @@ def test_pause_resume_and_retry_do_not_change_the_losses(client: Client, pace: P
     assert losses(client, job.id) == undisturbed("adamw")
 
 
+@pytest.mark.slow
 def test_retry_from_scratch_restarts_at_step_1(client: Client, service: ServiceProcess, pace: Pace) -> None:
     pace.set(SLOWLY)
     job = client.submit(paced_run(steps=60), code=pace.code)

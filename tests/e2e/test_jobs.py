@@ -40,6 +40,7 @@ def long_run(**changes: Any) -> dict[str, Any]:
     return fill_template("digits_ddp", plain | {key.replace("__", "."): value for key, value in changes.items()})
 
 
+@pytest.mark.slow
 def test_digits_reach_97_percent_and_leave_a_checkpoint_and_an_export(client: Client, runs: Path) -> None:
     job = client.submit(fill_template("digits_ddp", {}))
     done = wait_for_status(client, job.id, "succeeded", "failed")

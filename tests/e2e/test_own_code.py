@@ -39,6 +39,7 @@ def trainyard(service: ServiceProcess, client: Client, tmp_path: Path) -> Callab
     return run
 
 
+@pytest.mark.slow
 def test_custom_preset_trains_its_own_code(trainyard, client: Client) -> None:
     trainyard("submit", "custom_spirals", "--watch")
     job = next(client.jobs(name="custom-spirals"))
@@ -90,6 +91,7 @@ def test_a_custom_task_that_cannot_be_built_is_rejected_with_its_traceback(clien
     assert len(client.attempts(done.id)) == 1
 
 
+@pytest.mark.slow
 def test_a_cancelled_script_saves_first(client: Client, runs: Path) -> None:
     spec = fill_template("script_line", {"argv": ["train_line.py", "--steps", "1000000"]})
     job = client.submit(spec, code=code_folder())

@@ -8,7 +8,7 @@ from service.core.errors import LeaseLostError
 from service.db.leader_lease import LeaderLease
 from tests.support.world import World
 
-CANCEL = {"stop": "cancel", "profile": None}
+CANCEL = {"stop": "cancel", "profile": None, "seconds_left": None}
 
 
 def test_lease_lost_during_a_tick_is_not_reacquired_in_it(world: World) -> None:

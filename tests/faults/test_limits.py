@@ -63,7 +63,8 @@ def steps_of(world: World, job: str) -> list[int]:
 
 
 @pytest.mark.scenario(29)
-def test_29_interrupted_migration_continues_at_the_next_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_29_interrupted_migration_continues_at_the_next_start(tmp_path: Path, stride: int) -> None:
     whole = tables(tmp_path / "whole.sqlite", upgrade)
     statement = 0
     while True:
@@ -71,7 +72,7 @@ def test_29_interrupted_migration_continues_at_the_next_start(tmp_path: Path) ->
         if in_a_fork(partial(upgrade_until, f"sqlite:///{path}", statement)) != KILLED:
             break
         assert tables(path, upgrade) == whole, f"after a kill at statement {statement}"
-        statement += 2
+        statement += stride
     assert statement > 30, "the kills are to strike everywhere in the migrations"
 
 

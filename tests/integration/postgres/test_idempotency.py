@@ -55,7 +55,7 @@ def pair(migrated_postgres: str, tmp_path: Path) -> Iterator[tuple[str, str, str
         empty(migrated_postgres)
 
 
-@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/sweeps"])
+@pytest.mark.parametrize("path", ["/v1/jobs", pytest.param("/v1/sweeps", marks=pytest.mark.slow)])
 def test_concurrent_requests_to_two_services_create_one_job(pair: tuple[str, str, str], path: str) -> None:
     *urls, token = pair
     body = SPEC if path == "/v1/jobs" else {"spec": SPEC, "grid": {"seed": [1, 2]}}

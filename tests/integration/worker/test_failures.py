@@ -40,6 +40,7 @@ class TestFirstFailingRank:
         assert (record.failure.rank, record.failure.type) == (1, "SIGKILL")
         assert "out-of-memory killer" in record.failure.hint
 
+    @pytest.mark.slow
     def test_out_of_memory(self, tmp_path, service):
         overrides = {"gpus": 1, "strategy": "single"}
         run = Run(tmp_path / "job", service.url, overrides, max_restarts=1)
@@ -106,10 +107,11 @@ class TestSupersededAttempt:
         attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.1}])
         wait_for(lambda: len(run.layout.complete_checkpoints()) == 2, "two checkpoints")
         run.make_current(2)
+        reported = len(service.finishes)
         newest = run.layout.complete_checkpoints()[-1].step
         run.wait(30)
         assert not list(attempt.root.glob("finish-*"))
-        assert service.finishes == []
+        assert len(service.finishes) == reported
         assert "another attempt of the job is the current one" in attempt.launch_log.read_text()
         assert processes_of(attempt) == []
         # One save may have passed its check just before.

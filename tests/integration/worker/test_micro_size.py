@@ -2,12 +2,15 @@
 
 import json
 
+import pytest
+
 from tests.integration.worker.harness import FakeService, Run, spooled
 
 SPEC = {"batch.size": 20, "batch.micro_size": "auto", "optimizer.momentum": 0.9, "epochs": 2}
 
 
 class TestMicroBatchOutOfMemory:
+    @pytest.mark.slow
     def test_size_is_halved_on_all_ranks_with_identical_losses(self, tmp_path):
         # Only one rank runs out of memory, above 3 examples, but all ranks reduce their size.
         faults = [{"kind": "memory_above", "examples": 3, "rank": 1}]

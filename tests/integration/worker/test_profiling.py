@@ -61,6 +61,7 @@ class TestNsys:
         assert (record.reason, record.failure.final) == ("rejected", True)
         assert "no program `nsys`" in record.failure.message
 
+    @pytest.mark.slow
     def test_nsys_wraps_the_ranks(self, tmp_path, service):
         tools = tmp_path / "tools"
         tools.mkdir()

@@ -114,6 +114,7 @@ class TestSignalToLauncher:
         assert (run.layout.export / "model.safetensors").is_file()
         assert json.loads((run.layout.export / "config.json").read_text())["step"] == 36
 
+    @pytest.mark.slow
     def test_cancellation_in_a_heartbeat_answer(self, tmp_path):
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, {"epochs": 300})

@@ -51,6 +51,7 @@ class TestServiceOutage:
                 assert path.read_bytes().startswith(bytes(service.logs[("a1", stream)]))
             assert bytes(service.logs[("a1", "0")]) == attempt.rank_log(0).read_bytes()
 
+    @pytest.mark.slow
     def test_a_restart_within_the_attempt_sends_the_unsent_reports(self, tmp_path):
         service = FakeService(free_port())
         run = Run(tmp_path / "job", service.url, SINGLE)

@@ -358,4 +358,3 @@ def test_node_that_cannot_start_a_worker_is_excluded(world: World, error: str, e
     world.scheduler.states[tag] = Observation("ended", "Slurm: FAILED, exit code 1:0", ("n1",), ended_as="failed")
     world.tick(2)
     assert json.loads(world.folder(job, 2).launch.read_text())["excluded_nodes"] == excluded
-
