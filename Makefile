@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 # `make test PARALLEL=` runs the tests in one process.
-PARALLEL ?= -n 2
+PARALLEL ?= -n 3
 
 .PHONY: bench check clean demo docs lab screenshots serve sync-client venv wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-quick test-slow test-slurm test-slurm-smoke test-web
