@@ -61,6 +61,8 @@ class JobSnapshot:
     on_time_limit: Literal["continue", "fail"]
     unclaimed: UnclaimedAttempt = field(default_factory=UnclaimedAttempt)
     """What the attempt's folder shows if no worker has claimed the attempt from the service."""
+    run_dir_vanished: bool = False
+    """The attempt was claimed and has ended, but its launch document is gone."""
     status_message: str = ""
     """The job's present status message."""
     previous_exits: tuple[str, ...] = ()
@@ -221,9 +223,13 @@ def _absent(snapshot: JobSnapshot) -> Decision:
 
 def _after_end(snapshot: JobSnapshot) -> Decision:
     exit_reason = _exit_reason(snapshot)
+    is_cancelled = snapshot.desired == "cancelled" or snapshot.status == "cancelling"
+    if snapshot.run_dir_vanished and not is_cancelled:
+        message = f"The run directory was deleted. {_RUN_DIR_VANISHED.message.capitalize()}."
+        return Decision("failed", message, "error", _RUN_DIR_VANISHED, ended=True, exit_reason="error")
     if exit_reason == "completed":
         return Decision("succeeded", "Completed all steps.", "completed", ended=True, exit_reason=exit_reason)
-    if snapshot.desired == "cancelled" or snapshot.status == "cancelling":
+    if is_cancelled:
         return _cancelled(snapshot)
     if exit_reason in ("error", "out_of_memory", "stalled", "rejected"):
         failure = snapshot.exit_record.failure if snapshot.exit_record else _OUT_OF_MEMORY
@@ -269,6 +275,14 @@ _OUT_OF_MEMORY = Failure(
     type="OutOfMemory",
     message="the scheduler ended the attempt because it exceeded its memory allocation",
     hint="Raise resources.memory_gb_per_gpu or lower batch.micro_size.",
+)
+
+
+_RUN_DIR_VANISHED = Failure(
+    type="RunDirectoryVanished",
+    message="reports that had not reached the service and the checkpoints are lost",
+    hint="Find out what deletes files below TRAINYARD_RUNS_DIR, such as a purge of a scratch filesystem.",
+    final=True,
 )
 
 

@@ -36,6 +36,18 @@ class UnclaimedAttempt:
     """For an ended attempt without a claim: the last relevant line of the scheduler's error log."""
 
 
+def has_vanished(folder: AttemptLayout) -> bool:
+    """Return whether the folder of a prepared attempt, or its launch document, was deleted."""
+    try:
+        folder.launch.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        # A folder that cannot be read for another reason, such as an unmounted filesystem, may come back.
+        return folder.root.parents[2].is_dir()
+    except OSError:
+        return False
+    return False
+
+
 def read_exit_record(folder: AttemptLayout) -> FinishRecord | None:
     """Return the exit record of the attempt's highest execution that can be read."""
     for path in sorted(folder.root.glob("finish-*.json"), reverse=True):

@@ -10,10 +10,10 @@ from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import JobSnapshot
-from service.reconciler.run_dir import UnclaimedAttempt, read_unclaimed
+from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_unclaimed
 from service.reconciler.submission.attempts import newest_step
 from service.scheduler.base import Observation
-from trainyard.contract.layout import RunLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import FinishRecord
 
@@ -66,6 +66,7 @@ class SnapshotLoader:
             claimed=attempt.claimed_at is not None,
             unclaimed=self._unclaimed(job, attempt, observation, ended=ended),
             observation=observation,
+            run_dir_vanished=ended and attempt.claimed_at is not None and has_vanished(self._folder(job, attempt)),
             exit_record=exit_record,
             retries_left=retries_left,
             continuations_without_progress=continuations,
@@ -91,7 +92,10 @@ class SnapshotLoader:
         # The folders of pending attempts, of which there may be thousands, are not read.
         if attempt.claimed_at is not None or observation is None or observation.state == "pending":
             return UnclaimedAttempt()
-        return read_unclaimed(RunLayout(self.settings.runs / job.id).attempt(attempt.number), ended=ended)
+        return read_unclaimed(self._folder(job, attempt), ended=ended)
+
+    def _folder(self, job: Job, attempt: Attempt) -> AttemptLayout:
+        return RunLayout(self.settings.runs / job.id).attempt(attempt.number)
 
     def _seconds_since_pause(self, job: Job) -> float:
         """Return the seconds since the pause request could reach the worker, not counting downtime of this service."""

@@ -1,6 +1,7 @@
 """Attempts that Slurm has ended while their processes live on, such as on a node that lost contact to Slurm."""
 
 import json
+import shutil
 from datetime import timedelta
 from typing import Any
 
@@ -172,3 +173,25 @@ def test_heartbeat_reply_has_the_time_left_as_slurm_reports_it(world: World) -> 
         assert heartbeat(worker)["seconds_left"] == minutes * 60.0 - 1.0
     world.clock.advance(7200)
     assert heartbeat(worker)["seconds_left"] == 0.0
+
+
+def test_run_directory_that_was_deleted_is_no_success(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    shutil.rmtree(world.folder(job).root.parents[1])
+    worker.end("completed", step=20)
+    world.tick(2)
+    shown = world.job(job)
+    assert (shown["status"], shown["error"]["type"]) == ("failed", "RunDirectoryVanished")
+    assert "TRAINYARD_RUNS_DIR" in shown["error"]["hint"]
+
+
+def test_filesystem_that_is_not_mounted_is_no_deletion(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    runs = world.settings.runs
+    runs.rename(runs.with_name("unmounted"))
+    worker.end("completed", step=20)
+    world.tick(2)
+    assert world.status(job) == "succeeded"
+    runs.with_name("unmounted").rename(runs)

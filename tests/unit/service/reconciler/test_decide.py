@@ -139,6 +139,15 @@ def test_the_message_includes_the_schedulers_reason() -> None:
     assert "Start failed: no such file" in (decision.message or "")
 
 
+@pytest.mark.parametrize("reason", ["completed", "preempted", "error", None])
+def test_a_deleted_run_directory_fails_the_job(reason: ExitReason | None) -> None:
+    known = snapshot(exit_record=exit_record(reason) if reason else None, run_dir_vanished=True)
+    decision = decide(known)
+    assert (decision.status, decision.reason, decision.exit_reason) == ("failed", "error", "error")
+    assert (decision.message or "").startswith("The run directory was deleted. Reports that had not reached")
+    assert decide(replace(known, desired="cancelled")).status in ("cancelled", "cancelling", "succeeded")
+
+
 def test_a_job_that_the_controller_removed_is_continued() -> None:
     decision = decide(snapshot(observation=Observation("ended", "Slurm: CANCELLED by slurmctld", ended_as="dropped")))
     assert (decision.status, decision.exit_reason, decision.uses_retry) == ("queued", "preempted", False)
