@@ -128,7 +128,7 @@ def test_serve_refuses_an_unusable_key_file(
     assert ("chmod" in error) == (message == "chmod 600"), "a file without a key must not be changed"
 
 
-def test_invalid_setting_is_explained_in_plain_words(
+def test_invalid_setting_is_explained_in_plain_english(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TRAINYARD_PORT", "x")
