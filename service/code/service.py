@@ -7,14 +7,19 @@ from service.code.store import find_archive
 from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.settings import Settings
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.environment import restricted_variables
+from trainyard.contract.spec.environment import describe_restricted, restricted_variables
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.user_code import CODE_TASKS, runs_uploaded_file
 
 
+def may_run_code(principal: Principal, roles: Collection[str]) -> bool:
+    """Return whether the role or the token allows the user to run code of their own."""
+    return principal.role in roles or principal.may_run_code
+
+
 def require_code_role(principal: Principal, roles: Collection[str], what: str, param: str | None = None) -> None:
     """Raises PermissionDeniedError: neither the role nor the token allows the user to run code of their own."""
-    if principal.role not in roles and not principal.may_run_code:
+    if not may_run_code(principal, roles):
         raise PermissionDeniedError(
             f"{what} runs with the service's account and requires a token with the role "
             f"{' or '.join(sorted(roles))}; yours has the role {principal.role} (an administrator can set "
@@ -31,8 +36,11 @@ def check_code(principal: Principal, spec: TrainingSpec, settings: Settings) -> 
         PermissionDeniedError: neither the role nor the token allows it.
         InvalidSpecError: the code was not uploaded, or the program needs code and the spec names none.
     """
-    for field in restricted_variables(spec, settings.allowed_variables):
-        require_code_role(principal, settings.code_roles, f"the code that `{field}` may load", param=field)
+    fields = restricted_variables(spec, settings.allowed_variables)
+    if fields and not may_run_code(principal, settings.code_roles):
+        raise PermissionDeniedError(
+            describe_restricted(fields, settings.allowed_variables), code="code_role_required", param=fields[0]
+        )
     if spec.task not in CODE_TASKS:
         return
     require_code_role(principal, settings.code_roles, f"the code of task `{spec.task}`")

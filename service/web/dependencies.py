@@ -1,5 +1,6 @@
 """Dependencies of the pages' routes: the renderer and the signed-in user."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -8,9 +9,16 @@ from service.api.dependencies import get_caller
 from service.core.errors import AuthenticationError
 from service.web.rendering import Pages, Visitor
 
-_MSG_SESSION_REQUIRED = (
-    "pages need a browser session: sign in at /sign-in; the API's description for programs is /openapi.json"
-)
+
+class SessionRequiredError(AuthenticationError):
+    """A page was requested without a browser session."""
+
+    headers: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        super().__init__(
+            "pages need a browser session: sign in at /sign-in; the API's description for programs is /openapi.json"
+        )
 
 
 async def get_pages(request: Request) -> Pages:
@@ -25,10 +33,10 @@ async def get_visitor(request: Request) -> Visitor:
         AuthenticationError: Nobody is signed in; a browser is redirected to the sign-in page.
     """
     if "authorization" in request.headers:
-        raise AuthenticationError(_MSG_SESSION_REQUIRED)
+        raise SessionRequiredError
     caller = get_caller(request)
     if caller.secret is None:
-        raise AuthenticationError
+        raise SessionRequiredError
     return Visitor(caller.principal, caller.secret)
 
 

@@ -18,6 +18,8 @@ from service.core.errors import AuthenticationError, RateLimitedError, ServiceEr
 
 _UNLIMITED = ("/livez", "/static/")
 """Routes that cost next to nothing and need no authentication."""
+_PROBES = ("/readyz", "/metrics")
+"""Routes with a limit of their own by address, so that wrong tokens from behind a proxy do not make probes fail."""
 _MAX_VERIFIED = 10_000
 _MAX_CONCURRENT = 300
 """Requests of one token that may be in progress, open streams included."""
@@ -93,6 +95,8 @@ class AuthenticationMiddleware:
         """
         app_state, now = self._app_state, self._app_state.clock()
         credentials, address = self._credentials(scope), _address_key()
+        if scope["path"] in _PROBES:
+            address = f"probes of {address}"
         verified = credentials is not None and credentials.digest in self._verified
         if not verified:
             allowances.append(app_state.address_rate_limiter.acquire(address, now))

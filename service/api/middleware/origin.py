@@ -15,6 +15,12 @@ _ANY_HOST = frozenset({"/livez", "/readyz", "/metrics"})
 """Routes for probes, which use an address instead of a host name."""
 
 
+_MSG_ORIGIN = (
+    "a change with a browser session needs the header `Origin` of this service, which browsers send from its "
+    "own pages; programs send a token in the header `Authorization` instead of a cookie"
+)
+
+
 class OriginMiddleware:
     """Refuses unknown host names (DNS rebinding), changes from pages of other sites, and NUL in the URL."""
 
@@ -40,7 +46,7 @@ class OriginMiddleware:
             )
         has_cookie = b"cookie" in headers or scope["path"] == SIGN_IN
         if scope["method"] not in SAFE_METHODS and has_cookie and not _same_origin(headers):
-            raise PermissionDeniedError("the request comes from a page of another site", code="cross_site")
+            raise PermissionDeniedError(_MSG_ORIGIN, code="cross_site")
         if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
             raise InvalidRequestError("the URL contains a NUL character", code="invalid_path")
 

@@ -58,8 +58,8 @@ async def submit_job(
     def accept() -> SubmissionResult:
         settings = app_state.settings
         accepted = app_state.acceptance.accept(read_document(body, request.headers), now)
-        check_code(user, accepted.spec, settings)
         app_state.secrets.require(user, accepted.spec)
+        check_code(user, accepted.spec, settings)
         submission = SubmissionRequest(
             accepted.spec, idempotency_key, accepted.unresolved, force, warnings=accepted.warnings
         )

@@ -10,9 +10,12 @@ from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
 from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import set_audit_action, set_audit_target
 from service.auth.principals import Principal
+from service.code.service import check_code
+from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.ids import new_id
 from service.jobs.service import require_change
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 
 router = APIRouter(prefix="/v1", tags=["plans"])
@@ -43,12 +46,25 @@ async def make_plan(
     body = await request.body()
 
     def make() -> PlanResource:
-        return app_state.planner.plan(app_state.acceptance.accept(read_document(body, request.headers), now))
+        accepted = app_state.acceptance.accept(read_document(body, request.headers), now)
+        plan = app_state.planner.plan(accepted)
+        refusal = _refusal_at_submission(app_state, user, accepted.spec)
+        return plan if refusal is None else plan.model_copy(update={"warnings": [refusal, *plan.warnings]})
 
     plan = await app_state.user_slots.run(user.name, make)
     if not estimate_start:
         return plan
     return plan.model_copy(update={"start_estimate": await _estimate(app_state, user, plan, wait_seconds)})
+
+
+def _refusal_at_submission(app_state: AppState, principal: Principal, spec: TrainingSpec) -> str | None:
+    """Return why this user could not submit the spec: its secrets or its code; None if nothing is known."""
+    try:
+        app_state.secrets.require(principal, spec)
+        check_code(principal, spec, app_state.settings)
+    except (InvalidSpecError, PermissionDeniedError) as error:
+        return f"You cannot submit this spec: {error.message}"
+    return None
 
 
 async def _estimate(

@@ -34,8 +34,8 @@ async def submit(
     settings = app_state.settings
 
     def check(accepted: AcceptedSpec) -> None:
-        check_code(user, accepted.spec, settings)
         app_state.secrets.require(user, accepted.spec)
+        check_code(user, accepted.spec, settings)
 
     def accept_all(documents: list[dict[str, Any]]) -> Iterable[AcceptedSpec | RejectedSpec]:
         return app_state.batch_acceptance.accept_all(user.name, documents, now)

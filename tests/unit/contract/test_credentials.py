@@ -59,7 +59,25 @@ def test_label_named_like_a_credential_is_rejected(name: str) -> None:
     assert fields(metadata={name: "hush"}) == [f"metadata.{name}"]
 
 
+def test_message_distinguishes_a_name_from_a_value() -> None:
+    def message(**changes: Any) -> str:
+        (problem,) = credential_problems(parse_spec({**BASE, **changes}))
+        return problem.message
+
+    assert "is named like a credential" in message(environment={"variables": {"APP_PASSWORD": "1"}})
+    assert "rename it" in message(metadata={"api_key": "1"})
+    assert "has a value that looks like" in message(metadata={"api_key": VALUES[0]})
+
+
 def test_ordinary_texts_are_no_credentials() -> None:
     variables = {"TOKENIZERS_PARALLELISM": "false", "APP_MONKEY": "1", "APP_TOKENS": "5", "APP_URL": "http://a:80/b@c"}
-    labels = {"tokenizer": "llama", "tokens": "1e9", "key": "value", "commit": "a" * 40, "task-sk": "hf_llama"}
+    variables |= {"APP_MAX_TOKEN_LENGTH": "12", "APP_TOKEN_BUDGET": "1"}
+    labels = {
+        "tokenizer": "llama",
+        "tokens": "1e9",
+        "token_count": "12",
+        "key": "value",
+        "commit": "a" * 40,
+        "task-sk": "hf_llama",
+    }
     assert fields(environment={"variables": variables}, metadata=labels, name="sk-learn baseline") == []

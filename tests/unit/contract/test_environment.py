@@ -5,6 +5,7 @@ import pytest
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.environment import (
     HARMLESS_VARIABLES,
+    describe_restricted,
     forbidden_variables,
     ineffective_patterns,
     rank_variables,
@@ -106,6 +107,17 @@ class TestRestrictedVariables:
         assert restricted_variables(spec_with({"NEXT_YEARS_PLUGIN": "x"})) == [
             "environment.variables.NEXT_YEARS_PLUGIN"
         ]
+
+    def test_message_names_every_field_and_suggests_similar_names(self) -> None:
+        fields = ["environment.variables.OMP_NUM_THREAD", "environment.variables.TORCH_LOGS", "environment.secrets.X"]
+        message = describe_restricted(fields)
+        assert "`environment.variables.OMP_NUM_THREAD` (did you mean OMP_NUM_THREADS?)" in message
+        assert "`environment.variables.TORCH_LOGS`," in message
+        assert "APP_" in message
+        assert "end in _TOKEN" in message
+        many = describe_restricted([f"environment.variables.X{number}" for number in range(30)])
+        assert " and 20 more: " in many
+        assert "_TOKEN" not in many
 
     def test_harmless_and_own_variables_are_for_everybody(self) -> None:
         names = {name for name in HARMLESS_VARIABLES if "*" not in name} | {"APP_MODE", "APP_"}

@@ -8,7 +8,8 @@ from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 
 _NAME = re.compile(
-    r"token(?!iz|s)|passw|passphrase|secret|credential|(api|access|private|encryption)[_-]?key|auth$", re.IGNORECASE
+    r"token(?!iz|s|_?(count|length|budget|limit|id|type|per|rate))|passw|passphrase|secret|credential|(api|access|private|encryption)[_-]?key|auth$",
+    re.IGNORECASE,
 )
 _VARIABLE_NAME = re.compile(rf"{_NAME.pattern}|(^|_)key(_|$)", re.IGNORECASE)
 _VALUE = re.compile(
@@ -24,28 +25,36 @@ _VALUE = re.compile(
     re.VERBOSE,
 )
 """Passwords in URLs, private keys, and tokens of common services by their prefixes."""
-_ADVICE = (
-    "looks like a credential, and every user can read a spec: store it with `trainyard secrets set NAME` and list the "
-    "name in `environment.secrets`"
+_STORE = "store it with `trainyard secrets set NAME` and list the name in `environment.secrets`"
+_MSG_VALUE = f"has a value that looks like a credential, and every user can read a spec: {_STORE}"
+_MSG_VARIABLE = f"is named like a credential, and every user can read a spec: rename it if it is none, else {_STORE}"
+_MSG_LABEL = (
+    "is named like a credential, and every user can read the labels of a job: rename it; a credential is stored with "
+    "`trainyard secrets set NAME`"
 )
 
 
 def credential_problems(spec: TrainingSpec) -> list[Problem]:
     """Return a problem for each text of the spec that looks like a credential; no problem contains the value."""
-    fields = dict.fromkeys(_fields_with_credentials(spec))
-    return [Problem(param=field, message=_ADVICE) for field in fields]
+    # A field has one problem: that of its value is the more certain one.
+    fields = dict(_names_like_credentials(spec)) | dict.fromkeys(_fields_with_credentials(spec), _MSG_VALUE)
+    return [Problem(param=field, message=message) for field, message in fields.items()]
+
+
+def _names_like_credentials(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    for field, values, pattern, message in (
+        ("environment.variables", spec.environment.variables, _VARIABLE_NAME, _MSG_VARIABLE),
+        ("metadata", spec.metadata, _NAME, _MSG_LABEL),
+    ):
+        for name in values:
+            if pattern.search(name) and not _VALUE.search(name):
+                yield f"{field}.{name}", message
 
 
 def _fields_with_credentials(spec: TrainingSpec) -> Iterator[str]:
-    for field, values, pattern in (
-        ("environment.variables", spec.environment.variables, _VARIABLE_NAME),
-        ("metadata", spec.metadata, _NAME),
-    ):
-        for name in values:
-            if _VALUE.search(name):
-                yield field
-            elif pattern.search(name):
-                yield f"{field}.{name}"
+    for field, values in (("environment.variables", spec.environment.variables), ("metadata", spec.metadata)):
+        if any(_VALUE.search(name) for name in values):
+            yield field
     for path, text in _texts(dump_spec(spec)):
         if _VALUE.search(text):
             # A name may be a credential too, and an error must not quote it.

@@ -5,6 +5,7 @@ A spec's variables and secrets are set in the ranks alone. Pure functions.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from trainyard.contract.problems import Problem
@@ -55,6 +56,7 @@ HARMLESS_VARIABLES = (*_HARMLESS_NAMES.split(), "APP_*")
 """Variables that every user may set: numbers, switches and names of devices, and names of the user's own. None is read
 as a path, a library, a module or a command; TORCH_LOGS, for example, imports a module."""
 
+_MAX_DESCRIBED = 10
 _SECRET_NAME = re.compile(r"[A-Z0-9_]+_(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|ACCESS_KEY_ID)")
 """Names of secrets that every user may set, because programs read them as values only."""
 
@@ -102,6 +104,32 @@ NAMES_FOR_EVERYBODY = (
 def is_common_secret_name(name: str, allowed: Collection[str] = ()) -> bool:
     """Return whether a user without the code role may name this secret in a spec."""
     return bool(_SECRET_NAME.fullmatch(name)) or matches_any(name, (*HARMLESS_VARIABLES, *allowed))
+
+
+def describe_restricted(fields: Sequence[str], allowed: Collection[str] = ()) -> str:
+    """Return a message about variables and secrets that require the code role, with the names that do not.
+
+    Args:
+        fields: As `restricted_variables` returns them.
+    """
+    parts = []
+    for field in fields[:_MAX_DESCRIBED]:
+        name = field.rpartition(".")[2]
+        near = get_close_matches(name, [*HARMLESS_VARIABLES, *allowed], n=1, cutoff=0.8)
+        parts.append(f"`{field}`" + (f" (did you mean {near[0]}?)" if near and field.startswith(VARIABLES) else ""))
+    more = f" and {len(fields) - _MAX_DESCRIBED} more" if len(fields) > _MAX_DESCRIBED else ""
+    rules = []
+    if any(field.startswith(VARIABLES) for field in fields):
+        rules.append(
+            "give variables of your own the prefix APP_, or ask an administrator to add the name to "
+            "TRAINYARD_ALLOWED_VARIABLES"
+        )
+    if any(field.startswith(SECRETS) for field in fields):
+        rules.append("store secrets under names that end in _TOKEN, _SECRET, _PASSWORD, _API_KEY or _ACCESS_KEY")
+    return (
+        f"{', '.join(parts)}{more}: programs may load code by a variable of that name, which requires a token that may "
+        f"run code; {'; '.join(rules)}"
+    )
 
 
 def rank_variables(spec: TrainingSpec, secrets: Mapping[str, str]) -> dict[str, str]:

@@ -109,6 +109,12 @@ def test_probes_are_limited_by_address(limited: World, path: str) -> None:
     assert Counter(anonymous.get(path).status_code for _ in range(8)) == {200: 5, 429: 3}
 
 
+def test_wrong_tokens_do_not_use_the_limit_of_probes(limited: World) -> None:
+    client = limited.new_client("wrong")
+    assert {client.get("/v1/jobs").status_code for _ in range(50)} == {401, 429}
+    assert [limited.new_client(None).get(path).status_code for path in ("/readyz", "/metrics")] == [200, 200]
+
+
 def test_liveness_probe_is_not_limited(limited: World) -> None:
     anonymous = limited.new_client(None)
     assert {anonymous.get("/livez").status_code for _ in range(20)} == {200}

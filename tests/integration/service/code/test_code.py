@@ -97,12 +97,15 @@ def test_running_uploaded_code_requires_a_granted_role(world: World, spec: dict[
 )
 def test_code_loading_variable_requires_a_granted_role(world: World, environment: dict[str, object]) -> None:
     spec, user = {**SPEC, "environment": environment}, world.new_user("user", "ada")
+    assert user.put("/v1/secrets/PYTHONWARNINGS", json={"value": "x"}).status_code == 200
     for route, body in (("jobs", spec), ("sweeps", {"spec": spec, "grid": {"seed": [1, 2]}})):
         answer = user.post(f"/v1/{route}", json=body)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (403, "code_role_required"), answer.text
         assert error["param"].startswith("environment.")
         assert error["param"] in error["message"]
+    plan = user.post("/v1/plans", json=spec).json()
+    assert plan["warnings"][0].startswith(f"You cannot submit this spec: `{error['param']}`")
     world.app_state.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
     if "variables" in environment:
         assert user.post("/v1/jobs", json=spec).status_code == 201
