@@ -103,7 +103,8 @@ class AuthenticationError(ServiceError):
     headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
     def __init__(
-        self, message: str = "a valid token is required: send the header `Authorization: Bearer <token>`"
+        self,
+        message: str = "missing, unknown, expired or revoked token: send the header `Authorization: Bearer <token>`",
     ) -> None:
         super().__init__(message)
 
