@@ -76,7 +76,7 @@ class ConnectionLimitsMixin:
     def _has_request(self: Any) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _cancel_timer(self) -> None:
+    def _cancel_timer(self: Any) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
