@@ -74,6 +74,14 @@ class HeadTooLargeError(ServiceError):
     code = "head_too_large"
 
 
+class MethodNotSupportedError(ServiceError):
+    """The method of the request is none that any route of the service has."""
+
+    status = 501
+    type = "invalid_request_error"
+    code = "method_not_supported"
+
+
 class RangeError(ServiceError):
     """The requested range lies outside the file."""
 
