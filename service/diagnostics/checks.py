@@ -183,8 +183,7 @@ def _secrets(settings: Settings) -> Finding:
         if settings.secrets_key_file is None and not owners:
             return ok_finding("secrets", "no user has stored any")
         users = f"; users with secrets: {', '.join(owners)}" if owners else ""
-        message, _, fix = error.message.rpartition(": ")
-        return error_finding("secrets", f"users' secrets cannot be read: {message}{users}", fix)
+        return error_finding("secrets", f"users' secrets cannot be read: {error.cause}{users}", error.remedy)
     return ok_finding("secrets", "the key is usable")
 
 

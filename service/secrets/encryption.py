@@ -1,6 +1,7 @@
 """Encryption of secrets with Fernet (AES-128-CBC and HMAC-SHA-256), bound to their owner and name."""
 
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,12 @@ class SecretKeyError(UnavailableError):
     """The key of the secrets is missing or unusable; the message names the file and the remedy."""
 
     code = "secrets_key_unavailable"
+    # An administrator has to act, so clients do not wait for it.
+    headers: Mapping[str, str] = {"Retry-After": "600"}
+
+    def __init__(self, cause: str, remedy: str):
+        super().__init__(f"{cause}: {remedy}")
+        self.cause, self.remedy = cause, remedy
 
 
 class SecretCipher:
@@ -68,14 +75,14 @@ class SecretCipher:
                 mode, text = stat.S_IMODE(path.stat().st_mode), file.read(_MAX_KEY_BYTES).strip()
             key = Fernet(text)
         except FileNotFoundError:
-            raise SecretKeyError(f"{name} does not exist: {self._remedy}") from None
+            raise SecretKeyError(f"{name} does not exist", self._remedy) from None
         except OSError as error:
-            message = f"{name} cannot be read: {error.strerror}; it must be a file of the service's account"
-            raise SecretKeyError(message) from None
+            cause = f"{name} cannot be read ({error.strerror})"
+            raise SecretKeyError(cause, "it must be a file that the service's account can read") from None
         except ValueError:
-            raise SecretKeyError(f"{name} does not contain a Fernet key: {self._remedy}") from None
+            raise SecretKeyError(f"{name} does not contain a Fernet key", self._remedy) from None
         if mode & _GROUP_AND_OTHERS:
-            raise SecretKeyError(f"{name} contains a key but is readable by others: chmod 600 {path}")
+            raise SecretKeyError(f"{name} contains a key but is readable by others", f"chmod 600 {path}")
         return key
 
     @property

@@ -54,9 +54,8 @@ def _row(entry: AuditResource) -> tuple[str, ...]:
 
 def _target(entry: AuditResource) -> str:
     """Return what was changed, and whose it is if an administrator named another user."""
-    owner = entry.detail.get("user")
-    target = entry.target or "-"
-    return f"{target} of {owner}" if owner else target
+    parts = (entry.target, entry.detail.get("user"))
+    return " of ".join(str(part) for part in parts if part) or "-"
 
 
 def _addresses(entry: AuditResource) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-RANK_PATTERN = r"^(launch|\d{1,6})$"
+RANK_PATTERN = r"^(launch|[0-9]{1,6})$"
 USER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
 FIELD_PATH_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"

@@ -216,7 +216,10 @@ def test_a_missing_secret_suggests_the_list(service, run):
 
 def test_the_audit_names_the_owner_and_counts_one_request(service, run):
     entry = {"id": "7", "created_at": TIME, "actor": "admin", "action": "delete_secret", "target": "HF_TOKEN"}
-    service.on("GET", "/v1/audit", page({**entry, "outcome": "refused", "detail": {"user": "anna", "count": 1}}))
+    listing = {**entry, "action": "list_secrets", "target": None, "outcome": "done", "detail": {"user": "bert"}}
+    refused = {**entry, "outcome": "refused", "detail": {"user": "anna", "count": 1}}
+    service.on("GET", "/v1/audit", page(refused, listing))
     shown = run("audit", "--actor", "admin").stdout
     assert "HF_TOKEN of anna" in shown
+    assert "list_secrets   bert " in shown
     assert "1 request " in shown.replace("\n", " ")

@@ -219,6 +219,7 @@ class TestLostKey:
             world.client.post("/v1/jobs", json=with_secrets("HF_TOKEN")),
         ):
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "secrets_key_unavailable")
+            assert answer.headers["Retry-After"] == "600", "clients must not wait for an administrator"
             assert "restore it from a backup, or delete all" in answer.json()["error"]["message"]
         ready = world.client.get("/readyz")
         assert (ready.status_code, ready.json()["status"]) == (200, "ok")

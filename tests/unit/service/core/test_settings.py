@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelled_variables
@@ -126,6 +127,17 @@ def test_serve_refuses_an_unusable_key_file(
     assert f"trainyard: TRAINYARD_SECRETS_KEY_FILE={key} " in error
     assert message in error
     assert ("chmod" in error) == (message == "chmod 600"), "a file without a key must not be changed"
+
+
+def test_allowed_variables_without_effect_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_ALLOWED_VARIABLES", "WANDB_*,LD_*")
+    monkeypatch.setattr("service.main.configure_logging", lambda _format: None)
+    monkeypatch.setattr("service.main.doctor", lambda _settings, **_options: 0)
+    with capture_logs() as logs:
+        assert main(["doctor"]) == 0
+    assert [one["event"] for one in logs] == [
+        "TRAINYARD_ALLOWED_VARIABLES: LD_* has no effect: no spec may set such a variable"
+    ]
 
 
 def test_invalid_setting_is_explained_in_plain_english(
