@@ -75,7 +75,7 @@ class HeadTooLargeError(ServiceError):
 
 
 class MethodNotSupportedError(ServiceError):
-    """The method of the request is none that any route of the service has."""
+    """The service does not know the method of the request."""
 
     status = 501
     type = "invalid_request_error"

@@ -11,10 +11,15 @@ _LOGGED_ELSEWHERE = ("Exception in ASGI", "Invalid HTTP request received")
 """Messages of uvicorn about errors that the application logs with the request's id, or counts by the minute."""
 
 
+def is_logged(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn is written as it is."""
+    return not record.getMessage().startswith(_LOGGED_ELSEWHERE)
+
+
 def configure_logging(form: Literal["console", "json"]) -> None:
     """Write one line for each log event to standard error, including those of libraries."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith(_LOGGED_ELSEWHERE))
+    logging.getLogger("uvicorn.error").addFilter(is_logged)
     colors = sys.stderr.isatty()
     console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
     renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

@@ -8,8 +8,8 @@ from service.api.middleware.errors import send_error
 from service.auth.sessions import MAX_COOKIE_BYTES
 from service.core.errors import HeadTooLargeError, MalformedRequestError, MethodNotSupportedError, ServiceError
 
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Supported methods. h11 accepts any token as a method."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+"""Methods that are routed; routes answer those that they do not have with 405. h11 accepts any token as a method."""
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of the method, the path, the query and all headers together."""
 MAX_QUERY_PARAMETERS = 256
@@ -24,7 +24,7 @@ _SINGLE_HEADERS = frozenset(
 
 
 class RequestHeadMiddleware:
-    """Refuses request heads that are too large or ambiguous, and methods that no route has."""
+    """Refuses request heads that are too large or ambiguous, and unknown methods."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -48,7 +48,7 @@ def check_head(scope: Scope) -> None:
         MalformedRequestError: A header that must be single is repeated.
     """
     if scope["method"] not in METHODS:
-        raise MethodNotSupportedError(f"the service supports the methods {', '.join(sorted(METHODS))}")
+        raise MethodNotSupportedError(f"the service knows the methods {', '.join(sorted(METHODS))}")
     headers: list[tuple[bytes, bytes]] = list(scope["headers"])
     size = len(scope["method"]) + len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
     size += sum(len(name) + len(value) + 4 for name, value in headers)

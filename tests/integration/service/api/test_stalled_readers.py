@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from service.api import connection_table
-from service.core.observability import configure_logging
+from service.core.observability import is_logged
 from tests.support.raw_http import exchange, serve_with_limits
 from tests.support.wait import wait_until
 
@@ -84,9 +84,9 @@ def _peer_closed(port: int, client: socket.socket) -> bool:
 
 def test_refusals_of_uvicorn_are_counted_by_the_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_table, "REFUSAL_SECONDS", 0.3)
-    configure_logging("json")
     written: list[str] = []
     handler = logging.Handler()
+    handler.addFilter(is_logged)
     handler.emit = lambda record: written.append(record.getMessage())  # type: ignore[method-assign]
     with structlog.testing.capture_logs() as lines, serve_with_limits(app, seconds=5, log_level="warning") as port:
         logging.getLogger("uvicorn.error").addHandler(handler)
