@@ -8,7 +8,7 @@ from service.api.middleware.errors import send_error
 from service.auth.sessions import MAX_COOKIE_BYTES
 from service.core.errors import HeadTooLargeError, MalformedRequestError, MethodNotSupportedError, ServiceError
 
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
 """Methods that are routed; routes answer those that they do not have with 405. h11 accepts any token as a method."""
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of the method, the path, the query and all headers together."""
