@@ -151,4 +151,4 @@ def _head_error(status: int) -> TrainyardError:
 
 def _retry_after(response: httpx.Response) -> float | None:
     value = response.headers.get("retry-after", "")
-    return float(value) if value.isdigit() else None
+    return float(value) if value.isascii() and value.isdigit() else None
