@@ -149,7 +149,9 @@ def _insert_jobs(database: Database, count: int) -> list[str]:
             pending = status == "pending"
             state = "PENDING" if pending else LIVE_STATES[pk % len(LIVE_STATES)]
             reason = PENDING_REASONS[pk % len(PENDING_REASONS)] if pending else "None"
-            squeue_lines.append(f"{pk}|{state}|2099-01-01T00:00:00|gpu|{pk}|{os.getuid()}||{reason}|{tag}")
+            squeue_lines.append(
+                f"{pk}|{state}|2099-01-01T00:00:00|2099-01-02T00:00:00|gpu|{pk}|{os.getuid()}||{reason}|{tag}"
+            )
     with database.write() as session:
         session.execute(sa.insert(Job), jobs)
         session.execute(sa.insert(Attempt), attempts)
@@ -160,7 +162,7 @@ def _install_commands(folder: Path, squeue_lines: list[str]) -> Path:
     """Install programs that replace Slurm's commands and log each call; returns the log file."""
     folder.mkdir()
     call_log, answer, nodes = folder / "call_log", folder / "answer", folder / "nodes"
-    others = [f"{900_000 + n}|PENDING|N/A|gpu|{10**6 + n}|1||Priority|x" for n in range(OTHER_JOBS)]
+    others = [f"{900_000 + n}|PENDING|N/A|N/A|gpu|{10**6 + n}|1||Priority|x" for n in range(OTHER_JOBS)]
     answer.write_text("\n".join([*squeue_lines, *others]) + "\n")
     cells = ("gpu*", "up", "1-00:00:00", "", "mixed", "1-infinite", "all", "gpu:a100:8(S:0-1)", "gpu:a100:3(IDX:0-2)")
     widths = [int(part.split(":")[1]) for part in WIDE_FORMAT.removeprefix("--Format=").split(",")]

@@ -37,11 +37,14 @@ from service.scheduler.local.policy import visible_gpus
 from service.scheduler.local.scheduler import LocalScheduler
 from service.scheduler.slurm.batch_script import batch_script, is_plain_path
 from service.scheduler.slurm.scheduler import SlurmScheduler
+from service.secrets.encryption import SecretCipher
 from service.server import BackgroundService, StartError, exclusive_lock, freeze_gc, run_server, tune_interpreter
 from service.web.app import create_app
 from service.webhooks import dispatcher as webhooks
 from service.webhooks.sender import Sender
 from trainyard.contract.local_paths import admin_token_file
+from trainyard.contract.spec.environment import ineffective_patterns
+from trainyard.contract.validation_messages import describe_error
 
 _CONCURRENT_SUBMISSIONS = max(2, min(4, os.cpu_count() or 1))
 """Each submission starts an interpreter; more of them than cores would compete with the requests."""
@@ -63,6 +66,10 @@ def main(argv: list[str] | None = None) -> int:
             structlog.get_logger("service").warning(
                 f"{name} is not a setting and has no effect; did you mean {suggestion}?"
             )
+        for pattern in ineffective_patterns(settings.allowed_variables):
+            structlog.get_logger("service").warning(
+                f"TRAINYARD_ALLOWED_VARIABLES: {pattern} has no effect: no spec may set such a variable"
+            )
         if arguments.command == "serve" and (message := describe_missing(sys.version_info[:3])) is not None:
             structlog.get_logger("service").warning(message)
         if arguments.command == "doctor":
@@ -71,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     except ValidationError as error:
         for problem in error.errors():
             name = str(problem["loc"][0] if problem["loc"] else "").upper()
-            print(f"TRAINYARD_{name}: {problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
+            print(f"TRAINYARD_{name}: {describe_error(problem)}", file=sys.stderr)
         return 2
     except SQLAlchemyError as error:
         print(f"trainyard: cannot use the database: {str(error).splitlines()[0]}", file=sys.stderr)
@@ -100,6 +107,8 @@ def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
 
 def serve(settings: Settings) -> int:
     """Run the API, and the reconciler unless it is switched off, until a signal arrives."""
+    if settings.secrets_key_file is not None:
+        SecretCipher.from_settings(settings).load_key()
     tune_interpreter()
     os.umask(settings.umask)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -109,6 +118,8 @@ def serve(settings: Settings) -> int:
         _prepare_schema(settings)
         database = Database(settings.url)
         app_state = AppState(settings=settings, database=database, clock=utc_now)
+        if (problem := app_state.secrets.check_key()) is not None:
+            structlog.get_logger("service").warning(f"users' secrets cannot be read: {problem}")
         _admin_token(app_state)
         background = _background_services(app_state) if settings.reconcile else []
         config = uvicorn.Config(

@@ -151,6 +151,11 @@ async def _validation_error(request: Request, error: Exception) -> Response:
             # A malformed id belongs to no resource.
             return await _service_error(request, _not_found(str(detail["loc"][-1]), detail["input"]))
     first = errors[0]
+    if first["loc"] == ("body",) and isinstance(first.get("input"), bytes):
+        # FastAPI parses a body only if the header names JSON.
+        return await _service_error(
+            request, InvalidRequestError("send the header `Content-Type: application/json` with a JSON body")
+        )
     loc = first["loc"][:2] if first["loc"][0] == "query" else first["loc"]
     field = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "header", "[key]"))
     return await _service_error(request, InvalidRequestError(describe_error(first), param=field or None))

@@ -17,7 +17,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
         "authentication_error",
         "invalid_token",
         None,
-        "a valid token is required",
+        "missing, unknown, expired or revoked token",
     ),
     403: ("The token lacks the permission.", "permission_error", "forbidden", None, "a viewer can only read"),
     404: ("The resource does not exist.", "not_found_error", "job_not_found", "job_id", "there is no job 'job_x'"),

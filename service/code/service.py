@@ -36,17 +36,27 @@ def check_code(principal: Principal, spec: TrainingSpec, settings: Settings) -> 
         PermissionDeniedError: neither the role nor the token allows it.
         InvalidSpecError: the code was not uploaded, or the program needs code and the spec names none.
     """
-    fields = restricted_variables(spec, settings.allowed_variables)
-    if fields and not may_run_code(principal, settings.code_roles):
-        raise PermissionDeniedError(
-            describe_restricted(fields, settings.allowed_variables), code="code_role_required", param=fields[0]
-        )
+    check_code_permission(principal, spec, settings)
     if spec.task not in CODE_TASKS:
         return
-    require_code_role(principal, settings.code_roles, f"the code of task `{spec.task}`")
     if spec.code is None and spec.argv is not None and runs_uploaded_file(spec.argv):
         message = f"is required: `{spec.argv[0]}` is a file of an uploaded folder (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])
     if spec.code is not None and find_archive(settings.runs, spec.code) is None:
         message = "has a digest of which no code was uploaded; upload it first (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])
+
+
+def check_code_permission(principal: Principal, spec: TrainingSpec, settings: Settings) -> None:
+    """Check that the user may run the code of a spec, by task or by variable.
+
+    Raises:
+        PermissionDeniedError: neither the role nor the token allows it.
+    """
+    fields = restricted_variables(spec, settings.allowed_variables)
+    if fields and not may_run_code(principal, settings.code_roles):
+        raise PermissionDeniedError(
+            describe_restricted(fields, settings.allowed_variables), code="code_role_required", param=fields[0]
+        )
+    if spec.task in CODE_TASKS:
+        require_code_role(principal, settings.code_roles, f"the code of task `{spec.task}`")

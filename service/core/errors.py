@@ -74,6 +74,14 @@ class HeadTooLargeError(ServiceError):
     code = "head_too_large"
 
 
+class MethodNotSupportedError(ServiceError):
+    """The method of the request is none that any route of the service has."""
+
+    status = 501
+    type = "invalid_request_error"
+    code = "method_not_supported"
+
+
 class RangeError(ServiceError):
     """The requested range lies outside the file."""
 
@@ -95,7 +103,8 @@ class AuthenticationError(ServiceError):
     headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
     def __init__(
-        self, message: str = "a valid token is required: send the header `Authorization: Bearer <token>`"
+        self,
+        message: str = "missing, unknown, expired or revoked token: send the header `Authorization: Bearer <token>`",
     ) -> None:
         super().__init__(message)
 

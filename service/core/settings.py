@@ -50,8 +50,8 @@ class Settings(BaseSettings):
     """File with an administrator's token, `ty_<12 hexadecimal digits>_<secret>`, for replicas that share one token;
     default: the first start creates a token in the state directory."""
     secrets_key_file: Path | None = None
-    """File with the key that encrypts users' secrets, for replicas that share one; default: the first use creates
-    `secrets.key` in the state directory. Without the key, stored secrets are lost."""
+    """File with the key that encrypts users' secrets, for replicas that share one; default: the first secret
+    creates `secrets.key` in the state directory. Without the key, stored secrets are lost."""
     reconcile: bool = True
     """Whether this process also reconciles and migrates the database; false for a replica of the API on Postgres."""
     backend: Literal["local", "slurm"] = "local"

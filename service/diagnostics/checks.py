@@ -20,14 +20,17 @@ import sqlalchemy as sa
 from service.core.python_version import describe_missing
 from service.core.settings import Settings
 from service.db.migrate import current, head
+from service.db.models import Secret
 from service.diagnostics import slurm_checks as slurm
 from service.scheduler.local.policy import visible_gpus
+from service.secrets.encryption import SecretCipher, SecretKeyError
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
 _SECONDS = 10.0
 _MAX_SKEW = 2.0
 """Seconds by which the clocks of service and database may differ."""
+_MAX_LISTED_OWNERS = 20
 _TRUST_FIX = (
     "make your authority known here (in containers docker/certs/*.crt, then build again; else the machine's store, or "
     "SSL_CERT_FILE) and on every node; and compare the names in the certificate"
@@ -41,7 +44,16 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
     Args:
         query_scheduler: Whether to call slurmctld; requests of the API must not.
     """
-    checks: list[Callable[[Settings], Finding]] = [_database, _schema, _clock, _runs, _shared, _disk, _private]
+    checks: list[Callable[[Settings], Finding]] = [
+        _database,
+        _schema,
+        _clock,
+        _runs,
+        _shared,
+        _disk,
+        _private,
+        _secrets,
+    ]
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
         checks += [slurm.controller] if query_scheduler else []
@@ -160,6 +172,32 @@ def _private(settings: Settings) -> Finding:
     if mode & 0o077:
         return error_finding("tokens", f"{token} has mode {mode:04o}: others can read it", f"chmod 600 {token}")
     return ok_finding("tokens", f"{token} is private")
+
+
+def _secrets(settings: Settings) -> Finding:
+    """Whether the key of users' secrets is usable; a missing default key is an error only if there are secrets."""
+    try:
+        SecretCipher.from_settings(settings).load_key()
+    except SecretKeyError as error:
+        owners = _secret_owners(settings)
+        if settings.secrets_key_file is None and not owners:
+            return ok_finding("secrets", "no user has stored any")
+        users = f"; users with secrets: {', '.join(owners)}" if owners else ""
+        return error_finding("secrets", f"users' secrets cannot be read: {error.cause}{users}", error.remedy)
+    return ok_finding("secrets", "the key is usable")
+
+
+def _secret_owners(settings: Settings) -> Sequence[str]:
+    """The first users who have secrets."""
+    if _missing_file(settings) is not None:
+        return ()
+    engine = sa.create_engine(settings.url)
+    try:
+        with engine.connect() as connection:
+            owners = sa.select(Secret.owner).distinct().order_by(Secret.owner).limit(_MAX_LISTED_OWNERS)
+            return connection.scalars(owners).all()
+    finally:
+        engine.dispose()
 
 
 def _route(settings: Settings) -> Finding:

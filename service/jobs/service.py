@@ -18,7 +18,7 @@ from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec, parse_spec
 from trainyard.contract.wire.jobs import TERMINAL, JobResource, ProfileRequest
 from trainyard.contract.wire.reports import TraceRequest
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
@@ -57,9 +57,19 @@ def require_change(principal: Principal, job: Job | None = None) -> None:
 
 
 def apply_action(
-    database: Database, principal: Principal, job_id: str, action: JobAction, *, runs: Path, now: datetime
+    database: Database,
+    principal: Principal,
+    job_id: str,
+    action: JobAction,
+    *,
+    runs: Path,
+    now: datetime,
+    check_spec: Callable[[TrainingSpec], None] | None = None,
 ) -> JobResource:
     """Apply one action to a job of the caller and return the job.
+
+    Args:
+        check_spec: Raises if the caller may not run the job's spec, for actions that start it again.
 
     Raises:
         PermissionDeniedError: the job belongs to another user.
@@ -67,6 +77,8 @@ def apply_action(
         InvalidRequestError: the action's arguments do not fit the job.
     """
     with locked_job(database, principal, job_id, now) as (jobs, job):
+        if check_spec is not None:
+            check_spec(parse_spec(job.spec))
         action(jobs, job, principal.name)
         attempt = jobs.current_attempts([job]).get(job.id)
         return job_resource(job, attempt, RunLayout(runs / job.id), now)

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from service.core.errors import LogOffsetError, NotFoundError
+from service.core.errors import InvalidRequestError, LogOffsetError, NotFoundError
 from service.db.engine import Database
 from service.db.models import LogChunk
 from service.jobs.repository import JobRepository
 from service.logs.repository import LogRepository
+
+LAUNCH = "launch"
+"""The log of the launcher."""
 
 
 class LogWriter:
@@ -40,11 +43,14 @@ class LogWriter:
 
         Raises:
             LogOffsetError: Bytes before `offset` are missing.
+            InvalidRequestError: The job has no such rank.
             AttemptEndedError: The attempt has ended.
         """
         with self._database.write() as session:
             jobs, logs = JobRepository(session, self._now), LogRepository(session, self._database)
             attempt, job = jobs.lock_open_attempt(self._attempt_id)
+            if rank != LAUNCH and int(rank) >= job.gpus:
+                raise InvalidRequestError(f"rank {rank} does not exist: the job has {job.gpus}", param="rank")
             sequence = jobs.next_sequence(job)
             stream = logs.lock_stream(attempt.id, rank)
             if offset > stream.size and not allow_gap:
@@ -96,7 +102,7 @@ def read_log(
             return 0, b""
         sizes = logs.sizes(row.id)
         if rank not in sizes:
-            if (not sizes and attempt is None) or rank == "launch" or int(rank) < job.gpus:
+            if (not sizes and attempt is None) or rank == LAUNCH or int(rank) < job.gpus:
                 return 0, b""  # the rank exists and has written nothing yet
             existing = f"logs exist for: {', '.join(sorted(sizes))}" if sizes else "the attempt has no logs yet"
             raise NotFoundError(f"there is no log of rank {rank} in attempt {row.number}; {existing}", param="rank")

@@ -216,7 +216,7 @@ class Reconciler:
         gone = observation.state in ("ended", "absent")
         exit_record = _stored_exit_record(attempt)
         if exit_record is None and gone:
-            exit_record = read_exit_record(folder)
+            exit_record = read_exit_record(folder, attempt.executions)
         snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=False)
         absent = observation.state == "absent" and exit_record is None
         # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +20,10 @@ from trainyard.contract.wire.reports import Claim, FinishRecord
 
 _MAX_RECORD_BYTES = 1024 * 1024
 _MAX_LOG_BYTES = 16 * 1024
+_MAX_ENTRIES = 1000
+"""Entries of a folder that are looked at."""
+_MAX_LOGS = 20
+"""Error logs of one attempt that are read: one for each of its entries in the scheduler's queue."""
 _MAX_ERROR_CHARS = 500
 _CONSEQUENCE = re.compile(r"srun: |slurmstepd\S*: error: \*\*\*")
 """Log lines that report the end of a step, not its cause."""
@@ -48,14 +53,22 @@ def has_vanished(folder: AttemptLayout) -> bool:
     return False
 
 
-def read_exit_record(folder: AttemptLayout) -> FinishRecord | None:
-    """Return the exit record of the attempt's highest execution that can be read."""
-    for path in sorted(folder.root.glob("finish-*.json"), reverse=True):
+def read_exit_record(folder: AttemptLayout, executions: range) -> FinishRecord | None:
+    """Return the exit record of the highest of these executions that has one which can be read.
+
+    Only the files of the attempt's own executions are opened: the job may have written any number of others.
+    """
+    problem: str | None = None
+    for execution in reversed(executions):
+        path = folder.finish(execution)
         try:
-            content = read_regular_file(path, 0, _MAX_RECORD_BYTES)
-            return FinishRecord.model_validate_json(content)
+            return FinishRecord.model_validate_json(read_regular_file(path, 0, _MAX_RECORD_BYTES))
+        except FileNotFoundError:
+            continue
         except (OSError, ValidationError) as error:
-            log.warning("exit record cannot be read", path=str(path), error=str(error))
+            problem = problem or f"{path.name}: {str(error).splitlines()[0]}"
+    if problem is not None:
+        log.warning("exit record cannot be read", folder=str(folder.root), error=problem)
     return None
 
 
@@ -110,8 +123,18 @@ def _read_claim(folder: AttemptLayout) -> Claim | None:
         return None
 
 
+def _list_error_logs(folder: Path) -> list[Path]:
+    """Return the scheduler's error logs, without reading the whole of a folder that the job has filled."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, _MAX_ENTRIES) if entry.name.endswith("_log.err")]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names)[:_MAX_LOGS]]
+
+
 def _read_startup_error(folder: AttemptLayout) -> str:
-    for path in sorted(folder.submitit.glob("*_log.err")):
+    for path in _list_error_logs(folder.submitit):
         try:
             end = path.lstat().st_size
             text = read_regular_file(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")

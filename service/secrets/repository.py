@@ -35,3 +35,8 @@ class SecretRepository:
 
     def delete(self, row: Secret) -> None:
         self._session.delete(row)
+
+
+def any_stored(session: Session) -> bool:
+    """Return whether any user has a secret."""
+    return session.execute(sa.select(sa.exists(sa.select(Secret.name)))).scalar_one()

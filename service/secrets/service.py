@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+import structlog
+
 from service.audit.log import add_audit_detail, set_audit_target
 from service.auth.principals import Principal
 from service.core.errors import (
@@ -17,12 +19,14 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.models import Secret
 from service.jobs.service import require_change
-from service.secrets.encryption import SecretCipher
-from service.secrets.repository import SecretRepository
+from service.secrets.encryption import SecretCipher, SecretKeyError
+from service.secrets.repository import SecretRepository, any_stored
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.environment import SECRETS, reserved_reason
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.validation_messages import MAX_VARIABLE_NAME, PATTERN_MESSAGES, VARIABLE_PATTERN
+
+log = structlog.get_logger("service")
 
 MAX_SECRETS = 100
 """Secrets of one user."""
@@ -32,9 +36,26 @@ class SecretService:
     """The secrets of all users. A secret belongs to a user's name, as jobs do."""
 
     def __init__(self, database: Database, settings: Settings):
-        given = settings.secrets_key_file
         self._database = database
-        self._cipher = SecretCipher(given or settings.state / "secrets.key", create=given is None)
+        self._cipher = SecretCipher.from_settings(settings)
+
+    def check_key(self) -> str | None:
+        """Return why stored secrets cannot be read; None if they can, or if there are none yet.
+
+        Raises:
+            SecretKeyError: the key file that the settings name is missing or unusable.
+        """
+        try:
+            self._cipher.load_key()
+        except SecretKeyError as error:
+            if not self._cipher.has_default_key:
+                raise
+            return error.message if self._any_stored() else None
+        return None
+
+    def _any_stored(self) -> bool:
+        with self._database.read() as session:
+            return any_stored(session)
 
     def list_all(self, principal: Principal, owner: str | None = None) -> Sequence[Secret]:
         """Return the secrets of the owner, by default the caller, by name.
@@ -42,7 +63,7 @@ class SecretService:
         Raises:
             PermissionDeniedError: the owner is another user, and the caller no administrator.
         """
-        name = _owner(principal, owner)
+        name = _owner(principal, owner, "list")
         with self._database.read() as session:
             return SecretRepository(session, name).list_all()
 
@@ -53,9 +74,13 @@ class SecretService:
             PermissionDeniedError: the caller is a viewer.
             InvalidRequestError: no spec may set a variable of this name.
             ConflictError: the caller has as many secrets as allowed.
+            SecretKeyError: the key is missing or unusable.
         """
         require_change(principal)
         _check_name(name)
+        # A new key beside secrets of a lost one would hide the loss.
+        if self._cipher.has_default_key and not self._any_stored():
+            self._cipher.create_key()
         encrypted = self._cipher.encrypt(principal.name, name, value)
         with self._database.write() as session:
             secrets = SecretRepository(session, principal.name)
@@ -74,7 +99,7 @@ class SecretService:
         """
         require_change(principal)
         _check_name(name)
-        owner_name = _owner(principal, owner)
+        owner_name = _owner(principal, owner, "delete")
         with self._database.write() as session:
             secrets = SecretRepository(session, owner_name)
             rows = secrets.select([name])
@@ -84,7 +109,12 @@ class SecretService:
             secrets.delete(rows[0])
 
     def require(self, principal: Principal, spec: TrainingSpec) -> None:
-        """Raises InvalidSpecError: the spec names secrets that the caller does not have."""
+        """Check that the ranks will get the secrets of a spec.
+
+        Raises:
+            InvalidSpecError: the spec names secrets that the caller does not have.
+            SecretKeyError: the key is missing or unusable.
+        """
         names = spec.environment.secrets
         if not names:
             return
@@ -95,6 +125,7 @@ class SecretService:
             raise InvalidSpecError(
                 [Problem(param=f"{SECRETS}.{name}", message=f"{message} {name}") for name in missing]
             )
+        self._cipher.load_key()
 
     def values(self, owner: str, names: Collection[str]) -> dict[str, str]:
         """Return the values of a user's secrets by name, without those that do not exist or cannot be decrypted."""
@@ -102,16 +133,25 @@ class SecretService:
             return {}
         with self._database.read() as session:
             rows = [(row.name, row.encrypted) for row in SecretRepository(session, owner).select(names)]
-        values = {name: self._cipher.decrypt(owner, name, encrypted) for name, encrypted in rows}
+        try:
+            values = {name: self._cipher.decrypt(owner, name, encrypted) for name, encrypted in rows}
+        except SecretKeyError as error:
+            log.warning(
+                "secrets cannot be decrypted", user=owner, names=[name for name, _ in rows], reason=error.message
+            )
+            return {}
+        if unreadable := [name for name, value in values.items() if value is None]:
+            reason = "they were encrypted with another key; restore it, or store the secrets again"
+            log.warning("secrets cannot be decrypted", user=owner, names=unreadable, reason=reason)
         return {name: value for name, value in values.items() if value is not None}
 
 
-def _owner(principal: Principal, owner: str | None) -> str:
+def _owner(principal: Principal, owner: str | None, verb: str) -> str:
     """Return the name of the owner. What an administrator does with secrets of another user is audited."""
     if owner in (None, principal.name):
         return principal.name
     if principal.role != "admin":
-        raise PermissionDeniedError("only administrators see which secrets other users have", param="user")
+        raise PermissionDeniedError(f"only administrators {verb} the secrets of other users", param="user")
     add_audit_detail(user=owner)
     return str(owner)
 
@@ -122,4 +162,4 @@ def _check_name(name: str) -> None:
         set_audit_target("an invalid name")
         raise InvalidRequestError(PATTERN_MESSAGES[VARIABLE_PATTERN], param="secret_name")
     if reason := reserved_reason(name):
-        raise InvalidRequestError(f"`{name}` is {reason}; a spec may not set this variable", param="secret_name")
+        raise InvalidRequestError(f"`{name}` {reason}; a spec may not set this variable", param="secret_name")

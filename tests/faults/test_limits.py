@@ -121,7 +121,7 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     async def client(number: int) -> StreamReader:
         reader, slow = StreamReader(), number % 10 == 0
         while not reader.over:
-            stream = Subscription(app_state.broadcaster, source, logs=True)
+            stream = Subscription(app_state.broadcaster, source, logs=True, owner=f"user-{number % 10}")
             reader.over = not await stream.start(StreamOffset(reader.position))
             async with aclosing(stream.events()) as texts:
                 async for text in texts:

@@ -11,7 +11,7 @@ from trainyard.contract.wire.access import AuditResource
 
 def audit(
     ctx: typer.Context,
-    actor: Annotated[str | None, typer.Option("--by", help="Only changes by this user.")] = None,
+    actor: Annotated[str | None, typer.Option("--by", "--actor", help="Only changes by this user.")] = None,
     action: Annotated[str | None, typer.Option("--action", help="Only this action, such as `cancel_job`.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="Only this target, such as a job's id.")] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="`done`, `refused` or `failed`.")] = None,
@@ -49,7 +49,13 @@ def audit(
 
 def _row(entry: AuditResource) -> tuple[str, ...]:
     when, where = f"{entry.created_at:%Y-%m-%d %H:%M:%S}Z", (_addresses(entry), entry.request_id or "-")
-    return when, entry.actor, entry.action, entry.target or "-", _outcome(entry), *where
+    return when, entry.actor, entry.action, _target(entry), _outcome(entry), *where
+
+
+def _target(entry: AuditResource) -> str:
+    """Return what was changed, and whose it is if an administrator named another user."""
+    parts = (entry.target, entry.detail.get("user"))
+    return " of ".join(str(part) for part in parts if part) or "-"
 
 
 def _addresses(entry: AuditResource) -> str:
@@ -58,5 +64,6 @@ def _addresses(entry: AuditResource) -> str:
 
 
 def _outcome(entry: AuditResource) -> str:
-    times = f", {entry.detail['count']} requests" if "count" in entry.detail else ""
+    count = entry.detail.get("count")
+    times = "" if count is None else f", {count} request{'' if count == 1 else 's'}"
     return entry.outcome + (f" ({entry.status})" if entry.status else "") + times

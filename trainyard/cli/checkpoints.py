@@ -20,6 +20,7 @@ from trainyard.cli.arguments import (
     make_client,
 )
 from trainyard.cli.artifacts import artifact_parts
+from trainyard.cli.confirm import confirm_deletion
 from trainyard.cli.errors import UsageError, print_note, report_error
 from trainyard.cli.output import (
     console,
@@ -28,7 +29,6 @@ from trainyard.cli.output import (
     format_number,
     format_size,
     one_line,
-    print_error,
     print_json,
     print_line,
     print_list,
@@ -247,7 +247,11 @@ def delete(
         for job in find_jobs(client, job_ids):
             try:
                 what = "the checkpoints of " if checkpoints else ""
-                if not yes and not as_json and not _confirm(f"delete {what}job {job.id} ({one_line(job.name)})?"):
+                if (
+                    not yes
+                    and not as_json
+                    and not confirm_deletion(f"delete {what}job {job.id} ({one_line(job.name)})?")
+                ):
                     continue
                 client.delete(job.id, only_checkpoints=checkpoints)
             except TrainyardError as error:
@@ -258,23 +262,6 @@ def delete(
             else:
                 print_line(f"deleted {what}job {job.id}")
     raise typer.Exit(codes[0] if codes else 0)
-
-
-def _confirm(question: str) -> bool:
-    """Ask for confirmation on the terminal; an empty answer is no.
-
-    Raises:
-        UsageError: standard input is closed.
-        KeyboardInterrupt: the answer was Ctrl-C.
-    """
-    try:
-        return typer.confirm(question)
-    except typer.Abort as aborted:
-        print()
-        if isinstance(aborted.__context__, EOFError):
-            raise UsageError("no answer on standard input; use --yes to delete without a prompt") from None
-        print_error("interrupted; not deleted")
-        raise KeyboardInterrupt from None
 
 
 def usage(ctx: typer.Context, as_json: JsonOption = False) -> None:

@@ -63,6 +63,7 @@ _SUGGESTIONS: dict[str | None, str] = {
     "job_not_found": "list them with: trainyard list",
     "sweep_not_found": "list them with: trainyard sweeps",
     "token_not_found": "list them with: trainyard tokens list",
+    "secret_not_found": "list them with: trainyard secrets list",
     "webhook_not_found": "list them with: trainyard webhooks list",
     "route_not_found": "TRAINYARD_URL must be the service's address without a path",
     "artifact_not_found": "list them with: trainyard artifacts JOB",

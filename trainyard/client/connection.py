@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 
 from trainyard.client.errors import SettingError
+from trainyard.client.listeners import listener_uids
 from trainyard.contract.local_paths import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -42,7 +43,7 @@ def connection(url: str | None = None, token: str | None = None) -> Connection:
     url = (_stripped(url, "TRAINYARD_URL") or own_url or _default_url()).rstrip("/")
     # The admin token is sent to this machine alone. The service may listen on an address other than loopback.
     local = _is_loopback(url) or url == own_url
-    token = _stripped(token, "TRAINYARD_TOKEN") or (_admin_token() if local else None)
+    token = _stripped(token, "TRAINYARD_TOKEN") or (_admin_token(url) if local else None)
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise SettingError("the token contains invalid characters; check TRAINYARD_TOKEN")
     return Connection(url, token, local)
@@ -74,9 +75,28 @@ def _default_url() -> str:
     return f"http://{DEFAULT_HOST}:{os.environ.get('TRAINYARD_PORT') or DEFAULT_PORT}"
 
 
-def _admin_token() -> str | None:
-    file = os.environ.get("TRAINYARD_ADMIN_TOKEN_FILE")
-    return _read(Path(file) if file else admin_token_file(_state_dir()))
+def _admin_token(url: str) -> str | None:
+    """Return the admin token if the service's account, or root, listens on the URL's port.
+
+    While the service is down, any account of this machine could listen there and receive the token.
+
+    Raises:
+        SettingError: another account listens on the port.
+    """
+    given = os.environ.get("TRAINYARD_ADMIN_TOKEN_FILE")
+    file = Path(given) if given else admin_token_file(_state_dir())
+    if (token := _read(file)) is None:
+        return None
+    parsed = httpx.URL(url)
+    uids = listener_uids(parsed.port or (443 if parsed.scheme == "https" else 80))
+    if uids is None:
+        return token
+    if uids - {0, file.stat().st_uid}:
+        raise SettingError(
+            f"a program of another account listens at {url}, so the admin token is not sent there; start the service, "
+            "or set TRAINYARD_TOKEN to a token for that service"
+        )
+    return token if uids else None
 
 
 def _state_dir() -> Path:

@@ -82,7 +82,8 @@ def _path(loc: tuple[int | str, ...]) -> str:
     for part in loc:
         if parts and str(part) in _UNION_TAGS.get(parts[-1], ()):
             continue
-        parts.append(str(part))
+        if part != "[key]":  # pydantic's mark of a name that is invalid itself
+            parts.append(str(part))
     return ".".join(parts)
 
 

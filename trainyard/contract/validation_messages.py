@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-RANK_PATTERN = r"^(launch|\d{1,6})$"
+RANK_PATTERN = r"^(launch|[0-9]{1,6})$"
 USER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
 FIELD_PATH_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
@@ -20,7 +20,7 @@ PATTERN_MESSAGES = {
     USER_NAME_PATTERN: "must start with a letter or digit and contain only letters, digits and `. _ @ + -`",
     FIELD_PATH_PATTERN: "must be the path of a field, such as `optimizer.lr`",
     DIGEST_PATTERN: "must be `sha256:` and 64 hexadecimal digits",
-    VARIABLE_PATTERN: "must be an uppercase name, such as `HF_HOME`",
+    VARIABLE_PATTERN: "must be an uppercase name, such as `HF_TOKEN` or `APP_NAME`",
     SLURM_ID_PATTERN: "must be a Slurm job id",
     SCHEDULER_ID_PATTERN: "must be a job id of the scheduler",
     NODE_LIST_PATTERN: "must be a Slurm node list, such as `node[01-04],gpu7`",
@@ -29,13 +29,14 @@ PATTERN_MESSAGES = {
 """Messages for strings that do not match a pattern. Patterns that only restrict characters need no message."""
 
 _TIME = "must be a time with a time zone, such as 2026-01-01T00:00:00Z"
+_LIST = 'must be a list, such as `["a", "b"]`'
 _TYPE_MESSAGES = {
     "missing": "is required",
     "model_type": "must be a section of fields",
     "model_attributes_type": "must be a section of fields",
     "dataclass_type": "must be a section of fields",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
+    "tuple_type": _LIST,
+    "list_type": _LIST,
     "dict_type": "must be a mapping of fields",
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
@@ -43,7 +44,7 @@ _TYPE_MESSAGES = {
     "float_parsing": "must be a number",
     "float_type": "must be a number",
     "bool_parsing": "must be true or false",
-    "string_type": "must be a string; quote it in YAML",
+    "string_type": "must be a string; write it in quotes",
     **dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _TIME),
 }
 """Messages by type of error, where pydantic's own message does not state what the value must be."""

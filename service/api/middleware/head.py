@@ -6,10 +6,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.middleware.errors import send_error
 from service.auth.sessions import MAX_COOKIE_BYTES
-from service.core.errors import HeadTooLargeError, MalformedRequestError, ServiceError
+from service.core.errors import HeadTooLargeError, MalformedRequestError, MethodNotSupportedError, ServiceError
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Supported methods. h11 accepts any token as a method."""
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum size of the path, the query and all headers together."""
+"""Maximum size of the method, the path, the query and all headers together."""
 MAX_QUERY_PARAMETERS = 256
 
 _SINGLE_HEADERS = frozenset(
@@ -22,7 +24,7 @@ _SINGLE_HEADERS = frozenset(
 
 
 class RequestHeadMiddleware:
-    """Refuses request heads that are too large or ambiguous."""
+    """Refuses request heads that are too large or ambiguous, and methods that no route has."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -41,11 +43,14 @@ def check_head(scope: Scope) -> None:
     """Check the head of a request.
 
     Raises:
+        MethodNotSupportedError: The method is not in `METHODS`.
         HeadTooLargeError: The head, the cookies or the number of query parameters exceed their bounds.
         MalformedRequestError: A header that must be single is repeated.
     """
+    if scope["method"] not in METHODS:
+        raise MethodNotSupportedError(f"the service supports the methods {', '.join(sorted(METHODS))}")
     headers: list[tuple[bytes, bytes]] = list(scope["headers"])
-    size = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+    size = len(scope["method"]) + len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
     size += sum(len(name) + len(value) + 4 for name, value in headers)
     if size > MAX_HEAD_BYTES:
         raise HeadTooLargeError(f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")

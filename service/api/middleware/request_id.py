@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.client_address import client_address
 from service.api.middleware.errors import header_map
+from service.api.middleware.head import METHODS
 from service.audit.log import CURRENT_REQUEST, RequestContext
 from service.core.observability import ServiceMetrics
 
@@ -50,10 +51,12 @@ class RequestIdMiddleware:
                 self._record(scope, status, time.monotonic() - started)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        path = getattr(scope.get("route"), "path", "unmatched")
-        self._metrics.request(scope["method"], path, status, seconds)
-        if status >= 500:
-            self._log.error("request", method=scope["method"], path=scope["path"], status=status)
+        # No label may have a value of the client's choice: each new value is a series for the life of the process.
+        route = getattr(scope.get("route"), "path", "unmatched")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._metrics.request(method, route, status, seconds)
+        if status >= 500 and method != "other":
+            self._log.error("request", method=method, path=scope["path"], status=status)
 
 
 def _cache_headers(scope: Scope, message: Message) -> list[tuple[bytes, bytes]]:

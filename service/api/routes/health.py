@@ -41,7 +41,10 @@ def readyz(app_state: AppStateDep) -> Any:
     checks["scheduler"] = _scheduler(app_state) if checks["database"] == "ok" else "unknown without the database"
     served = "ok" if checks["scheduler"] in ("ok", NOT_POLLED) else "degraded"
     body: dict[str, Any] = {"status": served if ready else "unavailable", "checks": checks}
-    if notes := _notes(app_state):
+    notes = _notes(app_state)
+    if checks["database"] == "ok" and (problem := _secrets_key(app_state)) is not None:
+        notes.append(f"users' secrets cannot be read: {problem}")
+    if notes:
         body["notes"] = notes
     return JSONResponse(body, status_code=200 if ready else 503)
 
@@ -94,6 +97,13 @@ def _notes(app_state: AppState) -> list[str]:
     if free >= settings.low_disk_bytes:
         return []
     return [f"only {free / 1e9:.1f} GB free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
+
+
+def _secrets_key(app_state: AppState) -> str | None:
+    try:
+        return app_state.secrets.check_key()
+    except ServiceError as error:
+        return error.message
 
 
 def _disk(app_state: AppState) -> str:

@@ -1,6 +1,7 @@
 """Routes of jobs: each parses the request, makes one call and returns a resource."""
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -20,8 +21,9 @@ from service.api.json_body import JsonRoute
 from service.api.query_params import metadata_filter
 from service.api.spec_body import SPEC_BODY, read_document
 from service.auth.principals import Principal
-from service.code.service import check_code
+from service.code.service import check_code, check_code_permission
 from service.core.errors import NotFoundError
+from service.core.thread_slots import run_in_slot
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
 from service.jobs.listing import JobFilter, read_job, read_page
@@ -57,7 +59,7 @@ async def submit_job(
 
     def accept() -> SubmissionResult:
         settings = app_state.settings
-        accepted = app_state.acceptance.accept(read_document(body, request.headers), now)
+        accepted = app_state.acceptance.accept(read_document(body, request.headers), now, user.name)
         app_state.secrets.require(user, accepted.spec)
         check_code(user, accepted.spec, settings)
         submission = SubmissionRequest(
@@ -65,7 +67,7 @@ async def submit_job(
         )
         return submit(app_state.database, user, submission, runs=settings.runs, now=now, quotas=app_state.quotas)
 
-    result = await app_state.user_slots.run(user.name, accept)
+    result = await run_in_slot(accept)
     app_state.failpoint("accept.after-commit")
     if not result.replayed:
         app_state.notify_reconciler()
@@ -151,7 +153,7 @@ def pause(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> Jo
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
 def resume(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Continue a paused job from its last checkpoint."""
-    return _apply(app_state, user, job_id, job_service.resume, now)
+    return _apply(app_state, user, job_id, job_service.resume, now, runs_code=True)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
@@ -160,7 +162,7 @@ def retry(
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
     action = job_service.retry((body or RetryRequest()).start, app_state.quotas)
-    return _apply(app_state, user, job_id, action, now)
+    return _apply(app_state, user, job_id, action, now, runs_code=True)
 
 
 @router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
@@ -179,9 +181,20 @@ def resolve(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, bod
 
 
 def _apply(
-    app_state: AppState, user: Principal, job_id: str, action: job_service.JobAction, now: datetime
+    app_state: AppState,
+    user: Principal,
+    job_id: str,
+    action: job_service.JobAction,
+    now: datetime,
+    *,
+    runs_code: bool = False,
 ) -> JobResource:
-    job = job_service.apply_action(app_state.database, user, job_id, action, runs=app_state.settings.runs, now=now)
+    settings = app_state.settings
+    # The permission may have been withdrawn since the submission, and another token of the user may lack it.
+    check = partial(check_code_permission, user, settings=settings) if runs_code else None
+    job = job_service.apply_action(
+        app_state.database, user, job_id, action, runs=settings.runs, now=now, check_spec=check
+    )
     app_state.failpoint("steer.after-commit")
     app_state.notify_reconciler()
     return job

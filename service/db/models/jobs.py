@@ -142,6 +142,11 @@ class Attempt(Base):
     excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
     """Nodes that made earlier attempts fail; the scheduler must not use them for this one."""
 
+    @property
+    def executions(self) -> range:
+        """The executions that belong to the attempt, in-place restarts included."""
+        return range(self.execution, self.execution + self.max_restarts + 1)
+
 
 class Execution(Base):
     """One start of the ranks. Points of lower executions after `resumed_from_step` are hidden."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -46,6 +47,8 @@ _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
 """Ids in one accounting query: 90 kB as an argument, of which Linux allows 128 kB."""
+_MAX_ENTRIES, _MAX_RECORDED = 1000, 20
+"""Entries of an attempt's folder that are looked at, and submissions that are taken from it: a job may fill it."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
 
 
@@ -284,8 +287,13 @@ def _end_session(child: "subprocess.Popen[bytes]") -> None:
 
 def _recorded_ids(folder: Path) -> list[str]:
     """The ids under which submitit stored this attempt's batch script: a second record of sbatch's output."""
-    names = (path.name.partition("_")[0] for path in AttemptLayout(folder).submitit.glob("*_submission.sh"))
-    return sorted((name for name in names if name.isdigit()), key=int)
+    try:
+        with os.scandir(AttemptLayout(folder).submitit) as entries:
+            names = [entry.name for entry in islice(entries, _MAX_ENTRIES) if entry.name.endswith("_submission.sh")]
+    except OSError:
+        return []
+    ids = (name.partition("_")[0] for name in names)
+    return sorted((text for text in ids if text.isascii() and text.isdigit()), key=int)[:_MAX_RECORDED]
 
 
 def _claimant(folder: Path) -> str | None:

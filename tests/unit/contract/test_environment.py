@@ -7,6 +7,7 @@ from trainyard.contract.spec.environment import (
     HARMLESS_VARIABLES,
     describe_restricted,
     forbidden_variables,
+    ineffective_patterns,
     rank_variables,
     reserved_reason,
     restricted_variables,
@@ -138,16 +139,19 @@ class TestForbiddenVariables:
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
-            ("TRAINYARD_ATTEMPT", "reserved for the service"),
-            ("TRAINYARD_DATABASE_URL", "reserved for the service"),
-            ("PATH", "reserved for the service"),
-            ("SLURM_JOB_ID", "reserved for the scheduler"),
-            ("SBATCH_EXPORT", "reserved for the scheduler"),
-            ("SUBMITIT_EXECUTOR", "reserved for the scheduler"),
-            ("CUDA_VISIBLE_DEVICES", "reserved for the scheduler"),
-            ("RANK", "set by torchrun for each rank"),
-            ("MASTER_ADDR", "set by torchrun for each rank"),
-            ("TORCHELASTIC_RUN_ID", "set by torchrun for each rank"),
+            ("TRAINYARD_ATTEMPT", "is reserved for the service"),
+            ("TRAINYARD_DATABASE_URL", "is reserved for the service"),
+            ("PATH", "is reserved for the service"),
+            ("SLURM_JOB_ID", "is reserved for the scheduler"),
+            ("SBATCH_EXPORT", "is reserved for the scheduler"),
+            ("SUBMITIT_EXECUTOR", "is reserved for the scheduler"),
+            (
+                "CUDA_VISIBLE_DEVICES",
+                "is set from the GPUs of the allocation, which `gpus` and `resources` request",
+            ),
+            ("RANK", "is set by torchrun for each rank"),
+            ("MASTER_ADDR", "is set by torchrun for each rank"),
+            ("TORCHELASTIC_RUN_ID", "is set by torchrun for each rank"),
             ("LD_PRELOAD", "changes which code runs"),
             ("PYTHONPATH", "changes which code runs"),
             ("PYTHONHOME", "changes which code runs"),
@@ -182,3 +186,16 @@ class TestRankVariables:
 def test_secret_names_are_unique_and_uppercase(variables: dict[str, str], secrets: tuple[str, ...]) -> None:
     with pytest.raises(SpecError, match=r"^environment"):
         spec_with(variables, secrets)
+
+
+def test_allowed_patterns_of_reserved_variables_have_no_effect() -> None:
+    allowed = ("WANDB_*", "LD_*", "PYTHONPATH", "TRAINYARD_X", "MALLOC_ARENA_MAX")
+    assert ineffective_patterns(allowed) == ["LD_*", "PYTHONPATH", "TRAINYARD_X"]
+
+
+def test_problem_of_an_invalid_name_has_the_path_of_the_spec() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec({**spec_with({}).model_dump(), "environment": {"variables": {"lower": "x"}}})
+    assert [str(problem) for problem in caught.value.problems] == [
+        "environment.variables.lower: must be an uppercase name, such as `HF_TOKEN` or `APP_NAME`"
+    ]

@@ -31,10 +31,10 @@ def message_for(kind: Any, value: Any) -> str:
         (Annotated[str, Field(pattern=r"^[a-z]+$")], "A", "contains a character that is not allowed"),
         (Annotated[int, Field(le=200)], 201, "must be less than or equal to 200"),
         (int, "x", "must be a whole number"),
-        (str, 1, "must be a string; quote it in YAML"),
+        (str, 1, "must be a string; write it in quotes"),
         (Literal["asc", "desc"], "up", "must be 'asc' or 'desc'"),
         (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 item, not 2"),
-        (list[int], 1, "must be a list"),
+        (list[int], 1, 'must be a list, such as `["a", "b"]`'),
         (dict[str, int], 1, "must be a mapping of fields"),
     ],
 )

@@ -174,6 +174,52 @@ def test_an_administrator_deletes_all_secrets_of_a_user(service, run):
         service.on("DELETE", f"/v1/secrets/{name}", httpx.Response(204))
     assert "HF_TOKEN" in run("secrets", "list", "--user", "anna").stdout
     deleted = run("secrets", "delete", "--all", "--user", "anna")
-    assert deleted.stdout == "secret HF_TOKEN: deleted\nsecret X_TOKEN: deleted\n"
+    assert deleted.stdout == "anna's secret HF_TOKEN: deleted\nanna's secret X_TOKEN: deleted\n"
     assert [dict(request.url.params) for request in service.requests] == [{"user": "anna"}] * 4
     assert run("secrets", "delete").exit_code == run("secrets", "delete", "X_TOKEN", "--all").exit_code == 2
+
+
+def test_a_user_without_secrets_is_named(service, run):
+    service.on("GET", "/v1/secrets", page())
+    deleted = run("secrets", "delete", "--all", "--user", "anna")
+    assert (deleted.exit_code, deleted.stderr) == (6, "error: anna has no secrets\n")
+    assert run("secrets", "list", "--user", "anna").stderr == "anna has no secrets\n"
+    assert run("secrets", "list").stderr == "you have no secrets\n"
+
+
+def test_deletion_of_all_own_secrets_is_confirmed(service, run):
+    service.on("GET", "/v1/secrets", page(SECRET)).on("DELETE", "/v1/secrets/HF_TOKEN", httpx.Response(204))
+    assert "HF_TOKEN" in run("secrets", "delete", "--all", input="n\n").stdout
+    assert [request.method for request in service.requests] == ["GET"]
+    assert run("secrets", "delete", "--all", "--yes").stdout == "secret HF_TOKEN: deleted\n"
+
+
+def test_a_name_that_needs_the_code_role_is_noted(service, run):
+    service.on("PUT", "/v1/secrets/HF_HOME", {**SECRET, "name": "HF_HOME"})
+    service.on("GET", "/v1/tokens/self", TOKEN)
+    noted = run("secrets", "set", "HF_HOME", input="x")
+    assert noted.exit_code == 0
+    assert "note: a spec of yours may not list HF_HOME" in noted.stderr
+    assert "names that end in _TOKEN" in noted.stderr
+
+
+def test_a_binary_value_is_refused_with_the_remedy(service, run):
+    result = run("secrets", "set", "HF_TOKEN", input=b"\xff\xfe")
+    assert (result.exit_code, service.requests) == (2, [])
+    assert "the value is not UTF-8 text; encode it, for example with base64" in result.stderr
+
+
+def test_a_missing_secret_suggests_the_list(service, run):
+    service.on("DELETE", "/v1/secrets/X_TOKEN", error(404, "you have no secret", "not_found_error", "secret_not_found"))
+    assert "list them with: trainyard secrets list" in run("secrets", "delete", "X_TOKEN").stderr
+
+
+def test_the_audit_names_the_owner_and_counts_one_request(service, run):
+    entry = {"id": "7", "created_at": TIME, "actor": "admin", "action": "delete_secret", "target": "HF_TOKEN"}
+    listing = {**entry, "action": "list_secrets", "target": None, "outcome": "done", "detail": {"user": "bert"}}
+    refused = {**entry, "outcome": "refused", "detail": {"user": "anna", "count": 1}}
+    service.on("GET", "/v1/audit", page(refused, listing))
+    shown = run("audit", "--actor", "admin").stdout
+    assert "HF_TOKEN of anna" in shown
+    assert "list_secrets   bert " in shown
+    assert "1 request " in shown.replace("\n", " ")

@@ -1,17 +1,29 @@
 """The URL and the token that a client uses."""
 
+import os
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from trainyard.client import TrainyardError
+from trainyard.client import connection as connection_module
 from trainyard.client.connection import connection
+from trainyard.client.listeners import listener_uids
 from trainyard.contract.local_paths import admin_token_file, default_state_dir, service_url_file
 
 
 @pytest.fixture
-def admin_token(tmp_path, monkeypatch):
+def listeners(monkeypatch):
+    """Set which accounts listen on every port."""
+    uids = {os.getuid()}
+    monkeypatch.setattr(connection_module, "listener_uids", lambda port: uids)
+    return uids
+
+
+@pytest.fixture
+def admin_token(tmp_path, monkeypatch, listeners):
     monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
     file = admin_token_file(tmp_path / "state")
     file.parent.mkdir()
@@ -53,6 +65,21 @@ class TestConnection:
         for url in ("https://yard.example", "http://127.evil.example", "http://localhost.evil.example"):
             assert connection(url).token is None, url
 
+    @pytest.mark.parametrize("others", [{65534}, {65534, 0}, {65534, os.getuid()}])
+    def test_admin_token_is_never_sent_to_another_account(self, admin_token, listeners, others, monkeypatch):
+        listeners.clear()
+        listeners.update(others)
+        with pytest.raises(TrainyardError, match="a program of another account listens"):
+            connection()
+        assert connection(token="mine").token == "mine"
+        assert connection("https://yard.example").token is None
+
+    def test_admin_token_is_read_only_while_somebody_listens(self, admin_token, listeners):
+        listeners.clear()
+        assert connection().token is None
+        listeners.add(0)
+        assert connection().token == "from-the-file"
+
     def test_explicit_token_takes_precedence(self, admin_token, monkeypatch):
         monkeypatch.setenv("TRAINYARD_TOKEN", "mine")
         assert connection().token == "mine"
@@ -65,6 +92,23 @@ class TestConnection:
     def test_token_with_a_line_break_is_an_error(self):
         with pytest.raises(TrainyardError, match="check TRAINYARD_TOKEN"):
             connection(token="two\nlines")
+
+
+class TestListeners:
+    def test_own_listening_socket_has_the_own_account(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            assert listener_uids(port) == {os.getuid()}
+        assert listener_uids(port) == set()
+
+    def test_only_listening_sockets_of_the_port_count(self, tmp_path):
+        table = tmp_path / "tcp"
+        row = "   0: 0100007F:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 1"
+        rows = [(8470, "0A", 7), (8470, "01", 8), (8471, "0A", 9)]
+        lines = ["  sl  local_address ...", *(row.format(port=port, state=state, uid=uid) for port, state, uid in rows)]
+        table.write_text("\n".join(lines))
+        assert listener_uids(8470, [table, tmp_path / "absent"]) == {7}
+        assert listener_uids(8470, [tmp_path / "absent"]) is None
 
 
 class TestPastedValues:

@@ -17,9 +17,10 @@ ATTEMPT_VARIABLE = "TRAINYARD_ATTEMPT"
 VARIABLES, SECRETS = "environment.variables", "environment.secrets"
 
 _RESERVED: Mapping[str, Sequence[str]] = {
-    "reserved for the service": ("TRAINYARD_*", "PATH", "HOME", "USER", "LOGNAME", "VIRTUAL_ENV"),
-    "reserved for the scheduler": ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "SUBMITIT_*", "*_VISIBLE_DEVICES"),
-    "set by torchrun for each rank": (
+    "is reserved for the service": ("TRAINYARD_*", "PATH", "HOME", "USER", "LOGNAME", "VIRTUAL_ENV"),
+    "is reserved for the scheduler": ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "SUBMITIT_*"),
+    "is set from the GPUs of the allocation, which `gpus` and `resources` request": ("*_VISIBLE_DEVICES",),
+    "is set by torchrun for each rank": (
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_*", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
         *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
     ),
@@ -74,6 +75,11 @@ def reserved_reason(name: str) -> str | None:
     return next((reason for reason, patterns in _RESERVED.items() if matches_any(name, patterns)), None)
 
 
+def ineffective_patterns(allowed: Collection[str]) -> list[str]:
+    """Return the allowed names and prefixes that have no effect, because no spec may set such a variable."""
+    return [pattern for pattern in allowed if reserved_reason(pattern) is not None]
+
+
 def restricted_variables(spec: TrainingSpec, allowed: Collection[str] = ()) -> list[str]:
     """Return the fields of the variables and secrets that may make a program load code: they require the code role.
 
@@ -86,6 +92,18 @@ def restricted_variables(spec: TrainingSpec, allowed: Collection[str] = ()) -> l
         for field, name in _names(spec)
         if not matches_any(name, harmless) and not (field == SECRETS and _SECRET_NAME.fullmatch(name))
     ]
+
+
+NAMES_FOR_EVERYBODY = (
+    "names that end in _TOKEN, _SECRET, _PASSWORD, _API_KEY, _ACCESS_KEY or _ACCESS_KEY_ID, names that begin with APP_ "
+    "and those in docs/security.md are for everybody, others require the code role"
+)
+"""The rule of `is_common_secret_name`, for messages."""
+
+
+def is_common_secret_name(name: str, allowed: Collection[str] = ()) -> bool:
+    """Return whether a user without the code role may name this secret in a spec."""
+    return bool(_SECRET_NAME.fullmatch(name)) or matches_any(name, (*HARMLESS_VARIABLES, *allowed))
 
 
 def describe_restricted(fields: Sequence[str], allowed: Collection[str] = ()) -> str:

@@ -308,7 +308,9 @@ class Environment(Strict):
     variables: dict[VariableName, ShortText] = Field(default_factory=dict, max_length=64)
     """Environment variables to set. Names other than `APP_*` and those in `docs/security.md` require the code role."""
     secrets: Annotated[tuple[VariableName, ...], Field(max_length=MAX_SPEC_SECRETS)] = ()
-    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables."""
+    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables. Names other than those that
+    end in `_TOKEN`, `_SECRET`, `_PASSWORD`, `_API_KEY`, `_ACCESS_KEY` or `_ACCESS_KEY_ID`, `APP_*` and those in
+    `docs/security.md` require the code role."""
 
     @model_validator(mode="after")
     def _unique_names(self) -> Self:

@@ -184,7 +184,7 @@ def test_missing_and_invalid_tokens_get_the_same_response(world: World, header: 
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert answer.json()["error"] == {
-        "message": "a valid token is required: send the header `Authorization: Bearer <token>`",
+        "message": "missing, unknown, expired or revoked token: send the header `Authorization: Bearer <token>`",
         "type": "authentication_error",
         "param": None,
         "code": "invalid_token",

@@ -3,8 +3,11 @@
 import time
 
 import pytest
+import structlog
 
+from service.api.middleware.head import MAX_HEAD_BYTES, check_head
 from service.auth.sessions import MAX_COOKIE_BYTES, Cookie
+from service.core.errors import HeadTooLargeError
 from tests.support.raw_http import exchange, served_with_limits
 from tests.support.world import World
 
@@ -70,3 +73,25 @@ def test_large_head_that_arrives_at_once_is_refused(world: World, upgrade: bytes
 def test_many_query_parameters_are_refused(world: World) -> None:
     query = "&".join(f"metadata[a{number}]=b" for number in range(300))
     assert world.client.get(f"/v1/jobs?{query}").status_code == 431
+
+
+def test_unknown_method_is_refused_and_no_metrics_label(world: World) -> None:
+    with served_with_limits(world) as port:
+        for method in (b"INVENTED", b"X" * 60_000, b"PROPFIND"):
+            head = b"%s /livez HTTP/1.1\r\nHost: localhost\r\n" % method
+            answer = exchange(port, head + b"Upgrade: h2c\r\nConnection: Upgrade\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 501 "), method
+    with structlog.testing.capture_logs() as lines:
+        answer = world.new_client(None).request("PROPFIND", "/v1/jobs")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "method_not_supported")
+    assert not lines, "refusals are not logged one by one"
+    exposition = world.new_client(None).get("/metrics").text
+    assert 'method="other",route="unmatched",status="501"' in exposition
+    assert not any(name in exposition for name in ("INVENTED", "XXXX", "PROPFIND"))
+
+
+def test_method_counts_in_the_size_of_the_head() -> None:
+    scope = {"method": "GET", "path": "/", "query_string": b"", "headers": [(b"x", b"x" * (MAX_HEAD_BYTES - 6 - 3))]}
+    check_head(scope)
+    with pytest.raises(HeadTooLargeError):
+        check_head({**scope, "method": "HEAD"})

@@ -106,6 +106,19 @@ def test_single_token_may_be_allowed_to_run_code(world: World) -> None:
     assert useless.status_code == 422
 
 
+@pytest.mark.parametrize("action", ["retry", "resume"])
+def test_starting_a_job_again_requires_the_permission_to_run_its_code(world: World, action: str) -> None:
+    script = {"task": "script", "gpus": 1, "argv": ["/bin/true"]}
+    plain = world.new_client(str(create_token(world)["token"]))
+    granted = world.new_client(str(create_token(world, may_run_code=True)["token"]))
+    job = granted.post("/v1/jobs", json=script).json()["id"]
+    assert plain.post(f"/v1/jobs/{job}/{'cancel' if action == 'retry' else 'pause'}").status_code == 202
+    world.tick(2)
+    refused = plain.post(f"/v1/jobs/{job}/{action}")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "code_role_required")
+    assert granted.post(f"/v1/jobs/{job}/{action}").status_code == 202
+
+
 def test_roles_limit_changes(world: World) -> None:
     viewer = world.new_client(str(create_token(world, name="eve", role="viewer")["token"]))
     ada = world.new_client(str(create_token(world, name="ada")["token"]))

@@ -155,3 +155,17 @@ def test_interpreter_without_security_fixes_is_a_warning(
     finding = findings_by_name(settings)["interpreter"]
     assert finding.state == state
     assert ("CVE-2025-8194" in finding.message) == (state == "warning")
+
+
+def test_key_file_of_the_settings_is_checked(settings: Settings, tmp_path: Path) -> None:
+    assert findings_by_name(settings)["secrets"].message == "no user has stored any"
+    key = tmp_path / "key"
+    settings.secrets_key_file = key
+    finding = findings_by_name(settings)["secrets"]
+    assert (finding.state, f"TRAINYARD_SECRETS_KEY_FILE={key} does not exist" in finding.message) == ("error", True)
+    assert finding.fix.startswith("name the file with the key; a first key is made with: python -c")
+    key.write_text("A" * 43 + "=")
+    key.chmod(0o640)
+    assert findings_by_name(settings)["secrets"].fix == f"chmod 600 {key}"
+    key.chmod(0o600)
+    assert findings_by_name(settings)["secrets"].state == "ok"

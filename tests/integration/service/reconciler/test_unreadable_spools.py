@@ -2,16 +2,17 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
-from service.reconciler import spool_ingest
+from service.reconciler import run_dir, spool_ingest
 from service.reconciler.run_dir import open_regular_file
 from tests.support.world import FakeWorker, World
-from trainyard.contract.wire.reports import CheckpointReport
+from trainyard.contract.wire.reports import CheckpointReport, FinishRecord
 from trainyard.contract.wire.spool import format_record
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -126,7 +127,7 @@ def plant_endless_line(path: Path) -> None:
 def test_planted_files_hold_no_job(world: World) -> None:
     world.app_state.settings = world.settings.model_copy(update={"log_limit": 4096})
     world.reconciler = world.new_reconciler("one")
-    job = world.submit()
+    job = world.submit(gpus=5)
     worker = world.start(job)
     layout = world.folder(job)
     for number, plant in enumerate([plant_fifo, plant_folder, plant_link, plant_zeros, plant_endless_line]):
@@ -189,3 +190,53 @@ def test_reports_over_the_spool_limit_are_an_event(world: World, monkeypatch: py
     assert 0 < len(stored_steps(world, job)) < 8
     (rejected,) = rejections(world, job)
     assert "limit" in rejected["message"]
+
+
+def test_only_exit_records_of_the_attempts_own_executions_are_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit(restart={"max_retries": 1})
+    world.start(job)
+    opened: list[str] = []
+    read = run_dir.read_regular_file
+
+    def counted(path: Path, offset: int, size: int) -> bytes:
+        opened.append(path.name)
+        return read(path, offset, size)
+
+    monkeypatch.setattr(run_dir, "read_regular_file", counted)
+    folder = world.folder(job)
+    for number in range(500):
+        folder.finish(900_000 - number).write_text("no record")
+    folder.finish(2).write_text("no record")
+    complete = FinishRecord(execution=1, reason="completed", step=20, time=world.clock())
+    folder.finish(1).write_text(complete.model_dump_json())
+    world.scheduler.set_states("ended")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    assert [name for name in opened if name.startswith("finish-")] == ["finish-000002.json", "finish-000001.json"]
+
+
+def test_error_logs_of_a_filled_folder_are_bounded(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    folder = world.folder(job).submitit
+    for number in range(3000):
+        (folder / f"{number}_0_log.err").touch()
+    started = time.process_time()
+    assert run_dir.read_unclaimed(world.folder(job), ended=True) == run_dir.UnclaimedAttempt()
+    assert time.process_time() - started < 0.5
+
+
+def test_logs_of_ranks_that_do_not_exist_are_not_stored(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    refused = worker.log("2", 0, b"text")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "rank")
+    assert worker.log("1", 0, b"text").status_code == 200
+    (world.folder(job).logs / "rank-777.log").write_text("text")
+    (world.folder(job).logs / "rank-0.log").write_text("text")
+    worker.end("completed", step=20)
+    world.tick(2)
+    assert world.status(job) == "succeeded"
+    assert [world.client.get(f"/v1/jobs/{job}/logs?rank={rank}").status_code for rank in (0, 1, 777)] == [200, 200, 404]

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
+from structlog.testing import capture_logs
 
-from service.core.errors import ServiceError
-from service.secrets.encryption import SecretCipher
+from service.diagnostics.checks import run_checks
+from service.secrets.encryption import SecretCipher, SecretKeyError
 from service.secrets.service import MAX_SECRETS
 from tests.support.world import SPEC, World
 
@@ -104,6 +106,20 @@ def test_invalid_secret_is_rejected_without_its_value(world: World, name: str, v
     assert SECRET_VALUE not in world.client.get("/v1/audit").text
 
 
+@pytest.mark.databases("sqlite")
+def test_refused_name_is_explained_in_one_sentence(world: World) -> None:
+    message = put(world.client, "LD_PRELOAD").json()["error"]["message"]
+    assert message == "`LD_PRELOAD` changes which code runs; a spec may not set this variable"
+
+
+@pytest.mark.databases("sqlite")
+def test_json_sent_without_its_content_type_names_the_header(world: World) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = world.client.put("/v1/secrets/HF_TOKEN", content=b'{"value": "x"}', headers=form)
+    assert answer.status_code == 422
+    assert "`Content-Type: application/json`" in answer.json()["error"]["message"]
+
+
 def test_value_given_as_the_name_is_not_audited(world: World) -> None:
     assert put(world.client, f"hf_{SECRET_VALUE}").status_code == 422
     assert SECRET_VALUE not in world.client.get("/v1/audit").text
@@ -161,7 +177,11 @@ def test_nobody_else_names_another_user(world: World, role: Any) -> None:
     put(world.new_user("user", "anna"), "HF_TOKEN")
     bert = world.new_user(role, "bert")
     for method, url in (("GET", "/v1/secrets?user=anna"), ("DELETE", "/v1/secrets/HF_TOKEN?user=anna")):
-        assert bert.request(method, url).json()["error"]["code"] == "forbidden"
+        refusal = bert.request(method, url).json()["error"]
+        assert refusal["code"] == "forbidden"
+        if role == "user":
+            verb = {"GET": "list", "DELETE": "delete"}[method]
+            assert refusal["message"] == f"only administrators {verb} the secrets of other users"
     assert bert.get("/v1/secrets?user=bert").status_code == 200
     assert len(world.client.get("/v1/secrets?user=anna").json()["data"]) == 1
     assert world.client.put("/v1/secrets/HF_TOKEN?user=anna", json={"value": "x"}).status_code == 422
@@ -185,26 +205,81 @@ def test_stored_value_is_encrypted_with_a_private_key(world: World) -> None:
     assert SECRET_VALUE not in str(rows)
 
 
+class TestLostKey:
+    pytestmark = pytest.mark.databases("sqlite")
+
+    def test_lost_key_is_never_replaced_while_secrets_exist(self, world: World) -> None:
+        put(world.client, "HF_TOKEN")
+        job = world.client.post("/v1/jobs", json=with_secrets("HF_TOKEN")).json()["id"]
+        key = world.settings.state / "secrets.key"
+        saved = key.read_bytes()
+        key.unlink()
+        for answer in (
+            put(world.client, "B_TOKEN"),
+            world.client.post("/v1/jobs", json=with_secrets("HF_TOKEN")),
+        ):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "secrets_key_unavailable")
+            assert answer.headers["Retry-After"] == "600", "clients must not wait for an administrator"
+            assert "restore it from a backup, or delete all" in answer.json()["error"]["message"]
+        ready = world.client.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (200, "ok")
+        (note,) = ready.json()["notes"]
+        assert "secrets.key does not exist" in note
+        (finding,) = [one for one in run_checks(world.settings) if one.name == "secrets"]
+        assert (finding.state, "users with secrets: admin" in finding.message) == ("error", True)
+        assert finding.fix.startswith("restore it from a backup")
+        world.tick()
+        with capture_logs() as logs:
+            assert world.worker(job).claim().json()["secrets"] == {}
+        assert [("does not exist" in one["reason"], one["names"]) for one in logs if "reason" in one] == [
+            (True, ["HF_TOKEN"])
+        ]
+        assert not key.exists()
+        key.write_bytes(saved)
+        key.chmod(0o600)
+        assert "notes" not in world.client.get("/readyz").json()
+        assert world.worker(job).claim().json()["secrets"] == {"HF_TOKEN": SECRET_VALUE}
+
+    def test_new_key_is_made_after_all_secrets_are_deleted(self, world: World) -> None:
+        put(world.client, "HF_TOKEN")
+        (world.settings.state / "secrets.key").unlink()
+        assert world.client.delete("/v1/secrets/HF_TOKEN").status_code == 204
+        assert "notes" not in world.client.get("/readyz").json()
+        assert put(world.client, "HF_TOKEN").status_code == 200
+
+    def test_claim_with_another_key_logs_the_reason(self, world: World) -> None:
+        put(world.client, "HF_TOKEN")
+        job = world.client.post("/v1/jobs", json=with_secrets("HF_TOKEN")).json()["id"]
+        (world.settings.state / "secrets.key").write_bytes(Fernet.generate_key())
+        world.tick()
+        with capture_logs() as logs:
+            assert world.worker(job).claim().json()["secrets"] == {}
+        assert any("encrypted with another key" in one.get("reason", "") for one in logs)
+
+
+def new_cipher(file: Path) -> SecretCipher:
+    cipher = SecretCipher(file)
+    cipher.create_key()
+    return cipher
+
+
 class TestSecretCipher:
     def test_value_is_bound_to_owner_and_name(self, tmp_path: Path) -> None:
-        cipher = SecretCipher(tmp_path / "key", create=True)
+        cipher = new_cipher(tmp_path / "key")
         encrypted = cipher.encrypt("anna", "A", "value")
         assert cipher.decrypt("anna", "A", encrypted) == "value"
         assert cipher.decrypt("bert", "A", encrypted) is None
         assert cipher.decrypt("anna", "B", encrypted) is None
 
     def test_value_of_another_key_cannot_be_decrypted(self, tmp_path: Path) -> None:
-        encrypted = SecretCipher(tmp_path / "one", create=True).encrypt("anna", "A", "value")
-        assert SecretCipher(tmp_path / "two", create=True).decrypt("anna", "A", encrypted) is None
+        encrypted = new_cipher(tmp_path / "one").encrypt("anna", "A", "value")
+        assert new_cipher(tmp_path / "two").decrypt("anna", "A", encrypted) is None
 
     def test_key_survives_a_restart_and_is_created_once(self, tmp_path: Path) -> None:
-        first, second = (SecretCipher(tmp_path / "key", create=True) for _ in range(2))
+        first, second = (new_cipher(tmp_path / "key") for _ in range(2))
         assert second.decrypt("anna", "A", first.encrypt("anna", "A", "value")) == "value"
 
-    def test_shared_key_file_must_exist_and_be_private(self, tmp_path: Path) -> None:
-        with pytest.raises(ServiceError, match="cannot be read"):
-            SecretCipher(tmp_path / "key", create=False).encrypt("anna", "A", "value")
-        SecretCipher(tmp_path / "key", create=True).encrypt("anna", "A", "value")
-        (tmp_path / "key").chmod(0o644)
-        with pytest.raises(ServiceError, match="readable by others"):
-            SecretCipher(tmp_path / "key", create=False).encrypt("anna", "A", "value")
+    def test_decryption_creates_no_key(self, tmp_path: Path) -> None:
+        with pytest.raises(SecretKeyError, match="does not exist"):
+            SecretCipher(tmp_path / "key").decrypt("anna", "A", "x")
+        assert not (tmp_path / "key").exists()

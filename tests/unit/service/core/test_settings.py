@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelled_variables
@@ -95,3 +96,53 @@ def test_broad_or_malformed_allowed_variables_are_rejected(monkeypatch: pytest.M
     monkeypatch.setenv("TRAINYARD_ALLOWED_VARIABLES", names)
     with pytest.raises(ValidationError, match="neither an uppercase name nor a prefix"):
         Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "message"),
+    [
+        (None, 0o600, "does not exist"),
+        ("no key", 0o644, "does not contain a Fernet key"),
+        ("", 0o600, "does not contain a Fernet key"),
+        ("A" * 43 + "=", 0o644, "chmod 600"),
+    ],
+)
+def test_serve_refuses_an_unusable_key_file(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    text: str | None,
+    mode: int,
+    message: str,
+) -> None:
+    key = tmp_path / "key"
+    if text is not None:
+        key.write_text(text)
+        key.chmod(mode)
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("TRAINYARD_SECRETS_KEY_FILE", str(key))
+    monkeypatch.setattr("service.main.configure_logging", lambda _format: None)
+    assert main(["serve"]) == 1
+    error = capsys.readouterr().err
+    assert f"trainyard: TRAINYARD_SECRETS_KEY_FILE={key} " in error
+    assert message in error
+    assert ("chmod" in error) == (message == "chmod 600"), "a file without a key must not be changed"
+
+
+def test_allowed_variables_without_effect_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_ALLOWED_VARIABLES", "WANDB_*,LD_*")
+    monkeypatch.setattr("service.main.configure_logging", lambda _format: None)
+    monkeypatch.setattr("service.main.doctor", lambda _settings, **_options: 0)
+    with capture_logs() as logs:
+        assert main(["doctor"]) == 0
+    assert [one["event"] for one in logs] == [
+        "TRAINYARD_ALLOWED_VARIABLES: LD_* has no effect: no spec may set such a variable"
+    ]
+
+
+def test_invalid_setting_is_explained_in_plain_english(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_PORT", "x")
+    main(["doctor"])
+    assert capsys.readouterr().err == "TRAINYARD_PORT: must be a whole number\n"
