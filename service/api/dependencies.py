@@ -13,7 +13,6 @@ from pydantic import BeforeValidator
 
 from service.api.query_params import refuse_unknown
 from service.api.rate_limits import Rate, RateLimiter
-from service.api.user_slots import UserSlots
 from service.audit.log import CURRENT_REQUEST, AuditLog
 from service.auth.principals import Principal, authenticate
 from service.auth.sessions import CSRF_HEADER, Cookie, require_csrf
@@ -22,6 +21,7 @@ from service.core.errors import AuthenticationError, InvalidRequestError, Permis
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
+from service.core.thread_slots import ThreadSlots
 from service.core.timed_cache import TimedCache
 from service.db.engine import Database
 from service.db.paging import PageRequest
@@ -63,7 +63,8 @@ class AppState:
         self.metrics = ServiceMetrics()
         self.failpoint: Failpoint = no_failpoint
         self.process_pool = ProcessPool()
-        self.user_slots = UserSlots()
+        self.user_slots = ThreadSlots(each=4, total=12)
+        self.worker_slots = ThreadSlots(each=4, total=12)
         self.planner = Planner(settings, pool=self.process_pool)
         self.acceptance = SpecAcceptance(database, settings, self.planner)
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)

@@ -20,6 +20,7 @@ from service.audit.log import add_audit_detail
 from service.checkpoints.archive import archive_length, list_members, write_archive
 from service.checkpoints.safe_files import CHUNK, irregular_kind, is_plain_path, modified_time, open_below
 from service.core.errors import InvalidRequestError, NotFoundError, RangeError
+from service.core.thread_slots import iterate_in_slot
 from trainyard.contract.wire.pages import ErrorEnvelope
 
 log = structlog.get_logger("files")
@@ -174,7 +175,7 @@ def file_response(root: Path, path: str, conditions: FileConditions, *, code: st
     partial = span != (0, size)
     if partial:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    body = _read(handle, start, end)
+    body = iterate_in_slot(_read(handle, start, end))
     return StreamingResponse(body, status_code=206 if partial else 200, headers=headers, media_type=_OCTETS)
 
 
@@ -216,4 +217,4 @@ def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
     }
     if head:
         return Response(headers=headers, media_type=_TAR)
-    return StreamingResponse(write_archive(root, members), headers=headers, media_type=_TAR)
+    return StreamingResponse(iterate_in_slot(write_archive(root, members)), headers=headers, media_type=_TAR)

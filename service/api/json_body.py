@@ -1,14 +1,23 @@
-"""Request bodies in JSON, with bounded depth and number of values on every route."""
+"""Classes of routes: endpoints in thread slots, and JSON bodies with bounded depth and number of values."""
 
 from collections.abc import Callable, Coroutine
+from inspect import iscoroutinefunction
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi._compat import ModelField
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from service.core.errors import MalformedRequestError
+from service.core.thread_slots import caller_slot, run_in_slot
 from trainyard.contract.base import sanitize
 from trainyard.contract.bounds import MAX_VALUES, parse_json
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+_MAX_INLINE_BYTES = 8 * 1024
+"""Size of a body that is parsed and validated on the event loop, within a millisecond or two."""
 
 
 def parse_body(body: bytes, *, max_values: int = MAX_VALUES, unique_keys: bool = False, any_text: bool = False) -> Any:
@@ -25,25 +34,55 @@ def parse_body(body: bytes, *, max_values: int = MAX_VALUES, unique_keys: bool =
         raise MalformedRequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
 
 
-class JsonRoute(APIRoute):
-    """Parses the body by `parse_body`. FastAPI's own parser has no bounds, and a deep document fails only later."""
+class SlotRoute(APIRoute):
+    """Runs an endpoint that is a plain function in a thread slot of its caller."""
 
-    def parse(self, body: bytes) -> Any:
+    def get_route_handler(self) -> Handler:
+        handler = super().get_route_handler()
+        if iscoroutinefunction(self.endpoint):
+            return handler  # It takes slots by `run_in_slot`.
+
+        async def handle(request: Request) -> Response:
+            if self.body_field is not None:
+                await request.body()  # A slow upload must not occupy a slot.
+            async with caller_slot():
+                return await handler(request)
+
+        return handle
+
+
+class JsonRoute(SlotRoute):
+    """Parses the body by `parse_body`. FastAPI's own parser has no bounds, and a deep document fails only later.
+
+    A body of some size is also validated here, in a thread: FastAPI validates on the event loop.
+    """
+
+    def parse(self, request: Request, body: bytes) -> Any:
         return parse_body(body)
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
             if self.body_field is not None and (body := await request.body()):
-                request._json = self.parse(body)
+                if len(body) <= _MAX_INLINE_BYTES:
+                    request._json = self.parse(request, body)
+                else:
+                    request._json = await run_in_slot(self._validate, self.body_field, request, body)
             return await handler(request)
 
         return handle
+
+    def _validate(self, field: ModelField, request: Request, body: bytes) -> Any:
+        """Return the model, which FastAPI accepts as it is."""
+        value, errors = field.validate(self.parse(request, body), {}, loc=("body",))
+        if errors:
+            raise RequestValidationError(errors)
+        return value
 
 
 class ReportRoute(JsonRoute):
     """Replaces characters that cannot be stored: a program's report is never refused for its text."""
 
-    def parse(self, body: bytes) -> Any:
+    def parse(self, request: Request, body: bytes) -> Any:
         return sanitize(parse_body(body, any_text=True))

@@ -55,8 +55,9 @@ def is_plain_path(path: str) -> bool:
     """Return whether a URL can name the path, and none of its parts leads out, even if a proxy decodes it again."""
     if len(path) > _MAX_PATH:
         return False
-    while (decoded := unquote(path)) != path:
-        path = decoded
+    path = unquote(path)
+    if unquote(path) != path:
+        return False  # Escapes of escapes: decoding all levels could take a pass for each character.
     try:
         path.encode()
     except UnicodeEncodeError:

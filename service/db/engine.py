@@ -48,7 +48,7 @@ class Database:
         self.dialect = self.url.get_backend_name()
         if self.dialect == "sqlite":
             Path(str(self.url.database)).parent.mkdir(parents=True, exist_ok=True)
-            self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=16)
+            self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=32)
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", pool_size=1)
             self._write_lock = FairLock()
         else:

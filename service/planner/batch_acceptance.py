@@ -43,20 +43,20 @@ class BatchAcceptance:
         started = thread_time()
         for number, document in enumerate(documents):
             if thread_time() - started > _MAX_SECONDS:
-                yield from self.pool.run(owner, accept_rest, settings, cluster, documents[number:])
+                yield from self.pool.run(owner, accept_rest, settings, cluster, documents[number:], owner)
                 return
-            yield _accept(self.acceptance, document, cluster)
+            yield _accept(self.acceptance, document, cluster, owner)
 
 
 def accept_rest(
-    settings: Settings, cluster: ClusterResource, documents: Sequence[dict[str, Any]]
+    settings: Settings, cluster: ClusterResource, documents: Sequence[dict[str, Any]], owner: str
 ) -> list[AcceptedSpec | RejectedSpec]:
     """Return the result of each document, up to `MAX_PROBLEMS` problems. Runs in a process of the pool."""
     acceptance = SpecAcceptance(None, settings, Planner(settings))
     results: list[AcceptedSpec | RejectedSpec] = []
     problems = 0
     for document in documents:
-        results.append(_accept(acceptance, document, cluster))
+        results.append(_accept(acceptance, document, cluster, owner))
         problems += len(results[-1].problems) if isinstance(results[-1], RejectedSpec) else 0
         if problems >= MAX_PROBLEMS:
             break
@@ -64,10 +64,10 @@ def accept_rest(
 
 
 def _accept(
-    acceptance: SpecAcceptance, document: dict[str, Any], cluster: ClusterResource
+    acceptance: SpecAcceptance, document: dict[str, Any], cluster: ClusterResource, owner: str
 ) -> AcceptedSpec | RejectedSpec:
     try:
-        return acceptance.accept_for(document, cluster)
+        return acceptance.accept_for(document, cluster, owner)
     except InvalidSpecError as error:
         return RejectedSpec(tuple(error.problems))
     except ServiceError as error:

@@ -19,7 +19,6 @@ from service.specs.acceptance import AcceptedSpec
 from service.specs.preflight import is_stale, unavailable_resources
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import LOOP_TASKS, Strategy, TrainingSpec
 from trainyard.contract.wire.plans import PlanResource
@@ -59,7 +58,7 @@ class Planner:
         model = self._model(spec)
         if self.pool is not None and model.is_large:
             try:
-                return self.pool.run(_owner(spec), _choose_strategy, self.settings, accepted)
+                return self.pool.run(accepted.owner, _choose_strategy, self.settings, accepted)
             except (InvalidRequestError, TooManyRequestsError):
                 return spec.strategy, "`auto` selects ddp for several ranks; the model is too large to compare them"
         estimator = self._estimator(accepted, model)
@@ -77,7 +76,7 @@ class Planner:
         spec = accepted.spec
         model = self._model(spec)
         if self.pool is not None and model.is_large:
-            return self.pool.run(_owner(spec), _plan, self.settings, accepted)
+            return self.pool.run(accepted.owner, _plan, self.settings, accepted)
         script, problem = preview_script(self.settings, spec, accepted.site)
         rejections = unavailable_resources(self.settings, accepted)
         return build_plan(
@@ -104,7 +103,7 @@ class Planner:
         model = self._model(spec)
         if self.pool is not None and model.is_large:
             try:
-                return self.pool.run(_owner(spec), _exceeds_memory, self.settings, accepted)
+                return self.pool.run(accepted.owner, _exceeds_memory, self.settings, accepted)
             except (InvalidRequestError, TooManyRequestsError):
                 return []
         estimator = self._estimator(accepted, model)
@@ -134,12 +133,6 @@ class Planner:
 
 _MAX_TENSORS = 5000
 """Tensors above which a model is estimated in another process. The time grows with tensors and `lora.targets`."""
-
-
-def _owner(spec: TrainingSpec) -> str:
-    """The model's folder: one call for each at a time."""
-    assert isinstance(spec.model, HfModel)
-    return f"model {spec.model.path}"
 
 
 def _choose_strategy(settings: Settings, accepted: AcceptedSpec) -> tuple[Strategy, str]:

@@ -32,6 +32,8 @@ class AcceptedSpec:
     cluster: ClusterResource
     strategy_reason: str = ""
     """Why `spec.strategy` is what it is. Empty if the spec was loaded from the database."""
+    owner: str = "reconciler"
+    """The user who sent the spec. One large model of each owner is estimated at a time."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -68,7 +70,7 @@ class SpecAcceptance:
     settings: Settings
     advisor: ModelAdvisor
 
-    def accept(self, document: Any, now: datetime) -> AcceptedSpec:
+    def accept(self, document: Any, now: datetime, owner: str) -> AcceptedSpec:
         """Parse and resolve a document. Reads the cluster snapshot, and for `strategy: auto` the model's folder.
 
         Raises:
@@ -78,9 +80,9 @@ class SpecAcceptance:
         assert self.database is not None
         with self.database.read() as session:
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
-        return self.accept_for(document, cluster)
+        return self.accept_for(document, cluster, owner)
 
-    def accept_for(self, document: Any, cluster: ClusterResource) -> AcceptedSpec:
+    def accept_for(self, document: Any, cluster: ClusterResource, owner: str) -> AcceptedSpec:
         """Parse and resolve a document for a cluster snapshot. Raises like `accept`."""
         if not isinstance(document, dict):
             raise InvalidRequestError("a spec must be a mapping of fields", code="invalid_spec")
@@ -88,9 +90,9 @@ class SpecAcceptance:
             parsed = parse_spec(document)
         except SpecError as error:
             raise InvalidSpecError(error.problems) from None
-        return self.resolve(parsed, cluster)
+        return self.resolve(parsed, cluster, owner)
 
-    def resolve(self, parsed: TrainingSpec, cluster: ClusterResource) -> AcceptedSpec:
+    def resolve(self, parsed: TrainingSpec, cluster: ClusterResource, owner: str = "reconciler") -> AcceptedSpec:
         """Resolve a parsed spec for its site. Not to be called in a database session: it may read the model's folder.
 
         Raises:
@@ -101,7 +103,7 @@ class SpecAcceptance:
         if problem := self.advisor.trainable_problem(spec):
             raise InvalidSpecError([problem])
         unresolved = spec if self.settings.site.accelerator else parsed
-        accepted = AcceptedSpec(spec, unresolved, site, cluster, "set in the spec")
+        accepted = AcceptedSpec(spec, unresolved, site, cluster, "set in the spec", owner)
         return accepted if parsed.strategy != "auto" else self._with_strategy(accepted, parsed)
 
     def stored(self, spec: TrainingSpec, cluster: ClusterResource) -> AcceptedSpec:

@@ -74,9 +74,7 @@ def submit(
         ConflictError: the key was used for another request, or too many of the user's jobs are queued.
     """
     require_change(principal)
-    if request.size > options.max_members:
-        message = f"results in {request.size} members; the limit is {options.max_members}"
-        raise InvalidSpecError([Problem(param="grid", message=message)])
+    check_size(request.size, options.max_members)
     values = variants(request)
     accepted = accept_all([member_spec(request.spec, changes) for changes in values])
 
@@ -95,6 +93,12 @@ def submit(
     )
     digest = request_digest({"sweep": request.model_dump()} | ({"force": True} if options.force else {}))
     return _store(database, principal, sweep, list(zip(values, members, strict=True)), options, digest, now)
+
+
+def check_size(size: int, limit: int) -> None:
+    """Raises InvalidSpecError: a sweep has too many members."""
+    if size > limit:
+        raise InvalidSpecError([Problem(param="grid", message=f"results in {size} members; the limit is {limit}")])
 
 
 def _accepted_members(

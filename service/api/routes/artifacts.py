@@ -7,13 +7,14 @@ from starlette.responses import Response
 
 from service.api.dependencies import AppStateDep, NowDep, UserDep
 from service.api.file_responses import ConditionsDep, download_route, file_response
+from service.api.json_body import SlotRoute
 from service.checkpoints.safe_files import list_artifacts
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
 from trainyard.contract.wire.files import ArtifactResource
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
+router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"], route_class=SlotRoute)
 
 
 @router.get("", operation_id="list_artifacts")

@@ -18,6 +18,7 @@ from service.api.file_responses import (
     file_response,
     require_plain,
 )
+from service.api.json_body import SlotRoute
 from service.checkpoints.ranking import best_of
 from service.checkpoints.safe_files import list_files
 from service.core.errors import NotFoundError
@@ -27,7 +28,7 @@ from service.jobs.schemas import checkpoint_resource, page_of
 from trainyard.contract.wire.files import CheckpointResource, FileResource
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"], route_class=SlotRoute)
 
 CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
 

@@ -3,10 +3,11 @@
 from fastapi import APIRouter
 
 from service.api.dependencies import AppStateDep, NowDep, UserDep
+from service.api.json_body import SlotRoute
 from service.cluster.repository import ClusterRepository
 from trainyard.contract.wire.cluster import ClusterResource
 
-router = APIRouter(prefix="/v1/cluster", tags=["cluster"])
+router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=SlotRoute)
 
 
 @router.get("", operation_id="get_cluster")

@@ -4,15 +4,16 @@ import errno
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
 from service.api.dependencies import AppStateDep, UserDep
+from service.api.json_body import SlotRoute
 from service.code.service import require_code_role
 from service.code.store import Upload, find_archive
 from service.core.errors import NotFoundError, UnavailableError
+from service.core.thread_slots import run_in_slot
 
-router = APIRouter(prefix="/v1/code", tags=["code"])
+router = APIRouter(prefix="/v1/code", tags=["code"], route_class=SlotRoute)
 
 Digest = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$", description="`sha256:` and the SHA-256 of the archive.")]
 _BODY = {
@@ -37,8 +38,8 @@ async def put(
     try:
         async for chunk in request.stream():
             if chunk:
-                await run_in_threadpool(upload.add, chunk)
-        if not await run_in_threadpool(upload.store):
+                await run_in_slot(upload.add, chunk)
+        if not await run_in_slot(upload.store):
             response.status_code = 200
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -3,10 +3,11 @@
 from fastapi import APIRouter
 
 from service.api.dependencies import AdminDep, AppStateDep
+from service.api.json_body import SlotRoute
 from service.diagnostics.checks import run_checks
 from trainyard.contract.wire.diagnostics import DiagnosticsReport
 
-router = APIRouter(prefix="/v1/doctor", tags=["health"])
+router = APIRouter(prefix="/v1/doctor", tags=["health"], route_class=SlotRoute)
 
 
 @router.get("", operation_id="get_doctor")

@@ -23,6 +23,7 @@ from service.api.spec_body import SPEC_BODY, read_document
 from service.auth.principals import Principal
 from service.code.service import check_code, check_code_permission
 from service.core.errors import NotFoundError
+from service.core.thread_slots import run_in_slot
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
 from service.jobs.listing import JobFilter, read_job, read_page
@@ -58,7 +59,7 @@ async def submit_job(
 
     def accept() -> SubmissionResult:
         settings = app_state.settings
-        accepted = app_state.acceptance.accept(read_document(body, request.headers), now)
+        accepted = app_state.acceptance.accept(read_document(body, request.headers), now, user.name)
         app_state.secrets.require(user, accepted.spec)
         check_code(user, accepted.spec, settings)
         submission = SubmissionRequest(
@@ -66,7 +67,7 @@ async def submit_job(
         )
         return submit(app_state.database, user, submission, runs=settings.runs, now=now, quotas=app_state.quotas)
 
-    result = await app_state.user_slots.run(user.name, accept)
+    result = await run_in_slot(accept)
     app_state.failpoint("accept.after-commit")
     if not result.replayed:
         app_state.notify_reconciler()

@@ -5,11 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from service.api.dependencies import AppStateDep, AttemptNumberQuery, NowDep, UserDep
+from service.api.json_body import SlotRoute
 from service.core.errors import InvalidRequestError
 from service.logs.service import read_log
 from trainyard.contract.validation_messages import RANK_PATTERN
 
-router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["logs"])
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["logs"], route_class=SlotRoute)
 
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
 Rank = Annotated[str, Query(pattern=RANK_PATTERN, description="`0`, `1`, ... or `launch`.")]

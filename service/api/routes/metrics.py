@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
 from service.api.dependencies import AppStateDep, NowDep, UserDep, after_query
+from service.api.json_body import SlotRoute
 from service.core.errors import InvalidRequestError, NotFoundError
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
@@ -13,7 +14,7 @@ from service.metrics.queries import CurveQuery, read_curves
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1", tags=["metrics"])
+router = APIRouter(prefix="/v1", tags=["metrics"], route_class=SlotRoute)
 
 MAX_JOBS = 20
 MAX_PAGE = 10_000

@@ -4,21 +4,22 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
-from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
+from service.api.json_body import SlotRoute
 from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import set_audit_action, set_audit_target
 from service.auth.principals import Principal
 from service.code.service import check_code
 from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.ids import new_id
+from service.core.thread_slots import run_in_slot
 from service.jobs.service import require_change
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 
-router = APIRouter(prefix="/v1", tags=["plans"])
+router = APIRouter(prefix="/v1", tags=["plans"], route_class=SlotRoute)
 
 _POLL_SECONDS = 0.2
 EstimateId = Annotated[str, Path(pattern=r"^est_[0-9a-z]{26}$")]
@@ -46,12 +47,12 @@ async def make_plan(
     body = await request.body()
 
     def make() -> PlanResource:
-        accepted = app_state.acceptance.accept(read_document(body, request.headers), now)
+        accepted = app_state.acceptance.accept(read_document(body, request.headers), now, user.name)
         plan = app_state.planner.plan(accepted)
         refusal = _refusal_at_submission(app_state, user, accepted.spec)
         return plan if refusal is None else plan.model_copy(update={"warnings": [refusal, *plan.warnings]})
 
-    plan = await app_state.user_slots.run(user.name, make)
+    plan = await run_in_slot(make)
     if not estimate_start:
         return plan
     return plan.model_copy(update={"start_estimate": await _estimate(app_state, user, plan, wait_seconds)})
@@ -80,13 +81,13 @@ async def _estimate(
     require_change(principal)
     estimate_id = new_id("est", now)
     set_audit_target(estimate_id)
-    estimate = await run_in_threadpool(request_estimate, app_state.database, estimate_id, principal.name, script, now)
+    estimate = await run_in_slot(request_estimate, app_state.database, estimate_id, principal.name, script, now)
     app_state.notify_reconciler()
     for _ in range(round(wait_seconds / _POLL_SECONDS)):
         if estimate.state == "answered":
             break
         await asyncio.sleep(_POLL_SECONDS)
-        estimate = await run_in_threadpool(read_estimate, app_state.database, estimate_id)
+        estimate = await run_in_slot(read_estimate, app_state.database, estimate_id)
     return estimate
 
 

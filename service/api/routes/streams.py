@@ -7,19 +7,20 @@ from time import monotonic
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from service.api.dependencies import AppState, AppStateDep, UserDep
+from service.api.json_body import SlotRoute
 from service.auth.principals import Principal, is_token_valid
 from service.core.errors import InvalidRequestError
+from service.core.thread_slots import run_in_slot
 from service.streaming.broadcaster import StreamOffset
 from service.streaming.global_feed import parse_offset
 from service.streaming.sources import JobSource
 from service.streaming.subscription import Subscription
 from trainyard.contract.validation_messages import RANK_PATTERN
 
-router = APIRouter(prefix="/v1", tags=["streams"])
+router = APIRouter(prefix="/v1", tags=["streams"], route_class=SlotRoute)
 
 TOKEN_CHECK_SECONDS = 30.0
 """Interval at which an open stream checks that its token is still valid."""
@@ -69,7 +70,7 @@ async def stream_job(
             raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
         after = int(last_event_id)
     load = partial(JobSource, app_state.database, app_state.settings.runs, app_state.clock, job_id)
-    source = await run_in_threadpool(load)
+    source = await run_in_slot(load)
     subscription = Subscription(app_state.broadcaster, source, logs=logs, rank=rank, owner=user.name)
     return await _respond(app_state, user, subscription, StreamOffset(after))
 
@@ -107,7 +108,7 @@ async def _until_token_expires(app_state: AppState, user: Principal, texts: Asyn
     async with aclosing(texts):
         async for text in texts:
             if monotonic() - checked_at >= TOKEN_CHECK_SECONDS:
-                if not await run_in_threadpool(is_token_valid, app_state.database, user.id, app_state.clock()):
+                if not await run_in_slot(is_token_valid, app_state.database, user.id, app_state.clock()):
                     return
                 checked_at = monotonic()
             yield text

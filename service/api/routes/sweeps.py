@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from service.api.dependencies import AppStateDep, NowDep, SweepWindowDep, UserDep
 from service.api.json_body import JsonRoute
 from service.code.service import check_code
+from service.core.settings import Settings
+from service.core.thread_slots import run_in_slot
 from service.jobs.schemas import page_of
 from service.jobs.submission import SubmissionResult
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
@@ -15,7 +17,20 @@ from service.sweeps import service as sweep_service
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import SweepDetail, SweepRequest, SweepResource
 
-router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=JsonRoute)
+
+class _SweepRoute(JsonRoute):
+    """Refuses a list of too many members before any is validated."""
+
+    def parse(self, request: Request, body: bytes) -> Any:
+        document = super().parse(request, body)
+        members = document.get("members") if isinstance(document, dict) else None
+        if isinstance(members, list):
+            settings: Settings = request.app.state.app_state.settings
+            sweep_service.check_size(len(members), settings.max_sweep_members)
+        return document
+
+
+router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=_SweepRoute)
 
 SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$")]
 
@@ -45,7 +60,7 @@ async def submit(
     def store() -> SubmissionResult:
         return sweep_service.submit(app_state.database, user, body, accept_all, check, options, now)
 
-    result = await app_state.user_slots.run(user.name, store)
+    result = await run_in_slot(store)
     if result.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:

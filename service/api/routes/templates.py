@@ -6,12 +6,13 @@ from functools import cache
 from fastapi import APIRouter
 
 from service.api.dependencies import UserDep
+from service.api.json_body import SlotRoute
 from service.core.errors import NotFoundError
 from service.jobs.schemas import page_of
 from trainyard.contract.spec.templates import Template, load_template, template_names
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1/templates", tags=["templates"])
+router = APIRouter(prefix="/v1/templates", tags=["templates"], route_class=SlotRoute)
 
 
 @cache

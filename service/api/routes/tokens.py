@@ -15,7 +15,7 @@ from service.api.dependencies import (
     UserDep,
 )
 from service.api.idempotency import UnsupportedKey, reject_key
-from service.api.json_body import JsonRoute
+from service.api.json_body import JsonRoute, SlotRoute
 from service.audit.repository import AuditFilter, AuditRepository
 from service.auth.repository import TokenRepository
 from service.auth.token_service import issue, revoke
@@ -25,7 +25,7 @@ from trainyard.contract.wire.access import AuditResource, NewTokenResource, Toke
 from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/tokens", tags=["access"], route_class=JsonRoute)
-audit_router = APIRouter(prefix="/v1/audit", tags=["access"])
+audit_router = APIRouter(prefix="/v1/audit", tags=["access"], route_class=SlotRoute)
 
 TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
 

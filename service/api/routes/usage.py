@@ -3,11 +3,12 @@
 from fastapi import APIRouter
 
 from service.api.dependencies import AppStateDep, UserDep
+from service.api.json_body import SlotRoute
 from service.maintenance.disk import free_bytes
 from service.maintenance.repository import MaintenanceRepository
 from trainyard.contract.wire.files import UsageResource, UserUsage
 
-router = APIRouter(prefix="/v1/usage", tags=["usage"])
+router = APIRouter(prefix="/v1/usage", tags=["usage"], route_class=SlotRoute)
 
 
 @router.get("", operation_id="get_usage")

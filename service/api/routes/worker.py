@@ -4,13 +4,13 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state, require_worker
 from service.api.json_body import ReportRoute
 from service.api.routes.logs import Rank
 from service.attempts.service import AttemptService
 from service.core.errors import BodyTooLargeError
+from service.core.thread_slots import run_in_slot
 from service.logs.service import LogWriter
 from service.metrics.ingest.decode import decode_batch
 from trainyard.contract.wire.reports import (
@@ -79,7 +79,7 @@ async def metrics(request: Request, aid: AttemptId) -> Response:
     body = await request.body()
     decode = partial(decode_batch, body, app_state.ingest_queue.known_keys)
     # A large invalid batch takes 0.3 s, which must not block the event loop.
-    batch = decode() if len(body) <= _MAX_INLINE_BYTES else await app_state.user_slots.run(f"attempt {aid}", decode)
+    batch = decode() if len(body) <= _MAX_INLINE_BYTES else await run_in_slot(decode)
     stored = await app_state.ingest_queue.submit(aid, batch, len(body))
     app_state.metrics.ingested("points", len(batch.rows))
     content = b'{"accepted":%d,"duplicates":%d}' % (stored.inserted, stored.duplicates)
@@ -115,7 +115,7 @@ async def append_log(
     logs = LogWriter(
         app_state.database, aid, app_state.clock(), app_state.settings.log_limit, app_state.metrics.ingested
     )
-    return {"next_offset": await run_in_threadpool(partial(logs.append, rank, offset, data))}
+    return {"next_offset": await run_in_slot(logs.append, rank, offset, data)}
 
 
 @router.post("/finish", operation_id="finish_attempt")

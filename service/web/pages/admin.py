@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppStateDep, NowDep
+from service.api.json_body import SlotRoute
 from service.api.routes import tokens, webhooks
 from service.core.errors import InvalidRequestError
 from service.db.paging import PageRequest
@@ -18,7 +19,7 @@ from service.web.rendering import Pages, Visitor
 from trainyard.contract.wire.access import TokenResource
 from trainyard.contract.wire.jobs import JobStatus
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 _PAGE_SIZE = 200
 _AUDIT_PAGE_SIZE = 50

@@ -3,9 +3,10 @@
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from service.api.json_body import SlotRoute
 from service.web.dependencies import PagesDep, VisitorDep
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 
 @router.get("/docs")

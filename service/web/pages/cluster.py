@@ -4,10 +4,11 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppStateDep, NowDep
+from service.api.json_body import SlotRoute
 from service.api.routes.cluster import get_cluster
 from service.web.dependencies import PagesDep, VisitorDep
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 _BACKENDS = {"local": "this machine", "slurm": "Slurm"}
 _DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppState, AppStateDep, NowDep
+from service.api.json_body import SlotRoute
 from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
@@ -18,7 +19,7 @@ from trainyard.contract.spec.spec_diff import differing_paths, flatten
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 MAX_NAMED_RUNS = 50
 MAX_MEMBERS = 200

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppStateDep, JobWindowDep, NowDep
+from service.api.json_body import SlotRoute
 from service.api.query_params import metadata_filter
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
@@ -14,7 +15,7 @@ from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import spec_yaml
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 FIRST_ROWS = 50
 PREVIEW_METRIC = "train/loss"

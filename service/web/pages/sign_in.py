@@ -8,12 +8,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import AppStateDep, NowDep, set_audit_caller
+from service.api.json_body import SlotRoute
 from service.auth.sessions import require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.security import PAGE_HEADERS, safe_redirect
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 
 @router.get("/")

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppState, AppStateDep, NowDep
+from service.api.json_body import SlotRoute
 from service.api.routes.templates import templates_by_name
 from service.jobs.listing import read_job
 from service.web.dependencies import PagesDep, VisitorDep
@@ -15,7 +16,7 @@ from service.web.pages.spec_text import brief_spec, spec_yaml
 from trainyard.contract.spec.templates import Template, code_folder
 from trainyard.contract.spec.user_code import CODE_TASKS
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 DEFAULT_PRESET = "digits_ddp"
 

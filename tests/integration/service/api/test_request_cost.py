@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from service.core.errors import TooManyRequestsError
 from tests.support.world import SPEC, FakeWorker, World
 from trainyard.contract.bounds import MAX_SPEC_BYTES
 
@@ -278,3 +279,23 @@ def test_model_with_many_tensors_is_planned_in_another_process(gpu_world: World)
     assert answer.status_code == 200 or answer.json()["error"]["code"] == "too_expensive"
     if answer.status_code == 200:
         assert answer.json()["model"]["parameters"] == 60_000
+
+
+def test_estimate_of_a_large_model_uses_the_slot_of_its_user(gpu_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners: list[str] = []
+
+    def refuse(owner: str, *_arguments: object) -> None:
+        owners.append(owner)
+        raise TooManyRequestsError("busy")
+
+    monkeypatch.setattr(gpu_world.app_state.process_pool, "run", refuse)
+    folder = many_tensors(gpu_world.settings.runs / "larger", 5001)
+    spec = {
+        "task": "causal_lm",
+        "gpus": 8,
+        "model": {"source": "hf", "path": str(folder)},
+        "data": {"source": "jsonl", "path": str(folder / "data.jsonl")},
+        "steps": 5,
+    }
+    assert gpu_world.new_user("user", "ada").post("/v1/plans", json=spec).status_code == 429
+    assert set(owners) == {"ada"}

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
+from service.checkpoints import safe_files
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -165,3 +166,18 @@ def test_if_range_of_a_replaced_file_returns_the_whole_file(world: World, job: s
     assert whole.headers["ETag"] != etag
     date = world.client.get(url, headers={"Range": "bytes=3-", "If-Range": whole.headers["Last-Modified"]})
     assert date.status_code == 200, "within a second there can be two files"
+
+
+def test_names_with_nested_escapes_are_decoded_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def counted(text: str) -> str:
+        nonlocal calls
+        calls += 1
+        return unquote(text)
+
+    monkeypatch.setattr(safe_files, "unquote", counted)
+    for path in ("%" + "25" * 300, "%%32%35" * 100, "%%32%65%%32%65/spec.json"):
+        assert not safe_files.is_plain_path(path)
+    assert calls <= 6
+    assert safe_files.is_plain_path("rate 100%25/a%20b")

@@ -175,3 +175,11 @@ def test_sweeps_are_listed_newest_first(world: World, sweep: dict[str, Any]) -> 
     assert [one["id"] for one in page["data"]] == [newer["id"]]
     rest = world.client.get("/v1/sweeps", params={"after": page["last_id"]}).json()
     assert [one["id"] for one in rest["data"]] == [sweep["id"]]
+
+
+@pytest.mark.databases("sqlite")
+def test_too_many_members_are_refused_before_any_is_validated(world: World) -> None:
+    limit = world.settings.max_sweep_members
+    answer = world.client.post("/v1/sweeps", json={"spec": SPEC, "members": [{"not a path": 1}] * (limit + 1)})
+    assert answer.status_code == 422
+    assert f"the limit is {limit}" in answer.text

@@ -1,4 +1,4 @@
-"""Expensive requests of one user are limited in number and wait in order."""
+"""Each owner uses a share of the threads, and further requests wait in order."""
 
 import asyncio
 import threading
@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from service.api.user_slots import UserSlots
+from service.core.thread_slots import ThreadSlots
 
 
 def test_one_user_runs_at_most_the_limit_at_once() -> None:
-    slots, lock = UserSlots(limit=2), threading.Lock()
+    slots, lock = ThreadSlots(each=2, total=9), threading.Lock()
     running, peak = 0, 0
 
     def work() -> None:
@@ -30,7 +30,7 @@ def test_one_user_runs_at_most_the_limit_at_once() -> None:
 
 
 def test_other_users_do_not_wait() -> None:
-    slots, over = UserSlots(limit=1), threading.Event()
+    slots, over = ThreadSlots(each=1, total=9), threading.Event()
 
     async def requests() -> str:
         first = asyncio.create_task(slots.run("ada", over.wait))
@@ -45,7 +45,7 @@ def test_other_users_do_not_wait() -> None:
 
 
 def test_slot_is_released_after_an_error() -> None:
-    slots = UserSlots(limit=1)
+    slots = ThreadSlots(each=1, total=9)
 
     async def requests() -> int:
         with pytest.raises(ZeroDivisionError):
@@ -53,3 +53,25 @@ def test_slot_is_released_after_an_error() -> None:
         return await slots.run("ada", lambda: 7)
 
     assert asyncio.run(requests()) == 7
+
+
+def test_all_owners_together_use_at_most_the_total() -> None:
+    slots, over = ThreadSlots(each=2, total=3), threading.Event()
+    running, lock = 0, threading.Lock()
+
+    def work() -> int:
+        nonlocal running
+        with lock:
+            running += 1
+            count = running
+            if count == 3:
+                over.set()
+        over.wait(5)
+        with lock:
+            running -= 1
+        return count
+
+    async def all_requests() -> list[int]:
+        return await asyncio.gather(*(slots.run(owner, work) for owner in ("ada", "bob", "cid") for _ in range(3)))
+
+    assert max(asyncio.run(all_requests())) == 3
