@@ -38,7 +38,15 @@ from service.scheduler.local.scheduler import LocalScheduler
 from service.scheduler.slurm.batch_script import batch_script, is_plain_path
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.secrets.encryption import SecretCipher
-from service.server import BackgroundService, StartError, exclusive_lock, freeze_gc, run_server, tune_interpreter
+from service.server import (
+    BackgroundService,
+    StartError,
+    exclusive_lock,
+    freeze_gc,
+    run_server,
+    tune_interpreter,
+    usable_connections,
+)
 from service.web.app import create_app
 from service.webhooks import dispatcher as webhooks
 from service.webhooks.sender import Sender
@@ -122,6 +130,7 @@ def serve(settings: Settings) -> int:
             structlog.get_logger("service").warning(f"users' secrets cannot be read: {problem}")
         _admin_token(app_state)
         background = _background_services(app_state) if settings.reconcile else []
+        connections = usable_connections(settings.max_connections)
         config = uvicorn.Config(
             create_app(app_state),
             host=settings.host,
@@ -131,8 +140,9 @@ def serve(settings: Settings) -> int:
             server_header=False,
             proxy_headers=False,
             http=limited_protocol(
-                settings.max_connections,
-                per_address=settings.max_connections_per_address,
+                connections,
+                # One address keeps its share of the connections.
+                per_address=max(1, settings.max_connections_per_address * connections // settings.max_connections),
                 trusted_proxies=settings.trusted_proxies,
             ),
             ws="none",

@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import resource
 import signal
 import socket
 import sys
@@ -20,6 +21,10 @@ from trainyard.contract.local_paths import admin_token_file, service_url_file
 _SWITCH_SECONDS = 0.0005
 _GC_THRESHOLD = 10_000
 """New objects between two garbage collections. Python's default of 700 is fewer than one tick creates."""
+
+
+_RESERVED_FILES = 256
+"""Open files of the service other than connections: the database, child processes, logs and downloads."""
 
 
 class StartError(Exception):
@@ -44,6 +49,24 @@ def freeze_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD, 10, 10)
+
+
+def usable_connections(max_connections: int) -> int:
+    """Raise the process's soft limit of open files as far as needed; return the number of connections that it allows.
+
+    It is not raised further, because sbatch passes the soft limit on to jobs.
+    """
+    required = max_connections + _RESERVED_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < required:
+        soft = required if hard == resource.RLIM_INFINITY else min(required, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= required:
+        return max_connections
+    usable = max(1, soft - _RESERVED_FILES)
+    log = structlog.get_logger("service")
+    log.warning("fewer connections than TRAINYARD_MAX_CONNECTIONS; raise `ulimit -n`", usable=usable, file_limit=soft)
+    return usable
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The address of a client behind trusted proxies. Pure functions."""
 
 from collections.abc import Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Network = IPv4Network | IPv6Network
 
@@ -27,9 +27,23 @@ def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str
     return address
 
 
-def _is_trusted(text: str, trusted: Sequence[Network]) -> bool:
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Return the address, IPv4 also where an IPv6 socket reports it as `::ffff:192.0.2.1`; None if it is none."""
     try:
         address = ip_address(text)
     except ValueError:
-        return False
-    return any(address in network for network in trusted)
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def client_network(text: str) -> str:
+    """Return the key by which a client is limited: its address; for IPv6 its /64 network, all of which it can have."""
+    address = parse_address(text)
+    if isinstance(address, IPv6Address):
+        return str(IPv6Network((address, 64), strict=False))
+    return text if address is None else str(address)
+
+
+def _is_trusted(text: str, trusted: Sequence[Network]) -> bool:
+    address = parse_address(text)
+    return address is not None and any(address in network for network in trusted)

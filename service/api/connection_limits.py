@@ -1,13 +1,14 @@
-"""Limits of uvicorn's connections: their number, the size of a request head, and the time until it is complete."""
+"""Limits of uvicorn's connections: the size of a request head, the time until it is complete, and their number."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_network
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.api.connection_table import STALL_SECONDS, ConnectionTable, WriteProgress
 
 HEAD_SECONDS = 20.0
 """From the connection, or from the end of the previous response, to the complete head of a request."""
@@ -15,60 +16,18 @@ HEAD_BYTES = 64 * 1024
 """Maximum size of a request line and headers, or of trailers. One read from the socket may exceed it."""
 
 
-class ConnectionTable:
-    """The connections of this process, with fair shares of their number."""
-
-    def __init__(self, limit: int, per_address: int, exempt: Sequence[IPv4Network | IPv6Network]):
-        """
-        Args:
-            limit: Maximum number of connections.
-            per_address: Maximum number of connections of one address.
-            exempt: Networks without a limit for each address.
-        """
-        self._limit = limit
-        self._per_address = per_address
-        self._exempt = exempt
-        self._counts: Counter[str] = Counter()
-        self.idle: dict[ConnectionLimitsMixin, None] = {}
-        """Connections without a request in progress, the longest idle first."""
-
-    def admit(self, address: str, total: int) -> bool:
-        """Count a new connection; return whether it may stay open.
-
-        At the limit, the connection that has been idle for longest is closed instead of the new one. Idle connections
-        of one client can therefore not exclude the others, whatever their addresses.
-        """
-        self._counts[address] += 1
-        if self._counts[address] > self._per_address and not self._is_exempt(address):
-            return False
-        if total <= self._limit:
-            return True
-        oldest = next(iter(self.idle), None)
-        if oldest is not None:
-            oldest.close_now()
-        return oldest is not None
-
-    def forget(self, address: str) -> None:
-        """Count the end of a connection."""
-        self._counts -= Counter((address,))
-
-    def _is_exempt(self, text: str) -> bool:
-        try:
-            address = ip_address(text)
-        except ValueError:
-            return True
-        return address.is_loopback or any(address in network for network in self._exempt)
-
-
 class ConnectionLimitsMixin:
     """Limits for both of uvicorn's protocols."""
 
     table: ConnectionTable
     seconds: float
+    progress: WriteProgress
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self: Any, transport: Any) -> None:
         super().connection_made(transport)  # type: ignore[misc]
+        self.progress = WriteProgress(transport)
+        self.table.watch(self)
         if self.table.admit(self._address(), len(self.connections)):
             self._update_timer()
         else:
@@ -84,8 +43,16 @@ class ConnectionLimitsMixin:
 
     def connection_lost(self: Any, exc: Exception | None) -> None:
         self._cancel_timer()
+        self.table.unwatch(self)
         self.table.forget(self._address())
         super().connection_lost(exc)  # type: ignore[misc]
+
+    def send_400_response(self: Any, msg: str) -> None:
+        self.table.count_refusal(msg, self.loop)
+        super().send_400_response(msg)  # type: ignore[misc]
+
+    def _unsupported_upgrade_warning(self: Any) -> None:
+        self.table.count_refusal("Unsupported upgrade request.", self.loop)
 
     def _address(self: Any) -> str:
         """The peer's address; a Unix socket has none."""
@@ -96,23 +63,30 @@ class ConnectionLimitsMixin:
         if self._has_request():
             self._cancel_timer()
         elif self._timer is None:
-            self._timer = self.loop.call_later(self.seconds, self.close_now)
+            self._timer = self.loop.call_later(self.seconds, self._close_idle)
             self.table.idle[self] = None
+
+    def _close_idle(self: Any) -> None:
+        """Close the connection, or wait for a slow reader; the table closes connections whose reader takes nothing."""
+        if self.progress.has_unsent:
+            self._timer = self.loop.call_later(self.seconds, self._close_idle)
+        else:
+            self.close_now()
 
     def _has_request(self: Any) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _cancel_timer(self) -> None:
+    def _cancel_timer(self: Any) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.table.idle.pop(self, None)
 
     def close_now(self: Any) -> None:
-        """Close the connection without a response."""
+        """Close the connection, and discard what was not sent: `close` would wait until the client has read it."""
         self._cancel_timer()
-        if not self.transport.is_closing():
-            self.transport.abort()
+        self.table.unwatch(self)
+        self.transport.abort()
 
 
 class LimitedH11Protocol(ConnectionLimitsMixin, H11Protocol):
@@ -146,6 +120,7 @@ class LimitedHttpToolsProtocol(ConnectionLimitsMixin, HttpToolsProtocol):
     def _switch_to_h11(self, data: bytes) -> None:
         """Hand the connection to h11, which reads the body of such a request; httptools would drop it."""
         self._cancel_timer()
+        self.table.unwatch(self)
         self.table.forget(self._address())
         self._unset_keepalive_if_required()
         self.connections.discard(self)
@@ -159,6 +134,7 @@ def limited_protocol(
     limit: int,
     seconds: float = HEAD_SECONDS,
     *,
+    stall_seconds: float = STALL_SECONDS,
     per_address: int | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> type[LimitedHttpToolsProtocol]:
@@ -167,7 +143,8 @@ def limited_protocol(
     Args:
         limit: maximum number of connections of this process.
         seconds: time limit for a request head.
-        per_address: maximum number of connections of one address; None: no limit.
+        stall_seconds: time limit for a reader that takes nothing of a response.
+        per_address: maximum number of connections of one IPv4 address or IPv6 /64 network; None: no limit.
         trusted_proxies: addresses or networks without a limit for each address.
     """
 
@@ -178,7 +155,7 @@ def limited_protocol(
         h11_protocol = BoundedH11Protocol
 
     exempt = [ip_network(proxy) for proxy in trusted_proxies]
-    table = ConnectionTable(limit, per_address or limit + 1, exempt)
+    table = ConnectionTable(limit, per_address or limit + 1, exempt, stall_seconds)
     for bounded in (BoundedH11Protocol, BoundedHttpToolsProtocol):
         bounded.table, bounded.seconds = table, seconds
     return BoundedHttpToolsProtocol

@@ -7,12 +7,14 @@ from typing import Literal
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+_LOGGED_ELSEWHERE = ("Exception in ASGI", "Invalid HTTP request received")
+"""Messages of uvicorn about errors that the application logs with the request's id, or counts by the minute."""
+
 
 def configure_logging(form: Literal["console", "json"]) -> None:
     """Write one line for each log event to standard error, including those of libraries."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    # Errors in a request are logged by the application, once and with the request's id.
-    logging.getLogger("uvicorn.error").addFilter(lambda record: "Exception in ASGI" not in record.getMessage())
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith(_LOGGED_ELSEWHERE))
     colors = sys.stderr.isatty()
     console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
     renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

@@ -127,11 +127,11 @@ class Settings(BaseSettings):
     """Sustained request rate of one attempt token."""
     worker_rate_burst: Annotated[int, Field(ge=1)] = 5000
     max_connections: Annotated[int, Field(ge=1)] = 4000
-    """Maximum number of open connections. A further one replaces the connection that has waited longest without a
-    request."""
+    """Maximum number of open connections. A further one replaces the connection whose client has read nothing, or sent
+    no request, for longest. It is lowered to the process's hard limit of open files, less 256."""
     max_connections_per_address: Annotated[int, Field(ge=1)] = 1000
-    """Maximum number of open connections of one address; further ones are closed. Loopback and TRUSTED_PROXIES, behind
-    which there are many clients, are exempt."""
+    """Maximum number of open connections of one IPv4 address or IPv6 /64 network; further ones are closed.
+    Loopback and TRUSTED_PROXIES, behind which there are many clients, are exempt."""
     max_gpus_per_user: Annotated[int | None, Field(ge=1)] = None
     """Maximum number of GPUs of one user's submitted jobs; further jobs wait in `queued`. Default: no limit."""
     max_gpus_per_admin: Annotated[int | None, Field(ge=1)] = None

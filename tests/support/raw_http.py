@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
@@ -14,13 +15,21 @@ from tests.support.world import World
 
 @contextmanager
 def served_with_limits(world: World, *, limit: int = 100, seconds: float = 0.4) -> Iterator[int]:
+    with serve_with_limits(world.app, limit=limit, seconds=seconds) as port:
+        yield port
+
+
+@contextmanager
+def serve_with_limits(
+    app: Any, *, limit: int = 100, seconds: float = 0.4, stall_seconds: float = 30, log_level: str = "critical"
+) -> Iterator[int]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        world.app,
-        http=limited_protocol(limit, seconds),
+        app,
+        http=limited_protocol(limit, seconds, stall_seconds=stall_seconds),
         ws="none",
-        log_level="critical",
+        log_level=log_level,
         lifespan="off",
         proxy_headers=False,
     )

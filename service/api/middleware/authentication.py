@@ -3,11 +3,11 @@
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_address, ip_network
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.client_address import client_network
 from service.api.dependencies import AppState, Caller
 from service.api.middleware.errors import header_map, send_error
 from service.api.rate_limits import Allowance
@@ -152,11 +152,5 @@ def _require(allowance: Allowance) -> None:
 
 
 def _address_key() -> str:
-    """The client's address; for IPv6 its /64 network, which one client can have all addresses of."""
     context = CURRENT_REQUEST.get()
-    text = context.address if context is not None else ""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return text
-    return str(ip_network((address, 64), strict=False)) if isinstance(address, IPv6Address) else text
+    return client_network(context.address) if context is not None else ""

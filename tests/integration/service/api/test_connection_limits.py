@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.connection_limits import ConnectionTable
+from service.api.connection_table import ConnectionTable
 from service.api.middleware import body
 from tests.support.raw_http import served_with_limits as served
 from tests.support.wait import wait_until
@@ -81,9 +81,16 @@ class TestConnectionTable:
         table.forget("192.0.2.1")
         assert table.admit("192.0.2.1", 3)
 
+    def test_ipv6_network_has_the_limit_of_one_address(self) -> None:
+        table = ConnectionTable(100, 1, [])
+        assert table.admit("2001:db8::1", 1)
+        assert not table.admit("2001:db8::2", 2)
+        assert table.admit("2001:db8:0:1::1", 3)
+        assert [table.admit(f"::ffff:192.0.2.{number}", 4) for number in (1, 2, 1)] == [True, True, False]
+
     def test_loopback_and_trusted_proxies_have_no_limit_of_an_address(self) -> None:
         table = ConnectionTable(100, 1, [ip_network("10.0.0.0/8")])
-        for address in ("127.0.0.1", "::1", "10.1.2.3", ""):
+        for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", ""):
             assert all(table.admit(address, number) for number in range(5)), address
 
     def test_full_table_without_idle_connections_admits_none(self) -> None:
