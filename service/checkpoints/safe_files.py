@@ -22,7 +22,7 @@ _MAX_PATH = 1024
 
 
 def list_artifacts(root: Path) -> list[ArtifactResource]:
-    """Return the artifacts below a folder, by path: every regular file that is not hidden."""
+    """Return the artifacts below a folder, by path: every regular file that is not hidden or in a hidden folder."""
     return [ArtifactResource(**file.model_dump(exclude={"object"})) for file in list_files(root, hidden=False)]
 
 
@@ -30,7 +30,7 @@ def list_files(root: Path, *, hidden: bool, irregular: list[str] | None = None) 
     """Return the regular files below a folder, by path.
 
     Args:
-        hidden: Include files whose names begin with a dot.
+        hidden: Include files and folders whose names begin with a dot.
         irregular: Receives the paths of links and special files, which are left out.
     """
     files: list[FileResource] = []
@@ -40,11 +40,13 @@ def list_files(root: Path, *, hidden: bool, irregular: list[str] | None = None) 
         entries = _entries(folders.pop(), _MAX_ENTRIES - visited)
         visited += len(entries)
         for entry in entries:
+            if entry.name.startswith(".") and not hidden:
+                continue
             path = Path(entry.path).relative_to(root).as_posix()
             is_file, is_plain = entry.is_file(follow_symlinks=False), is_plain_path(path)
             if entry.is_dir(follow_symlinks=False) and len(path) <= _MAX_PATH:
                 folders.append(Path(entry.path))
-            elif is_file and is_plain and (hidden or not entry.name.startswith(".")):
+            elif is_file and is_plain:
                 files += _resources(path, entry)
             elif irregular is not None and not (is_file and is_plain):
                 irregular.append(path.encode(errors="backslashreplace").decode())

@@ -1,7 +1,7 @@
 """Reading of a job's curves: short ones from the points, long ones from the buckets."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
 
@@ -18,6 +18,10 @@ from trainyard.contract.wire.curves import CurveAxis, MetricsResource, Series
 _REFERENCE_METRIC = "train/loss"
 """The metric whose points define the times of a job's steps, if the job has it."""
 
+MAX_SERIES = 500
+"""Series in one response about a job. CSV exports have all."""
+_ENGINE_PREFIXES = ("train/", "eval/", "perf/", "memory/", "comm/")
+
 
 @dataclass(frozen=True)
 class CurveQuery:
@@ -29,10 +33,19 @@ class CurveQuery:
     to_step: int = MAX_STEP
     max_points: int = 2000
     axis: CurveAxis = "step"
+    max_series: int = MAX_SERIES
+    max_total: int = 2_000_000
+    """Maximum number of points of all series together."""
+
+    def share(self, jobs: int) -> "CurveQuery":
+        """Return the query for each of several jobs in one response."""
+        return replace(self, max_series=min(MAX_SERIES, 2000 // jobs), max_total=self.max_total // jobs)
 
 
 def read_curves(database: Database, job_id: str, query: CurveQuery, now: datetime) -> MetricsResource:
-    """Return the curves of one job. A key that the job does not have gives an empty series.
+    """Return the curves of one job, at most `MAX_SERIES`, those of the engine's metrics first.
+
+    A key that the job does not have gives an empty series.
 
     Raises:
         NotFoundError: There is no such job.
@@ -46,8 +59,11 @@ def read_curves(database: Database, job_id: str, query: CurveQuery, now: datetim
             axis = token_axis(job.id, job.spec, job.latest)
         elif query.axis == "time":
             axis = training_seconds(curves.execution_spans())
-        series = [curves.series(name, axis) for name in curves.names()]
-    return MetricsResource(job_id=job_id, axis=query.axis, series=series)
+        names = curves.names()
+        shown = names[: query.max_series]
+        curves.limit_points(query.max_total // max(1, len(shown)))
+        series = [curves.series(name, axis) for name in shown]
+    return MetricsResource(job_id=job_id, axis=query.axis, series=series, series_omitted=len(names) - len(shown))
 
 
 class _JobCurves:
@@ -66,7 +82,13 @@ class _JobCurves:
             self._pending = repository.pending_by_key(job_pk, selected, self._cursor.sequence)
 
     def names(self) -> Sequence[str]:
-        return self._query.keys or tuple(self._keys)
+        if self._query.keys:
+            return self._query.keys
+        return sorted(self._keys, key=lambda name: (not name.startswith(_ENGINE_PREFIXES), name))
+
+    def limit_points(self, count: int) -> None:
+        """Set the largest number of points per series, if the query allows more."""
+        self._query = replace(self._query, max_points=min(self._query.max_points, max(10, count)))
 
     def execution_spans(self) -> Iterator[ExecutionSpan]:
         """Yield the visible part of each execution, in order, by the points of one metric."""

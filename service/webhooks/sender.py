@@ -3,7 +3,9 @@
 import asyncio
 import ssl
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 
@@ -32,13 +34,16 @@ class Sender:
     trust: ssl.SSLContext = field(default_factory=httpx.create_ssl_context)
     """The certificate authorities to trust."""
     seconds: float = SECONDS
+    pool: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 16, "webhook-names"))
+    """Threads that resolve names, so that slow answers do not delay the queries of the dispatcher."""
 
     async def send(self, url: str, headers: dict[str, str], body: str) -> SendResult:
         """POST the body, after the host's current addresses were checked again."""
         try:
             async with asyncio.timeout(self.seconds):
                 target = parse_target(url, self.allowed)
-                addresses = await asyncio.to_thread(self.resolver, target.host, target.port)
+                loop = asyncio.get_running_loop()
+                addresses = await loop.run_in_executor(self.pool, self.resolver, target.host, target.port)
                 return await self._post(target, choose_address(target, addresses), headers, body)
         except ForbiddenTargetError as error:
             return SendResult(error=f"not sent: the URL {error}")

@@ -1,7 +1,9 @@
 """What a user can request of webhooks: create, delete and test."""
 
 import socket
+import threading
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 
 from service.audit.log import set_audit_target
@@ -24,10 +26,37 @@ Resolver = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a host and port. Raises OSError."""
 
 
+_RESOLVE_SECONDS = 3.0
+_LOOKUPS = threading.BoundedSemaphore(32)
+"""Look-ups in progress. One may last long after its caller stopped waiting, as nothing can end it."""
+
+
 def resolve_host(host: str, port: int) -> Sequence[str]:
-    """Resolve a host with the resolver of this machine."""
-    results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in results))
+    """Resolve a host with the resolver of this machine.
+
+    Raises:
+        OSError: The name is unknown, the resolver does not answer within 3 s, or too many look-ups are in progress.
+    """
+    lookups = _LOOKUPS
+    if not lookups.acquire(blocking=False):
+        raise OSError("too many names are being resolved")
+    result: Future[list[str]] = Future()
+
+    def resolve() -> None:
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            result.set_result(list(dict.fromkeys(str(address[0]) for *_, address in answers)))
+        except Exception as error:
+            result.set_exception(error)
+        finally:
+            lookups.release()
+
+    # A daemon: the threads of an executor would delay the end of the process.
+    threading.Thread(target=resolve, name="resolve-host", daemon=True).start()
+    try:
+        return result.result(_RESOLVE_SECONDS)
+    except TimeoutError:
+        raise OSError(f"the resolver does not answer within {_RESOLVE_SECONDS:g} s") from None
 
 
 def create(

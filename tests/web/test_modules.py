@@ -148,6 +148,35 @@ def test_failure_title_names_the_rank_that_failed_first(module: Callable[[str], 
     assert title("failureTitle", {"rank": None, "host": None}) == "Failed"
 
 
+def test_log_lines_have_no_escapes_and_only_what_was_written_last(module: Callable[[str], Call]) -> None:
+    clean = module("log_view.js")
+    assert clean("cleanLines", "a\r\n\x1b[31mred\x1b[0m\n10%\r20%\r") == ["a", "red", "20%\r"]
+    assert clean("cleanLines", "\n" + "x" * 4000) == ["", "x" * 4000]
+    assert clean("cleanLines", "x" * 4001)[0].startswith("x" * 4000 + " … [line cut after 4000 characters;")
+
+
+SECONDS_OF = """async ([url, name, text]) => {
+  const { [name]: exported } = await import(url);
+  const started = performance.now();
+  exported(text);
+  return (performance.now() - started) / 1000;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("script", "export", "unit", "end"),
+    [
+        *[("log_view.js", "cleanLines", unit, "") for unit in ("x", "\r", "\x1b", "\x1b]", "\x1b[", "x\r", "0 \x1b]x")],
+        ("yaml_fields.js", "fieldsOf", " ", "x"),
+        ("yaml_fields.js", "fieldsOf", " #", "\u2028"),
+    ],
+)
+def test_hostile_text_takes_linear_time(visit: Visit, script: str, export: str, unit: str, end: str) -> None:
+    visit.go("/jobs")
+    text = "a" + unit * 200_000 + end
+    assert visit.page.evaluate(SECONDS_OF, [Assets().url(script), export, text]) < 1
+
+
 def titles(module: Callable[[str], Call], spec: dict[str, object], keys: list[str]) -> list[str]:
     return [chart["title"] for chart in module("chart_list.js")("chartsOf", spec, keys)]
 

@@ -40,6 +40,7 @@ SweepOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it ends.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Submit even if the plan exceeds the memory.")]
+OverwriteOption = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 KeyOption = Annotated[
     str | None,
     typer.Option("--idempotency-key", help="Repeating a command with the same key does not submit it twice."),

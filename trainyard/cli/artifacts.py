@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobArgument, JsonOption, find_job, make_client
+from trainyard.cli.arguments import JobArgument, JsonOption, OverwriteOption, find_job, make_client
 from trainyard.cli.errors import UsageError
 from trainyard.cli.output import escape_name, format_age, format_size, print_json, print_line, print_list
 from trainyard.client import Client
+from trainyard.client.download import safe_name
 from trainyard.contract.wire.files import ArtifactResource
 
 
@@ -19,7 +20,8 @@ def artifacts(
         list[str] | None, typer.Option("--download", metavar="PATH", help="Download this artifact; can be repeated.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Download all artifacts.")] = False,
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Target folder.")] = Path(),
+    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Target folder; default: JOBID-artifacts.")] = None,
+    force: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List or download a job's artifacts (tables, traces).
@@ -30,7 +32,9 @@ def artifacts(
         job = find_job(client, job_id)
         if download or everything:
             paths = [listed.path for listed in client.artifacts(job.id)] if everything else download or []
-            _fetch(client, job.id, paths, to, as_json=as_json)
+            folder = to or Path(f"{safe_name(job.id)}-artifacts")
+            targets = [(path, folder.joinpath(*artifact_parts(path))) for path in paths]
+            _fetch(client, job.id, targets, force=force, as_json=as_json)
             return
         listed = client.artifacts(job.id)
     print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, empty_message="no artifacts")
@@ -40,12 +44,21 @@ def _row(artifact: ArtifactResource) -> tuple[str, ...]:
     return escape_name(artifact.path), format_size(artifact.size_bytes), format_age(artifact.modified_at)
 
 
-def _fetch(client: Client, job_id: str, paths: list[str], to: Path, *, as_json: bool) -> None:
-    for path in paths:
-        parts = PurePosixPath(path).parts
-        if not parts or path.startswith("/") or ".." in parts:
-            raise UsageError(f"{path!r} is not the path of an artifact")
-        target = client.download_artifact(job_id, path, to.joinpath(*parts))
+def artifact_parts(path: str) -> tuple[str, ...]:
+    """Return the parts of an artifact's path.
+
+    Raises:
+        UsageError: the path leads out of the folder, or is hidden: programs trust files such as `.git/config`.
+    """
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or any(part.startswith(".") for part in parts) or {"\\", "\0"} & set(path):
+        raise UsageError(f"{path!r} is not the path of an artifact")
+    return parts
+
+
+def _fetch(client: Client, job_id: str, targets: list[tuple[str, Path]], *, force: bool, as_json: bool) -> None:
+    for path, file in targets:
+        target = client.download_artifact(job_id, path, file, overwrite=force)
         if as_json:
             print_json({"object": "download", "path": path, "file": str(target)})
         else:

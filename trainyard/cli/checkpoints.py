@@ -13,13 +13,15 @@ from trainyard.cli.arguments import (
     JobArgument,
     JobsArgument,
     JsonOption,
+    OverwriteOption,
     WatchOption,
     find_job,
     find_jobs,
     make_client,
 )
+from trainyard.cli.artifacts import artifact_parts
 from trainyard.cli.confirm import confirm_deletion
-from trainyard.cli.errors import UsageError, report_error
+from trainyard.cli.errors import UsageError, print_note, report_error
 from trainyard.cli.output import (
     console,
     escape_name,
@@ -36,6 +38,7 @@ from trainyard.cli.specs import apply_settings
 from trainyard.cli.watch import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as ProgressCallback
+from trainyard.client.download import safe_name
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
@@ -100,9 +103,10 @@ def download(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Target folder; default: JOBID-export or JOBID-step-STEP, or the current folder for an artifact.",
+            help="Target folder; default: JOBID-export, JOBID-step-STEP or JOBID-artifacts.",
         ),
     ] = None,
+    force: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Download a job's export, checkpoint or artifact. A repeated call continues an interrupted download.
@@ -114,14 +118,19 @@ def download(
     with make_client(ctx) as client:
         job = find_job(client, job_id)
         if artifact is not None:
-            target = (to or Path()) / Path(artifact).name
+            target = (to or Path(f"{safe_name(job.id)}-artifacts")) / artifact_parts(artifact)[-1]
             with _translate_write_errors(target.parent):
-                client.download_artifact(job.id, artifact, target)
+                client.download_artifact(job.id, artifact, target, overwrite=force)
         else:
             chosen = _find_checkpoint(client, job, checkpoint, "checkpoint") if checkpoint is not None else None
-            target = to or Path(f"{job.id}-step-{chosen.step}" if chosen else f"{job.id}-export")
+            target = to or Path(f"{safe_name(job.id)}-step-{chosen.step}" if chosen else f"{safe_name(job.id)}-export")
+            left_out: list[str] = []
             with _translate_write_errors(target), _progress_bars(quiet=as_json) as report_bytes:
-                client.download(job.id, target, checkpoint=chosen, progress=report_bytes)
+                client.download(
+                    job.id, target, checkpoint=chosen, progress=report_bytes, overwrite=force, left_out=left_out
+                )
+            if left_out:
+                print_note(f"left out {len(left_out)} hidden files, such as {escape_name(left_out[0])}")
     if as_json:
         print_json({"object": "download", "job_id": job.id, "path": str(target)})
     else:

@@ -1,15 +1,19 @@
 """Shell completion of ids, names, presets and statuses; without a service there are no suggestions."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
 import typer
 
+from trainyard.cli.output import one_line
 from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobStatus
 
 _LIMIT = 50
+_SHELL_SAFE = re.compile(r"\w[\w.:@+/-]*")
+"""A suggestion that needs no quotes: the shell inserts suggestions as they are, and would run `$(...)` in a name."""
 
 Items = Iterable[tuple[str, str]]
 """Suggestions, each with its description."""
@@ -23,7 +27,11 @@ def complete_from(list_items: Callable[[Client], Items]) -> Completion:
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         try:
             with (ctx.obj or Client)() as client:
-                return [item for item in list_items(client) if item[0].startswith(incomplete)]
+                return [
+                    (item, one_line(description))
+                    for item, description in list_items(client)
+                    if item.startswith(incomplete) and _SHELL_SAFE.fullmatch(item)
+                ]
         except Exception:
             return []
 
@@ -44,7 +52,7 @@ def _sweeps(client: Client) -> Iterator[tuple[str, str]]:
 
 
 def _names(names: Iterable[str], meaning: str) -> Iterator[tuple[str, str]]:
-    return ((name, meaning) for name in dict.fromkeys(names) if " " not in name)
+    return ((name, meaning) for name in dict.fromkeys(names))
 
 
 complete_job = complete_from(_jobs)

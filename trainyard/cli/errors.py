@@ -21,6 +21,7 @@ from trainyard.client.errors import (
     PermissionDeniedError,
     RateLimitedError,
     SettingError,
+    TargetExistsError,
     TrainyardError,
 )
 from trainyard.contract.problems import SpecError
@@ -41,6 +42,7 @@ _CODES: tuple[tuple[type[TrainyardError], int], ...] = (
     (ConflictError, CONFLICT),
     (InvalidRequestError, USAGE),
     (SettingError, USAGE),
+    (TargetExistsError, USAGE),
 )
 
 
@@ -53,6 +55,7 @@ _KINDS: tuple[tuple[type[TrainyardError], str], ...] = (
     (RateLimitedError, "rate_limit_error"),
     (InvalidRequestError, "invalid_request_error"),
     (SettingError, "setting_error"),
+    (TargetExistsError, "usage_error"),
 )
 """The `type` of each error in JSON: the service's types, and those of the client."""
 
@@ -165,6 +168,11 @@ def _exit_code(error: Exception) -> int:
 def _message(error: Exception) -> str:
     if isinstance(error, TrainyardError):
         hint = "; set it in TRAINYARD_TOKEN" if isinstance(error, AuthenticationError) else ""
+        hint = (
+            "; replace it with --force, or name another folder with --to"
+            if isinstance(error, TargetExistsError)
+            else hint
+        )
         return error.message + hint
     if isinstance(error, UsageError):
         return str(error)

@@ -18,11 +18,12 @@ R = TypeVar("R", bound=BaseModel)
 
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # Control sequences: colours, cursor moves.
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x1b\x07\x9c]*(?:\x07|\x9c|\x1b\\)"  # Titles, links, device strings.
+    # Titles, links and device strings. They exclude introducers: else each one would be matched up to the text's end.
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x1b\x07\x90\x98\x9c-\x9f]*(?:\x07|\x9c|\x1b\\)"
     r"|\x1b[ -/]*[0-~]"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_BREAKS = re.compile(r"\s*[\n\u2028\u2029]\s*")
+_BREAKS = re.compile(r"[\n\u2028\u2029]")
 
 _NO_WRAP = re.compile(r"[a-z]+_[0-9a-z]{26}|ty-\S+|step-\d+|[▁-█x]{2,}")
 """An id, a checkpoint's folder or a curve, which must not be broken over two lines."""
@@ -53,7 +54,8 @@ def sanitize(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return sanitized text with a space for each line break."""
-    return _BREAKS.sub(" ", sanitize(text)).rstrip()
+    first, *others = _BREAKS.split(sanitize(text))
+    return " ".join([first.rstrip(), *filter(None, map(str.strip, others))]).rstrip()
 
 
 def escape_name(name: str) -> str:

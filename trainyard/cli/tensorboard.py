@@ -12,6 +12,7 @@ from trainyard.cli.errors import UsageError
 from trainyard.cli.event_files import records
 from trainyard.cli.output import print_error, print_json, print_line
 from trainyard.client import Client
+from trainyard.client.download import safe_name
 from trainyard.contract.wire.jobs import JobResource
 
 
@@ -45,14 +46,14 @@ def tensorboard(
 def _folder(job: JobResource) -> str:
     """Return a folder name with the job's name and id, without characters that are unsafe in a path."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", job.name).strip("-")[:60] or "job"
-    return f"{name}-{job.id[-6:]}"
+    return f"{name}-{safe_name(job.id)[-6:]}"
 
 
 def _write(client: Client, job: JobResource, folder: Path, checksum: Callable[[bytes], int]) -> int:
     series_list = client.metrics(job.id).series
     folder.mkdir(parents=True, exist_ok=True)
     # A fixed name: a repeated call replaces the file, so that TensorBoard does not show points twice.
-    path = folder / f"events.out.tfevents.0000000000.{job.id}"
+    path = folder / f"events.out.tfevents.0000000000.{safe_name(job.id)}"
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
         file.writelines(records(series_list, checksum))

@@ -14,6 +14,7 @@ from trainyard.client.errors import (
     RateLimitedError,
     ServerError,
     SettingError,
+    TargetExistsError,
     TrainyardError,
     WaitTimeoutError,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "ServerError",
     "SettingError",
     "StreamEvent",
+    "TargetExistsError",
     "TrainyardError",
     "WaitTimeoutError",
 ]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from trainyard.client.errors import (
     ConflictError,
     NotFoundError,
     ServerError,
+    TargetExistsError,
     TrainyardError,
 )
 from trainyard.client.retry import ATTEMPTS, backoff, is_transient
@@ -28,17 +30,26 @@ _BLOCK = 4 * 2**20
 _MAX_NAME = 230
 """Bytes of a file's name, of 255 that filesystems allow, so that a suffix fits."""
 MANIFEST = "manifest.json"
+_CHECKPOINT_INDEX = ".metadata"
+"""The hidden file that PyTorch writes in a checkpoint."""
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file that is renamed to `path` at the end of the block, or deleted on an error."""
+def atomic_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
+    """Open a temporary file that is renamed to `path` at the end of the block, or deleted on an error.
+
+    Raises:
+        TargetExistsError: there is a file at the path, and `overwrite` is false.
+    """
+    _require_absent(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=_hidden_path(path, ".").name, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
         Path(temporary).chmod(0o644)
+        _require_absent(path, overwrite)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -62,7 +73,15 @@ class Download:
     the download if the file has not changed.
     """
 
-    def __init__(self, file: FileResource, to: Path, digest: str | None, progress: Progress = no_progress) -> None:
+    def __init__(
+        self,
+        file: FileResource,
+        to: Path,
+        digest: str | None,
+        progress: Progress = no_progress,
+        *,
+        overwrite: bool = False,
+    ) -> None:
         """`digest` is the SHA-256 that the file must have. None: not verified."""
         self.file = file
         self.path = to.joinpath(*safe_parts(file.path))
@@ -70,10 +89,18 @@ class Download:
         self._etag = _hidden_path(self.path, ".etag")
         self._digest = digest
         self._progress = progress
+        self._overwrite = overwrite
         self._failures = 0
 
     def start(self) -> Mapping[str, str]:
-        """Return the headers that request the rest of the file, or all of it if it has changed since."""
+        """Return the headers that request the rest of the file, or all of it if it has changed since.
+
+        Raises:
+            TargetExistsError: there is another file at the path, which must not be replaced.
+        """
+        # Without a digest, a file of the same size may be the result of an earlier call: `finish` compares them.
+        if self._digest is not None or not self._has_size:
+            _require_absent(self.path, self._overwrite)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         done = self._part.stat().st_size if self._part.is_file() and self._etag.is_file() else 0
         if done > self.file.size_bytes:
@@ -89,12 +116,12 @@ class Download:
     @property
     def is_complete(self) -> bool:
         """Whether an earlier call has downloaded the file, as its digest proves."""
-        return (
-            self.path.is_file()
-            and self.path.stat().st_size == self.file.size_bytes
-            and self._digest is not None
-            and file_digest(self.path) == self._digest
-        )
+        return self._has_size and self._digest is not None and file_digest(self.path) == self._digest
+
+    @property
+    def _has_size(self) -> bool:
+        """Whether there is a file of the right size at the path."""
+        return self.path.is_file() and self.path.stat().st_size == self.file.size_bytes
 
     def receive(self, response: httpx.Response) -> IO[bytes]:
         """Open the file for the response's bytes; a response without a range restarts the download."""
@@ -114,6 +141,7 @@ class Download:
 
         Raises:
             ServerError: the size or the digest is wrong; the received bytes are deleted.
+            TargetExistsError: there is a file with other content at the path, which must not be replaced.
         """
         size = self._part.stat().st_size if self._part.is_file() else 0
         problem = None
@@ -124,7 +152,9 @@ class Download:
         if problem:
             self._drop()
             raise ServerError(f"{self.file.path} is damaged: it {problem}; download it again")
-        os.replace(self._part, self.path)
+        if not (self._has_size and file_digest(self.path) == file_digest(self._part)):
+            _require_absent(self.path, self._overwrite)
+            os.replace(self._part, self.path)
         self._drop()
 
     def _drop(self) -> None:
@@ -165,6 +195,31 @@ def safe_parts(path: str) -> tuple[str, ...]:
     if not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
         raise ServerError(f"the service sent the file path {path!r}, which leads out of the folder")
     return parts
+
+
+def is_hidden(path: str) -> bool:
+    """Return whether a part of the path begins with a dot, as in `.git/config`; not the index of a checkpoint.
+
+    A download leaves such files out: programs run or trust what they find under such names.
+    """
+    *folders, name = PurePosixPath(path).parts or ("",)
+    return any(part.startswith(".") for part in folders) or (name.startswith(".") and name != _CHECKPOINT_INDEX)
+
+
+def safe_name(id_: str) -> str:
+    """Return an id, to be a part of a file's name.
+
+    Raises:
+        ServerError: it has characters that an id does not have, such as `/`.
+    """
+    if not _SAFE_NAME.fullmatch(id_):
+        raise ServerError(f"the service sent the id {id_!r}, which cannot be a part of a file's name")
+    return id_
+
+
+def _require_absent(path: Path, overwrite: bool) -> None:
+    if not overwrite and os.path.lexists(path):
+        raise TargetExistsError(f"{str(path)!r} exists already and is not replaced")
 
 
 def _hidden_path(path: Path, suffix: str) -> Path:

@@ -108,6 +108,10 @@ def _suggestion(url: str, error: httpx.ConnectError) -> str:
     return "is TRAINYARD_URL correct, and is the service running?"
 
 
+class TargetExistsError(TrainyardError):
+    """A download would replace a file."""
+
+
 _HEAD_MESSAGES: dict[int, str] = {
     401: "a valid token is needed",
     403: "your token does not permit running code; an administrator grants this with "
@@ -151,4 +155,4 @@ def _head_error(status: int) -> TrainyardError:
 
 def _retry_after(response: httpx.Response) -> float | None:
     value = response.headers.get("retry-after", "")
-    return float(value) if value.isdigit() else None
+    return float(value) if value.isascii() and value.isdigit() else None

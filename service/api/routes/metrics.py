@@ -3,11 +3,12 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from service.api.dependencies import AppStateDep, NowDep, UserDep, after_query
 from service.api.json_body import SlotRoute
 from service.core.errors import InvalidRequestError, NotFoundError
+from service.core.thread_slots import iterate_in_slot
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
 from service.metrics.queries import CurveQuery, read_curves
@@ -42,6 +43,10 @@ def _names(keys: list[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for key in keys or () for part in key.split(",") if part))
 
 
+def _json(resource: MetricsResource | ComparisonResource) -> Response:
+    return Response(resource.model_dump_json(), media_type="application/json")
+
+
 @router.get(
     "/jobs/{job_id}/metrics",
     operation_id="get_metrics",
@@ -60,11 +65,17 @@ def read_metrics(
     x: XAxis = "step",
     format: Format = "json",
 ) -> Any:
-    """Return a job's curves. A series with more points than `max_points` is downsampled and marked `truncated`."""
+    """Return a job's curves. A series with more points than `max_points` is downsampled and marked `truncated`.
+
+    At most 500 series are returned, of 2,000,000 points together; `series_omitted` counts the others..
+    """
     query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     if format == "csv":
-        return StreamingResponse(csv_lines(app_state.database, job_id, query, now), media_type="text/csv")
-    return read_curves(app_state.database, job_id, query, now)
+        return StreamingResponse(
+            iterate_in_slot(csv_lines(app_state.database, job_id, query, now)), media_type="text/csv"
+        )
+    # Serialized here, in a thread: FastAPI would do it on the event loop.
+    return _json(read_curves(app_state.database, job_id, query, now))
 
 
 @router.get("/jobs/{job_id}/points", operation_id="list_points")
@@ -115,8 +126,10 @@ def compare_metrics(
     query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     try:
         if format == "csv":
-            return StreamingResponse(comparison_csv(app_state.database, job, query, now), media_type="text/csv")
-        return ComparisonResource(data=[read_curves(app_state.database, job_id, query, now) for job_id in job])
+            lines = comparison_csv(app_state.database, job, query, now)
+            return StreamingResponse(iterate_in_slot(lines), media_type="text/csv")
+        query = query.share(len(job))
+        return _json(ComparisonResource(data=[read_curves(app_state.database, job_id, query, now) for job_id in job]))
     except NotFoundError as error:
         error.param = "job"
         raise

@@ -4,6 +4,8 @@ import { query, request } from "./api.js";
 import { byId, make, setText } from "./page.js";
 
 const MAX_LINES = 4000;
+const MAX_LINE_LENGTH = 4000;
+const CUT = ` … [line cut after ${MAX_LINE_LENGTH} characters; download the log for the rest]`;
 // Escape sequences of terminals, for colours and cursor moves, and control characters.
 const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g;
 
@@ -60,7 +62,7 @@ export class LogView {
       const text = await response.text();
       if (selection.rank !== this.rank || selection.attempt !== this.shownAttempt) return;
       this.nextOffset = Number(response.headers.get("X-Trainyard-Next-Offset"));
-      this.lines = cleanText(text).split("\n");
+      this.lines = cleanLines(text);
     } catch (error) {
       this.lines = [`(${error.message})`, ""];
       this.nextOffset = 0;
@@ -81,9 +83,7 @@ export class LogView {
   append({ offset, text }) {
     if (offset < this.nextOffset) return; // the response of the API includes it
     this.nextOffset = offset + 1;
-    const parts = cleanText(text).split("\n");
-    this.lines[this.lines.length - 1] += parts.shift();
-    this.lines.push(...parts);
+    this.lines.push(...cleanLines(this.lines.pop() + text));
     if (this.lines.length > MAX_LINES * 2) this.lines.splice(0, this.lines.length - MAX_LINES);
   }
 
@@ -107,5 +107,9 @@ export class LogView {
   }
 }
 
-/** Remove escape sequences; of a line that carriage returns overwrite, keep what was written last. */
-const cleanText = (text) => text.replace(/\r\n/g, "\n").replace(/[^\n]*\r(?=[^\n])/g, "").replace(ESCAPES, "");
+/** The lines of a text without escape sequences; of an overwritten line, what was written last; long lines cut. */
+export const cleanLines = (text) => text.replaceAll("\r\n", "\n").split("\n").map((line) => cut(lastWritten(line).replace(ESCAPES, "")));
+
+const lastWritten = (line) => line.slice(line.lastIndexOf("\r", line.length - 2) + 1);
+
+const cut = (line) => (line.length > MAX_LINE_LENGTH ? line.slice(0, MAX_LINE_LENGTH) + CUT : line);

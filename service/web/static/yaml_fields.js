@@ -11,7 +11,8 @@ export function fieldsOf(text) {
   const open = []; // the enclosing sections: indent, path, number of list items so far
 
   for (let n = 0; n < lines.length; n += 1) {
-    const body = lines[n].replace(/(^|\s)#.*$/, "").trimEnd();
+    const comment = lines[n].search(/(^|\s)#/);
+    const body = (comment < 0 ? lines[n] : lines[n].slice(0, comment)).trimEnd();
     let indent = body.search(/\S/);
     if (indent < 0) continue;
     const isItem = /^-(\s|$)/.test(body.slice(indent));
@@ -24,9 +25,9 @@ export function fieldsOf(text) {
       open.push({ indent: indent + 1, path, items: 0 });
       indent += skipped;
     }
-    const match = /^("[^"]*"|'[^']*'|[^\s"'{}[\],#][^:#]*?)\s*:(\s+|$)/.exec(body.slice(indent));
+    const match = /^("[^"]*"\s*|'[^']*'\s*|[^\s"'{}[\],#][^:#]*):(\s+|$)/.exec(body.slice(indent));
     const from = starts[n] + indent + (match ? match[0].length : 0);
-    if (match) path = join(path, unquoted(match[1]));
+    if (match) path = join(path, unquoted(match[1].trimEnd()));
     const field = { line: n, indent, from, to: starts[n] + body.length };
     if (match) fields.set(path, field);
     const first = text[from];

@@ -20,7 +20,7 @@ from trainyard.client import (
     ServerError,
     WaitTimeoutError,
 )
-from trainyard.client.errors import connection_failed
+from trainyard.client.errors import connection_failed, error_of
 from trainyard.contract.spec.training_spec import parse_spec
 
 SPEC = {
@@ -285,6 +285,12 @@ class TestRetries:
         service.on("GET", "/v1/jobs/a1", error(429, "x", headers={"Retry-After": "7"}), job("a1"))
         service.client().job("a1")
         assert service.slept == [7.0]
+
+    @pytest.mark.parametrize("value", ["²", "٣", "-1", "1.5", "soon"])
+    def test_invalid_retry_after_is_ignored(self, value):
+        headers = {"Retry-After": value.encode()}
+        response = httpx.Response(429, json={}, headers=headers, request=httpx.Request("GET", "http://x"))
+        assert error_of(response).retry_after is None
 
     def test_retry_after_of_an_hour_is_not_waited_for(self, service):
         service.on("GET", "/v1/jobs/a1", error(429, "x", headers={"Retry-After": "3600"}))

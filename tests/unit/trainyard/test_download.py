@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from trainyard.client import AsyncClient, Client, ServerError
+from trainyard.client import AsyncClient, Client, ServerError, TargetExistsError
+from trainyard.client.download import safe_name
 from trainyard.contract.wire.files import CheckpointResource
 
 TOKEN = "ty_00000000_x"
@@ -146,6 +147,37 @@ def test_file_names_cannot_leave_the_folder(tmp_path, name):
     with Server(names=(name,)).client() as client, pytest.raises(ServerError, match="leads out of the folder"):
         client.download("j1", tmp_path / "inner")
     assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_hidden_files_are_left_out_but_not_the_index_of_a_checkpoint(tmp_path):
+    left_out, hidden = [], [".git/config", ".envrc", "a/.ssh/.metadata"]
+    with Server(names=("a/weights", ".metadata", *hidden)).client() as client:
+        client.download("j1", tmp_path, left_out=left_out)
+    assert left_out == hidden
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".metadata", "a", "weights"]
+
+
+@pytest.mark.parametrize("checkpoint", [None, CHECKPOINT])
+@pytest.mark.parametrize("content", [b"mine", bytes(len(WEIGHTS))])
+def test_other_content_is_replaced_only_if_requested(tmp_path, content, checkpoint):
+    target = tmp_path / "a" / "weights"
+    target.parent.mkdir()
+    target.write_bytes(content)
+    with Server(names=("a/weights",)).client() as client:
+        with pytest.raises(TargetExistsError, match="exists already"):
+            client.download("j1", tmp_path, checkpoint=checkpoint)
+        assert target.read_bytes() == content
+        for _ in range(2):
+            client.download("j1", tmp_path, checkpoint=checkpoint, overwrite=True)
+            assert target.read_bytes() == WEIGHTS
+        client.download("j1", tmp_path, checkpoint=checkpoint)
+    assert [path.name for path in target.parent.iterdir()] == ["weights"]
+
+
+@pytest.mark.parametrize("id_", ["../x", "a/b", ".", "", "-rf", "a\n", "\x1b[2J"])
+def test_ids_of_the_service_are_checked_before_they_name_a_file(id_):
+    with pytest.raises(ServerError, match="cannot be a part of a file's name"):
+        safe_name(id_)
 
 
 def test_async_client_downloads_an_export(tmp_path):

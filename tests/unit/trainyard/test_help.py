@@ -98,6 +98,13 @@ def test_jobs_are_completed_by_id_and_name(service, typed, offered):
     assert [value for value, _ in complete_job(SimpleNamespace(obj=service.client), typed)] == offered
 
 
+def test_names_that_a_shell_would_run_are_not_completed(service):
+    names = ["$(id)", "`id`", "a;b", "-rf", "a b", "x\n", "a'b", "ünïcode-1.2"]
+    service.on("GET", "/v1/jobs", page(*(job(f"job_{n}", name=name) for n, name in enumerate(names))))
+    offered = [value for value, _ in complete_job(SimpleNamespace(obj=service.client), "") if "job_" not in value]
+    assert offered == ["ünïcode-1.2"]
+
+
 def test_completion_is_empty_without_a_service(service):
     service.on("GET", "/v1/jobs", error(500, "no"))
     assert complete_job(SimpleNamespace(obj=service.client), "job") == []

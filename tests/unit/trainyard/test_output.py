@@ -1,9 +1,11 @@
 """Terminal output: sanitized text and curves of characters."""
 
 import math
+import re
+import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainyard.cli import output
@@ -35,6 +37,27 @@ class TestSanitize:
         sanitized = sanitize(text)
         assert not any((ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F for c in sanitized)
         assert "\n" not in one_line(text)
+
+    @settings(max_examples=30, deadline=None)
+    @example(["\x90"], "")
+    @example([" "], "x")
+    @given(
+        st.lists(
+            st.sampled_from([*"\x1b\x90\x9b\x9d\x9c\r\n \t0;[]\\Px", "\x1b[", "\x1b]", "\u2028"]),
+            min_size=1,
+            max_size=3,
+        ),
+        st.sampled_from(["", "x", "\x1b", "\n"]),
+    )
+    def test_hostile_repetition_takes_linear_time(self, unit, end):
+        text = "".join(unit) * 40_000 + end
+        started = time.process_time()
+        sanitize(text), one_line(text)
+        assert time.process_time() - started < 2, (unit, end)
+
+    @given(st.text(st.sampled_from("ab \t\n\u2028")))
+    def test_one_space_replaces_each_break_and_the_whitespace_around_it(self, text):
+        assert one_line(text) == re.sub(r"\s*[\n\u2028]\s*", " ", text).rstrip()
 
 
 def test_names_of_files_are_shown_with_escapes():

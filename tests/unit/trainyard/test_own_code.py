@@ -158,10 +158,31 @@ class TestArtifactsCommand:
             "got/traces/0.json",
         ]
         assert (tmp_path / "got" / "traces" / "0.json").read_bytes() == b"{}"
-        assert run("artifacts", "a1", "--download", "table.json").exit_code == 0
+        assert run("artifacts", "a1", "--download", "table.json").stdout == "a1-artifacts/table.json\n"
+        assert (tmp_path / "a1-artifacts" / "table.json").read_bytes() == b"[]"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("artifacts", "a1", "--all", "--to", "."),
+            ("artifacts", "a1", "--download", "table.json", "--to", "."),
+            ("download", "a1", "--artifact", "table.json", "--to", "."),
+        ],
+    )
+    def test_existing_files_are_replaced_only_with_force(self, service, run, tmp_path, command):
+        self.prepare(service)
+        (tmp_path / "table.json").write_text("mine")
+        done = run(*command)
+        assert (done.exit_code, done.stderr) == (
+            2,
+            "error: 'table.json' exists already and is not replaced; "
+            "replace it with --force, or name another folder with --to\n",
+        )
+        assert (tmp_path / "table.json").read_text() == "mine"
+        assert run(*command, "--force").exit_code == 0
         assert (tmp_path / "table.json").read_bytes() == b"[]"
 
-    @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x"])
+    @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ".git/config", "a/.b/c", ".envrc", "a\\x"])
     def test_paths_outside_the_target_are_rejected(self, service, run, path):
         self.prepare(service)
         hostile = page({"object": "artifact", "path": path, "size_bytes": 1, "modified_at": TIME})

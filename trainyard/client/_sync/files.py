@@ -7,7 +7,16 @@ from urllib.parse import quote
 import httpx
 
 from trainyard.client._sync.transport import Transport
-from trainyard.client.download import MANIFEST, Download, Progress, atomic_file, digests_of, no_export, no_progress
+from trainyard.client.download import (
+    MANIFEST,
+    Download,
+    Progress,
+    atomic_file,
+    digests_of,
+    is_hidden,
+    no_export,
+    no_progress,
+)
 from trainyard.client.errors import connection_failed, error_of
 from trainyard.client.request import Request, file_path, job_path, model, no_result, segment, unpaged
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource
@@ -46,12 +55,16 @@ class FileCalls(Transport):
         *,
         checkpoint: CheckpointResource | None = None,
         progress: Progress = no_progress,
+        overwrite: bool = False,
+        left_out: list[str] | None = None,
     ) -> Path:
         """Download the export or a checkpoint into a folder. A repeated call continues an interrupted download.
 
         Args:
             checkpoint: download this checkpoint and verify its digests; default: the export.
             progress: called with a file's path, the number of its bytes on disk, and its size.
+            overwrite: replace files with other content; default: raise TargetExistsError.
+            left_out: receives the paths of hidden files, which are not downloaded.
         """
         folder = f"checkpoints/{checkpoint.id}" if checkpoint else "export"
         digests: dict[str, str] = {}
@@ -63,19 +76,27 @@ class FileCalls(Transport):
         if not (files or checkpoint):
             raise no_export(self._send(Request("GET", job_path(job_id), model(JobResource))))
         for file in files:
-            download = Download(file, Path(to), digests.get(file.path), progress)
+            if is_hidden(file.path) and ".." not in file.path.split("/"):
+                if left_out is not None:
+                    left_out.append(file.path)
+                continue
+            download = Download(file, Path(to), digests.get(file.path), progress, overwrite=overwrite)
             self._fetch(file_path(job_id, folder, file.path), download)
         return Path(to)
 
-    def download_artifact(self, job_id: str, path: str, to: str | Path) -> Path:
-        """Download one artifact to the file `to`, which appears only when it is complete."""
+    def download_artifact(self, job_id: str, path: str, to: str | Path, *, overwrite: bool = False) -> Path:
+        """Download one artifact to the file `to`, which appears only when it is complete.
+
+        Raises:
+            TargetExistsError: there is a file, and `overwrite` is false.
+        """
         source = job_path(job_id, "artifacts", *map(quote, path.split("/")))
         try:
             with self._http.stream("GET", source) as response:
                 if not response.is_success:
                     response.read()
                     raise error_of(response)
-                with atomic_file(Path(to)) as file:
+                with atomic_file(Path(to), overwrite=overwrite) as file:
                     for chunk in response.iter_bytes():
                         file.write(chunk)
         except httpx.HTTPError as error:

@@ -53,6 +53,8 @@ class MetricsResource(Resource):
     axis: CurveAxis = "step"
     """The meaning of `x` in each series."""
     series: list[Series]
+    series_omitted: int = 0
+    """The number of further metrics; name them in `keys`, or export CSV."""
 
     def table(self) -> dict[str, list[Any]]:
         """Return the columns `key`, `step`, `value` and `time`, and for another axis `seconds` or `tokens`, with one

@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.metrics.queries import MAX_SERIES, CurveQuery, read_curves
 from service.metrics.repository import CurveRepository
 from tests.support.world import World
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS
@@ -27,7 +28,27 @@ def test_resources_carry_a_bounded_number_of_metrics(world: World) -> None:
     assert job["metrics"]["train/loss"] == 1.0
     for path in ("/v1/jobs", f"/v1/jobs/{job_id}"):
         assert len(world.client.get(path).content) < 50_000
-    assert len(world.client.get(f"/v1/jobs/{job_id}/metrics").json()["series"]) == 3000
+
+
+def test_response_has_a_bounded_number_of_curves(world: World) -> None:
+    job_id = many_metrics(world, MAX_SERIES + 10)
+    answer = world.client.get(f"/v1/jobs/{job_id}/metrics").json()
+    assert (len(answer["series"]), answer["series_omitted"]) == (MAX_SERIES, 10)
+    assert answer["series"][0]["key"] == "train/loss"
+    last = f"a/{MAX_SERIES + 8:05}/{'x' * 200}"
+    selected = world.client.get(f"/v1/jobs/{job_id}/metrics", params={"keys": last}).json()
+    assert [len(series["steps"]) for series in selected["series"]] == [1]
+    assert selected["series_omitted"] == 0
+    assert world.client.get(f"/v1/jobs/{job_id}/metrics?format=csv").text.count("\n") == MAX_SERIES + 11
+
+
+def test_points_of_all_curves_together_are_bounded(world: World) -> None:
+    job_id = world.submit()
+    points = [(name, step, 1.0) for name in ("a", "b") for step in range(100)]
+    assert world.start(job_id).metrics(points).status_code == 200
+    query = CurveQuery(max_total=60)
+    answer = read_curves(world.app_state.database, job_id, query, world.clock())
+    assert [(len(series.steps) <= 30, series.truncated) for series in answer.series] == [(True, True)] * 2
 
 
 def test_csv_export_reads_each_name_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
