@@ -24,6 +24,7 @@ ENDLESS_STREAMS = ["stream_jobs"]
 """Operations whose response never ends."""
 
 CROSS_CHECKED = {
+    "append_log",
     "put_code",
     "set_secret",
     "submit_job",
