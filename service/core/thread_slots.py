@@ -1,16 +1,28 @@
 """Shares of the thread pool: how many threads the requests of one caller, and of all users or workers, use at once."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
 from starlette.concurrency import run_in_threadpool
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass
+class _LoopSlots:
+    """The slots of one event loop, to which limiters belong. The service has one loop, its tests may have several."""
+
+    total: CapacityLimiter
+    owners: dict[str, tuple[CapacityLimiter, list[None]]] = field(default_factory=dict)
+    """The limiter of each owner, with one entry for each request that holds a slot or waits for one."""
 
 
 class ThreadSlots:
@@ -27,22 +39,25 @@ class ThreadSlots:
             total: Threads of all owners.
         """
         self._each = each
-        self._total = CapacityLimiter(total)
-        self._owners: dict[str, tuple[CapacityLimiter, list[None]]] = {}
-        """The limiter of each owner, with one entry for each request that holds a slot or waits for one."""
+        self._max_total = total
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopSlots] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
         """Hold a thread's slot, after earlier requests of the owner. One task holds at most one slot."""
-        limiter, requests = self._owners.setdefault(owner, (CapacityLimiter(self._each), []))
+        loop = asyncio.get_running_loop()
+        slots = self._loops.get(loop)
+        if slots is None:
+            slots = self._loops[loop] = _LoopSlots(CapacityLimiter(self._max_total))
+        limiter, requests = slots.owners.setdefault(owner, (CapacityLimiter(self._each), []))
         requests.append(None)
         try:
-            async with limiter, self._total:
+            async with limiter, slots.total:
                 yield
         finally:
             requests.pop()
             if not requests:
-                self._owners.pop(owner, None)
+                slots.owners.pop(owner, None)
 
     async def run(self, owner: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in a thread, in a slot of the owner."""

@@ -75,3 +75,19 @@ def test_all_owners_together_use_at_most_the_total() -> None:
         return await asyncio.gather(*(slots.run(owner, work) for owner in ("ada", "bob", "cid") for _ in range(3)))
 
     assert max(asyncio.run(all_requests())) == 3
+
+
+def test_event_loops_do_not_wait_for_each_other() -> None:
+    slots = ThreadSlots(each=1, total=1)
+    release = threading.Event()
+
+    def occupy() -> None:
+        asyncio.run(slots.run("ada", release.wait, 30.0))
+
+    occupied = threading.Thread(target=occupy)
+    occupied.start()
+    try:
+        assert asyncio.run(asyncio.wait_for(slots.run("ada", str), 10)) == ""
+    finally:
+        release.set()
+        occupied.join()
