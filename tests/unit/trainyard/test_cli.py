@@ -359,7 +359,8 @@ class TestMetrics:
         (printed,) = lines(run("metrics", "a1", "--json"))
         series = {"key": "train/loss", "steps": [1, 2], "values": [1.0, "-Infinity"], "times": [TIME] * 2}
         assert printed.pop("axis") == "step"
-        assert printed == {"object": "metrics", "job_id": "a1", "series": [{**series, "x": None, "truncated": False}]}
+        expected = [{**series, "x": None, "truncated": False}]
+        assert printed == {"object": "metrics", "job_id": "a1", "series": expected, "series_omitted": 0}
 
     def test_csv_has_every_point(self, service, run):
         text = "key,step,value,time\ntrain/loss,1,nan,2026-01-02T03:04:05+00:00\n"

@@ -33,4 +33,4 @@ def test_differences_that_cost_the_others_little_are_ignored() -> None:
 
 def test_several_stragglers_are_reported_together() -> None:
     detector = StragglerDetector()
-    assert add(detector, 0.1, 0.5, 0.1, 0.6, 0.1, elapsed=61.0) == [Straggler(1, 5.0), Straggler(3, 6.0)]
+    assert add(detector, 0.125, 0.5, 0.125, 1.0, 0.125, elapsed=61.0) == [Straggler(1, 4.0), Straggler(3, 8.0)]
