@@ -225,7 +225,7 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
     exit_reason = _exit_reason(snapshot)
     is_cancelled = snapshot.desired == "cancelled" or snapshot.status == "cancelling"
     if snapshot.run_dir_vanished and not is_cancelled:
-        message = f"The run directory was deleted. {_RUN_DIR_VANISHED.message.capitalize()}."
+        message = f"The run directory was deleted: {_RUN_DIR_VANISHED.message}."
         return Decision("failed", message, "error", _RUN_DIR_VANISHED, ended=True, exit_reason="error")
     if exit_reason == "completed":
         return Decision("succeeded", "Completed all steps.", "completed", ended=True, exit_reason=exit_reason)

@@ -4,17 +4,13 @@ The job can write to the folder, so its content is untrusted: only regular files
 not followed, and nothing is executed or unpickled.
 """
 
-import os
 import re
-import stat
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import BinaryIO
 
 import structlog
 from pydantic import ValidationError
 
+from service.core.untrusted_files import list_names, read_regular_file
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import Claim, FinishRecord
 
@@ -92,30 +88,6 @@ def startup_error_in(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 
 
-def open_regular_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading.
-
-    Raises:
-        OSError: the path cannot be read, or is a link, a pipe or anything else but a regular file.
-    """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(f"{path} is not a regular file")
-    return file
-
-
-def read_regular_file(path: Path, offset: int, size: int) -> bytes:
-    """Return up to `size` bytes of a regular file from `offset`.
-
-    Raises:
-        OSError: as `open_regular_file`.
-    """
-    with open_regular_file(path) as file:
-        file.seek(offset)
-        return file.read(size)
-
-
 def _read_claim(folder: AttemptLayout) -> Claim | None:
     try:
         return Claim.model_validate_json(read_regular_file(folder.claim, 0, _MAX_RECORD_BYTES))
@@ -123,18 +95,12 @@ def _read_claim(folder: AttemptLayout) -> Claim | None:
         return None
 
 
-def _list_error_logs(folder: Path) -> list[Path]:
-    """Return the scheduler's error logs, without reading the whole of a folder that the job has filled."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in islice(entries, _MAX_ENTRIES) if entry.name.endswith("_log.err")]
-    except OSError:
-        return []
-    return [folder / name for name in sorted(names)[:_MAX_LOGS]]
-
-
 def _read_startup_error(folder: AttemptLayout) -> str:
-    for path in _list_error_logs(folder.submitit):
+    try:
+        names = [name for name in list_names(folder.submitit, _MAX_ENTRIES) if name.endswith("_log.err")]
+    except OSError:
+        return ""
+    for path in [folder.submitit / name for name in names[:_MAX_LOGS]]:
         try:
             end = path.lstat().st_size
             text = read_regular_file(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")

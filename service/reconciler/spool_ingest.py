@@ -5,7 +5,6 @@ job delays the others.
 """
 
 import errno
-import os
 import re
 import stat
 import time
@@ -13,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -21,10 +19,10 @@ from pydantic import ValidationError
 
 from service.attempts.service import AttemptService
 from service.core.errors import UnavailableError
+from service.core.untrusted_files import list_names, open_regular_file, read_regular_file
 from service.db.engine import Database
 from service.logs.service import LogWriter
 from service.metrics.ingest.writer import store_batch
-from service.reconciler.run_dir import open_regular_file, read_regular_file
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
@@ -244,11 +242,8 @@ def _restored_since(folder: AttemptLayout) -> bool:
 
 
 def _list_files(pattern: re.Pattern[str], paths: list[Path], folder: Path) -> Iterator[bool]:
-    """Add the entries of a folder whose names match, in order. A link to a folder is not followed."""
-    if not folder.is_symlink():
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in islice(entries, _MAX_ENTRIES))
-        paths += [folder / name for name in names if pattern.fullmatch(name)]
+    """Add the entries of a folder whose names match, in order."""
+    paths += [folder / name for name in list_names(folder, _MAX_ENTRIES) if pattern.fullmatch(name)]
     yield False
 
 

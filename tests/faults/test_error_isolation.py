@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from service.core.untrusted_files import read_regular_file
 from service.db.models import Job
 from service.reconciler import spool_ingest
-from service.reconciler.run_dir import read_regular_file
 from tests.support.world import World
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
 from trainyard.contract.wire.spool import format_record

@@ -5,12 +5,15 @@ next attempt. Both attempts then have the same run directory. The service names 
 before it submits it, and every attempt stops as soon as it reads the name of another one.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.launch import CurrentAttempt
+
+_MAX_BYTES = 64 * 1024
 
 
 class SupersededError(Exception):
@@ -27,7 +30,10 @@ class RunFence:
     def current(self) -> CurrentAttempt | None:
         """Return the current attempt; None if it cannot be read, from which nothing follows."""
         try:
-            return CurrentAttempt.model_validate_json(self.run.current.read_bytes())
+            # A pipe in place of the file must not block the launcher.
+            handle = os.open(self.run.current, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(handle, "rb", buffering=0) as file:
+                return CurrentAttempt.model_validate_json(file.read(_MAX_BYTES) or b"")
         except (OSError, ValueError):
             return None
 
@@ -57,9 +63,9 @@ class FenceMonitor:
         self._next = now() + interval
         self.superseded = False
 
-    def poll(self) -> bool:
-        """Return whether the attempt is superseded, as of the last check."""
-        if not self.superseded and self._now() >= self._next:
+    def poll(self, *, at_once: bool = False) -> bool:
+        """Return whether the attempt is superseded, as of the last check, or of one that is made `at_once`."""
+        if not self.superseded and (at_once or self._now() >= self._next):
             self._next = self._now() + self._interval
             self.superseded = self._fence.superseded()
         return self.superseded

@@ -198,7 +198,7 @@ class Supervisor:
             self._suspensions.close()
             self._kill_descendants()
         presence.mark_exited(self._layout, self._node)
-        if self._node.is_first and not self._fence.superseded:
+        if self._node.is_first and not self._fence.poll(at_once=True):
             self._write_exit_record()
         else:
             self._heartbeat.close()

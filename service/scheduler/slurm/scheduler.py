@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import structlog
 
 from service.core.clock import Clock, utc_now
+from service.core.untrusted_files import list_names, read_regular_file
 from service.scheduler.base import (
     SUBMITTER_MARGIN_SECONDS,
     Accepted,
@@ -288,20 +288,17 @@ def _end_session(child: "subprocess.Popen[bytes]") -> None:
 def _recorded_ids(folder: Path) -> list[str]:
     """The ids under which submitit stored this attempt's batch script: a second record of sbatch's output."""
     try:
-        with os.scandir(AttemptLayout(folder).submitit) as entries:
-            names = [entry.name for entry in islice(entries, _MAX_ENTRIES) if entry.name.endswith("_submission.sh")]
+        names = list_names(AttemptLayout(folder).submitit, _MAX_ENTRIES)
     except OSError:
         return []
-    ids = (name.partition("_")[0] for name in names)
+    ids = (name.partition("_")[0] for name in names if name.endswith("_submission.sh"))
     return sorted((text for text in ids if text.isascii() and text.isdigit()), key=int)[:_MAX_RECORDED]
 
 
 def _claimant(folder: Path) -> str | None:
     """The scheduler id in the attempt's claim file. A pipe or link in its place is ignored."""
     try:
-        handle = os.open(AttemptLayout(folder).claim, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
-            claim = json.loads(file.read(65536) or b"null")
+        claim = json.loads(read_regular_file(AttemptLayout(folder).claim, 0, 65536) or b"null")
     except (OSError, ValueError):
         return None
     return claim.get("scheduler_id") if isinstance(claim, dict) else None

@@ -264,14 +264,19 @@ def many_tensors(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_model_with_many_tensors_is_planned_in_another_process(gpu_world: World) -> None:
-    folder = many_tensors(gpu_world.settings.runs / "large", 20_000)
-    spec = {
+def hf_spec(folder: Path) -> dict[str, Any]:
+    return {
         "task": "causal_lm",
         "gpus": 8,
         "model": {"source": "hf", "path": str(folder)},
         "data": {"source": "jsonl", "path": str(folder / "data.jsonl")},
         "steps": 5,
+    }
+
+
+def test_model_with_many_tensors_is_planned_in_another_process(gpu_world: World) -> None:
+    folder = many_tensors(gpu_world.settings.runs / "large", 20_000)
+    spec = hf_spec(folder) | {
         "lora_rank": 1,
         "lora": {"targets": [f"*{number % 10}*" for number in range(63)] + ["*"]},
     }
@@ -290,12 +295,5 @@ def test_estimate_of_a_large_model_uses_the_slot_of_its_user(gpu_world: World, m
 
     monkeypatch.setattr(gpu_world.app_state.process_pool, "run", refuse)
     folder = many_tensors(gpu_world.settings.runs / "larger", 5001)
-    spec = {
-        "task": "causal_lm",
-        "gpus": 8,
-        "model": {"source": "hf", "path": str(folder)},
-        "data": {"source": "jsonl", "path": str(folder / "data.jsonl")},
-        "steps": 5,
-    }
-    assert gpu_world.new_user("user", "ada").post("/v1/plans", json=spec).status_code == 429
+    assert gpu_world.new_user("user", "ada").post("/v1/plans", json=hf_spec(folder)).status_code == 429
     assert set(owners) == {"ada"}

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from service.core.untrusted_files import open_regular_file
 from service.reconciler import run_dir, spool_ingest
-from service.reconciler.run_dir import open_regular_file
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import CheckpointReport, FinishRecord
 from trainyard.contract.wire.spool import format_record

@@ -144,7 +144,7 @@ def test_a_deleted_run_directory_fails_the_job(reason: ExitReason | None) -> Non
     known = snapshot(exit_record=exit_record(reason) if reason else None, run_dir_vanished=True)
     decision = decide(known)
     assert (decision.status, decision.reason, decision.exit_reason) == ("failed", "error", "error")
-    assert (decision.message or "").startswith("The run directory was deleted. Reports that had not reached")
+    assert (decision.message or "").startswith("The run directory was deleted: reports that had not reached")
     assert decide(replace(known, desired="cancelled")).status in ("cancelled", "cancelling", "succeeded")
 
 

@@ -1,5 +1,6 @@
 """The fence of a run directory."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -37,12 +38,19 @@ def test_nothing_follows_from_a_file_that_cannot_be_read(run: RunLayout, content
     RunFence(run, "one").check()
 
 
+def test_a_pipe_in_place_of_the_file_does_not_block(run: RunLayout) -> None:
+    run.current.unlink()
+    os.mkfifo(run.current)
+    assert RunFence(run, "one").current() is None
+
+
 def test_monitor_reads_the_file_once_per_interval(run: RunLayout) -> None:
     clock = [0.0]
     monitor = FenceMonitor(RunFence(run, "one"), 5.0, now=lambda: clock[0])
     make_current(run, "two", 2)
     clock[0] = 4.9
     assert not monitor.poll()
+    assert FenceMonitor(RunFence(run, "one"), 5.0, now=lambda: 0.0).poll(at_once=True)
     clock[0] = 5.0
     assert monitor.poll()
     make_current(run, "one", 1)
