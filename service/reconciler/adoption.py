@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Literal
 
 import structlog
@@ -32,8 +31,6 @@ from trainyard.contract.wire.reports import Claim
 
 log = structlog.get_logger("adoption")
 
-RESTORE_MARKER = ".restored"
-"""A file in the runs folder, which whoever restores an older database creates before the service starts."""
 ADOPTED = "attempts_adopted"
 _RECENT = timedelta(days=30)
 """Jobs that ended within this time before the newest change in the database may have been retried since the backup."""
@@ -53,13 +50,9 @@ class Adoption:
     """Primary keys of the jobs to examine; None: the marker has not been seen."""
     _adopted: int = field(default=0, init=False)
 
-    @property
-    def _marker(self) -> Path:
-        return self.settings.runs / RESTORE_MARKER
-
     def is_due(self) -> bool:
         """Return whether the database was restored and the run directories have not been examined since."""
-        return self._marker.exists()
+        return self.settings.restore_marker.exists()
 
     def run_once(self) -> bool:
         """Continue for about ten seconds; return whether all is done, so that jobs can be processed.
@@ -84,7 +77,7 @@ class Adoption:
                 # One run directory must not keep the service from its other jobs.
                 log.exception("a run directory could not be examined", job_pk=self._jobs[0])
             self._jobs.popleft()
-        self._marker.unlink(missing_ok=True)
+        self.settings.restore_marker.unlink(missing_ok=True)
         log.warning("run directories were examined after the restore", attempts=self._adopted)
         self._jobs, self._adopted = None, 0
         return True

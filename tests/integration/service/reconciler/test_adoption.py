@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from service.reconciler.adoption import RESTORE_MARKER
 from service.scheduler.base import Observation
 from tests.support.world import FakeWorker, World
 from trainyard.contract.layout import AttemptLayout, write_atomic
@@ -32,7 +31,7 @@ def restored(world: World, tmp_path: Path) -> Callable[[], Any]:
         for suffix in ("-wal", "-shm"):
             Path(f"{database}{suffix}").unlink(missing_ok=True)
         shutil.copy(backup, database)
-        (world.settings.runs / RESTORE_MARKER).touch()
+        world.settings.restore_marker.touch()
         world.reconciler = world.new_reconciler("restored")
         world.clock.advance(60)
 
@@ -102,7 +101,7 @@ def test_running_unknown_attempt_is_adopted_and_not_repeated(world: World, resto
     world.tick()
     assert world.status(job) == "succeeded"
     assert steps(world, job) == list(range(1, 16))
-    assert not (world.settings.runs / RESTORE_MARKER).exists()
+    assert not world.settings.restore_marker.exists()
 
 
 def test_job_that_was_queued_at_the_backup_is_adopted(world: World, restored: Any) -> None:
@@ -186,7 +185,7 @@ def test_interrupted_adoption_is_completed_by_the_next_start(world: World, resto
         world.reconciler = world.new_reconciler("restored")
     else:
         world.tick()
-        (world.settings.runs / RESTORE_MARKER).touch()
+        world.settings.restore_marker.touch()
     world.tick()
     rows = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
     assert [row["number"] for row in rows] == [1, 2]
@@ -248,7 +247,7 @@ def test_next_attempt_after_a_restore_has_a_folder_of_its_own(world: World, rest
     with restored():
         continue_as_second_attempt(world, job)
         unknown = world.folder(job, 2).root
-    (world.settings.runs / RESTORE_MARKER).unlink()
+    world.settings.restore_marker.unlink()
     world.scheduler.set_states("ended")
     world.tick(2)
     assert world.job(job)["attempt"]["number"] == 2
