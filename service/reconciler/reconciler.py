@@ -20,18 +20,20 @@ from service.db.models import Attempt, Job
 from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
+from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import MSG_CANCEL_PENDING, NO_CHANGE, Decision, decide
 from service.reconciler.node_exclusion import failed_node
 from service.reconciler.quota import QuotaEntry, blocked_jobs
+from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader
 from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import RunLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
@@ -99,6 +101,10 @@ class Reconciler:
         self._decisions = DecisionWriter(lease, clock, failpoint)
         self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
         self._failure_budget = _FAILURE_BUDGET_SECONDS
+        self._adoption = Adoption(lease, clock, settings, scheduler.name, failpoint)
+        self._may_have_unread_spools = True
+        self._unread: set[int] = set()
+        """Jobs with spools of earlier attempts that are to be read again; they end when that is done."""
         self._unavailable_since: datetime | None = None
         """When this process first failed to reach the scheduler; used in status messages only."""
 
@@ -126,6 +132,10 @@ class Reconciler:
 
     def _tick(self) -> bool:
         self._submitter.collect()
+        if self._adoption.is_due():
+            self._may_have_unread_spools = True
+            if not self._adoption.run_once():
+                return True
         estimates_open = False
         with self._isolate_errors():
             self._cluster_poll.run_once()
@@ -137,6 +147,7 @@ class Reconciler:
         self._failpoint("tick.after-observation")
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._ingests.start_tick({entry.attempt.id for entry in entries if entry.attempt is not None})
+        self._read_again()
         blocked = blocked_jobs([_quota_entry(entry.job) for entry in entries], self._quotas)
         for entry in entries:
             job = entry.job
@@ -212,7 +223,7 @@ class Reconciler:
 
     def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
         """Decide and apply what follows from an observation of the attempt."""
-        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.number)
+        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.folder_name)
         gone = observation.state in ("ended", "absent")
         exit_record = _stored_exit_record(attempt)
         if exit_record is None and gone:
@@ -233,7 +244,7 @@ class Reconciler:
             return
         if ended:
             self._failpoint("tick.before-spool-ingest")
-            if not self._ingests.run(attempt.id, folder, self._clock()):
+            if job.pk in self._unread or not self._ingest(attempt, folder):
                 return
             self._failpoint("tick.after-spool-ingest")
             snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=True)
@@ -259,12 +270,36 @@ class Reconciler:
         with self._database.read() as session:
             earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
         if earlier is not None:
-            folder = RunLayout(self._settings.runs / job.id).attempt(earlier.number)
-            if not self._ingests.run(earlier.id, folder, self._clock(), late=True):
+            folder = RunLayout(self._settings.runs / job.id).attempt(earlier.folder_name)
+            if not self._ingest(earlier, folder, late=True):
                 return False
         with self.lease.write() as session:
             JobRepository(session, self._clock()).get_for_update(job.pk).open_spool = None
         return True
+
+    def _ingest(self, attempt: Attempt, folder: AttemptLayout, *, late: bool = False) -> bool:
+        """Ingest the reports of an attempt; return whether all are stored or put aside."""
+        from_start = attempt.spool_unread
+        if not self._ingests.run(attempt.id, folder, self._clock(), late=late, from_start=from_start):
+            return False
+        if from_start:
+            with self.lease.write() as session:
+                JobRepository(session, self._clock()).get_attempt(attempt.id).spool_unread = False
+        return True
+
+    def _read_again(self) -> None:
+        """After a restore, ingest the reports of attempts that ended since the backup."""
+        self._unread = set()
+        if not self._may_have_unread_spools:
+            return
+        with self._database.read() as session:
+            attempts = unread_attempts(session)
+        for job_pk, job_id, attempt in attempts:
+            folder = RunLayout(self._settings.runs / job_id).attempt(attempt.folder_name)
+            with structlog.contextvars.bound_contextvars(job=job_id, attempt=attempt.id), self._isolate_errors():
+                if not self._ingest(attempt, folder, late=True):
+                    self._unread.add(job_pk)
+        self._may_have_unread_spools = bool(attempts)
 
     def _set_message(self, job: Job, message: str) -> None:
         if job.status_message != message:
@@ -296,7 +331,7 @@ class Reconciler:
                 self._set_message(job, f"Internal error ({name}). The service retries; its log has the details.")
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
-        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.number).root
+        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.folder_name).root
         return SubmittedJob(tag=attempt.tag, scheduler_id=str(attempt.scheduler_id), folder=folder)
 
     def renew(self) -> None:

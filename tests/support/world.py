@@ -34,7 +34,7 @@ from service.scheduler.base import (
 from service.web.app import create_app
 from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.sender import Sender
-from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout, attempt_folder_name
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 
@@ -238,7 +238,10 @@ class World:
             self.clock.advance(1)
 
     def folder(self, job_id: str, attempt: int = 1) -> AttemptLayout:
-        return RunLayout(self.settings.runs / job_id).attempt(attempt)
+        """The folder of the attempt with this number."""
+        rows = self.client.get(f"/v1/jobs/{job_id}/attempts").json()["data"]
+        ids = {row["number"]: row["id"] for row in rows}
+        return RunLayout(self.settings.runs / job_id).attempt(attempt_folder_name(attempt, ids[attempt]))
 
     def worker(self, job_id: str) -> "FakeWorker":
         """The worker of the job's current attempt, with the token in its folder."""

@@ -67,7 +67,7 @@ def _render_metrics(app_state: AppState) -> bytes:
 
 def _database(app_state: AppState) -> str:
     try:
-        app_state.database.check_writable()
+        app_state.database_check.get(app_state.clock(), app_state.database.check_writable)
     except ServiceError as error:
         return error.message
     return "ok"

@@ -273,7 +273,7 @@ class Submitter:
         self.pool.begin(job.pk, attempt_id, submit)
 
     def _folder(self, job: Job, attempt: Attempt) -> AttemptLayout:
-        return RunLayout(self.settings.runs / job.id).attempt(attempt.number)
+        return RunLayout(self.settings.runs / job.id).attempt(attempt.folder_name)
 
 
 def _reject(jobs: JobRepository, job: Job, checked: CheckedJob) -> None:
