@@ -56,8 +56,8 @@ from trainyard.contract.local_paths import admin_token_file
 from trainyard.contract.spec.environment import ineffective_patterns
 from trainyard.contract.validation_messages import describe_error
 
-_CONCURRENT_SUBMISSIONS = max(2, min(4, os.cpu_count() or 1))
-"""Each submission starts an interpreter; more of them than cores would compete with the requests."""
+_CONCURRENT_SUBMISSIONS = 4
+"""Each mostly waits for sbatch; more of them would compete with the requests, and load slurmctld."""
 
 
 def main(argv: list[str] | None = None) -> int:
