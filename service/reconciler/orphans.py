@@ -25,7 +25,7 @@ from service.reconciler.repository import find_job, job_ids, known_tags
 from service.reconciler.unknown_attempts import read_current
 from service.scheduler.base import QueueEntry, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import SpecError, TrainingSpec, dump_spec
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 
 _ENTRIES_INTERVAL = timedelta(minutes=5)
 _FOLDERS_INTERVAL = timedelta(hours=1)
@@ -127,7 +127,7 @@ class OrphanScan:
                 self._cancel(orphan)
             else:
                 self._adopt(orphan)
-        except (SchedulerUnavailableError, SpecError, ValueError) as error:
+        except (SchedulerUnavailableError, ValueError) as error:
             message = str(error).splitlines()[0]
             log.warning("request about an orphan failed", orphan=orphan.id, error=message)
             with self.lease.write() as session:
