@@ -23,7 +23,7 @@ def upgrade() -> None:
         sa.Column("scheduler_id", sa.String(64)),
         sa.Column("state", sa.String(16)),
         sa.Column("folder", sa.Text()),
-        sa.Column("first_seen_at", sa.BigInteger(), nullable=False),
+        sa.Column("first_observed_at", sa.BigInteger(), nullable=False),
         sa.Column("requested", sa.String(16)),
         sa.Column("requested_by", sa.String(128)),
         sa.Column("message", sa.Text(), nullable=False, server_default=""),

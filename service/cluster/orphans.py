@@ -15,7 +15,7 @@ from trainyard.contract.wire.orphans import OrphanRequest, OrphanResource
 
 @dataclass(frozen=True)
 class UnknownEntry:
-    """An orphan as the reconciler has just seen it; the fields are those of the table."""
+    """An orphan as the reconciler has just observed it; the fields are those of the table."""
 
     id: str
     job_id: str | None = None
@@ -33,7 +33,7 @@ class OrphanRepository:
         self._session = session
 
     def list_all(self) -> list[Orphan]:
-        return list(self._session.scalars(sa.select(Orphan).order_by(Orphan.first_seen_at, Orphan.id)))
+        return list(self._session.scalars(sa.select(Orphan).order_by(Orphan.first_observed_at, Orphan.id)))
 
     def list_requested(self) -> list[Orphan]:
         return list(self._session.scalars(sa.select(Orphan).where(Orphan.requested.is_not(None)).order_by(Orphan.id)))
@@ -64,12 +64,12 @@ class OrphanRepository:
                 row.requested = None
         known = {row.id for row in self.list_all()}
         new = [entry for entry in entries.values() if entry.id not in known]
-        self._session.add_all(Orphan(**asdict(entry), first_seen_at=now, message="") for entry in new)
+        self._session.add_all(Orphan(**asdict(entry), first_observed_at=now, message="") for entry in new)
         return new
 
 
 def list_orphans(database: Database) -> list[OrphanResource]:
-    """Return all orphans, those that were seen first at the front."""
+    """Return all orphans, those that were observed first at the front."""
     with database.read() as session:
         return [orphan_resource(row) for row in OrphanRepository(session).list_all()]
 

@@ -59,7 +59,7 @@ def seed(world: World) -> Seeds:
         folder = world.settings.runs / ORPHAN
         folder.mkdir()
         shutil.copy(world.settings.runs / running / "spec.json", folder)
-        session.add(Orphan(id=ORPHAN, job_id=ORPHAN, name="running", folder=str(folder), first_seen_at=now))
+        session.add(Orphan(id=ORPHAN, job_id=ORPHAN, name="running", folder=str(folder), first_observed_at=now))
         session.flush()
         estimate_id = estimate.id
     return Seeds(

@@ -29,7 +29,7 @@ def orphans(
             resolved = client.resolve_orphan(cancel or adopt or "", "cancel" if cancel is not None else "adopt")
             print_json(resolved) if as_json else print_line(f"{resolved.id}: requested: {resolved.requested}")
             return
-    headings = ("ID", "NAME", "SCHEDULER ID", "STATE", "FIRST SEEN", "REQUESTED", "FOLDER")
+    headings = ("ID", "NAME", "SCHEDULER ID", "STATE", "OBSERVED", "REQUESTED", "FOLDER")
     print_list(listed, headings, _row, as_json=as_json, empty_message="no orphans", optional=("FOLDER",))
 
 
@@ -40,7 +40,7 @@ def _row(orphan: OrphanResource) -> tuple[str, ...]:
         orphan.name or "-",
         orphan.scheduler_id or "-",
         orphan.state or "not in the queue",
-        f"{orphan.first_seen_at:%Y-%m-%d %H:%M:%S}Z",
+        f"{orphan.first_observed_at:%Y-%m-%d %H:%M:%S}Z",
         f"failed: {orphan.message}" if orphan.message else requested,
         orphan.folder or "-",
     )

@@ -66,7 +66,7 @@ class Orphan(Base):
     state: Mapped[str | None] = mapped_column(String(16))
     """`pending` or `running`; None: it is not in the queue."""
     folder: Mapped[str | None] = mapped_column(Text)
-    first_seen_at: Mapped[datetime]
+    first_observed_at: Mapped[datetime]
     requested: Mapped[str | None] = mapped_column(String(16))
     """What an administrator has requested: `cancel` or `adopt`."""
     requested_by: Mapped[str | None] = mapped_column(String(128))

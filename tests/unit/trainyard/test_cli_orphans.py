@@ -14,7 +14,7 @@ ORPHAN = {
     "scheduler_id": "4711",
     "state": "running",
     "folder": "/runs/job_01kdvdna00az9cxjnszk8v8abh",
-    "first_seen_at": TIME,
+    "first_observed_at": TIME,
 }
 
 

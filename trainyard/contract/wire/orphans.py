@@ -21,7 +21,7 @@ class OrphanResource(Resource):
                 "scheduler_id": "4711",
                 "state": "running",
                 "folder": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
-                "first_seen_at": "2026-01-01T12:00:00.000Z",
+                "first_observed_at": "2026-01-01T12:00:00.000Z",
                 "requested": None,
                 "message": "",
             }
@@ -41,7 +41,7 @@ class OrphanResource(Resource):
     state: Literal["pending", "running"] | None = None
     folder: str | None = None
     """The run directory."""
-    first_seen_at: Timestamp
+    first_observed_at: Timestamp
     requested: Literal["cancel", "adopt"] | None = None
     """What an administrator has requested; the reconciler does it."""
     message: str = ""
