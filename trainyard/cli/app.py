@@ -18,6 +18,7 @@ from trainyard.cli import (
     jobs,
     logs,
     metrics,
+    orphans,
     plan,
     secrets,
     serve,
@@ -103,6 +104,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "webhooks": webhooks.app,
         "audit": audit.audit,
         "resolve": control.resolve,
+        "orphans": orphans.orphans,
     },
 }
 for panel, commands in _COMMANDS.items():
