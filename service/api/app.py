@@ -81,6 +81,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
         streams.router,
         templates,
         cluster.router,
+        cluster.maintenance_router,
         plans.router,
         code.router,
         artifacts.router,

@@ -17,6 +17,7 @@ from trainyard.cli import (
     history,
     jobs,
     logs,
+    maintenance,
     metrics,
     plan,
     secrets,
@@ -102,6 +103,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "tokens": tokens.app,
         "webhooks": webhooks.app,
         "audit": audit.audit,
+        "maintenance": maintenance.app,
         "resolve": control.resolve,
     },
 }
