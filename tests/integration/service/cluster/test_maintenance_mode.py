@@ -39,7 +39,7 @@ def test_running_jobs_continue_and_their_next_attempts_wait(world: World) -> Non
     worker = world.start(job)
     switch(world, ON)
     world.tick()
-    assert worker.post("heartbeat", {"execution": 1}).json()["desired"] == "run"
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] is None
     assert world.status(job) == "running"
     worker.end("preempted")
     world.tick(2)
