@@ -209,6 +209,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "answer_status": 204,
         },
         "ProfileRequest": {"steps": 3, "ranks": [0]},
+        "OrphanRequest": {"action": "adopt"},
         "ResolveRequest": {"action": "adopt", "scheduler_id": "4711"},
         "Claim": {"nonce": "0123456789abcdef", "host": "node1", "pid": 4242, "scheduler_id": "4711"},
         "ClaimGrant": {"execution": 1},

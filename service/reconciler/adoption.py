@@ -70,7 +70,7 @@ class Adoption:
             if time.monotonic() >= deadline:
                 return False
             try:
-                self._examine(self._jobs[0])
+                self.examine(self._jobs[0])
             except (UnavailableError, LeaseLostError):
                 raise
             except Exception:
@@ -82,7 +82,8 @@ class Adoption:
         self._jobs, self._adopted = None, 0
         return True
 
-    def _examine(self, job_pk: int) -> None:
+    def examine(self, job_pk: int) -> None:
+        """Adopt the attempts in the run directory of one job."""
         with self.lease.database.read() as session:
             job, known = JobRepository(session, self.clock()).load(job_pk), attempt_ids(session, job_pk)
         run = RunLayout(self.settings.runs / job.id)
@@ -171,6 +172,8 @@ class Adoption:
             job.open_spool = None if unknown[-2].exit_record else unknown[-2].launch.attempt
         job.attempt_id, job.attempts, job.next_execution = launch.attempt_id, launch.attempt, last.next_execution
         job.retries_used = max(0, parse_spec(job.spec).restart.max_retries - launch.max_restarts)
+        if job.origin is None and launch.origin is not None:
+            job.origin = launch.origin.model_dump(mode="json")
         if job.first_execution < launch.first_execution <= launch.execution:
             # A retry from scratch, which removed all earlier checkpoints.
             job.first_execution, job.last_checkpoint_step = launch.first_execution, None

@@ -26,6 +26,7 @@ from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import MSG_CANCEL_PENDING, NO_CHANGE, Decision, decide
 from service.reconciler.node_exclusion import failed_node
+from service.reconciler.orphans import OrphanScan
 from service.reconciler.quota import blocked_jobs, quota_entry
 from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
@@ -104,6 +105,7 @@ class Reconciler:
         self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._adoption = Adoption(lease, clock, settings, scheduler.name, failpoint)
+        self._orphans = OrphanScan(clock, settings, scheduler, lease, self._adoption.examine)
         self._may_have_unread_spools = True
         self._unread: set[int] = set()
         """Jobs with spools of earlier attempts that are to be read again; they end when that is done."""
@@ -138,6 +140,7 @@ class Reconciler:
             self._may_have_unread_spools = True
             if not self._adoption.run_once():
                 return True
+            self._orphans.scan_again()
         estimates_open = False
         with self._isolate_errors():
             self._cluster_poll.run_once()
@@ -149,6 +152,8 @@ class Reconciler:
         self._failpoint("tick.after-load")
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
+        with self._isolate_errors():
+            self._orphans.run_once()
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._ingests.start_tick({entry.attempt.id for entry in entries if entry.attempt is not None})
         self._read_again()

@@ -1,5 +1,6 @@
 """SQL of the reconciler alone: newest events, and what a restore concerns."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import sqlalchemy as sa
@@ -47,3 +48,18 @@ def unread_attempts(session: Session) -> list[tuple[int, str, Attempt]]:
         .order_by(Attempt.job_pk, Attempt.execution)
     )
     return [(pk, job_id, attempt) for pk, job_id, attempt in session.execute(query)]
+
+
+def job_ids(session: Session) -> set[str]:
+    """Return the ids of all jobs, those that are being deleted included."""
+    return set(session.scalars(sa.select(Job.id)))
+
+
+def find_job(session: Session, job_id: str) -> Job | None:
+    return session.scalar(sa.select(Job).where(Job.id == job_id))
+
+
+def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
+    """Return those of the tags that an attempt has."""
+    chunks = [tags[start : start + 500] for start in range(0, len(tags), 500)]
+    return {tag for chunk in chunks for tag in session.scalars(sa.select(Attempt.tag).where(Attempt.tag.in_(chunk)))}

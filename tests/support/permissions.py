@@ -51,7 +51,10 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("get_webhook", "list_deliveries"), Rule.OWN_READ),
     **dict.fromkeys(("delete_webhook", "test_webhook"), Rule.OWN_CHANGE),
     "delete_secret": Rule.PRIVATE,
-    **dict.fromkeys(("resolve_job", "create_token", "list_tokens", "revoke_token", "list_audit"), Rule.ADMIN),
+    **dict.fromkeys(
+        ("resolve_job", "list_orphans", "resolve_orphan", "create_token", "list_tokens", "revoke_token", "list_audit"),
+        Rule.ADMIN,
+    ),
     **dict.fromkeys(("set_maintenance", "get_doctor", "put_code", "get_code", "has_code"), Rule.ADMIN),
     **dict.fromkeys(("claim_attempt", "send_heartbeat", "report_metrics", "report_events"), Rule.WORKER),
     **dict.fromkeys(("report_checkpoint", "append_log", "finish_attempt"), Rule.WORKER),

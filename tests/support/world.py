@@ -27,6 +27,7 @@ from service.scheduler.base import (
     Forecast,
     LaunchPlan,
     Observation,
+    QueueEntry,
     SchedulerUnavailableError,
     SubmitOutcome,
     SubmittedJob,
@@ -89,6 +90,11 @@ class FakeScheduler:
     def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
+
+    def own_entries(self) -> list[QueueEntry]:
+        self._check()
+        listed = ((tag, observation.state) for tag, observation in self.states.items())
+        return [QueueEntry(tag, f"id-{tag}", state) for tag, state in listed if state in ("pending", "running")]
 
     def cancel(self, known: SubmittedJob) -> None:
         self._check()

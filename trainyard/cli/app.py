@@ -19,6 +19,7 @@ from trainyard.cli import (
     logs,
     maintenance,
     metrics,
+    orphans,
     plan,
     secrets,
     serve,
@@ -105,6 +106,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "audit": audit.audit,
         "maintenance": maintenance.app,
         "resolve": control.resolve,
+        "orphans": orphans.orphans,
     },
 }
 for panel, commands in _COMMANDS.items():

@@ -1,4 +1,4 @@
-"""Tables of the scheduler: leader lease, cluster snapshot, maintenance mode and start estimates."""
+"""Tables of the scheduler: leader lease, cluster snapshot, maintenance mode, start estimates and orphans."""
 
 from datetime import datetime
 from typing import Any
@@ -59,3 +59,27 @@ class StartEstimate(Base):
     accepted: Mapped[bool | None]
     estimated_start: Mapped[datetime | None]
     message: Mapped[str | None] = mapped_column(Text)
+
+
+class Orphan(Base):
+    """An entry of the scheduler's queue, or a run directory, that no job of the database names."""
+
+    __tablename__ = "orphans"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """The job's id if there is a run directory, else the tag."""
+    job_id: Mapped[str | None] = mapped_column(String(40))
+    """The job's id, which is the name of the run directory."""
+    name: Mapped[str | None] = mapped_column(String(120))
+    """The job's name, from its spec on disk."""
+    tag: Mapped[str | None] = mapped_column(String(64))
+    scheduler_id: Mapped[str | None] = mapped_column(String(64))
+    state: Mapped[str | None] = mapped_column(String(16))
+    """`pending` or `running`; None: it is not in the queue."""
+    folder: Mapped[str | None] = mapped_column(Text)
+    first_observed_at: Mapped[datetime]
+    requested: Mapped[str | None] = mapped_column(String(16))
+    """What an administrator has requested: `cancel` or `adopt`."""
+    requested_by: Mapped[str | None] = mapped_column(String(128))
+    message: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Why the request could not be fulfilled."""

@@ -21,6 +21,7 @@ from service.scheduler.base import (
     Forecast,
     LaunchPlan,
     Observation,
+    QueueEntry,
     SchedulerUnavailableError,
     SubmitOutcome,
     SubmittedJob,
@@ -38,6 +39,8 @@ log = structlog.get_logger("slurm")
 
 _CANCEL_INTERVAL_SECONDS = 60.0
 _SUBMISSION_MEMORY_SECONDS = 3600.0
+_ENTRIES_SECONDS = 60.0
+"""How old an answer to `own_entries` may be."""
 _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
@@ -225,6 +228,12 @@ class SlurmScheduler:
             self._records = self._commands.sacct(names=names) or []
             self._record_names, self._records_queried_at = frozenset(names), started
         return self._records
+
+    def own_entries(self) -> list[QueueEntry]:
+        if time.monotonic() - self._queue_queried_at >= _ENTRIES_SECONDS:
+            self._query_queue()
+        rows = [(row, interpret_state(row.state)[0]) for row in self._queue if row.name.startswith("ty-")]
+        return [QueueEntry(row.name, row.id, state) for row, state in rows if state in ("pending", "running")]
 
     def cancel(self, known: SubmittedJob) -> None:
         """Slurm sends SIGTERM and, after its KillWait, SIGKILL; the request is repeated once a minute at most."""

@@ -20,6 +20,7 @@ from trainyard.contract.spec.templates import Template
 from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
 from trainyard.contract.wire.diagnostics import DiagnosticsReport
 from trainyard.contract.wire.files import UsageResource
+from trainyard.contract.wire.orphans import OrphanResource
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 from trainyard.contract.wire.sweeps import SweepDetail, SweepResource
 
@@ -107,6 +108,20 @@ class AsyncServiceCalls(AsyncTransport):
         return await self._send(
             Request("PUT", "/v1/maintenance", model(MaintenanceResource), headers=JSON, content=body)
         )
+
+    async def orphans(self) -> list[OrphanResource]:
+        """Return what is in the scheduler's queue or on disk although no job names it. Administrators only."""
+        return await self._list(unpaged("/v1/orphans", OrphanResource))
+
+    async def resolve_orphan(self, orphan_id: str, action: str) -> OrphanResource:
+        """Request that an orphan is cancelled or adopted. Administrators only.
+
+        Args:
+            action: `cancel` or `adopt`.
+        """
+        path = f"/v1/orphans/{segment(orphan_id, 'orphan')}/resolve"
+        body = json_body({"action": action})
+        return await self._send(Request("POST", path, model(OrphanResource), headers=JSON, content=body))
 
     async def usage(self) -> UsageResource:
         """Return the disk use by user and in total, as last measured."""

@@ -21,6 +21,7 @@ from trainyard.contract.spec.templates import Template
 from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
 from trainyard.contract.wire.diagnostics import DiagnosticsReport
 from trainyard.contract.wire.files import UsageResource
+from trainyard.contract.wire.orphans import OrphanResource
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 from trainyard.contract.wire.sweeps import SweepDetail, SweepResource
 
@@ -106,6 +107,20 @@ class ServiceCalls(Transport):
         """
         body = MaintenanceRequest(active=active, message=message).model_dump_json().encode()
         return self._send(Request("PUT", "/v1/maintenance", model(MaintenanceResource), headers=JSON, content=body))
+
+    def orphans(self) -> list[OrphanResource]:
+        """Return what is in the scheduler's queue or on disk although no job names it. Administrators only."""
+        return self._list(unpaged("/v1/orphans", OrphanResource))
+
+    def resolve_orphan(self, orphan_id: str, action: str) -> OrphanResource:
+        """Request that an orphan is cancelled or adopted. Administrators only.
+
+        Args:
+            action: `cancel` or `adopt`.
+        """
+        path = f"/v1/orphans/{segment(orphan_id, 'orphan')}/resolve"
+        body = json_body({"action": action})
+        return self._send(Request("POST", path, model(OrphanResource), headers=JSON, content=body))
 
     def usage(self) -> UsageResource:
         """Return the disk use by user and in total, as last measured."""

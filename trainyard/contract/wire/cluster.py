@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, StrictBool, model_validator
 
 from trainyard.contract.base import Resource, ShortText, Strict, Timestamp
 
@@ -94,7 +94,7 @@ class MaintenanceRequest(Strict):
 
     model_config = ConfigDict(json_schema_extra={"example": {"active": True, "message": "Slurm is being upgraded"}})
 
-    active: bool
+    active: StrictBool
     message: ShortText = ""
     """Why, and for how long; shown to all users."""
 
