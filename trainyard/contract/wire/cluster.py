@@ -1,8 +1,8 @@
 """The cluster snapshot of `GET /v1/cluster`: partitions, nodes by state, GPUs by type; and the maintenance mode."""
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import ConfigDict, Field, StrictBool, model_validator
+from pydantic import ConfigDict, Field, StrictBool
 
 from trainyard.contract.base import Resource, ShortText, Strict, Timestamp
 
@@ -96,13 +96,7 @@ class MaintenanceRequest(Strict):
 
     active: StrictBool
     message: ShortText = ""
-    """Why, and for how long; shown to all users."""
-
-    @model_validator(mode="after")
-    def _require_active_for_message(self) -> Self:
-        if self.message and not self.active:
-            raise ValueError("`message` is only allowed with `active: true`")
-        return self
+    """Why, and for how long; shown to all users. Ignored with `active: false`."""
 
 
 class MaintenanceResource(Resource):
