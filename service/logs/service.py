@@ -133,10 +133,16 @@ def _from_offset(
 
 
 def _tail(logs: LogRepository, attempt_id: str, rank: str, lines: int, limit: int) -> tuple[int, bytes]:
-    data, start = b"", 0
+    # A log may have as many chunks as bytes, so each chunk is looked at once.
+    chunks: list[bytes] = []
+    size, breaks, end = 0, 0, 0
     for chunk in logs.chunks_from_end(attempt_id, rank):
-        data, start = chunk.data + data, chunk.offset
-        if data.count(b"\n") > lines or len(data) >= limit:
+        end = end or chunk.offset + len(chunk.data)
+        chunks.append(chunk.data)
+        size += len(chunk.data)
+        breaks += chunk.data.count(b"\n")
+        if breaks > lines or size >= limit:
             break
+    data = b"".join(reversed(chunks))
     last = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
-    return start + len(data) - len(last), last
+    return end - len(last), last
