@@ -82,6 +82,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
         streams.router,
         templates,
         cluster.router,
+        cluster.maintenance_router,
         orphans.router,
         plans.router,
         code.router,

@@ -27,6 +27,7 @@ BODIES: dict[str, Any] = {
     "create_token": {"name": "new", "role": "viewer"},
     "create_webhook": {"url": "https://example.org/hook"},
     "set_secret": {"value": "x"},
+    "set_maintenance": {"active": False},
     "claim_attempt": {"nonce": "nonce-0001", "host": "node1", "pid": 7},
     "send_heartbeat": {"execution": 1},
     "report_metrics": {"execution": 1, "resumed_from_step": 0, "points": []},
