@@ -47,6 +47,7 @@ from trainyard.contract.wire.jobs import (
 from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
+lost_router = APIRouter(prefix="/v1/lost-jobs", tags=["jobs"], route_class=JsonRoute)
 
 _MAX_RESOLVED = 500
 """Lost jobs that one request resolves."""
@@ -126,7 +127,7 @@ def list_jobs(
     return read_page(app_state.database, window, job_filter, app_state.settings.runs, now)
 
 
-@router.post("/resolve", status_code=202, operation_id="resolve_lost_jobs")
+@lost_router.post("/resolve", status_code=202, operation_id="resolve_lost_jobs")
 def resolve_lost(
     app_state: AppStateDep, admin: AdminDep, now: NowDep, body: ResolveLostRequest
 ) -> Page[ResolutionResource]:

@@ -38,7 +38,7 @@ def test_all_lost_jobs_are_resolved_page_by_page(service, run):
         {"object": "resolution", "job_id": "a2", "resolved": False, "status": None, "message": "being cancelled"},
     ]
     pages = [{"object": "list", "data": rows, "has_more": True}, {"object": "list", "data": rows[1:], "has_more": True}]
-    service.on("POST", "/v1/jobs/resolve", *(httpx.Response(202, json=page) for page in pages))
+    service.on("POST", "/v1/lost-jobs/resolve", *(httpx.Response(202, json=page) for page in pages))
     done = run("resolve", "--all-lost", "--resubmit")
     assert done.exit_code == 1
     assert done.stdout.splitlines()[:2] == ["job a1: queued: again", "job a2: not resolved: being cancelled"]

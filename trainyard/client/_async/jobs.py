@@ -186,7 +186,7 @@ class AsyncJobCalls(AsyncTransport):
         """
         body = json.dumps({"action": action}).encode()
         return await self._send(
-            Request("POST", "/v1/jobs/resolve", model(Page[ResolutionResource]), headers=JSON, content=body)
+            Request("POST", "/v1/lost-jobs/resolve", model(Page[ResolutionResource]), headers=JSON, content=body)
         )
 
     async def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:

@@ -184,7 +184,7 @@ class JobCalls(Transport):
         """
         body = json.dumps({"action": action}).encode()
         return self._send(
-            Request("POST", "/v1/jobs/resolve", model(Page[ResolutionResource]), headers=JSON, content=body)
+            Request("POST", "/v1/lost-jobs/resolve", model(Page[ResolutionResource]), headers=JSON, content=body)
         )
 
     def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:

@@ -168,7 +168,7 @@ class ResolveRequest(Strict):
 
 
 class ResolveLostRequest(Strict):
-    """The body of `POST /v1/jobs/resolve`: how to settle all lost jobs."""
+    """The body of `POST /v1/lost-jobs/resolve`: how to settle all lost jobs."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"action": "resubmit"}})
 
