@@ -95,17 +95,34 @@ def node_id(request: pytest.FixtureRequest) -> None:
     request.node._nodeid = request.node.nodeid
 
 
-@pytest.mark.timeout(600)
-@schemathesis.pytest.from_fixture("api_schema").parametrize()
-@settings(
-    max_examples=10,
+CONFORMANCE = schemathesis.pytest.from_fixture("api_schema")
+FEW = settings(
+    max_examples=5,
     deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.mark.timeout(600)
+@CONFORMANCE.parametrize()
+@FEW
 def test_every_response_is_documented(case: Any, seeded: tuple[World, Seeds]) -> None:
+    check(case, seeded)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+@CONFORMANCE.parametrize()
+@settings(FEW, max_examples=100)
+def test_every_response_to_many_requests_is_documented(case: Any, seeded: tuple[World, Seeds]) -> None:
+    check(case, seeded)
+
+
+def check(case: Any, seeded: tuple[World, Seeds]) -> None:
+    """Send one generated request, and check its response against the document."""
     world, seeds = seeded
     operation = case.operation.definition.raw["operationId"]
     for name, value in case.path_parameters.items():
