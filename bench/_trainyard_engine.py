@@ -17,7 +17,7 @@ from worker.reporting.spool_sender import SpoolSender
 def trainyard(workload: Workload, on_step: StepCallback) -> None:
     """Train with the spool, its sender thread, synchronized stop requests and metrics every ten steps."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        attempt = RunLayout(Path(folder) / "job").attempt(1)
+        attempt = RunLayout(Path(folder) / "job").attempt("1")
         attempt.root.mkdir(parents=True)
         reporter = _reporter(workload, attempt)
         Trainer(

@@ -18,6 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from bench._slurm_programs import install_programs
 from service.api.dependencies import AppState
 from service.core.settings import Settings
 from service.db.engine import Database
@@ -26,7 +27,6 @@ from service.db.models import Attempt, Job
 from service.main import make_loop
 from service.reconciler.reconciler import Reconciler
 from service.scheduler.slurm.scheduler import SlurmScheduler
-from service.scheduler.slurm.sinfo import WIDE_FORMAT
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
@@ -81,7 +81,8 @@ def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
     upgrade(settings.url)
     database = Database(settings.url)
     squeue_lines = _insert_jobs(database, jobs)
-    call_log = _install_commands(folder / "bin", squeue_lines)
+    others = [f"{900_000 + n}|PENDING|N/A|N/A|gpu|{10**6 + n}|1||Priority|x" for n in range(OTHER_JOBS)]
+    call_log = install_programs(folder / "bin", [*squeue_lines, *others], nodes=NODES)
     app_state = AppState(settings, database, lambda: datetime.now(UTC))
     reconciler = make_loop(app_state, SlurmScheduler(poll_seconds=0)).reconciler
     statements: Counter[str] = Counter()
@@ -156,25 +157,6 @@ def _insert_jobs(database: Database, count: int) -> list[str]:
         session.execute(sa.insert(Job), jobs)
         session.execute(sa.insert(Attempt), attempts)
     return squeue_lines
-
-
-def _install_commands(folder: Path, squeue_lines: list[str]) -> Path:
-    """Install programs that replace Slurm's commands and log each call; returns the log file."""
-    folder.mkdir()
-    call_log, answer, nodes = folder / "call_log", folder / "answer", folder / "nodes"
-    others = [f"{900_000 + n}|PENDING|N/A|N/A|gpu|{10**6 + n}|1||Priority|x" for n in range(OTHER_JOBS)]
-    answer.write_text("\n".join([*squeue_lines, *others]) + "\n")
-    cells = ("gpu*", "up", "1-00:00:00", "", "mixed", "1-infinite", "all", "gpu:a100:8(S:0-1)", "gpu:a100:3(IDX:0-2)")
-    widths = [int(part.split(":")[1]) for part in WIDE_FORMAT.removeprefix("--Format=").split(",")]
-    rows = ([*cells[:3], f"node{n}", *cells[4:]] for n in range(NODES))
-    nodes.write_text("".join("".join(map(str.ljust, row, widths)) + "\n" for row in rows))
-    squeue_body = f'for a; do case $a in --format=*) m=${{a#--format=}};; esac; done; sed "s/^/${{m%%|*}}|/" {answer}'
-    bodies = {"squeue": squeue_body, "sacct": "true", "scancel": "true", "sbatch": "false", "sinfo": f"cat {nodes}"}
-    for name, body in bodies.items():
-        (folder / name).write_text(f"#!/bin/sh\necho {name} >> {call_log}\n{body}\n")
-        (folder / name).chmod(0o755)
-    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    return call_log
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def by_srun(lab: SlurmLab, folder: Path) -> float:
 
 def prepare(run: RunLayout) -> AttemptLayout:
     """Create a run directory as the service does, for an attempt whose service is unreachable."""
-    attempt = run.attempt(1)
+    attempt = run.attempt("1")
     launch = LaunchDocument(
         job_id="baseline",
         attempt_id="baseline",

@@ -5,6 +5,9 @@ First, on an idle service: the time from the 201 to the start of sbatch, one job
 Postgres, from another process, while the service submits the accepted jobs; alternating with a baseline: a server whose
 route only commits one row. The time that a request waits to be sent counts. All nodes are occupied from the start, so
 that no job runs during the measurement.
+
+Last, with programs in place of Slurm's commands: the time until many jobs that are accepted at once are all submitted,
+alternating with the same number of plain sbatch.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from statistics import median
 import httpx
 import submitit
 
+from bench._burst import burst_seconds, plain_sbatch_seconds
 from tests.support.postgres import running_server
 from tests.support.slurm_lab import SlurmLab, running_lab
 from tests.support.wait import wait_until
@@ -32,6 +36,7 @@ from trainyard.demo import ServiceProcess, free_port
 
 SUBMISSION_SECONDS = 1.0
 ACCEPT_SECONDS = 0.060
+BURST_JOBS, BURST_SECONDS = 300, 60.0
 ROUNDS = 3
 SPEC = fill_template("mlp_parity", {"gpus": 2, "resources.partition": "gpu", "resources.gpus_per_node": 1})
 
@@ -39,12 +44,21 @@ SPEC = fill_template("mlp_parity", {"gpus": 2, "resources.partition": "gpu", "re
 def main() -> int:
     """Print the tables; return 0 if the targets are met."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=["submit", "accept"], help="only one of the two measurements")
+    parser.add_argument("--only", choices=["submit", "accept", "burst"], help="only one of the measurements")
     parser.add_argument("--jobs", type=int, default=20, help="submissions one at a time")
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of the requests")
+    parser.add_argument("--burst", type=int, default=BURST_JOBS, help="jobs that are accepted at once")
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
+    passed = options.only == "burst" or measure_with_slurm(options)
+    if options.only in (None, "burst"):
+        passed &= measure_burst(options.burst)
+    return 0 if passed else 1
+
+
+def measure_with_slurm(options: argparse.Namespace) -> bool:
+    """Measure what needs a cluster; return whether the targets are met."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as root, running_lab() as lab:
         folder = Path(root)
         call_log = log_sbatch_calls(folder / "bin", lab)
@@ -55,7 +69,18 @@ def main() -> int:
                 for name, new_database in (("SQLite", lambda: ""), ("Postgres", server.create_database)):
                     passed &= measure_accepting(folder / name, name, new_database, options.rate, options.seconds)
         lab.cancel_all()
-    return 0 if passed else 1
+    return passed
+
+
+def measure_burst(jobs: int) -> bool:
+    """Submit many jobs, alternating with plain sbatch; return whether Trainyard meets its target."""
+    print(f"\nsubmission of {jobs} jobs, medians of {ROUNDS} alternating rounds, seconds")
+    rounds = [{"plain sbatch": plain_sbatch_seconds(jobs), **burst_seconds(jobs, SPEC)} for _ in range(ROUNDS)]
+    medians = {name: median(row[name] for row in rounds) for name in rounds[0]}
+    for name, seconds in medians.items():
+        values = [row[name] for row in rounds]
+        print(f"{name:18}{seconds:8.1f}  ({min(values):.1f} to {max(values):.1f})")
+    return report_target(f"{jobs} jobs", medians["submitted"], BURST_SECONDS * jobs / BURST_JOBS)
 
 
 def log_sbatch_calls(folder: Path, lab: SlurmLab) -> Path:

@@ -1,4 +1,4 @@
-"""`python -m service serve | migrate | doctor`."""
+"""`python -m service serve | migrate | doctor | backup | restore`."""
 
 import sys
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 import structlog
 import uvicorn
@@ -14,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.api.connection_limits import limited_protocol
 from service.api.dependencies import AppState
 from service.auth.principals import ensure_admin_token, register_admin_token
+from service.backup.commands import backup, restore
 from service.core.clock import utc_now
 from service.core.errors import ServiceError
 from service.core.observability import configure_logging
@@ -54,8 +56,8 @@ from trainyard.contract.local_paths import admin_token_file
 from trainyard.contract.spec.environment import ineffective_patterns
 from trainyard.contract.validation_messages import describe_error
 
-_CONCURRENT_SUBMISSIONS = max(2, min(4, os.cpu_count() or 1))
-"""Each submission starts an interpreter; more of them than cores would compete with the requests."""
+_CONCURRENT_SUBMISSIONS = 4
+"""Each mostly waits for sbatch; more of them would compete with the requests, and load slurmctld."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,6 +68,13 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("migrate", help="upgrade the database to the schema of this release")
     check = commands.add_parser("doctor", help="check the installation; prints one JSON object per finding")
     check.add_argument("--scheduler", action="store_true", help="run only the check of the Slurm controller")
+    saved = commands.add_parser("backup", help="write a backup of the database, which may be in use, to a new file")
+    saved.add_argument("file", type=Path, metavar="FILE")
+    restored = commands.add_parser("restore", help="replace the database of a stopped service by a backup")
+    source = restored.add_mutually_exclusive_group(required=True)
+    source.add_argument("file", nargs="?", type=Path, metavar="FILE")
+    source.add_argument("--database-is-restored", action="store_true", help="the database was restored by other means")
+    restored.add_argument("--dry-run", action="store_true", help="only report what would be done")
     arguments = parser.parse_args(argv)
     try:
         settings = Settings()
@@ -82,6 +91,11 @@ def main(argv: list[str] | None = None) -> int:
             structlog.get_logger("service").warning(message)
         if arguments.command == "doctor":
             return doctor(settings, scheduler_alone=arguments.scheduler)
+        if arguments.command == "backup":
+            backup(settings, arguments.file, utc_now(), print)
+            return 0
+        if arguments.command == "restore":
+            return restore_database(settings, arguments.file, dry_run=arguments.dry_run)
         return {"serve": serve, "migrate": migrate}[arguments.command](settings)
     except ValidationError as error:
         for problem in error.errors():
@@ -101,6 +115,15 @@ def migrate(settings: Settings) -> int:
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     restrict_permissions(settings.state, settings.url)
     upgrade(settings.url)
+    return 0
+
+
+def restore_database(settings: Settings, file: Path | None, *, dry_run: bool) -> int:
+    """Restore a backup, while no service of this state folder runs."""
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.umask(settings.umask)
+    with exclusive_lock(settings.state / "lock"):
+        restore(settings, file, utc_now(), print, dry_run=dry_run)
     return 0
 
 

@@ -80,6 +80,8 @@ class AppState:
         self.worker_tokens = WorkerTokenCache(partial(authenticate, database))
         self.audit_log = AuditLog(database, lambda: self.clock())
         self.metrics_page: TimedCache[bytes] = TimedCache(timedelta(seconds=1))
+        self.database_check: TimedCache[None] = TimedCache(timedelta(seconds=1))
+        """A successful write; every caller of `/readyz` may cause one, and each write costs an fsync."""
         self.rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
         self.address_rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
         self.worker_rate_limiter = RateLimiter(Rate(settings.worker_rate_per_second, settings.worker_rate_burst))

@@ -6,15 +6,16 @@ several ranges with a multipart body, and supports neither `If-None-Match` nor t
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, BinaryIO, Protocol, TypeVar
 
-import structlog
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from service.audit.log import add_audit_detail
 from service.checkpoints.archive import archive_length, list_members, write_archive
@@ -23,12 +24,12 @@ from service.core.errors import InvalidRequestError, NotFoundError, RangeError
 from service.core.thread_slots import iterate_in_slot
 from trainyard.contract.wire.pages import ErrorEnvelope
 
-log = structlog.get_logger("files")
-
 _OCTETS = "application/octet-stream"
 _TAR = "application/x-tar"
-_MAX_LOGGED = 20
-"""Paths of irregular files named in one log line or audit entry."""
+_MAX_LISTED = 20
+"""Paths of irregular files in one audit entry."""
+_MAX_LISTED_PATH = 256
+"""Characters of such a path."""
 
 FILE_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {_OCTETS: {}}, "description": "The file."},
@@ -152,18 +153,17 @@ def file_response(root: Path, path: str, conditions: FileConditions, *, code: st
         NotFoundError: there is no regular file at the path; links are not followed.
         RangeError: the range is outside the file.
     """
-    handle = open_below(root, path)
-    if handle is None:
+    file = open_below(root, path)
+    if file is None:
         if kind := irregular_kind(root, path):
-            log.warning("requested path is not a regular file", folder=str(root), path=path, kind=kind)
             add_audit_detail(kind=kind, path=path)
         raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
-    status = os.fstat(handle)
+    status = os.fstat(file.fileno())
     headers, size = _validators(status), status.st_size
     unchanged = conditions.is_unchanged(headers["ETag"])
     span = conditions.select(headers["ETag"], size)
     if unchanged or span is None or conditions.head:
-        os.close(handle)
+        file.close()
     if unchanged:
         return Response(status_code=304, headers=headers)
     if span is None:
@@ -175,8 +175,27 @@ def file_response(root: Path, path: str, conditions: FileConditions, *, code: st
     partial = span != (0, size)
     if partial:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    body = iterate_in_slot(_read(handle, start, end))
-    return StreamingResponse(body, status_code=206 if partial else 200, headers=headers, media_type=_OCTETS)
+    chunks = _read(file, start, end)
+    return _ClosingResponse(file, chunks, status_code=206 if partial else 200, headers=headers, media_type=_OCTETS)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class _ClosingResponse(StreamingResponse):
+    """Sends chunks that are read in threads, and then closes a resource.
+
+    The iterator of the chunks cannot close it: it never starts if the client disconnects first.
+    """
+
+    def __init__(self, resource: _Closable, chunks: Iterator[bytes], **options: Any):
+        super().__init__(iterate_in_slot(chunks), **options)
+        self._resource = resource
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with closing(self._resource):
+            await super().__call__(scope, receive, send)
 
 
 def _validators(status: os.stat_result) -> dict[str, str]:
@@ -188,14 +207,13 @@ def _validators(status: os.stat_result) -> dict[str, str]:
     }
 
 
-def _read(handle: int, start: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes in chunks, then close the descriptor."""
-    with os.fdopen(handle, "rb") as file:
-        file.seek(start)
-        left = end - start
-        while left > 0 and (data := file.read(min(CHUNK, left))):
-            left -= len(data)
-            yield data
+def _read(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes in chunks."""
+    file.seek(start)
+    left = end - start
+    while left > 0 and (data := file.read(min(CHUNK, left))):
+        left -= len(data)
+        yield data
 
 
 def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
@@ -207,8 +225,7 @@ def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
     irregular: list[str] = []
     members = list_members(root, name, irregular)
     if irregular:
-        log.warning("irregular files were left out of an archive", folder=str(root), paths=irregular[:_MAX_LOGGED])
-        add_audit_detail(left_out=irregular[:_MAX_LOGGED])
+        add_audit_detail(left_out=[path[:_MAX_LISTED_PATH] for path in irregular[:_MAX_LISTED]])
     if not members:
         raise NotFoundError("there are no files", code="file_not_found")
     headers = {
@@ -217,4 +234,5 @@ def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
     }
     if head:
         return Response(headers=headers, media_type=_TAR)
-    return StreamingResponse(iterate_in_slot(write_archive(root, members)), headers=headers, media_type=_TAR)
+    chunks = write_archive(root, members)
+    return _ClosingResponse(chunks, chunks, headers=headers, media_type=_TAR)

@@ -9,6 +9,7 @@ PARAMETERS = {
     "webhook_id": "Id of the webhook: `whk_...`.",
     "secret_name": "Name of the environment variable.",
     "token_id": "Id of the token (not a secret).",
+    "orphan_id": "Id of the orphan: a job's id, or the name of an attempt in the scheduler.",
     "estimate_id": "Id of the start estimate, from the plan's `start_estimate`.",
     "aid": "Id of the attempt.",
     "path": "Path of the file in its folder, with slashes.",

@@ -1,7 +1,7 @@
 """A folder as an uncompressed tar whose length is known before the first byte."""
 
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,19 +50,19 @@ def archive_length(members: Sequence[Member]) -> int:
     return sum(member.length for member in members) + _END
 
 
-def write_archive(root: Path, members: Sequence[Member]) -> Iterator[bytes]:
+def write_archive(root: Path, members: Sequence[Member]) -> Generator[bytes]:
     """Yield the archive in chunks.
 
     Raises:
         ConflictError: a file was removed or became shorter since it was listed; the archive ends early.
     """
     for member in members:
-        handle = open_below(root, member.path)
-        if handle is None:
+        opened = open_below(root, member.path)
+        if opened is None:
             raise ConflictError(f"{member.path} was removed while it was being sent")
-        yield member.header
         left = member.size
-        with open(handle, "rb") as file:
+        with opened as file:
+            yield member.header
             while left > 0 and (data := file.read(min(CHUNK, left))):
                 left -= len(data)
                 yield data

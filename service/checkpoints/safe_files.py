@@ -5,6 +5,7 @@ import stat
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import unquote
 
 from trainyard.contract.base import MAX_TIME, MIN_TIME
@@ -91,8 +92,8 @@ def _resources(path: str, entry: "os.DirEntry[str]") -> list[FileResource]:
     return [FileResource(path=path, size_bytes=status.st_size, modified_at=modified_time(status))]
 
 
-def open_below(root: Path, path: str) -> int | None:
-    """Return a descriptor of the regular file at `path` below `root`; None if there is none without links or `..`."""
+def open_below(root: Path, path: str) -> BinaryIO | None:
+    """Open the regular file at `path` below `root` for reading; None if there is none without links or `..`."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         return None
@@ -111,13 +112,15 @@ def open_below(root: Path, path: str) -> int | None:
             os.close(handle)
         handle = inner
     if stat.S_ISREG(os.fstat(handle).st_mode):
-        return handle
+        return os.fdopen(handle, "rb")
     os.close(handle)
     return None
 
 
 def irregular_kind(root: Path, path: str) -> str | None:
     """Return `link` or `special file` if there is one at the path or on the way to it, else None."""
+    if not is_plain_path(path):
+        return None
     current = root
     for part in path.split("/"):
         current /= part

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Literal
 
 import structlog
@@ -79,6 +80,10 @@ class ServiceMetrics:
             "trainyard_cluster_age_seconds", "Age of the cluster snapshot.", registry=self.registry
         )
 
+        self._orphans = Gauge(
+            "trainyard_orphans", "Queue entries and run directories without a job.", ("where",), registry=self.registry
+        )
+
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
         return Counter(f"trainyard_{name}_total", help_, labels, registry=self.registry)
 
@@ -116,11 +121,15 @@ class ServiceMetrics:
     def submissions_in_flight(self, count: int) -> None:
         self._in_flight.set(count)
 
-    def render(self, jobs: dict[str, int], unanswered: int, cluster_age: float | None) -> bytes:
+    def render(
+        self, jobs: dict[str, int], unanswered: int, cluster_age: float | None, orphans: Mapping[str, int]
+    ) -> bytes:
         """Return the exposition text with the current number of jobs by status."""
         self._jobs.clear()
         for status, count in jobs.items():
             self._jobs.labels(status).set(count)
         self._unanswered.set(unanswered)
+        for where, number in orphans.items():
+            self._orphans.labels(where).set(number)
         self._cluster_age.set(float("nan") if cluster_age is None else cluster_age)
         return generate_latest(self.registry)

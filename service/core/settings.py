@@ -235,6 +235,11 @@ class Settings(BaseSettings):
         return (self.runs_dir or self.state / "runs").expanduser().absolute()
 
     @property
+    def restore_marker(self) -> Path:
+        """A file that whoever restores an older database creates before the service starts."""
+        return self.runs / ".restored"
+
+    @property
     def umask(self) -> int:
         """The permissions that new files and folders do not get."""
         return 0o027 if self.runs_group_readable else 0o077

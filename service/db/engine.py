@@ -1,8 +1,9 @@
 """Database sessions that behave alike on SQLite and Postgres."""
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from service.core.errors import InvalidRequestError, UnavailableError
 from service.db.fair_lock import FairLock, FairLockTimeoutError
 from service.db.raw import RawTransaction, raw_transaction
 
-BUSY_SECONDS = 5
+BUSY_SECONDS = 4
+"""How long a writer waits for another process that has locked a SQLite file; a request is then refused in time."""
 _WRITE_LOCK_SECONDS = 30.0
 _MAX_IDLE_SECONDS = 1.0
 """A connection to Postgres that was idle for longer is pinged before use, which costs a round trip."""
@@ -51,6 +53,8 @@ class Database:
             self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=32)
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", pool_size=1)
             self._write_lock = FairLock()
+            self._locked_at = float("-inf")
+            """When a writer last gave up waiting for another process that had locked the file."""
         else:
             # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
             options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
@@ -115,8 +119,25 @@ class Database:
             for callback in self.after_commit:
                 callback(changed)
 
-    def _hold_write_lock(self) -> AbstractContextManager[None]:
-        return self._write_lock.hold(_WRITE_LOCK_SECONDS) if self._write_lock else nullcontext()
+    @contextmanager
+    def _hold_write_lock(self) -> Iterator[None]:
+        """On SQLite, wait for the other writers of this process.
+
+        When one has waited in vain for another process, those behind it fail too, instead of each waiting as long.
+        """
+        if self._write_lock is None:
+            yield
+            return
+        requested_at = time.monotonic()
+        with self._write_lock.hold(_WRITE_LOCK_SECONDS):
+            if self._locked_at > requested_at:
+                raise FairLockTimeoutError("database is locked by another process")
+            try:
+                yield
+            except (sqlite3.OperationalError, OperationalError) as error:
+                if getattr(getattr(error, "orig", error), "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                    self._locked_at = time.monotonic()
+                raise
 
     def insert(self, table: Any) -> Any:
         """Return an INSERT statement that supports ON CONFLICT, which has the same syntax in both dialects."""
@@ -125,13 +146,17 @@ class Database:
         return (sqlite if self.dialect == "sqlite" else postgresql).insert(table)
 
     def check_writable(self) -> None:
-        """Begin a write that changes no row.
+        """Write a row, which fails if the database is read-only or full.
 
         Raises:
-            UnavailableError: the database does not answer, or it is read-only.
+            UnavailableError: the database does not answer, or takes no writes.
         """
+        statement = sa.text(
+            "INSERT INTO leases (name, owner, term, expires_at) VALUES ('readiness', '', 1, 0) "
+            "ON CONFLICT (name) DO UPDATE SET term = leases.term + 1"
+        )
         with _translate_errors(), self._hold_write_lock(), self._writer.begin() as connection:
-            connection.execute(sa.text("DELETE FROM leases WHERE 1 = 0"))
+            connection.execute(statement)
 
     def dispose(self) -> None:
         """Close every connection."""

@@ -95,6 +95,13 @@ class LeaderLease:
             _LeaseRow(session, self.database).expire(self.owner, now)
 
 
+def current_leader(database: Database, now: datetime) -> datetime | None:
+    """Return when the lease of the present leader ends; None without a leader."""
+    with database.read() as session:
+        expiry = _LeaseRow(session, database).expires_at()
+    return expiry if expiry is not None and expiry > now else None
+
+
 def lease_owner(state: Path) -> str:
     """Return the owner name of the service that uses a state folder.
 

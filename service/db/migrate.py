@@ -50,6 +50,12 @@ def current(url: str) -> str | None:
         engine.dispose()
 
 
+def is_known(revision: str | None) -> bool:
+    """Return whether a schema is one of this release or of an earlier one."""
+    script = ScriptDirectory.from_config(alembic_config("sqlite://"))
+    return revision in {known.revision for known in script.walk_revisions()}
+
+
 def head() -> str | None:
     """Return the newest revision of this release."""
     return ScriptDirectory.from_config(alembic_config("sqlite://")).get_current_head()

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import Database
 from service.db.models import LogChunk, LogStream
+from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 
 
 class LogRepository:
@@ -42,10 +43,12 @@ class LogRepository:
         query = sa.select(LogChunk).where(
             LogChunk.attempt_id == attempt_id,
             LogChunk.rank == rank,
+            # By this bound the index finds the first chunk; the next condition alone would read all chunks before it.
+            LogChunk.offset > offset - MAX_LOG_CHUNK,
             LogChunk.offset + sa.func.length(LogChunk.data) > offset,
         )
         chunks, size = [], 0
-        for chunk in self._session.scalars(query.order_by(LogChunk.offset)):
+        for chunk in self._session.scalars(query.order_by(LogChunk.offset).execution_options(yield_per=8)):
             chunks.append(chunk)
             size += len(chunk.data)
             if size >= limit:

@@ -23,17 +23,21 @@ class LogWriter:
         now: datetime,
         limit: int,
         count: Callable[[str, int], None] = lambda _kind, _amount: None,
+        *,
+        late: bool = False,
     ):
         """
         Args:
             limit: Size in bytes that a log keeps; older bytes are dropped.
             count: Called with "log_bytes" and the number of bytes stored.
+            late: Whether to accept logs of an ended attempt, from its folder.
         """
         self._database = database
         self._attempt_id = attempt_id
         self._now = now
         self._limit = limit
         self._count = count
+        self._late = late
 
     def append(self, rank: str, offset: int, data: bytes, *, allow_gap: bool = False) -> int:
         """Append to a rank's log and return the offset of the next append.
@@ -48,7 +52,8 @@ class LogWriter:
         """
         with self._database.write() as session:
             jobs, logs = JobRepository(session, self._now), LogRepository(session, self._database)
-            attempt, job = jobs.lock_open_attempt(self._attempt_id)
+            lock = jobs.lock_attempt if self._late else jobs.lock_open_attempt
+            attempt, job = lock(self._attempt_id)
             if rank != LAUNCH and int(rank) >= job.gpus:
                 raise InvalidRequestError(f"rank {rank} does not exist: the job has {job.gpus}", param="rank")
             sequence = jobs.next_sequence(job)
@@ -128,10 +133,16 @@ def _from_offset(
 
 
 def _tail(logs: LogRepository, attempt_id: str, rank: str, lines: int, limit: int) -> tuple[int, bytes]:
-    data, start = b"", 0
+    # A log may have as many chunks as bytes, so each chunk is looked at once.
+    chunks: list[bytes] = []
+    size, breaks, end = 0, 0, 0
     for chunk in logs.chunks_from_end(attempt_id, rank):
-        data, start = chunk.data + data, chunk.offset
-        if data.count(b"\n") > lines or len(data) >= limit:
+        end = end or chunk.offset + len(chunk.data)
+        chunks.append(chunk.data)
+        size += len(chunk.data)
+        breaks += chunk.data.count(b"\n")
+        if breaks > lines or size >= limit:
             break
+    data = b"".join(reversed(chunks))
     last = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
-    return start + len(data) - len(last), last
+    return end - len(last), last

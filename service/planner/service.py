@@ -17,7 +17,7 @@ from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.scheduler.slurm.batch_script import batch_script
 from service.specs.acceptance import AcceptedSpec
 from service.specs.preflight import is_stale, unavailable_resources
-from trainyard.contract.layout import RunLayout
+from trainyard.contract.layout import RunLayout, attempt_folder_name
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import LOOP_TASKS, Strategy, TrainingSpec
@@ -150,7 +150,7 @@ def _exceeds_memory(settings: Settings, accepted: AcceptedSpec) -> list[Problem]
 def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[str | None, str | None]:
     """Return the script that a submission would make, with placeholders for the ids; or None and the reason."""
     slurm = settings.backend == "slurm"
-    folder = RunLayout(settings.runs / JOB).attempt(1).root
+    folder = RunLayout(settings.runs / JOB).attempt(attempt_folder_name(1, ATTEMPT)).root
     try:
         document = launch_document(
             spec,

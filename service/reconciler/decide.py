@@ -28,7 +28,7 @@ MSG_CANCELLING = "Cancellation requested. Waiting for all processes to end."
 MSG_PAUSING = "Pause requested. The worker saves a checkpoint and stops."
 MSG_WORKER_UNREACHABLE = (
     "Running, but the worker cannot reach the service. Check that its node can reach TRAINYARD_PUBLIC_URL and trusts "
-    "the certificate; attempts/<n>/logs/launch.log in the run directory shows the error. The service reads the "
+    "the certificate; attempts/<n>-<id>/logs/launch.log in the run directory shows the error. The service reads the "
     "worker's reports from disk when the attempt ends."
 )
 MSG_SILENT = "Running, but the worker has sent nothing since"

@@ -9,6 +9,7 @@ from datetime import datetime
 import structlog
 from pydantic import ValidationError
 
+from service.cluster.repository import MaintenanceRepository
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
@@ -20,18 +21,22 @@ from service.db.models import Attempt, Job
 from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
+from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import MSG_CANCEL_PENDING, NO_CHANGE, Decision, decide
 from service.reconciler.node_exclusion import failed_node
-from service.reconciler.quota import QuotaEntry, blocked_jobs
+from service.reconciler.orphans import OrphanScan
+from service.reconciler.quota import blocked_jobs, quota_entry
+from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader
 from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import RunLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.cluster import MaintenanceResource
 from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
@@ -99,6 +104,11 @@ class Reconciler:
         self._decisions = DecisionWriter(lease, clock, failpoint)
         self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
         self._failure_budget = _FAILURE_BUDGET_SECONDS
+        self._adoption = Adoption(lease, clock, settings, scheduler.name, failpoint)
+        self._orphans = OrphanScan(clock, settings, scheduler, lease, self._adoption.examine)
+        self._may_have_unread_spools = True
+        self._unread: set[int] = set()
+        """Jobs with spools of earlier attempts that are to be read again; they end when that is done."""
         self._unavailable_since: datetime | None = None
         """When this process first failed to reach the scheduler; used in status messages only."""
 
@@ -126,18 +136,27 @@ class Reconciler:
 
     def _tick(self) -> bool:
         self._submitter.collect()
+        if self._adoption.is_due():
+            self._may_have_unread_spools = True
+            if not self._adoption.run_once():
+                return True
+            self._orphans.scan_again()
         estimates_open = False
         with self._isolate_errors():
             self._cluster_poll.run_once()
         with self._isolate_errors():
             estimates_open = self._start_estimates.run_once()
-        entries = self._load()
+        maintenance = self._load_maintenance()
+        entries = self._load(all_queued=maintenance.active)
+        blocked = blocked_jobs([quota_entry(entry.job) for entry in entries], self._quotas, maintenance)
         self._failpoint("tick.after-load")
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
+        with self._isolate_errors():
+            self._orphans.run_once()
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._ingests.start_tick({entry.attempt.id for entry in entries if entry.attempt is not None})
-        blocked = blocked_jobs([_quota_entry(entry.job) for entry in entries], self._quotas)
+        self._read_again()
         for entry in entries:
             job = entry.job
             with structlog.contextvars.bound_contextvars(**_log_context(entry)), self._isolate_errors(job):
@@ -150,9 +169,15 @@ class Reconciler:
         self._submitter.collect()
         return estimates_open or any(entry.job.status in ACTIVE or entry.job.status == "queued" for entry in entries)
 
-    def _load(self) -> list[_JobEntry]:
+    def _load_maintenance(self) -> MaintenanceResource:
+        with self._database.read() as session:
+            maintenance = MaintenanceRepository(session, self._settings.instance).resource()
+        self._submitter.paused = maintenance.active
+        return maintenance
+
+    def _load(self, *, all_queued: bool) -> list[_JobEntry]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
-        load_all = self._quotas.limits_gpus or self._submitter.pool.threads == 0
+        load_all = all_queued or self._quotas.limits_gpus or self._submitter.pool.threads == 0
         with self._database.read() as session:
             rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK)
             return [_JobEntry(job, attempt) for job, attempt in rows]
@@ -212,7 +237,7 @@ class Reconciler:
 
     def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
         """Decide and apply what follows from an observation of the attempt."""
-        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.number)
+        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.folder_name)
         gone = observation.state in ("ended", "absent")
         exit_record = _stored_exit_record(attempt)
         if exit_record is None and gone:
@@ -233,7 +258,7 @@ class Reconciler:
             return
         if ended:
             self._failpoint("tick.before-spool-ingest")
-            if not self._ingests.run(attempt.id, folder, self._clock()):
+            if job.pk in self._unread or not self._ingest(attempt, folder):
                 return
             self._failpoint("tick.after-spool-ingest")
             snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=True)
@@ -259,12 +284,36 @@ class Reconciler:
         with self._database.read() as session:
             earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
         if earlier is not None:
-            folder = RunLayout(self._settings.runs / job.id).attempt(earlier.number)
-            if not self._ingests.run(earlier.id, folder, self._clock(), late=True):
+            folder = RunLayout(self._settings.runs / job.id).attempt(earlier.folder_name)
+            if not self._ingest(earlier, folder, late=True):
                 return False
         with self.lease.write() as session:
             JobRepository(session, self._clock()).get_for_update(job.pk).open_spool = None
         return True
+
+    def _ingest(self, attempt: Attempt, folder: AttemptLayout, *, late: bool = False) -> bool:
+        """Ingest the reports of an attempt; return whether all are stored or put aside."""
+        from_start = attempt.spool_unread
+        if not self._ingests.run(attempt.id, folder, self._clock(), late=late, from_start=from_start):
+            return False
+        if from_start:
+            with self.lease.write() as session:
+                JobRepository(session, self._clock()).get_attempt(attempt.id).spool_unread = False
+        return True
+
+    def _read_again(self) -> None:
+        """After a restore, ingest the reports of attempts that ended since the backup."""
+        self._unread = set()
+        if not self._may_have_unread_spools:
+            return
+        with self._database.read() as session:
+            attempts = unread_attempts(session)
+        for job_pk, job_id, attempt in attempts:
+            folder = RunLayout(self._settings.runs / job_id).attempt(attempt.folder_name)
+            with structlog.contextvars.bound_contextvars(job=job_id, attempt=attempt.id), self._isolate_errors():
+                if not self._ingest(attempt, folder, late=True):
+                    self._unread.add(job_pk)
+        self._may_have_unread_spools = bool(attempts)
 
     def _set_message(self, job: Job, message: str) -> None:
         if job.status_message != message:
@@ -296,7 +345,7 @@ class Reconciler:
                 self._set_message(job, f"Internal error ({name}). The service retries; its log has the details.")
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
-        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.number).root
+        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.folder_name).root
         return SubmittedJob(tag=attempt.tag, scheduler_id=str(attempt.scheduler_id), folder=folder)
 
     def renew(self) -> None:
@@ -323,22 +372,6 @@ def _stored_exit_record(attempt: Attempt) -> FinishRecord | None:
     except ValidationError:
         log.warning("stored exit record is invalid", attempt=attempt.id)
         return None
-
-
-def _quota_entry(job: Job) -> QuotaEntry:
-    waiting = job.status == "queued" and job.desired == "run"
-    # The scheduler has nothing of a paused job, nor of a queued one that is being paused or cancelled.
-    gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus
-    return QuotaEntry(
-        job_pk=job.pk,
-        job_id=job.id,
-        user=job.created_by,
-        role=job.submitter_role,
-        gpus=gpus,
-        waiting=waiting,
-        sweep=job.sweep_id,
-        sweep_parallel=job.sweep_parallel,
-    )
 
 
 def _log_context(entry: _JobEntry) -> dict[str, str | None]:

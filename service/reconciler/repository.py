@@ -1,9 +1,13 @@
-"""SQL of the reconciler's own: the newest entries of the job histories."""
+"""SQL of the reconciler alone: newest events, and what a restore concerns."""
+
+from collections.abc import Sequence
+from datetime import timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.db.models import Event
+from service.db.models import Attempt, Event, Job
+from trainyard.contract.wire.jobs import TERMINAL
 
 _WINDOW = 1000
 
@@ -16,3 +20,46 @@ def newest_event(session: Session) -> tuple[int, int]:
     last = session.scalar(sa.select(sa.func.max(Event.pk))) or 0
     recent = sa.select(sa.func.count()).select_from(Event).where(Event.pk > last - _WINDOW)
     return last, session.scalar(recent) or 0
+
+
+def jobs_to_examine(session: Session, recent: timedelta) -> list[int]:
+    """Return the jobs that may have an attempt which the database lacks.
+
+    These have not ended, or ended shortly before the newest change: failed and cancelled jobs can be retried.
+    """
+    newest = session.scalar(sa.select(sa.func.max(Job.updated_at)))
+    ended = Job.status.in_(("failed", "cancelled"))
+    active = Job.status.not_in(TERMINAL)
+    condition = active if newest is None else sa.or_(active, sa.and_(ended, Job.updated_at >= newest - recent))
+    query = sa.select(Job.pk).where(condition, Job.deletion_requested_at.is_(None)).order_by(Job.pk)
+    return list(session.scalars(query))
+
+
+def attempt_ids(session: Session, job_pk: int) -> set[str]:
+    return set(session.scalars(sa.select(Attempt.id).where(Attempt.job_pk == job_pk)))
+
+
+def unread_attempts(session: Session) -> list[tuple[int, str, Attempt]]:
+    """Return the ended attempts whose spool is to be read from its start, each with its job's key and id."""
+    query = (
+        sa.select(Job.pk, Job.id, Attempt)
+        .join(Attempt, Attempt.job_pk == Job.pk)
+        .where(Attempt.spool_unread, Attempt.ended_at.is_not(None), Job.deletion_requested_at.is_(None))
+        .order_by(Attempt.job_pk, Attempt.execution)
+    )
+    return [(pk, job_id, attempt) for pk, job_id, attempt in session.execute(query)]
+
+
+def job_ids(session: Session) -> set[str]:
+    """Return the ids of all jobs, those that are being deleted included."""
+    return set(session.scalars(sa.select(Job.id)))
+
+
+def find_job(session: Session, job_id: str) -> Job | None:
+    return session.scalar(sa.select(Job).where(Job.id == job_id))
+
+
+def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
+    """Return those of the tags that an attempt has."""
+    chunks = [tags[start : start + 500] for start in range(0, len(tags), 500)]
+    return {tag for chunk in chunks for tag in session.scalars(sa.select(Attempt.tag).where(Attempt.tag.in_(chunk)))}

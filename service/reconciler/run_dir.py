@@ -70,13 +70,13 @@ def read_exit_record(folder: AttemptLayout, executions: range) -> FinishRecord |
 
 def read_claimant(folder: AttemptLayout) -> str | None:
     """Return the scheduler id in the claim file, if there is one."""
-    claim = _read_claim(folder)
+    claim = read_claim(folder)
     return claim.scheduler_id if claim else None
 
 
 def read_unclaimed(folder: AttemptLayout, *, ended: bool) -> UnclaimedAttempt:
     """Return what the folder shows of an attempt whose claim did not reach the service."""
-    if _read_claim(folder) is not None:
+    if read_claim(folder) is not None:
         return UnclaimedAttempt(started=True)
     return UnclaimedAttempt(startup_error=_read_startup_error(folder) if ended else "")
 
@@ -88,7 +88,7 @@ def startup_error_in(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 
 
-def _read_claim(folder: AttemptLayout) -> Claim | None:
+def read_claim(folder: AttemptLayout) -> Claim | None:
     try:
         return Claim.model_validate_json(read_regular_file(folder.claim, 0, _MAX_RECORD_BYTES))
     except (OSError, ValidationError):

@@ -95,7 +95,7 @@ class SnapshotLoader:
         return read_unclaimed(self._folder(job, attempt), ended=ended)
 
     def _folder(self, job: Job, attempt: Attempt) -> AttemptLayout:
-        return RunLayout(self.settings.runs / job.id).attempt(attempt.number)
+        return RunLayout(self.settings.runs / job.id).attempt(attempt.folder_name)
 
     def _seconds_since_pause(self, job: Job) -> float:
         """Return the seconds since the pause request could reach the worker, not counting downtime of this service."""

@@ -28,8 +28,6 @@ from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
 from trainyard.contract.wire.spool import SpoolRecord, parse_spool
 
-RESTORE_MARKER = ".restored"
-"""A marker file in the runs directory, to be touched after a restore of an older database."""
 JOB_SECONDS = 2.0
 """Time that one job's reports take of a tick."""
 TICK_SECONDS = 10.0
@@ -84,18 +82,23 @@ class SpoolIngests:
         self._unfinished = {key: ingest for key, ingest in self._unfinished.items() if ingest.late or key in attempts}
         self._seconds = TICK_SECONDS
 
-    def run(self, attempt_id: str, folder: AttemptLayout, now: datetime, *, late: bool = False) -> bool:
+    def run(
+        self, attempt_id: str, folder: AttemptLayout, now: datetime, *, late: bool = False, from_start: bool = False
+    ) -> bool:
         """Ingest the reports of an attempt; return whether all are stored or put aside.
 
         Args:
             late: Whether the attempt has ended before.
+            from_start: Whether the database may lack reports that a service acknowledged before a restore.
 
         Raises:
             UnavailableError: the database does not answer; the next call begins again, which changes nothing.
         """
         ingest = self._unfinished.pop(attempt_id, None)
         if ingest is None:
-            ingest = SpoolIngest(self._database, attempt_id, folder, now, self._log_limit, self._count, late=late)
+            ingest = SpoolIngest(
+                self._database, attempt_id, folder, now, self._log_limit, self._count, late=late, from_start=from_start
+            )
         started = time.monotonic()
         is_done = ingest.run(now, max(MIN_SECONDS, min(JOB_SECONDS, self._seconds)))
         self._seconds -= time.monotonic() - started
@@ -117,6 +120,8 @@ class SpoolIngest:
     late: bool = False
     """Whether the attempt ended before, without an exit record: its processes lived on and wrote further reports. Its
     logs are not read again."""
+    from_start: bool = False
+    """Whether the database was restored since: the whole spool is read, and so are the logs."""
     rejected: int = 0
     """Reports and files that were put aside. They are not retried."""
     first_rejected: str = ""
@@ -140,7 +145,7 @@ class SpoolIngest:
         """Do the work in small steps. Yields after each whether the next one must wait for the next tick."""
         spool = (self.folder.spool, _SPOOL, self._ingest_spool)
         logs = (self.folder.logs, _LOG, self._ingest_log)
-        for folder, pattern, ingest in (spool,) if self.late else (spool, logs):
+        for folder, pattern, ingest in (spool,) if self.late and not self.from_start else (spool, logs):
             paths: list[Path] = []
             yield from self._isolate(partial(_list_files, pattern, paths), folder)
             for path in paths:
@@ -179,7 +184,7 @@ class SpoolIngest:
     def _ingest_spool(self, path: Path) -> Iterator[bool]:
         if not _is_regular(path):
             return
-        offset = 0 if _restored_since(self.folder) else _acknowledged_offset(path.with_suffix(".acknowledged"))
+        offset = 0 if self.from_start else _acknowledged_offset(path.with_suffix(".acknowledged"))
         if offset > path.lstat().st_size:
             offset = 0
         limit = offset + MAX_SPOOL_BYTES
@@ -200,7 +205,7 @@ class SpoolIngest:
         rank = path.stem.removeprefix("rank-")
         # The tick waits for this, so the beginning of an oversized log is skipped instead of stored and dropped.
         first_offset = path.lstat().st_size - self.log_limit
-        logs = LogWriter(self.database, self.attempt_id, self.now, self.log_limit, self.count)
+        logs = LogWriter(self.database, self.attempt_id, self.now, self.log_limit, self.count, late=self.late)
         offset = max(logs.append(rank, 0, b""), first_offset)
         while data := read_regular_file(path, offset, MAX_LOG_CHUNK):
             offset = logs.append(rank, offset, data, allow_gap=True)
@@ -231,14 +236,6 @@ def _acknowledged_offset(path: Path) -> int:
         return max(0, int(read_regular_file(path, 0, 20)))
     except (OSError, ValueError):
         return 0
-
-
-def _restored_since(folder: AttemptLayout) -> bool:
-    """Return whether the database was restored after the attempt's start, and may lack acknowledged reports."""
-    try:
-        return (folder.root.parents[2] / RESTORE_MARKER).stat().st_mtime >= folder.launch.stat().st_mtime
-    except OSError:
-        return False
 
 
 def _list_files(pattern: re.Pattern[str], paths: list[Path], folder: Path) -> Iterator[bool]:

@@ -74,6 +74,15 @@ class SubmittedJob:
     folder: Path
 
 
+@dataclass(frozen=True)
+class QueueEntry:
+    """A pending or running entry of the scheduler's queue, whichever service submitted it."""
+
+    tag: str
+    scheduler_id: str
+    state: Literal["pending", "running"]
+
+
 EndedAs = Literal[
     "completed",
     "failed",
@@ -153,6 +162,14 @@ class Scheduler(Protocol):
 
         Args:
             also: Tags that the caller looks for next, so that one scheduler call can serve all of them.
+
+        Raises:
+            SchedulerUnavailableError: nothing was learned.
+        """
+        ...
+
+    def own_entries(self) -> list[QueueEntry]:
+        """The entries of this service's account that may be attempts; they may be a minute old.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live import wait_for_status
+from tests.support.live import attempt_of, wait_for_status
 from trainyard.client import Client
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.templates import fill_template
@@ -54,7 +54,7 @@ def test_run_files_are_private_and_contain_no_secret(
     assert {path: oct(mode) for path, mode in modes(runs).items() if mode & 0o077} == {}
     for path in (*runs.rglob("*"), *service.state_dir.rglob("*"), service.log):
         assert not path.is_file() or SECRET_VALUE.encode() not in path.read_bytes(), path
-    attempt = run.attempt(1)
+    attempt = attempt_of(run, 1)
     if os.getuid() == 0 and shutil.which("su"):
         for file in (attempt.launch, run.spec, attempt.launch_log):
             command = ["su", "nobody", "-s", "/bin/sh", "-c", f"cat {file}"]
@@ -77,7 +77,7 @@ def test_group_reads_run_files_but_not_the_token(group_service: ServiceProcess, 
         run = finished_run(client, group_service.runs_dir, tmp_path / "code")
     shown = modes(run.root)
     assert {path: oct(mode) for path, mode in shown.items() if mode & 0o027} == {}
-    attempt = run.attempt(1)
+    attempt = attempt_of(run, 1)
     assert shown[attempt.token] == 0o600
     for path in (run.spec, attempt.launch, attempt.rank_log(0), *(p for p in run.export.iterdir() if p.is_file())):
         assert shown[path] == 0o640, path

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.live import (
+    attempt_of,
     losses,
     processes_of,
     run_of,
@@ -61,7 +62,7 @@ def test_a_killed_service_loses_and_duplicates_no_point(service: ServiceProcess,
     job = client.submit(long_run())
     wait_for_step(client, job.id, 20)
     service.kill()
-    spool = run_of(runs, job.id).attempt(1).spool_file(1)
+    spool = attempt_of(run_of(runs, job.id), 1).spool_file(1)
     size = spool.stat().st_size
     wait_until(lambda: spool.stat().st_size > size + 20_000, 60, "training to go on without the service")
     service.start()

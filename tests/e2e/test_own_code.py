@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live import run_of, wait_for_status, wait_for_step
+from tests.support.live import attempt_of, run_of, wait_for_status, wait_for_step
 from trainyard.client import Client, InvalidRequestError
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.contract.spec.templates import code_folder, fill_template
@@ -76,7 +76,7 @@ def test_spec_folder_is_uploaded_once_at_submission(trainyard, client, tmp_path,
     (tmp_path / "mine.py").write_text("raise SystemExit('too late')\n")
     job = next(client.jobs(name="mine"))
     assert (job.status, job.resource.metrics) == ("succeeded", {"train/score": 42})
-    assert "42" in (run_of(runs, job.id).attempt(1).code / "mine.py").read_text()
+    assert "42" in (attempt_of(run_of(runs, job.id), 1).code / "mine.py").read_text()
 
 
 def test_a_custom_task_that_cannot_be_built_is_rejected_with_its_traceback(client: Client, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from service.scheduler.base import (
     EndedAs,
     LaunchPlan,
     Observation,
+    QueueEntry,
     Rejected,
     SchedulerUnavailableError,
     SubmitOutcome,
@@ -85,6 +86,11 @@ class SimSlurm:
         return [
             job.id for job in sorted(matching, key=lambda job: (not job.granted, job.state == "ended", int(job.id)))
         ]
+
+    def own_entries(self) -> list[QueueEntry]:
+        self._check()
+        listed = [job for job in self.jobs if self._visible(job)]
+        return [QueueEntry(job.tag, job.id, job.state) for job in listed if job.state != "ended"]
 
     def cancel(self, known: SubmittedJob) -> None:
         self._check()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.slurm.conftest import on_both_databases
 from tests.slurm.specs import long_run, on_two_nodes, parity
-from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
+from tests.support.live import attempt_of, losses, processes_of, run_of, wait_for_status, wait_for_step
 from tests.support.paced import SLOWLY, Pace
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
@@ -36,9 +36,9 @@ def test_two_nodes_train_and_report(service: ServiceProcess, slurm: SlurmLab) ->
         assert [c.step for c in client.checkpoints(job.id)][-1] == 30
         run = run_of(service.runs_dir, job.id)
         (attempt,) = client.attempts(job.id)
-        filed = run.attempt(1).root / "submitit" / f"{attempt.scheduler_id}_submission.sh"
+        filed = attempt_of(run, 1).root / "submitit" / f"{attempt.scheduler_id}_submission.sh"
         assert client.script(job.id).script == filed.read_text(), "what is shown is what was submitted"
-        assert {p.name for p in run.attempt(1).logs.glob("rank-*.log")} == {f"rank-{r}.log" for r in range(4)}
+        assert {p.name for p in attempt_of(run, 1).logs.glob("rank-*.log")} == {f"rank-{r}.log" for r in range(4)}
         for rank in range(4):
             assert f"rank {rank}, execution 1" in client.logs(job.id, rank=str(rank), tail=200).text
 

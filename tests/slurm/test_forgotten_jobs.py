@@ -10,7 +10,7 @@ from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run, on_two_nodes, parity
 from tests.slurm.test_first_path import scheduler_id
-from tests.support.live import losses, run_of, wait_for_status, wait_for_step
+from tests.support.live import attempt_of, losses, run_of, wait_for_status, wait_for_step
 from tests.support.paced import SLOWLY, Pace
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
@@ -135,7 +135,7 @@ class TestWithoutAccounting:
             service.kill()
             kill(purging_lab, number)
             wait_until_purged(purging_lab, number=number)
-            for record in run_of(service.runs_dir, job_id).attempt(1).root.glob("finish-*.json"):
+            for record in attempt_of(run_of(service.runs_dir, job_id), 1).root.glob("finish-*.json"):
                 # Slurm may kill the ranks before their launcher, which then writes an exit record.
                 record.unlink()
             service.start()

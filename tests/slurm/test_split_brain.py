@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.conftest import wired_slurm_service
-from tests.support.live import losses, wait_for_status
+from tests.support.live import attempt_of, losses, wait_for_status
 from tests.support.paced import SLOWLY, Pace, paced_run
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
@@ -29,7 +29,7 @@ def test_old_attempt_is_fenced_off_and_none_of_its_points_is_lost(slurm: SlurmLa
             wait_until(lambda: len(list(client.attempts(job.id))) == 2, 150, "a next attempt")
             run = RunLayout(service.runs_dir / job.id)
             fenced = "another attempt of the job is the current one"
-            wait_until(lambda: fenced in run.attempt(1).launch_log.read_text(), 60, "the first attempt to end")
+            wait_until(lambda: fenced in attempt_of(run, 1).launch_log.read_text(), 60, "the first attempt to end")
             reached = [checkpoint.step for checkpoint in run.complete_checkpoints()]
             pace.set(0)
             done = wait_for_status(client, job.id, "succeeded", "failed", seconds=200)
@@ -37,7 +37,7 @@ def test_old_attempt_is_fenced_off_and_none_of_its_points_is_lost(slurm: SlurmLa
             slurm.start_node(node)
         assert done.status == "succeeded", done.status_message
         assert max(reached) > 10, "the first attempt trained on after it was lost"
-        assert not list(run.attempt(1).root.glob("finish-*"))
+        assert not list(attempt_of(run, 1).root.glob("finish-*"))
         first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
         assert (first.exit_reason, second.resumed_from_step) == ("node_failure", max(reached))
         assert sorted(losses(client, job.id)) == list(range(1, STEPS + 1))

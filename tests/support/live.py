@@ -8,7 +8,7 @@ import psutil
 
 from tests.support.wait import wait_until
 from trainyard.client import Client
-from trainyard.contract.layout import RunLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.reports import MetricsBatch
@@ -65,7 +65,7 @@ def losses(client: Client, job_id: str) -> dict[int, str]:
 def spooled_losses(run: RunLayout, attempt: int, execution: int) -> dict[int, str]:
     """Return `train/loss` by step from rank 0's spool."""
     losses_by_step: dict[int, str] = {}
-    for record in parse_spool(run.attempt(attempt).spool_file(execution)):
+    for record in parse_spool(attempt_of(run, attempt).spool_file(execution)):
         body = record.body()
         if isinstance(body, MetricsBatch):
             losses_by_step |= {p.step: repr(p.value) for p in body.points if p.key == "train/loss"}
@@ -74,3 +74,9 @@ def spooled_losses(run: RunLayout, attempt: int, execution: int) -> dict[int, st
 
 def run_of(runs: Path, job_id: str) -> RunLayout:
     return RunLayout(runs / job_id)
+
+
+def attempt_of(run: RunLayout, number: int) -> AttemptLayout:
+    """The folder of the attempt with this number."""
+    (folder,) = run.attempts.glob(f"{number}-*")
+    return AttemptLayout(folder)

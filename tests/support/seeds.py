@@ -1,11 +1,12 @@
 """Fills a service with resources for each route: jobs in all states, checkpoints, files, tokens, webhooks, code."""
 
 import hashlib
+import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
 from service.core.ids import new_id
-from service.db.models import StartEstimate
+from service.db.models import Orphan, StartEstimate
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 
@@ -13,6 +14,7 @@ CODE = b"any bytes"
 DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
 EXPORTED = ("model.safetensors", "config.json")
 TRACES = ("profile/step-0000000010-rank-0.json.gz", "profile/step-0000000010-rank-0.txt")
+ORPHAN = "job_01kdvdna00az9cxjnszk8v8abh"
 VICTIMS = 4
 """Number of each resource that a route deletes."""
 
@@ -54,6 +56,10 @@ def seed(world: World) -> Seeds:
         now = world.clock()
         estimate = StartEstimate(id=new_id("est", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
         session.add(estimate)
+        folder = world.settings.runs / ORPHAN
+        folder.mkdir()
+        shutil.copy(world.settings.runs / running / "spec.json", folder)
+        session.add(Orphan(id=ORPHAN, job_id=ORPHAN, name="running", folder=str(folder), first_observed_at=now))
         session.flush()
         estimate_id = estimate.id
     return Seeds(
@@ -69,6 +75,7 @@ def seed(world: World) -> Seeds:
             "webhook_id": webhooks[:1],
             "sweep_id": [sweep["id"]],
             "estimate_id": [estimate_id],
+            "orphan_id": [ORPHAN],
         },
         special={
             "delete_job": {"job_id": deletable_jobs},

@@ -27,6 +27,7 @@ from service.scheduler.base import (
     Forecast,
     LaunchPlan,
     Observation,
+    QueueEntry,
     SchedulerUnavailableError,
     SubmitOutcome,
     SubmittedJob,
@@ -34,7 +35,7 @@ from service.scheduler.base import (
 from service.web.app import create_app
 from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.sender import Sender
-from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout, attempt_folder_name
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 
@@ -89,6 +90,11 @@ class FakeScheduler:
     def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
+
+    def own_entries(self) -> list[QueueEntry]:
+        self._check()
+        listed = ((tag, observation.state) for tag, observation in self.states.items())
+        return [QueueEntry(tag, f"id-{tag}", state) for tag, state in listed if state in ("pending", "running")]
 
     def cancel(self, known: SubmittedJob) -> None:
         self._check()
@@ -238,7 +244,10 @@ class World:
             self.clock.advance(1)
 
     def folder(self, job_id: str, attempt: int = 1) -> AttemptLayout:
-        return RunLayout(self.settings.runs / job_id).attempt(attempt)
+        """The folder of the attempt with this number."""
+        rows = self.client.get(f"/v1/jobs/{job_id}/attempts").json()["data"]
+        ids = {row["number"]: row["id"] for row in rows}
+        return RunLayout(self.settings.runs / job_id).attempt(attempt_folder_name(attempt, ids[attempt]))
 
     def worker(self, job_id: str) -> "FakeWorker":
         """The worker of the job's current attempt, with the token in its folder."""

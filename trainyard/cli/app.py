@@ -17,7 +17,9 @@ from trainyard.cli import (
     history,
     jobs,
     logs,
+    maintenance,
     metrics,
+    orphans,
     plan,
     secrets,
     serve,
@@ -102,7 +104,9 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "tokens": tokens.app,
         "webhooks": webhooks.app,
         "audit": audit.audit,
+        "maintenance": maintenance.app,
         "resolve": control.resolve,
+        "orphans": orphans.orphans,
     },
 }
 for panel, commands in _COMMANDS.items():

@@ -26,7 +26,7 @@ class CheckpointLayout:
 
 @dataclass(frozen=True)
 class AttemptLayout:
-    """`<job>/attempts/<n>`."""
+    """`<job>/attempts/<name>`, where `attempt_folder_name` makes the name."""
 
     root: Path
 
@@ -142,8 +142,12 @@ class RunLayout:
         """The job's current attempt, for a worker that cannot reach the service."""
         return self.root / "current.json"
 
-    def attempt(self, number: int) -> AttemptLayout:
-        return AttemptLayout(self.root / "attempts" / str(number))
+    @property
+    def attempts(self) -> Path:
+        return self.root / "attempts"
+
+    def attempt(self, name: str) -> AttemptLayout:
+        return AttemptLayout(self.attempts / name)
 
     @property
     def checkpoints(self) -> Path:
@@ -185,6 +189,12 @@ class RunLayout:
     def profiles(self) -> Path:
         """Profiler traces, each with a table of the most expensive operations."""
         return self.artifacts / "profile"
+
+
+def attempt_folder_name(number: int, attempt_id: str) -> str:
+    """Return the name of an attempt's folder. The id keeps a service on a restored database, which may give a number
+    again, out of the folder of an attempt that it does not know; the number is for readers."""
+    return f"{number}-{attempt_id}"
 
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o666) -> None:

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.api.dependencies import AppState, AppStateDep
+from service.cluster.orphans import OrphanRepository
 from service.cluster.repository import ClusterRepository
 from service.core.errors import ServiceError
 from service.jobs.repository import JobRepository
@@ -62,12 +63,13 @@ def _render_metrics(app_state: AppState) -> bytes:
         jobs = JobRepository(session, now).count_by_status()
         unanswered = JobRepository(session, now).count_unconfirmed()
         cluster = ClusterRepository(session).resource(backend, now)
-    return app_state.metrics.render(jobs, unanswered, cluster.age_seconds)
+        orphans = OrphanRepository(session).counts()
+    return app_state.metrics.render(jobs, unanswered, cluster.age_seconds, orphans)
 
 
 def _database(app_state: AppState) -> str:
     try:
-        app_state.database.check_writable()
+        app_state.database_check.get(app_state.clock(), app_state.database.check_writable)
     except ServiceError as error:
         return error.message
     return "ok"

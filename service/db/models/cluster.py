@@ -1,4 +1,4 @@
-"""Tables of the scheduler: leader lease, cluster snapshot and start estimates."""
+"""Tables of the scheduler: leader lease, cluster snapshot, maintenance mode, start estimates and orphans."""
 
 from datetime import datetime
 from typing import Any
@@ -34,6 +34,17 @@ class Cluster(Base):
     """Error of the last query; None if it succeeded."""
 
 
+class MaintenanceMode(Base):
+    """The maintenance mode of a service; without a row it is off."""
+
+    __tablename__ = "maintenance_mode"
+
+    instance: Mapped[str] = mapped_column(String(32), primary_key=True)
+    since: Mapped[datetime]
+    started_by: Mapped[str] = mapped_column(String(128))
+    message: Mapped[str] = mapped_column(Text)
+
+
 class StartEstimate(Base):
     """A user's request for a start estimate, and the reconciler's answer."""
 
@@ -48,3 +59,27 @@ class StartEstimate(Base):
     accepted: Mapped[bool | None]
     estimated_start: Mapped[datetime | None]
     message: Mapped[str | None] = mapped_column(Text)
+
+
+class Orphan(Base):
+    """An entry of the scheduler's queue, or a run directory, that no job of the database names."""
+
+    __tablename__ = "orphans"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """The job's id if there is a run directory, else the tag."""
+    job_id: Mapped[str | None] = mapped_column(String(40))
+    """The job's id, which is the name of the run directory."""
+    name: Mapped[str | None] = mapped_column(String(120))
+    """The job's name, from its spec on disk."""
+    tag: Mapped[str | None] = mapped_column(String(64))
+    scheduler_id: Mapped[str | None] = mapped_column(String(64))
+    state: Mapped[str | None] = mapped_column(String(16))
+    """`pending` or `running`; None: it is not in the queue."""
+    folder: Mapped[str | None] = mapped_column(Text)
+    first_observed_at: Mapped[datetime]
+    requested: Mapped[str | None] = mapped_column(String(16))
+    """What an administrator has requested: `cancel` or `adopt`."""
+    requested_by: Mapped[str | None] = mapped_column(String(128))
+    message: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Why the request could not be fulfilled."""

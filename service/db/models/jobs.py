@@ -104,6 +104,8 @@ class Attempt(Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
     number: Mapped[int]
+    folder: Mapped[str | None] = mapped_column(String(64))
+    """Name of its folder in the run directory. None: the number, as former releases named it."""
     tag: Mapped[str] = mapped_column(String(64), unique=True)
     scheduler: Mapped[str] = mapped_column(String(16))
     scheduler_id: Mapped[str | None] = mapped_column(String(64))
@@ -133,6 +135,8 @@ class Attempt(Base):
     finish: Mapped[dict[str, Any] | None] = mapped_column(Json)
     limit_ends_at: Mapped[datetime | None]
     """When the time limit ends the attempt, as last observed."""
+    spool_unread: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether the database was restored since, and may lack acknowledged reports: the spool is read from its start."""
     stop_requested_at: Mapped[datetime | None]
     """When the worker was first requested to stop because Slurm had ended the attempt although it still ran."""
     ended_at: Mapped[datetime | None]
@@ -141,6 +145,10 @@ class Attempt(Base):
     """The node that made the attempt fail, by the scheduler's name."""
     excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
     """Nodes that made earlier attempts fail; the scheduler must not use them for this one."""
+
+    @property
+    def folder_name(self) -> str:
+        return self.folder or str(self.number)
 
     @property
     def executions(self) -> range:

@@ -6,6 +6,7 @@ from service.core.ids import new_attempt_id, scheduler_tag
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.node_exclusion import next_excluded
+from trainyard.contract.layout import attempt_folder_name
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 
@@ -20,6 +21,7 @@ def new_attempt(
         id=attempt_id,
         job_pk=job.pk,
         number=job.attempts + 1,
+        folder=attempt_folder_name(job.attempts + 1, attempt_id),
         tag=scheduler_tag(instance, attempt_id),
         scheduler=scheduler,
         token_hash="",

@@ -80,7 +80,7 @@ class Preparation:
         try:
             job, attempt, accepted = self._load(job_id, attempt_id, accepted)
             run = RunLayout(self.settings.runs / job.id)
-            folder = run.attempt(attempt.number)
+            folder = run.attempt(attempt.folder_name)
             document = self._document(job, attempt, accepted)
             plan = self._plan(document, folder.root)
             self.failpoint("prepare.before-announcement")

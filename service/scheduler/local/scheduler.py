@@ -15,6 +15,7 @@ from service.scheduler.base import (
     Ambiguous,
     LaunchPlan,
     Observation,
+    QueueEntry,
     Rejected,
     SchedulerUnavailableError,
     SubmitOutcome,
@@ -87,6 +88,12 @@ class LocalScheduler:
         with self._locked() as lock:
             self._advance(lock)
             return [entry.tag for entry in self._queue.entries() if entry.tag == tag]
+
+    def own_entries(self) -> list[QueueEntry]:
+        with self._locked() as lock:
+            self._advance(lock)
+            entries = self._queue.entries()
+        return [QueueEntry(entry.tag, entry.tag, "pending" if entry.waiting else "running") for entry in entries]
 
     def cancel(self, known: SubmittedJob) -> None:
         with self._locked():

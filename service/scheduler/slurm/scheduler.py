@@ -1,15 +1,10 @@
-"""The Slurm scheduler: submission through submitit in a child process, observation with one squeue and one sacct."""
+"""The Slurm scheduler: submission through submitit in other processes, observation with one squeue and one sacct."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +21,7 @@ from service.scheduler.base import (
     Forecast,
     LaunchPlan,
     Observation,
+    QueueEntry,
     SchedulerUnavailableError,
     SubmitOutcome,
     SubmittedJob,
@@ -35,14 +31,16 @@ from service.scheduler.slurm.commands import CommandCounter, Row, SlurmCommands,
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
 from service.scheduler.slurm.states import describe_suspended, interpret_state, state_name
-from trainyard.contract.layout import AttemptLayout, write_atomic
+from service.scheduler.slurm.submitters import Submitters
+from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 log = structlog.get_logger("slurm")
 
-_SUBMITTER = "service.scheduler.slurm.submit"
 _CANCEL_INTERVAL_SECONDS = 60.0
 _SUBMISSION_MEMORY_SECONDS = 3600.0
+_ENTRIES_SECONDS = 60.0
+"""How old an answer to `own_entries` may be."""
 _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
@@ -94,6 +92,7 @@ class SlurmScheduler:
         self._count = count
         self._commands = SlurmCommands(count)
         self._accounts = SlurmAccounts(self._commands)
+        self._submitters = Submitters()
         self._queue: list[Row] = []
         self._other_jobs: list[Row] = []
         """Jobs of other accounts, queried only while one of ours waits for priority."""
@@ -123,21 +122,28 @@ class SlurmScheduler:
 
     def _submit(self, plan: LaunchPlan) -> SubmitOutcome:
         try:
-            request = {
-                "folder": str(plan.folder),
-                "script": plan.script,
-                "nodes": plan.nodes,
-                "target": self._target,
-                "limit_seconds": self._submit_seconds,
-            }
-            file = plan.folder / "submit.json"
-            write_atomic(file, json.dumps(request), mode=0o600)
-            result = json.loads(_run_submitter(plan, file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS))
+            result = json.loads(self._run_submitter(plan))
             return parse_sbatch_output(result["returncode"], result["stdout"], result["stderr"])
-        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        except (OSError, EOFError, ValueError, KeyError) as error:
             if ids := _recorded_ids(plan.folder):
                 return Accepted(ids[0])
             return Ambiguous(_last_line(plan.folder) or str(error))
+
+    def _run_submitter(self, plan: LaunchPlan) -> bytes:
+        """Run a submitter with the plan's environment, all of which is copied into the job, and return its result."""
+        slurm = {name: value for name, value in clean_environment().items() if name.startswith("SLURM_")}
+        request = {
+            "folder": str(plan.folder),
+            "script": plan.script,
+            "nodes": plan.nodes,
+            "environment": {**plan.environment, **slurm},
+            "target": self._target,
+            "limit_seconds": self._submit_seconds,
+        }
+        submitit = AttemptLayout(plan.folder).submitit
+        submitit.mkdir(exist_ok=True)
+        with (submitit / "submit.log").open("wb") as log_file:
+            return self._submitters.run(request, log_file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS)
 
     def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         # After a failure Slurm is polled even without jobs: nothing is submitted until it responds again.
@@ -223,6 +229,12 @@ class SlurmScheduler:
             self._record_names, self._records_queried_at = frozenset(names), started
         return self._records
 
+    def own_entries(self) -> list[QueueEntry]:
+        if time.monotonic() - self._queue_queried_at >= _ENTRIES_SECONDS:
+            self._query_queue()
+        rows = [(row, interpret_state(row.state)[0]) for row in self._queue if row.name.startswith("ty-")]
+        return [QueueEntry(row.name, row.id, state) for row, state in rows if state in ("pending", "running")]
+
     def cancel(self, known: SubmittedJob) -> None:
         """Slurm sends SIGTERM and, after its KillWait, SIGKILL; the request is repeated once a minute at most."""
         now = time.monotonic()
@@ -254,35 +266,6 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
         return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as)
     message = describe_suspended(row.state, row.id)
     return Observation("running", message, nodes, end=row.end, suspended=bool(message))
-
-
-def _run_submitter(plan: LaunchPlan, request: Path, seconds: float) -> bytes:
-    """Run the submitter to its end, with the plan's environment, all of which is copied into the job."""
-    slurm = {name: value for name, value in clean_environment().items() if name.startswith("SLURM_")}
-    submitit = AttemptLayout(plan.folder).submitit
-    submitit.mkdir(exist_ok=True)
-    with (submitit / "submit.log").open("wb") as log_file:
-        child = subprocess.Popen(
-            [sys.executable, "-m", _SUBMITTER, str(request)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log_file,
-            env={**plan.environment, **slurm},
-            cwd=plan.folder,
-            start_new_session=True,
-        )
-        with child:
-            try:
-                return child.communicate(timeout=seconds)[0]
-            finally:
-                _end_session(child)
-
-
-def _end_session(child: "subprocess.Popen[bytes]") -> None:
-    """Kill the submitter and its sbatch, so that a submission that timed out cannot succeed minutes later."""
-    if child.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
 
 
 def _recorded_ids(folder: Path) -> list[str]:

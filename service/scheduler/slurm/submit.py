@@ -1,15 +1,12 @@
-"""The submitter: a short-lived child process that submits one attempt through submitit and reports sbatch's output.
+"""The submitter: a short-lived process that submits one attempt through submitit and reports sbatch's output.
 
-It is a separate process because sbatch copies its caller's environment into the job, may take minutes, and must be
-killed at its time limit. It prints `{"returncode", "stdout", "stderr"}`; the caller interprets them.
+It is a process of its own because sbatch copies its caller's environment into the job, may take minutes, and must be
+killed at its time limit. It returns `{"returncode", "stdout", "stderr"}`; the caller interprets them.
 """
 
-import json
-import math
-import os
-import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,25 +56,21 @@ class PlannedExecutor(SlurmExecutor):
         return job
 
 
-def main(request_file: Path) -> None:
-    """Submit the attempt that the request file describes, and print sbatch's output as JSON."""
-    request = json.loads(request_file.read_text())
-    limit = request["limit_seconds"]
-    # This process ends itself before the caller would kill it.
-    signal.alarm(math.ceil(limit) + 5)
-    with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)
-        folder = Path(request["folder"])
-        AttemptLayout(folder).submitit.mkdir(exist_ok=True)
-        call = ImportedCallable(request["target"]), str(folder)
-        _write_call(folder, *call)
-        executor = PlannedExecutor(AttemptLayout(folder).submitit, request["script"], request["nodes"], limit)
-        try:
-            executor.submit(*call)
-        except FailedSubmissionError:
-            print("sbatch printed no job id", file=sys.stderr)
-        finally:
-            json.dump(executor.result, out)
+def submit(request: Mapping[str, Any], executor: PlannedExecutor) -> None:
+    """Submit the attempt that the request describes; the executor then has sbatch's output as `result`."""
+    folder = request["folder"]
+    call = ImportedCallable(request["target"]), folder
+    _write_call(Path(folder), *call)
+    try:
+        executor.submit(*call)
+    except FailedSubmissionError:
+        print("sbatch printed no job id", file=sys.stderr)
+
+
+def planned_executor(request: Mapping[str, Any]) -> PlannedExecutor:
+    """The executor of one request."""
+    folder = AttemptLayout(Path(request["folder"])).submitit
+    return PlannedExecutor(folder, request["script"], request["nodes"], request["limit_seconds"])
 
 
 def _write_call(folder: Path, function: ImportedCallable, argument: str) -> None:
@@ -86,7 +79,3 @@ def _write_call(folder: Path, function: ImportedCallable, argument: str) -> None
     delayed = DelayedSubmission(function, argument)
     delayed.set_timeout(0, 0)
     delayed.dump(AttemptLayout(folder).pickled_call)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

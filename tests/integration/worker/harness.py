@@ -187,7 +187,7 @@ class Run:
 
     def prepare(self, number: int = 1) -> AttemptLayout:
         """Write the attempt's folder as the service does."""
-        attempt = self.layout.attempt(number)
+        attempt = self.layout.attempt(str(number))
         attempt.root.mkdir(parents=True)
         document = LaunchDocument(
             job_id="job",

@@ -45,7 +45,7 @@ def test_losses_after_random_kills_equal_an_undisturbed_run(tmp_path, kills):
         ]["train/loss"].items()
     }
     reported, trained = {}, 0
-    for attempt in (run.layout.attempt(n) for n in range(1, number + 2)):
+    for attempt in (run.layout.attempt(str(n)) for n in range(1, number + 2)):
         for execution, losses in sorted(reported_losses(attempt).items()):
             assert losses == {step: expected[step] for step in losses}, execution
             reported |= losses

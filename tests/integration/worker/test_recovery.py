@@ -131,7 +131,7 @@ class TestDamagedCheckpoint:
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, MOMENTUM | {"gpus": 1, "strategy": "single"})
             run.run(1)
-            expected = spooled(run.layout.attempt(1), 1)
+            expected = spooled(run.layout.attempt("1"), 1)
             newest = run.layout.checkpoint(36)
             data = next(newest.root.glob("*.distcp"))
             content = bytearray(data.read_bytes())

@@ -106,9 +106,9 @@ class TestRunLayout:
         assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [20, 300]
 
     def test_no_two_files_of_an_attempt_share_a_path(self, tmp_path):
-        attempt = RunLayout(tmp_path).attempt(3)
+        attempt = RunLayout(tmp_path).attempt("3-ab")
         paths = [attempt.token, attempt.launch, attempt.claim, attempt.stop_request, attempt.launch_log]
         paths += [make(n) for n in (1, 2) for make in (attempt.rank_log, attempt.rank_error, attempt.finish)]
         paths += [make(n) for n in (1, 2) for make in (attempt.spool_file, attempt.spool_acknowledged)]
         assert len(set(paths)) == len(paths)
-        assert all(path.is_relative_to(tmp_path / "attempts" / "3") for path in paths)
+        assert all(path.is_relative_to(tmp_path / "attempts" / "3-ab") for path in paths)

@@ -17,9 +17,10 @@ from trainyard.client.request import (
 from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, json_body, plain_spec, spec_body
 from trainyard.contract.spec.templates import Template
-from trainyard.contract.wire.cluster import ClusterResource
+from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
 from trainyard.contract.wire.diagnostics import DiagnosticsReport
 from trainyard.contract.wire.files import UsageResource
+from trainyard.contract.wire.orphans import OrphanResource
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 from trainyard.contract.wire.sweeps import SweepDetail, SweepResource
 
@@ -92,6 +93,35 @@ class AsyncServiceCalls(AsyncTransport):
     async def cluster(self) -> ClusterResource:
         """Return the service's newest snapshot of the cluster."""
         return await self._send(Request("GET", "/v1/cluster", model(ClusterResource)))
+
+    async def maintenance(self) -> MaintenanceResource:
+        """Return whether the maintenance mode is active, since when and by whom."""
+        return await self._send(Request("GET", "/v1/maintenance", model(MaintenanceResource)))
+
+    async def set_maintenance(self, active: bool, message: str = "") -> MaintenanceResource:
+        """Turn the maintenance mode on or off. Administrators only.
+
+        Args:
+            message: why, and for how long; shown to all users.
+        """
+        body = MaintenanceRequest(active=active, message=message).model_dump_json().encode()
+        return await self._send(
+            Request("PUT", "/v1/maintenance", model(MaintenanceResource), headers=JSON, content=body)
+        )
+
+    async def orphans(self) -> list[OrphanResource]:
+        """Return what is in the scheduler's queue or on disk although no job names it. Administrators only."""
+        return await self._list(unpaged("/v1/orphans", OrphanResource))
+
+    async def resolve_orphan(self, orphan_id: str, action: str) -> OrphanResource:
+        """Request that an orphan is cancelled or adopted. Administrators only.
+
+        Args:
+            action: `cancel` or `adopt`.
+        """
+        path = f"/v1/orphans/{segment(orphan_id, 'orphan')}/resolve"
+        body = json_body({"action": action})
+        return await self._send(Request("POST", path, model(OrphanResource), headers=JSON, content=body))
 
     async def usage(self) -> UsageResource:
         """Return the disk use by user and in total, as last measured."""

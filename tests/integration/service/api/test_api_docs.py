@@ -100,6 +100,7 @@ def environment(docs_service: DocsService, half: int) -> dict[str, str]:
         "OTHER_WEBHOOK": special["delete_webhook"]["webhook_id"][half],
         "SWEEP": values["sweep_id"][0],
         "ESTIMATE": values["estimate_id"][0],
+        "ORPHAN": values["orphan_id"][0],
     }
 
 
@@ -149,6 +150,7 @@ def test_python_example_succeeds(docs_service: DocsService, route: str, monkeypa
             "other_webhook_id": names["OTHER_WEBHOOK"],
             "sweep_id": names["SWEEP"],
             "estimate_id": names["ESTIMATE"],
+            "orphan_id": names["ORPHAN"],
         }
         line = ENTRIES[route]["python"]
         with continuous_submissions(client) if route == "GET /v1/stream" else nullcontext():

@@ -181,3 +181,11 @@ def test_names_with_nested_escapes_are_decoded_twice_at_most(monkeypatch: pytest
         assert not safe_files.is_plain_path(path)
     assert calls <= 6
     assert safe_files.is_plain_path("rate 100%25/a%20b")
+
+
+def test_paths_that_lead_out_of_the_folder_are_not_audited(world: World, job: str, folder: Path) -> None:
+    outside = "%2E%2E%2F" * 20 + "dev%2Fnull%2F"
+    for path in (outside, outside + "x" * 50_000):
+        assert world.client.get(f"/v1/jobs/{job}/artifacts/{path}").status_code == 404
+    entries = world.client.get("/v1/audit").json()["data"]
+    assert not [entry for entry in entries if entry["action"] == "download_artifact"]

@@ -154,7 +154,7 @@ def test_delete_only_the_checkpoints(world: World, succeeded: str) -> None:
     assert world.job(succeeded)["last_checkpoint_step"] is None
     world.run_maintenance()
     assert world.app_state.run_layout(succeeded).complete_checkpoints() == []
-    assert world.app_state.run_layout(succeeded).attempt(1).root.exists()
+    assert world.folder(succeeded).root.exists()
 
 
 def test_running_job_allows_deleting_any_but_its_latest_checkpoint(world: World) -> None:

@@ -127,7 +127,7 @@ MALFORMED = {
 def rejected_reason(tmp_path, data):
     """Why the launcher rejects these bytes; None if it accepts them."""
     spec = parse_spec({"task": "script", "argv": ["-m", "x"], "code": f"sha256:{hashlib.sha256(data).hexdigest()}"})
-    layout = RunLayout(tmp_path / "runs" / "job_1").attempt(1)
+    layout = RunLayout(tmp_path / "runs" / "job_1").attempt("1")
     path = code_archive(tmp_path / "runs", spec.code)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -187,7 +187,7 @@ def test_mutated_archives_are_accepted_or_rejected(tmp_path, seed):
                 data[block + 148 : block + 156] = b" " * 8
                 data[block + 148 : block + 156] = b"%06o\0 " % sum(data[block : block + 512])
         rejected_reason(tmp_path, bytes(data) + b"\0" * 1024)
-        attempt = RunLayout(tmp_path / "runs" / "job_1").attempt(1)
+        attempt = RunLayout(tmp_path / "runs" / "job_1").attempt("1")
         outside = [path for path in tmp_path.rglob("*") if not path.is_dir() and attempt.code not in path.parents]
         assert {path.name for path in outside} <= {"finish-000001.json", *(path.name for path in archives(tmp_path))}
         assert not any(path.is_symlink() or not (path.is_file() or path.is_dir()) for path in attempt.code.rglob("*"))

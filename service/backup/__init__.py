@@ -1,0 +1,1 @@
+"""Backup of the database to a file, and restore from it."""

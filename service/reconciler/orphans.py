@@ -1,0 +1,195 @@
+"""Finding orphans: what is in the scheduler's queue or on disk although no job of the database names it.
+
+After a restore these are the jobs that were submitted since the backup. They are only listed; administrators decide.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+from ulid import ULID
+
+from service.cluster.orphans import OrphanRepository, UnknownEntry
+from service.core.clock import Clock
+from service.core.settings import Settings
+from service.core.untrusted_files import read_regular_file
+from service.db.leader_lease import LeaderLease
+from service.db.models import Job, Orphan
+from service.jobs.repository import JobRepository
+from service.reconciler.repository import find_job, job_ids, known_tags
+from service.reconciler.unknown_attempts import read_current
+from service.scheduler.base import QueueEntry, Scheduler, SchedulerUnavailableError, SubmittedJob
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+
+_ENTRIES_INTERVAL = timedelta(minutes=5)
+_FOLDERS_INTERVAL = timedelta(hours=1)
+_REQUEST_INTERVAL = timedelta(seconds=10)
+"""The interval while requests are open, so that their effect is visible soon."""
+_MAX_ORPHANS = 1000
+_MAX_SPEC_BYTES = 4 * 1024 * 1024
+_JOB_ID = re.compile(r"job_[0-9a-z]{26}", re.ASCII)
+
+log = structlog.get_logger("orphans")
+
+
+@dataclass
+class OrphanScan:
+    """Lists orphans at the start and then every few minutes, and does what administrators request about them."""
+
+    clock: Clock
+    settings: Settings
+    scheduler: Scheduler
+    lease: LeaderLease
+    examine: Callable[[int], None]
+    """Adopts the attempts in the run directory of a job, by its primary key."""
+    _entries_at: datetime | None = field(default=None, init=False)
+    _folders_at: datetime | None = field(default=None, init=False)
+    _folders: Mapping[str, UnknownEntry] = field(default_factory=dict, init=False)
+    """The run directories without a job, by the tag of their current attempt or by their name."""
+
+    def scan_again(self) -> None:
+        """Have the next call list everything anew."""
+        self._entries_at = self._folders_at = None
+
+    def run_once(self) -> None:
+        """Serve the requests, then list the orphans if that is due.
+
+        Raises:
+            LeaseLostError: another service has become the leader.
+            UnavailableError: the database does not answer.
+        """
+        with self.lease.database.read() as session:
+            requested = OrphanRepository(session).list_requested()
+        for orphan in requested:
+            self._serve(orphan)
+        now = self.clock()
+        if not _is_due(self._entries_at, now, _REQUEST_INTERVAL if requested else _ENTRIES_INTERVAL):
+            return
+        self._entries_at = now
+        try:
+            entries = self.scheduler.own_entries()
+        except SchedulerUnavailableError as error:
+            log.warning("scheduler unavailable", error=str(error))
+            return
+        if _is_due(self._folders_at, now, _FOLDERS_INTERVAL):
+            try:
+                self._folders, self._folders_at = dict(self._unknown_folders()), now
+            except OSError as error:
+                log.warning("run directories cannot be listed", error=str(error))
+        self._store(self._combine(entries), now)
+
+    def _store(self, orphans: Mapping[str, UnknownEntry], now: datetime) -> None:
+        with self.lease.database.read() as session:
+            rows = OrphanRepository(session).list_all()
+        if {row.id: _entry(row) for row in rows} == orphans:
+            return
+        with self.lease.write(is_change=False) as session:
+            new = OrphanRepository(session).replace(orphans, now)
+        for entry in new:
+            log.warning("orphan: no job of the database names it", **asdict(entry))
+        if orphans:
+            log.warning("orphans exist; see `trainyard orphans`", count=len(orphans))
+
+    def _combine(self, entries: Sequence[QueueEntry]) -> dict[str, UnknownEntry]:
+        """Return the entries that no attempt names together with the folders that no job names, by id."""
+        prefix = f"ty-{self.settings.instance}-"
+        ours = {entry.tag: entry for entry in entries if entry.tag.startswith(prefix)}
+        with self.lease.database.read() as session:
+            known = known_tags(session, list(ours))
+        folders, orphans = dict(self._folders), []
+        for tag in sorted(set(ours) - known):
+            orphan = folders.pop(tag, UnknownEntry(id=tag))
+            orphans.append(replace(orphan, tag=tag, scheduler_id=ours[tag].scheduler_id, state=ours[tag].state))
+        return {orphan.id: orphan for orphan in [*orphans, *folders.values()][:_MAX_ORPHANS]}
+
+    def _unknown_folders(self) -> Iterator[tuple[str, UnknownEntry]]:
+        """Yield the run directories that no job names. The link of a fork that was never accepted has no spec."""
+        with os.scandir(self.settings.runs) as listed:
+            names = {
+                entry.name for entry in listed if _JOB_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            }
+        with self.lease.database.read() as session:
+            names -= job_ids(session)
+        for name in sorted(names)[:_MAX_ORPHANS]:
+            run = RunLayout(self.settings.runs / name)
+            if (spec := _read_spec(run)) is None:
+                continue
+            current = read_current(run)
+            tag = f"ty-{self.settings.instance}-{current.attempt_id}" if current else None
+            yield tag or name, UnknownEntry(id=name, job_id=name, name=spec.name, tag=tag, folder=str(run.root))
+
+    def _serve(self, orphan: Orphan) -> None:
+        try:
+            if orphan.requested == "cancel":
+                self._cancel(orphan)
+            else:
+                self._adopt(orphan)
+        except (SchedulerUnavailableError, ValueError) as error:
+            message = str(error).splitlines()[0]
+            log.warning("request about an orphan failed", orphan=orphan.id, error=message)
+            with self.lease.write() as session:
+                row = OrphanRepository(session).require(orphan.id)
+                row.message = message
+                if not isinstance(error, SchedulerUnavailableError):
+                    row.requested = None
+
+    def _cancel(self, orphan: Orphan) -> None:
+        if orphan.tag is not None and orphan.scheduler_id is not None:
+            folder = Path(orphan.folder) if orphan.folder else self.settings.runs
+            self.scheduler.cancel(SubmittedJob(orphan.tag, orphan.scheduler_id, folder))
+
+    def _adopt(self, orphan: Orphan) -> None:
+        """Make a job of a run directory. It is paused, and runs if an attempt is adopted with it."""
+        if orphan.job_id is None or (spec := _read_spec(RunLayout(self.settings.runs / orphan.job_id))) is None:
+            raise ValueError("the spec in the run directory cannot be read")
+        with self.lease.write() as session:
+            job = find_job(session, orphan.job_id)
+            if job is None:
+                job = _new_job(orphan.job_id, spec, orphan.requested_by or "admin", self.clock())
+                JobRepository(session, self.clock()).add(job)
+            job_pk = job.pk
+        self.examine(job_pk)
+        with self.lease.write() as session:
+            session.delete(OrphanRepository(session).require(orphan.id))
+        self.scan_again()
+
+
+def _entry(row: Orphan) -> UnknownEntry:
+    return UnknownEntry(**{each.name: getattr(row, each.name) for each in fields(UnknownEntry)})
+
+
+def _new_job(job_id: str, spec: TrainingSpec, owner: str, now: datetime) -> Job:
+    return Job(
+        id=job_id,
+        name=spec.name,
+        status="paused",
+        desired="paused",
+        status_message="Adopted from its run directory. `trainyard resume` continues from the last checkpoint.",
+        spec=dump_spec(spec),
+        labels=dict(spec.metadata),
+        created_by=owner,
+        submitter_role="admin",
+        gpus=spec.gpus,
+        created_at=ULID.from_str(job_id.removeprefix("job_").upper()).datetime,
+        updated_at=now,
+        latest={},
+    )
+
+
+def _read_spec(run: RunLayout) -> TrainingSpec | None:
+    """Return the spec in a run directory, which the job could change."""
+    try:
+        return TrainingSpec.model_validate_json(read_regular_file(run.spec, 0, _MAX_SPEC_BYTES))
+    except (OSError, ValidationError):
+        return None
+
+
+def _is_due(last: datetime | None, now: datetime, interval: timedelta) -> bool:
+    # A clock that was set back must not delay the next time.
+    return last is None or not timedelta(0) <= now - last < interval

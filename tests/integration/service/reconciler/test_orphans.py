@@ -1,0 +1,152 @@
+"""What runs or lies on disk without a job is listed, and cancelled or adopted when an administrator requests it."""
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from service.scheduler.base import Observation
+from tests.support.world import World
+from trainyard.contract.layout import write_atomic
+from trainyard.contract.wire.reports import Claim
+
+pytestmark = pytest.mark.databases("sqlite")
+
+FOREIGN = "ty-main-00000000000000aa"
+
+
+def orphans(world: World) -> list[dict[str, Any]]:
+    answer = world.client.get("/v1/orphans")
+    assert answer.status_code == 200, answer.text
+    listed: list[dict[str, Any]] = answer.json()["data"]
+    return listed
+
+
+def forget(world: World, job: str) -> None:
+    """Delete a job from the database alone, as a restore of an older one does."""
+    with world.database.write() as session:
+        from service.db.models import Job
+        from service.reconciler.repository import find_job
+
+        row = find_job(session, job)
+        assert isinstance(row, Job)
+        session.delete(row)
+    world.reconciler = world.new_reconciler("restored")
+    world.clock.advance(60)
+
+
+def running_orphan(world: World) -> str:
+    job = world.submit()
+    worker = world.start(job)
+    claim = Claim(nonce="nonce-0001", host="node1", pid=7)
+    write_atomic(world.folder(job).claim, claim.model_dump_json())
+    assert worker.execution == 1
+    forget(world, job)
+    world.tick()
+    return job
+
+
+def test_jobs_of_the_database_are_no_orphans(world: World) -> None:
+    world.start(world.submit())
+    world.reconciler = world.new_reconciler("again")
+    world.clock.advance(60)
+    world.tick()
+    assert orphans(world) == []
+    assert 'trainyard_orphans{where="queue"} 0.0' in world.client.get("/metrics").text
+
+
+def test_running_job_without_a_row_is_listed_with_its_folder(world: World) -> None:
+    job = running_orphan(world)
+    (orphan,) = orphans(world)
+    assert (orphan["id"], orphan["name"], orphan["state"]) == (job, "parity", "running")
+    assert orphan["scheduler_id"] == f"id-{orphan['tag']}"
+    assert orphan["folder"] == str(world.settings.runs / job)
+    assert 'trainyard_orphans{where="queue"} 1.0' in world.client.get("/metrics").text
+
+
+def test_queue_entry_without_a_folder_is_listed_by_its_tag(world: World) -> None:
+    world.scheduler.states = {FOREIGN: Observation("pending"), "ty-other-00000000000000bb": Observation("running")}
+    world.tick()
+    (orphan,) = orphans(world)
+    assert (orphan["id"], orphan["folder"], orphan["state"]) == (FOREIGN, None, "pending")
+    assert world.scheduler.cancelled == [], "an orphan is never cancelled by itself"
+
+
+def test_orphan_is_cancelled_when_requested(world: World) -> None:
+    world.scheduler.states = {FOREIGN: Observation("running")}
+    world.tick()
+    answer = world.client.post(f"/v1/orphans/{FOREIGN}/resolve", json={"action": "cancel"})
+    assert (answer.status_code, answer.json()["requested"]) == (202, "cancel")
+    world.tick()
+    assert FOREIGN in world.scheduler.cancelled
+    world.scheduler.states = {}
+    world.clock.advance(20)
+    world.tick()
+    assert orphans(world) == []
+
+
+def test_running_orphan_is_adopted_with_its_attempt(world: World) -> None:
+    job = running_orphan(world)
+    answer = world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt"})
+    assert answer.status_code == 202
+    submitted = len(world.scheduler.submitted)
+    world.tick(3)
+    assert (world.status(job), orphans(world)) == ("running", [])
+    assert world.job(job)["created_by"] == "admin"
+    worker = world.worker(job)
+    assert worker.metrics([("a", 1, 1.0)]).status_code == 200
+    worker.end("completed")
+    world.tick()
+    assert (world.status(job), len(world.scheduler.submitted)) == ("succeeded", submitted)
+
+
+def test_folder_without_an_attempt_is_adopted_as_a_paused_job(world: World) -> None:
+    job = running_orphan(world)
+    world.scheduler.states = {}
+    shutil.rmtree(world.settings.runs / job / "attempts")
+    world.clock.advance(3600)
+    world.tick()
+    assert [orphan["state"] for orphan in orphans(world)] == [None]
+    world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt"})
+    world.tick()
+    assert world.status(job) == "paused"
+    world.client.post(f"/v1/jobs/{job}/resume")
+    world.tick(2)
+    assert world.status(job) == "pending"
+
+
+def test_damaged_spec_is_reported_on_the_orphan(world: World) -> None:
+    job = running_orphan(world)
+    spec = world.settings.runs / job / "spec.json"
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), "steps": -1}))
+    world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt"})
+    world.tick()
+    (orphan,) = orphans(world)
+    assert (orphan["requested"], orphan["message"]) == (None, "the spec in the run directory cannot be read")
+
+
+def test_impossible_requests_about_orphans_are_conflicts(world: World) -> None:
+    job = running_orphan(world)
+    world.scheduler.states = {FOREIGN: Observation("running")}
+    world.clock.advance(300)
+    world.tick()
+    for orphan, action, code in ((FOREIGN, "adopt", "no_run_directory"), (job, "cancel", "not_in_queue")):
+        answer = world.client.post(f"/v1/orphans/{orphan}/resolve", json={"action": action})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
+    missing = world.client.post("/v1/orphans/ty-x/resolve", json={"action": "cancel"})
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "orphan_not_found")
+
+
+def test_orphans_are_for_administrators_alone(world: World) -> None:
+    for role in ("user", "viewer"):
+        client = world.new_user(role, f"some-{role}")  # type: ignore[arg-type]
+        assert client.get("/v1/orphans").status_code == 403
+
+
+def test_listing_of_orphans_survives_a_scheduler_outage(world: World) -> None:
+    running_orphan(world)
+    world.scheduler.unavailable = True
+    world.clock.advance(300)
+    world.tick()
+    assert len(orphans(world)) == 1

@@ -1,0 +1,46 @@
+"""`trainyard orphans`: what runs or lies on disk although no job names it."""
+
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.arguments import JsonOption, make_client
+from trainyard.cli.errors import UsageError
+from trainyard.cli.output import print_json, print_line, print_list
+from trainyard.contract.wire.orphans import OrphanResource
+
+
+def orphans(
+    ctx: typer.Context,
+    cancel: Annotated[str | None, typer.Option(metavar="ID", help="Remove it from the scheduler's queue.")] = None,
+    adopt: Annotated[str | None, typer.Option(metavar="ID", help="Make a job of yours from its run directory.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List queue entries and run directories without a job, such as after a restore. Requires an administrator's token.
+
+    Example: trainyard orphans
+    """
+    if cancel is not None and adopt is not None:
+        raise UsageError("use only one of --cancel ID and --adopt ID")
+    with make_client(ctx) as client:
+        if cancel is None and adopt is None:
+            listed = client.orphans()
+        else:
+            resolved = client.resolve_orphan(cancel or adopt or "", "cancel" if cancel is not None else "adopt")
+            print_json(resolved) if as_json else print_line(f"{resolved.id}: requested: {resolved.requested}")
+            return
+    headings = ("ID", "NAME", "SCHEDULER ID", "STATE", "OBSERVED", "REQUESTED", "FOLDER")
+    print_list(listed, headings, _row, as_json=as_json, empty_message="no orphans", optional=("FOLDER",))
+
+
+def _row(orphan: OrphanResource) -> tuple[str, ...]:
+    requested = orphan.requested or "-"
+    return (
+        orphan.id,
+        orphan.name or "-",
+        orphan.scheduler_id or "-",
+        orphan.state or "not in the queue",
+        f"{orphan.first_observed_at:%Y-%m-%d %H:%M:%S}Z",
+        f"failed: {orphan.message}" if orphan.message else requested,
+        orphan.folder or "-",
+    )
