@@ -1,5 +1,6 @@
 """Runs of the real worker: a run directory, a launcher, and a fake service that records the reports."""
 
+import importlib
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -296,18 +297,16 @@ def run_layout(
     The processes are forks of one server, so that torch is imported once. Those with an environment of their own, such
     as on GPUs, are new interpreters.
     """
-    from tests.integration.worker import layout_ranks
-
+    main = importlib.import_module("tests.integration.worker.layout_ranks").main
     folder.mkdir(parents=True)
     (folder / "cases.json").write_text(json.dumps(cases))
     group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    context = multiprocessing.get_context("spawn" if environ else "forkserver")
+    context = multiprocessing.get_context("spawn") if environ else multiprocessing.get_context("forkserver")
     if not environ:
         multiprocessing.set_forkserver_preload(PRELOADED)
     at_import = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
-        context.Process(target=layout_ranks.main, args=(rank, at_import | group | (environ or {}), folder))
-        for rank in range(world)
+        context.Process(target=main, args=(rank, at_import | group | (environ or {}), folder)) for rank in range(world)
     ]
     try:
         with patch.dict(os.environ, at_import):
