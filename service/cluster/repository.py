@@ -1,4 +1,4 @@
-"""All SQL about the cluster's snapshot."""
+"""All SQL about the cluster's snapshot and the maintenance mode."""
 
 from datetime import datetime
 from typing import Any
@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.db.engine import Database
-from service.db.models import Cluster
-from trainyard.contract.wire.cluster import ClusterResource, ClusterSnapshot
+from service.db.models import Cluster, MaintenanceMode
+from trainyard.contract.wire.cluster import ClusterResource, ClusterSnapshot, MaintenanceResource
 
 
 class ClusterRepository:
@@ -41,3 +41,29 @@ class ClusterRepository:
         return ClusterResource.model_validate(
             {**row.snapshot, "backend": backend, "taken_at": row.taken_at, "age_seconds": age, "error": row.error}
         )
+
+
+class MaintenanceRepository:
+    """The maintenance mode within one session."""
+
+    def __init__(self, session: Session, instance: str):
+        self._session = session
+        self._instance = instance
+
+    def resource(self) -> MaintenanceResource:
+        """Return whether it is on, since when and by whom."""
+        row = self._session.get(MaintenanceMode, self._instance)
+        if row is None:
+            return MaintenanceResource(active=False)
+        return MaintenanceResource(active=True, since=row.since, started_by=row.started_by, message=row.message)
+
+    def start(self, database: Database, message: str, by: str, now: datetime) -> None:
+        """Turn it on, or replace its message; time and user remain those of the start."""
+        row = {"instance": self._instance, "since": now, "started_by": by, "message": message}
+        statement = database.insert(MaintenanceMode).values(row)
+        key = [MaintenanceMode.instance]
+        self._session.execute(statement.on_conflict_do_update(index_elements=key, set_={"message": message}))
+
+    def end(self) -> None:
+        """Turn it off."""
+        self._session.execute(sa.delete(MaintenanceMode).where(MaintenanceMode.instance == self._instance))

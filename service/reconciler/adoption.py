@@ -48,11 +48,17 @@ class Adoption:
     failpoint: Failpoint = no_failpoint
     _jobs: deque[int] | None = field(default=None, init=False)
     """Primary keys of the jobs to examine; None: the marker has not been seen."""
+    _is_finished: bool = field(default=False, init=False)
+    """Whether all is done, but the marker could not be removed."""
     _adopted: int = field(default=0, init=False)
 
     def is_due(self) -> bool:
         """Return whether the database was restored and the run directories have not been examined since."""
-        return self.settings.restore_marker.exists()
+        try:
+            return not self._is_finished and self.settings.restore_marker.exists()
+        except OSError:
+            # Without the folder of the runs, nothing can be submitted either.
+            return False
 
     def run_once(self) -> bool:
         """Continue for about ten seconds; return whether all is done, so that jobs can be processed.
@@ -77,7 +83,11 @@ class Adoption:
                 # One run directory must not keep the service from its other jobs.
                 log.exception("a run directory could not be examined", job_pk=self._jobs[0])
             self._jobs.popleft()
-        self.settings.restore_marker.unlink(missing_ok=True)
+        try:
+            self.settings.restore_marker.unlink(missing_ok=True)
+        except OSError as error:
+            self._is_finished = True
+            log.warning("the restore marker cannot be removed; the next start examines again", error=str(error))
         log.warning("run directories were examined after the restore", attempts=self._adopted)
         self._jobs, self._adopted = None, 0
         return True

@@ -180,7 +180,8 @@ def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Deci
     if observation.state == "pending" and snapshot.seconds_since_claim >= _MAX_OBSERVATION_AGE_SECONDS:
         # Attempts are submitted with `--no-requeue`, so this cannot be a preemption.
         return Decision(message=f"{MSG_REQUEUED} {observation.message}".strip())
-    if observation.suspended:
+    if observation.state == "running" and observation.message:
+        # It is suspended, or its nodes are being cleaned up.
         return Decision(message=observation.message)
     if snapshot.status_message == MSG_NOT_IN_QUEUE:
         return Decision(message="Running: the scheduler lists the job again.")

@@ -78,7 +78,10 @@ class OrphanScan:
             log.warning("scheduler unavailable", error=str(error))
             return
         if _is_due(self._folders_at, now, _FOLDERS_INTERVAL):
-            self._folders, self._folders_at = dict(self._unknown_folders()), now
+            try:
+                self._folders, self._folders_at = dict(self._unknown_folders()), now
+            except OSError as error:
+                log.warning("run directories cannot be listed", error=str(error))
         self._store(self._combine(entries), now)
 
     def _store(self, orphans: Mapping[str, UnknownEntry], now: datetime) -> None:

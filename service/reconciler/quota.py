@@ -1,10 +1,14 @@
-"""Which queued jobs are not submitted yet, because of a user's GPU quota or a sweep's concurrency. Pure functions."""
+"""Which queued jobs are not submitted yet: maintenance mode, a user's GPU quota, a sweep's limit. Pure functions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from service.db.models import Job
 from service.jobs.quota import UserQuotas
+from trainyard.contract.wire.cluster import MaintenanceResource
+
+_NO_MAINTENANCE = MaintenanceResource(active=False)
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,26 @@ class QuotaEntry:
     """How many members of the sweep may be at the scheduler at once."""
 
 
-def blocked_jobs(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:
+def quota_entry(job: Job) -> QuotaEntry:
+    """What limits apply to an unfinished job."""
+    waiting = job.status == "queued" and job.desired == "run"
+    # The scheduler has nothing of a paused job, nor of a queued one that is being paused or cancelled.
+    gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus
+    return QuotaEntry(
+        job_pk=job.pk,
+        job_id=job.id,
+        user=job.created_by,
+        role=job.submitter_role,
+        gpus=gpus,
+        waiting=waiting,
+        sweep=job.sweep_id,
+        sweep_parallel=job.sweep_parallel,
+    )
+
+
+def blocked_jobs(
+    jobs: Sequence[QuotaEntry], quotas: UserQuotas, maintenance: MaintenanceResource = _NO_MAINTENANCE
+) -> Mapping[int, str]:
     """Return the waiting jobs that are not submitted yet, with the status message of each.
 
     A job that waits for its sweep does not block its user's other jobs.
@@ -31,8 +54,18 @@ def blocked_jobs(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int,
     Args:
         jobs: All unfinished jobs, oldest first.
     """
+    if maintenance.active:
+        message = maintenance_message(maintenance)
+        return {job.job_pk: message for job in jobs if job.waiting}
     over_sweep = over_sweep_limit(jobs)
     return {**over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], quotas), **over_sweep}
+
+
+def maintenance_message(maintenance: MaintenanceResource) -> str:
+    """The status message of a job that waits for the end of the maintenance mode."""
+    reason = f" ({maintenance.message})" if maintenance.message else ""
+    since = f"{maintenance.since:%Y-%m-%d %H:%M} UTC"
+    return f"Waiting for the end of maintenance mode, on since {since}{reason}. The job is submitted then."
 
 
 def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:

@@ -9,6 +9,7 @@ from datetime import datetime
 import structlog
 from pydantic import ValidationError
 
+from service.cluster.repository import MaintenanceRepository
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
@@ -26,7 +27,7 @@ from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import MSG_CANCEL_PENDING, NO_CHANGE, Decision, decide
 from service.reconciler.node_exclusion import failed_node
 from service.reconciler.orphans import OrphanScan
-from service.reconciler.quota import QuotaEntry, blocked_jobs
+from service.reconciler.quota import blocked_jobs, quota_entry
 from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader
@@ -35,6 +36,7 @@ from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.cluster import MaintenanceResource
 from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
@@ -144,7 +146,9 @@ class Reconciler:
             self._cluster_poll.run_once()
         with self._isolate_errors():
             estimates_open = self._start_estimates.run_once()
-        entries = self._load()
+        maintenance = self._load_maintenance()
+        entries = self._load(all_queued=maintenance.active)
+        blocked = blocked_jobs([quota_entry(entry.job) for entry in entries], self._quotas, maintenance)
         self._failpoint("tick.after-load")
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
@@ -153,7 +157,6 @@ class Reconciler:
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._ingests.start_tick({entry.attempt.id for entry in entries if entry.attempt is not None})
         self._read_again()
-        blocked = blocked_jobs([_quota_entry(entry.job) for entry in entries], self._quotas)
         for entry in entries:
             job = entry.job
             with structlog.contextvars.bound_contextvars(**_log_context(entry)), self._isolate_errors(job):
@@ -166,9 +169,15 @@ class Reconciler:
         self._submitter.collect()
         return estimates_open or any(entry.job.status in ACTIVE or entry.job.status == "queued" for entry in entries)
 
-    def _load(self) -> list[_JobEntry]:
+    def _load_maintenance(self) -> MaintenanceResource:
+        with self._database.read() as session:
+            maintenance = MaintenanceRepository(session, self._settings.instance).resource()
+        self._submitter.paused = maintenance.active
+        return maintenance
+
+    def _load(self, *, all_queued: bool) -> list[_JobEntry]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
-        load_all = self._quotas.limits_gpus or self._submitter.pool.threads == 0
+        load_all = all_queued or self._quotas.limits_gpus or self._submitter.pool.threads == 0
         with self._database.read() as session:
             rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK)
             return [_JobEntry(job, attempt) for job, attempt in rows]
@@ -363,22 +372,6 @@ def _stored_exit_record(attempt: Attempt) -> FinishRecord | None:
     except ValidationError:
         log.warning("stored exit record is invalid", attempt=attempt.id)
         return None
-
-
-def _quota_entry(job: Job) -> QuotaEntry:
-    waiting = job.status == "queued" and job.desired == "run"
-    # The scheduler has nothing of a paused job, nor of a queued one that is being paused or cancelled.
-    gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus
-    return QuotaEntry(
-        job_pk=job.pk,
-        job_id=job.id,
-        user=job.created_by,
-        role=job.submitter_role,
-        gpus=gpus,
-        waiting=waiting,
-        sweep=job.sweep_id,
-        sweep_parallel=job.sweep_parallel,
-    )
 
 
 def _log_context(entry: _JobEntry) -> dict[str, str | None]:

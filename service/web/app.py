@@ -7,13 +7,14 @@ from fastapi.responses import Response
 
 from service.api.app import create_api
 from service.api.dependencies import AppState
+from service.api.routes.cluster import read_maintenance
 from service.web.pages import admin, api_docs, cluster, compare, jobs, sign_in, submit
 from service.web.rendering import Pages, accepts_html
 
 
 def create_app(app_state: AppState) -> FastAPI:
     """Create the whole application on the given parts; nothing is started."""
-    pages = Pages()
+    pages = Pages(partial(read_maintenance, app_state))
     app = create_api(app_state, partial(_error_page, pages))
     app.state.pages = pages
     for module in (sign_in, jobs, admin, api_docs, cluster, compare, submit):

@@ -1,6 +1,6 @@
 """Templates, and the parts that all pages share: navigation, headers and the embedded data of the scripts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from service.core.errors import NotFoundError
 from service.web.assets import CACHE_FOREVER, SWAGGER_UI_VERSION, Assets
 from service.web.security import PAGE_HEADERS
 from trainyard import __version__
+from trainyard.contract.wire.cluster import MaintenanceResource
 
 _NAVIGATION = (("/jobs", "Jobs"), ("/compare", "Compare"), ("/submit", "Submit"), ("/cluster", "Cluster"))
 _NAVIGATION_BY_ROLE: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
@@ -52,7 +53,12 @@ class Pages:
     Jinja's `tojson` escapes `<`, `>`, `&`, `'` and all characters beyond ASCII, so that no value can end the element.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, read_maintenance: Callable[[], MaintenanceResource]) -> None:
+        """
+        Args:
+            read_maintenance: Returns the maintenance mode, of which every page of a signed-in user has a banner.
+        """
+        self._read_maintenance = read_maintenance
         self.assets = Assets()
         self._templates = Environment(
             loader=PackageLoader("service.web"),
@@ -74,7 +80,8 @@ class Pages:
     def render(self, template: str, visitor: Visitor | None, *, status: int = 200, **context: Any) -> HTMLResponse:
         """Return a page; `visitor` is None if nobody is signed in. `data` in the context is for the page's script."""
         navigation = _NAVIGATION_BY_ROLE.get(visitor.user.role or "", _NAVIGATION) if visitor else ()
-        shared: Mapping[str, Any] = {"visitor": visitor, "navigation": navigation, "section": "", "data": {}}
+        shared: dict[str, Any] = {"visitor": visitor, "navigation": navigation, "section": "", "data": {}}
+        shared["maintenance"] = self._read_maintenance() if visitor else None
         body = self._templates.get_template(template).render({**shared, **context})
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
 

@@ -2,7 +2,7 @@
 
 from service.db.models.auth import AuditEntry, Token, WebSession
 from service.db.models.base import Base
-from service.db.models.cluster import Cluster, Lease, Orphan, StartEstimate
+from service.db.models.cluster import Cluster, Lease, MaintenanceMode, Orphan, StartEstimate
 from service.db.models.jobs import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel, Sweep
 from service.db.models.metrics import DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
 from service.db.models.secrets import Secret
@@ -30,6 +30,7 @@ __all__ = [
     "Lease",
     "LogChunk",
     "LogStream",
+    "MaintenanceMode",
     "MetricKey",
     "Orphan",
     "Point",

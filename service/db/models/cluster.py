@@ -1,4 +1,4 @@
-"""Tables of the scheduler: leader lease, cluster snapshot, start estimates and orphans."""
+"""Tables of the scheduler: leader lease, cluster snapshot, maintenance mode, start estimates and orphans."""
 
 from datetime import datetime
 from typing import Any
@@ -32,6 +32,17 @@ class Cluster(Base):
     snapshot: Mapped[dict[str, Any]]
     error: Mapped[str | None] = mapped_column(Text)
     """Error of the last query; None if it succeeded."""
+
+
+class MaintenanceMode(Base):
+    """The maintenance mode of a service; without a row it is off."""
+
+    __tablename__ = "maintenance_mode"
+
+    instance: Mapped[str] = mapped_column(String(32), primary_key=True)
+    since: Mapped[datetime]
+    started_by: Mapped[str] = mapped_column(String(128))
+    message: Mapped[str] = mapped_column(Text)
 
 
 class StartEstimate(Base):

@@ -67,6 +67,9 @@ class Submitter:
     batch_script: BatchScript | None = None
     failpoint: Failpoint = no_failpoint
 
+    paused: bool = False
+    """Whether nothing may be submitted now; what is in flight is recorded, and searches continue."""
+
     def __post_init__(self) -> None:
         slurm = self.scheduler.name == "slurm"
         self._backoff = SubmitBackoff()
@@ -92,9 +95,13 @@ class Submitter:
     def _policy(self) -> LookupPolicy:
         return lookup_policy(self.scheduler.name, self.settings)
 
+    @property
+    def _may_begin(self) -> bool:
+        return self.pool.has_room and not self.paused
+
     def submit(self, job_pk: int) -> None:
         """Begin the next attempt of a queued job, if the pool has room."""
-        if not self.pool.has_room:
+        if not self._may_begin:
             return
         checked = self._checks.check(job_pk)
         with self.lease.write() as session:
@@ -236,7 +243,7 @@ class Submitter:
             self._backoff.clear(attempt.id)
             with self.lease.write() as session:
                 self._recorder.withdraw(JobRepository(session, self.clock()), job, attempt)
-        elif self.pool.has_room and not self._backoff.is_waiting(attempt.id, self.clock()):
+        elif self._may_begin and not self._backoff.is_waiting(attempt.id, self.clock()):
             self._begin(job, attempt)
 
     def _confirmed_absent(self, job: Job, attempt: Attempt, policy: LookupPolicy, now: datetime) -> bool:
@@ -256,7 +263,7 @@ class Submitter:
                 self._recorder.withdraw(jobs, job, attempt)
                 return False
         self.failpoint("resolve.after-count")
-        return absent and self.pool.has_room
+        return absent and self._may_begin
 
     def _begin(self, job: Job, attempt: Attempt, accepted: AcceptedSpec | None = None) -> None:
         job_id, attempt_id, expected = job.id, attempt.id, attempt.last_submit_at

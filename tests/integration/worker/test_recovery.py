@@ -151,6 +151,7 @@ class TestDamagedCheckpoint:
         assert [c.step for c in run.layout.complete_checkpoints()] == [35, 36]
 
 
+@pytest.mark.slow
 class TestRetention:
     def test_latest_and_best_checkpoints_are_retained(self, tmp_path):
         overrides = {

@@ -18,7 +18,7 @@ from trainyard.client.request import (
 from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, json_body, plain_spec, spec_body
 from trainyard.contract.spec.templates import Template
-from trainyard.contract.wire.cluster import ClusterResource
+from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
 from trainyard.contract.wire.diagnostics import DiagnosticsReport
 from trainyard.contract.wire.files import UsageResource
 from trainyard.contract.wire.orphans import OrphanResource
@@ -94,6 +94,19 @@ class ServiceCalls(Transport):
     def cluster(self) -> ClusterResource:
         """Return the service's newest snapshot of the cluster."""
         return self._send(Request("GET", "/v1/cluster", model(ClusterResource)))
+
+    def maintenance(self) -> MaintenanceResource:
+        """Return whether the maintenance mode is active, since when and by whom."""
+        return self._send(Request("GET", "/v1/maintenance", model(MaintenanceResource)))
+
+    def set_maintenance(self, active: bool, message: str = "") -> MaintenanceResource:
+        """Turn the maintenance mode on or off. Administrators only.
+
+        Args:
+            message: why, and for how long; shown to all users.
+        """
+        body = MaintenanceRequest(active=active, message=message).model_dump_json().encode()
+        return self._send(Request("PUT", "/v1/maintenance", model(MaintenanceResource), headers=JSON, content=body))
 
     def orphans(self) -> list[OrphanResource]:
         """Return what is in the scheduler's queue or on disk although no job names it. Administrators only."""

@@ -1,10 +1,10 @@
-"""The cluster snapshot of `GET /v1/cluster`: partitions, nodes by state, GPUs by type."""
+"""The cluster snapshot of `GET /v1/cluster`: partitions, nodes by state, GPUs by type; and the maintenance mode."""
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, StrictBool
 
-from trainyard.contract.base import Resource, Timestamp
+from trainyard.contract.base import Resource, ShortText, Strict, Timestamp
 
 
 class GpuCount(Resource):
@@ -87,3 +87,23 @@ class ClusterResource(ClusterSnapshot):
     age_seconds: float | None = None
     error: str | None = None
     """Why the last refresh failed."""
+
+
+class MaintenanceRequest(Strict):
+    """The body of `PUT /v1/maintenance`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"active": True, "message": "Slurm is being upgraded"}})
+
+    active: StrictBool
+    message: ShortText = ""
+    """Why, and for how long; shown to all users. Ignored with `active: false`."""
+
+
+class MaintenanceResource(Resource):
+    """The maintenance mode: while it is active, accepted jobs wait and nothing is submitted to the scheduler."""
+
+    object: Literal["maintenance"] = "maintenance"
+    active: bool
+    since: Timestamp | None = None
+    started_by: str | None = None
+    message: str = ""

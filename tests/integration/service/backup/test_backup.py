@@ -13,6 +13,8 @@ from service.backup.commands import backup, restore
 from service.backup.database_file import BackupError
 from service.core.clock import utc_now
 from tests.support.world import World
+from trainyard.contract.layout import write_atomic
+from trainyard.contract.wire.reports import Claim
 
 
 class Lines(list[str]):
@@ -26,14 +28,18 @@ def test_backup_is_restored_with_the_marker(world: World, tmp_path: Path) -> Non
     backup(world.settings, file, utc_now(), lines)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     after = world.submit()
+    world.start(before)
+    claim = Claim(nonce="nonce-0001", host="node1", pid=7)
+    write_atomic(world.folder(before).claim, claim.model_dump_json())
     world.database.dispose()
     restore(world.settings, file, utc_now(), lines)
     assert world.client.get(f"/v1/jobs/{before}").status_code == 200
     assert world.client.get(f"/v1/jobs/{after}").status_code == 404
     assert world.settings.restore_marker.exists()
     assert any("1 jobs, 1 of which have not ended" in line for line in lines), lines
-    world.tick()
-    assert world.status(before) == "pending"
+    world.tick(3)
+    assert world.status(before) == "running"
+    assert [orphan["id"] for orphan in world.client.get("/v1/orphans").json()["data"]] == [after]
 
 
 def test_restore_is_refused_while_a_service_leads(world: World, tmp_path: Path) -> None:

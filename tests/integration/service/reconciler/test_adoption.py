@@ -192,6 +192,23 @@ def test_interrupted_adoption_is_completed_by_the_next_start(world: World, resto
     assert world.status(job) == "running"
 
 
+def test_marker_that_cannot_be_removed_does_not_stop_the_service(
+    world: World, restored: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()
+    with restored():
+        pass
+
+    def refuse(_path: Path, *, missing_ok: bool = False) -> None:
+        raise PermissionError("read-only")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        world.tick()
+    world.tick()
+    assert (world.status(job), world.settings.restore_marker.exists()) == ("pending", True)
+
+
 @pytest.mark.parametrize(
     "change",
     [

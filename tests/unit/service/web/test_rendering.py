@@ -10,6 +10,7 @@ import service.web
 from service.auth.principals import Principal
 from service.web.assets import Assets
 from service.web.rendering import Pages, Visitor, format_pairs
+from trainyard.contract.wire.cluster import MaintenanceResource
 
 STATIC = Path(service.web.__file__).parent / "static"
 VISITOR = Visitor(Principal("user", "1", "ada", "admin"), "secret")
@@ -18,7 +19,7 @@ HOSTILE = "</script><script>alert('1')</script><!-- & \u2028\u2029 </SCRIPT>"
 
 def test_embedded_json_cannot_end_its_element() -> None:
     data = {"jobs": [{"name": HOSTILE}], "has_more": False, "last_id": None}
-    response = Pages().render(
+    response = Pages(lambda: MaintenanceResource(active=False)).render(
         "jobs.html", VISITOR, may_submit=True, statuses=(), groups=(), search="", created_by="", data=data
     )
     page = bytes(response.body).decode()
