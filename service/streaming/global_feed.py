@@ -70,9 +70,9 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
         for entry in entries:
             begin = after.within + 1 if entry.position == after.position else 0
             part = repository.readable_part(entry._replace(first=max(entry.first, begin)))
-            found = _readable_messages(repository, jobs[entry.job_pk], entry, part, runs, now)
-            messages += found
-            size += sum(len(message.text) for _, message in found)
+            part_messages = _readable_messages(repository, jobs[entry.job_pk], entry, part, runs, now)
+            messages += part_messages
+            size += sum(len(message.text) for _, message in part_messages)
             is_whole = part.last == entry.last
             reached = StreamOffset(entry.position, END_OF_ENTRY if is_whole else part.last)
             if not is_whole or size > _MAX_CHARS:

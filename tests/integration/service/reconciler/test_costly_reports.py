@@ -47,4 +47,6 @@ def test_record_with_millions_of_values_is_refused_unparsed(world: World) -> Non
     assert time.process_time() - started < 1.5
     assert world.status(job) == "succeeded"
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
-    assert ["more than 100,000 values" in one["message"] for one in events if one["type"] == "reports_rejected"] == [True]
+    assert ["more than 100,000 values" in one["message"] for one in events if one["type"] == "reports_rejected"] == [
+        True
+    ]
