@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
+# Without compiled modules on disk, each process that a test starts would compile the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 3
 

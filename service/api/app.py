@@ -76,6 +76,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
     for router in (
         worker.router,
         jobs.router,
+        jobs.lost_router,
         sweeps.router,
         logs.router,
         metrics.router,

@@ -111,6 +111,13 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "Template": {"object": "template", "name": "mlp_parity", "description": "A small net.", "spec": _SPEC},
         "SecretResource": _SECRET,
         "SecretRequest": {"value": "..."},
+        "ResolutionResource": {
+            "object": "resolution",
+            "job_id": _JOB,
+            "resolved": True,
+            "status": "queued",
+            "message": "Queued to be resubmitted, as resolved by anna.",
+        },
         "MaintenanceResource": {
             "object": "maintenance",
             "active": True,

@@ -16,7 +16,7 @@ from service.db.models import Job
 from service.jobs.repository import JobRepository
 from trainyard.contract.layout import MANIFEST, CheckpointLayout, RunLayout
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.forks import incompatible_fields, parse_origin, trajectory_differences
+from trainyard.contract.spec.forks import incompatible_fields, layout_differences, parse_origin, trajectory_differences
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.launch import Origin
 
@@ -50,7 +50,8 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
     changed = trajectory_differences(source_spec, spec)
     if not changed:
         _require_remaining_steps(source, source_spec, spec, step)
-    return Origin(job_id=source.id, step=step, continues=not changed, differs=tuple(changed))
+    layout = () if changed else tuple(layout_differences(source_spec, spec))
+    return Origin(job_id=source.id, step=step, continues=not changed, differs=tuple(changed), layout_differs=layout)
 
 
 def _spec_of(source: Job) -> TrainingSpec:

@@ -1,11 +1,16 @@
-"""Resolution by an operator of a job that is lost, or whose submission the scheduler never confirmed."""
+"""Resolution by an operator of jobs that are lost, or whose submission the scheduler never confirmed."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 from service.auth.principals import Principal
-from service.core.errors import ConflictError, InvalidRequestError, PermissionDeniedError
+from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, PermissionDeniedError
+from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.jobs.service import JobAction
-from trainyard.contract.wire.jobs import JobStatus, ResolveRequest, StatusReason
+from service.jobs.service import JobAction, apply_action
+from trainyard.contract.wire.jobs import JobStatus, ResolutionResource, ResolveRequest, StatusReason
 
 _EXIT_REASON = {"resubmit": "resubmitted", "give_up": "given_up"}
 
@@ -28,6 +33,34 @@ def resolve(principal: Principal, request: ResolveRequest) -> JobAction:
             _resolve(jobs, job, _require_unresolved(jobs, job, attempt), request, by)
 
     return action
+
+
+def resolve_each(
+    database: Database,
+    principal: Principal,
+    job_ids: Sequence[str],
+    request: ResolveRequest,
+    *,
+    runs: Path,
+    now: datetime,
+) -> list[ResolutionResource]:
+    """Resolve each job in a transaction of its own, and return what became of it.
+
+    Raises:
+        PermissionDeniedError: the caller is not an administrator.
+    """
+    action = resolve(principal, request)
+    results = []
+    for job_id in job_ids:
+        try:
+            job = apply_action(database, principal, job_id, action, runs=runs, now=now)
+        except (ConflictError, NotFoundError) as error:
+            results.append(ResolutionResource(job_id=job_id, resolved=False, message=error.message))
+        else:
+            results.append(
+                ResolutionResource(job_id=job_id, resolved=True, status=job.status, message=job.status_message)
+            )
+    return results
 
 
 def _is_resolved(job: Job, attempt: Attempt, request: ResolveRequest) -> bool:

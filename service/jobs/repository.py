@@ -88,6 +88,11 @@ class JobRepository:
         """Return when a job last changed."""
         return self._session.scalar(sa.select(sa.func.max(Job.updated_at)))
 
+    def list_lost(self, limit: int) -> list[str]:
+        """Return the ids of the oldest lost jobs."""
+        lost = sa.select(Job.id).where(Job.status == "lost").order_by(Job.pk).limit(limit)
+        return list(self._session.scalars(lost))
+
     def count_queued(self, user: str) -> int:
         """Count the user's jobs with the status `queued`."""
         query = sa.select(sa.func.count()).select_from(Job).where(Job.created_by == user, Job.status == "queued")

@@ -67,6 +67,8 @@ class JobSnapshot:
     """The job's present status message."""
     previous_exits: tuple[str, ...] = ()
     """Exit reasons of the preceding attempts that brought no newer checkpoint either, oldest first."""
+    stalled_hosts: frozenset[str] = frozenset()
+    """The nodes of the ranks that stalled earlier attempts."""
     seconds_since_claim: float = 0.0
     seconds_since_contact: float = 0.0
     """Since the worker's last sign of life, or since this service started to listen."""
@@ -180,7 +182,8 @@ def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Deci
     if observation.state == "pending" and snapshot.seconds_since_claim >= _MAX_OBSERVATION_AGE_SECONDS:
         # Attempts are submitted with `--no-requeue`, so this cannot be a preemption.
         return Decision(message=f"{MSG_REQUEUED} {observation.message}".strip())
-    if observation.suspended:
+    if observation.state == "running" and observation.message:
+        # It is suspended, or its nodes are being cleaned up.
         return Decision(message=observation.message)
     if snapshot.status_message == MSG_NOT_IN_QUEUE:
         return Decision(message="Running: the scheduler lists the job again.")

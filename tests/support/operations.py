@@ -23,6 +23,7 @@ BODIES: dict[str, Any] = {
     "retry_job": {},
     "profile_job": {},
     "resolve_job": {"action": "give_up"},
+    "resolve_lost_jobs": {"action": "give_up"},
     "resolve_orphan": {"action": "adopt"},
     "create_token": {"name": "new", "role": "viewer"},
     "create_webhook": {"url": "https://example.org/hook"},

@@ -55,6 +55,7 @@ RULES: Mapping[str, Rule] = {
         ("resolve_job", "list_orphans", "resolve_orphan", "create_token", "list_tokens", "revoke_token", "list_audit"),
         Rule.ADMIN,
     ),
+    "resolve_lost_jobs": Rule.ADMIN,
     **dict.fromkeys(("set_maintenance", "get_doctor", "put_code", "get_code", "has_code"), Rule.ADMIN),
     **dict.fromkeys(("claim_attempt", "send_heartbeat", "report_metrics", "report_events"), Rule.WORKER),
     **dict.fromkeys(("report_checkpoint", "append_log", "finish_attempt"), Rule.WORKER),

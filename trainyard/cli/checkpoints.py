@@ -42,6 +42,7 @@ from trainyard.client.download import safe_name
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
+from trainyard.contract.wire.launch import Origin
 
 
 def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
@@ -222,13 +223,16 @@ def fork(
 def _print_fork(source: JobResource, made: JobResource) -> None:
     print_line(f"job {made.id} ({made.name}) accepted")
     if made.origin is not None:
-        differs = ", ".join(made.origin.differs)
-        taken = (
-            "continues it exactly"
-            if made.origin.continues
-            else f"uses only its weights, because these fields differ: {differs}"
-        )
-        print_line(f"it starts from step {made.origin.step} of {source.id} and {taken}")
+        print_line(f"it starts from step {made.origin.step} of {source.id} and {_describe_origin(made.origin)}")
+
+
+def _describe_origin(origin: Origin) -> str:
+    if not origin.continues:
+        return f"uses only its weights, because these fields differ: {', '.join(origin.differs)}"
+    if origin.layout_differs:
+        fields = ", ".join(origin.layout_differs)
+        return f"continues it, equal to rounding and not to the last digit, because sums have another order: {fields}"
+    return "continues it exactly"
 
 
 def delete(

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from trainyard.cli.arguments import JobArgument, JobsArgument, JsonOption, WatchOption, find_job, find_jobs, make_client
-from trainyard.cli.errors import UsageError, report_error
+from trainyard.cli.errors import FAILED, UsageError, report_error
 from trainyard.cli.output import print_json, print_line
 from trainyard.cli.watch import watch
 from trainyard.client import Client, TrainyardError
@@ -90,7 +90,8 @@ def retry(
 
 def resolve(
     ctx: typer.Context,
-    job_id: JobArgument,
+    job_id: JobArgument = "",
+    all_lost: Annotated[bool, typer.Option("--all-lost", help="All lost jobs instead of one.")] = False,
     adopt: Annotated[str | None, typer.Option(metavar="ID", help="The scheduler runs the job under this id.")] = None,
     resubmit: Annotated[bool, typer.Option("--resubmit", help="The job is not running; submit it again.")] = False,
     give_up: Annotated[bool, typer.Option("--give-up", help="The job is not running; mark it as ended.")] = False,
@@ -100,15 +101,42 @@ def resolve(
 
     Example: trainyard resolve last --resubmit
     """
+    if bool(job_id) == all_lost:
+        raise UsageError("name one job, or use --all-lost")
     chosen = [name for name, given in (("adopt", adopt), ("resubmit", resubmit), ("give_up", give_up)) if given]
     if len(chosen) != 1:
         raise UsageError("use exactly one of --adopt ID, --resubmit and --give-up")
+    if all_lost and adopt:
+        raise UsageError("--adopt settles one job; use --resubmit or --give-up with --all-lost")
+    if all_lost:
+        _resolve_lost(ctx, chosen[0], as_json=as_json)
     with make_client(ctx) as client:
         job = client.resolve(find_job(client, job_id).id, chosen[0], adopt)
     if as_json:
         print_json(job)
     else:
         print_line(f"job {job.id}: {job.status}: {job.status_message}")
+
+
+def _resolve_lost(ctx: typer.Context, action: str, *, as_json: bool) -> NoReturn:
+    """Settle all lost jobs, print what became of each, and exit; with 1 if a job could not be resolved."""
+    resolved, refused = 0, 0
+    with make_client(ctx) as client:
+        has_more = True
+        while has_more:
+            page = client.resolve_lost(action)
+            for result in page.data:
+                if as_json:
+                    print_json(result)
+                else:
+                    print_line(f"job {result.job_id}: {result.status or 'not resolved'}: {result.message}")
+            done = sum(result.resolved for result in page.data)
+            resolved, refused = resolved + done, len(page.data) - done
+            # Jobs that cannot be resolved remain lost, and are first in the next page too.
+            has_more = page.has_more and done > 0
+    if not as_json:
+        print_line(f"{resolved} lost jobs resolved" + (f", {refused} not resolved" if refused else ""))
+    raise typer.Exit(FAILED if refused else 0)
 
 
 def _for_each_job(

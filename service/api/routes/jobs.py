@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
 
 from service.api.dependencies import (
+    AdminDep,
     AppState,
     AppStateDep,
     AttemptNumberQuery,
@@ -20,6 +21,7 @@ from service.api.dependencies import (
 from service.api.json_body import JsonRoute
 from service.api.query_params import metadata_filter
 from service.api.spec_body import SPEC_BODY, read_document
+from service.audit.log import add_audit_detail
 from service.auth.principals import Principal
 from service.code.service import check_code, check_code_permission
 from service.core.errors import NotFoundError
@@ -36,6 +38,8 @@ from trainyard.contract.wire.jobs import (
     JobResource,
     JobStatus,
     ProfileRequest,
+    ResolutionResource,
+    ResolveLostRequest,
     ResolveRequest,
     RetryRequest,
     ScriptResource,
@@ -43,6 +47,12 @@ from trainyard.contract.wire.jobs import (
 from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
+lost_router = APIRouter(prefix="/v1/lost-jobs", tags=["jobs"], route_class=JsonRoute)
+
+_MAX_RESOLVED = 500
+"""Lost jobs that one request resolves."""
+_MAX_AUDITED = 100
+"""Ids of jobs in one audit entry; each job has an event of its own."""
 
 
 @router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
@@ -115,6 +125,21 @@ def list_jobs(
         sweep=sweep,
     )
     return read_page(app_state.database, window, job_filter, app_state.settings.runs, now)
+
+
+@lost_router.post("/resolve", status_code=202, operation_id="resolve_lost_jobs")
+def resolve_lost(
+    app_state: AppStateDep, admin: AdminDep, now: NowDep, body: ResolveLostRequest
+) -> Page[ResolutionResource]:
+    """Settle all lost jobs in the same way, the oldest 500 at once; `has_more` states whether to repeat the request."""
+    with app_state.database.read() as session:
+        job_ids = JobRepository(session, now).list_lost(_MAX_RESOLVED + 1)
+    first, runs = job_ids[:_MAX_RESOLVED], app_state.settings.runs
+    add_audit_detail(action=body.action, jobs=first[:_MAX_AUDITED], count=len(first))
+    request = ResolveRequest(action=body.action)
+    results = operator_resolution.resolve_each(app_state.database, admin, first, request, runs=runs, now=now)
+    app_state.notify_reconciler()
+    return page_of(results, len(job_ids) > len(first), lambda row: row, lambda result: result.job_id)
 
 
 @router.get("/{job_id}", operation_id="get_job")

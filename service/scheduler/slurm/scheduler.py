@@ -30,7 +30,7 @@ from service.scheduler.slurm.accounting import SlurmAccounts
 from service.scheduler.slurm.commands import CommandCounter, Row, SlurmCommands, clean_environment, count_nothing
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
-from service.scheduler.slurm.states import describe_suspended, interpret_state, state_name
+from service.scheduler.slurm.states import describe_completing, describe_suspended, interpret_state, state_name
 from service.scheduler.slurm.submitters import Submitters
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.cluster import ClusterSnapshot
@@ -264,8 +264,9 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
         name = row.state if ended_as == "dropped" else state_name(row.state)
         return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as)
-    message = describe_suspended(row.state, row.id)
-    return Observation("running", message, nodes, end=row.end, suspended=bool(message))
+    suspended = describe_suspended(row.state, row.id)
+    message = suspended or describe_completing(row.state, row.id)
+    return Observation("running", message, nodes, end=row.end, suspended=bool(suspended))
 
 
 def _recorded_ids(folder: Path) -> list[str]:

@@ -33,6 +33,10 @@ BY_CONTROLLER = "CANCELLED by slurmctld"
 """The state of a job that the controller cancelled by itself, such as after the loss of its state: a record of the
 accounting without a user id. The queue never shows who cancelled a job."""
 
+_COMPLETING = (
+    "Slurm is cleaning up after the job (COMPLETING): its processes have ended or are being ended. If "
+    "this lasts for minutes, check the node's epilog and slurmd: `scontrol show job {id}`."
+)
 _SUSPENDED = {
     "SUSPENDED": "Suspended in Slurm by an operator or by gang scheduling. `scontrol resume {id}` resumes it.",
     "STOPPED": "Suspended in Slurm by SIGSTOP. `scancel --signal=CONT {id}` resumes it.",
@@ -50,6 +54,11 @@ def state_name(text: str) -> str:
 def describe_suspended(text: str, job_id: str) -> str:
     """The message for a job whose processes are stopped while it keeps its nodes; empty for other states."""
     return _SUSPENDED.get(state_name(text), "").format(id=job_id)
+
+
+def describe_completing(text: str, job_id: str) -> str:
+    """The message for a job whose nodes Slurm is cleaning up; empty for other states."""
+    return _COMPLETING.format(id=job_id) if state_name(text) == "COMPLETING" else ""
 
 
 def interpret_state(text: str) -> tuple[State, EndedAs | None]:

@@ -1,6 +1,9 @@
 """Runs of the real worker: a run directory, a launcher, and a fake service that records the reports."""
 
+import importlib
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import socket
@@ -9,11 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from unittest.mock import patch
 from urllib.parse import ParseResult, parse_qs, urlparse
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
@@ -281,31 +285,49 @@ def processes_of(attempt: AttemptLayout) -> list[int]:
     return pids
 
 
+PRELOADED = ["tests.integration.worker.layout_ranks", "torch.distributed.fsdp", "torch._dynamo", "transformers", "peft"]
+"""What the ranks of `run_layout` import. Their fork server has imported it once."""
+
+
 def run_layout(
     world: int, cases: dict[str, Any], folder: Path, seconds: float = 150, environ: Environ = None
 ) -> list[Any]:
-    """Run the cases on `world` processes; return one result per rank."""
+    """Run the cases on `world` processes; return one result per rank.
+
+    The processes are forks of one server, so that torch is imported once. Those with an environment of their own, such
+    as on GPUs, are new interpreters.
+    """
+    main = importlib.import_module("tests.integration.worker.layout_ranks").main
     folder.mkdir(parents=True)
     (folder / "cases.json").write_text(json.dumps(cases))
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        **(environ or {}),
-    }
-    command = [sys.executable, str(HERE / "layout_program.py"), str(folder / "cases.json"), str(folder)]
-    ranks = subprocess.Popen(command, env=env, start_new_session=True)
+    group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    context = multiprocessing.get_context("spawn") if environ else multiprocessing.get_context("forkserver")
+    if not environ:
+        multiprocessing.set_forkserver_preload(PRELOADED)
+    at_import = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        context.Process(target=main, args=(rank, at_import | group | (environ or {}), folder)) for rank in range(world)
+    ]
     try:
-        status = ranks.wait(seconds)
+        with patch.dict(os.environ, at_import):
+            for rank in ranks:
+                rank.start()
+        _wait_for_all(ranks, time.monotonic() + seconds)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(ranks.pid, signal.SIGKILL)
-    assert status == 0, "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in sorted(folder.glob("*.log")))
+        for rank in ranks:
+            rank.kill()
+    logs = "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in sorted(folder.glob("*.log")))
+    assert [rank.exitcode for rank in ranks] == [0] * world, logs
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+
+
+def _wait_for_all(ranks: Sequence[BaseProcess], limit: float) -> None:
+    """Wait until all processes have ended, one has failed, or the time limit has passed."""
+    left = {rank.sentinel: rank for rank in ranks}
+    while left and time.monotonic() < limit:
+        for ended in multiprocessing.connection.wait(left, limit - time.monotonic()):
+            if left.pop(ended).exitcode != 0:  # type: ignore[arg-type]
+                return
 
 
 __all__ = ["FakeService", "Run", "finish_of", "run_layout", "signal", "spooled", "wait_for"]

@@ -231,6 +231,7 @@ class TestExportsOfBuiltinModels:
         assert torch.equal(computed, logits(layouts, "builtin-gpt"))
 
 
+@pytest.mark.slow
 class TestRejectedRun:
     def test_ends_as_rejected_before_the_first_step(self, cases, tmp_path):
         broken = tmp_path / "broken.jsonl"

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.spec.forks import incompatible_fields, parse_origin, trajectory_differences
+from trainyard.contract.spec.forks import incompatible_fields, layout_differences, parse_origin, trajectory_differences
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 ID = "job_" + "0" * 26
@@ -50,3 +50,4 @@ def test_layout_and_health_fields_keep_the_trajectory() -> None:
         gpus=4, strategy="fsdp", name="x", log={"every_steps": 1}, checkpoint={"keep_last": 1}, metadata={"a": "b"}
     )
     assert trajectory_differences(spec(), other) == []
+    assert layout_differences(spec(), other) == ["gpus", "strategy"]

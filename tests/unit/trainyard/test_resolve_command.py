@@ -32,6 +32,28 @@ def test_options_are_mutually_exclusive(options, service, run):
     assert service.requests == []
 
 
+def test_all_lost_jobs_are_resolved_page_by_page(service, run):
+    rows = [
+        {"object": "resolution", "job_id": "a1", "resolved": True, "status": "queued", "message": "again"},
+        {"object": "resolution", "job_id": "a2", "resolved": False, "status": None, "message": "being cancelled"},
+    ]
+    pages = [{"object": "list", "data": rows, "has_more": True}, {"object": "list", "data": rows[1:], "has_more": True}]
+    service.on("POST", "/v1/lost-jobs/resolve", *(httpx.Response(202, json=page) for page in pages))
+    done = run("resolve", "--all-lost", "--resubmit")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[:2] == ["job a1: queued: again", "job a2: not resolved: being cancelled"]
+    assert done.stdout.splitlines()[-1] == "1 lost jobs resolved, 1 not resolved"
+    assert json.loads(service.requests[0].content) == {"action": "resubmit"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["a1", "--all-lost", "--give-up"], ["--give-up"], ["--all-lost", "--adopt", "7"]]
+)
+def test_one_job_and_all_lost_jobs_exclude_each_other(arguments, service, run):
+    assert run("resolve", *arguments).exit_code == 2
+    assert service.requests == []
+
+
 def test_rejection_is_printed(service, run):
     service.on("GET", "/v1/jobs/a1", job("a1"))
     refusal = error(409, "job a1 is running; only a job that is lost", "conflict_error", "nothing_to_resolve")

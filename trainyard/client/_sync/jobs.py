@@ -27,7 +27,14 @@ from trainyard.client.request import (
 from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, plain_spec, spec_body
 from trainyard.contract.spec.training_spec import fields_reset_by
-from trainyard.contract.wire.jobs import AttemptResource, EventResource, JobResource, ProfileRequest, ScriptResource
+from trainyard.contract.wire.jobs import (
+    AttemptResource,
+    EventResource,
+    JobResource,
+    ProfileRequest,
+    ResolutionResource,
+    ScriptResource,
+)
 from trainyard.contract.wire.pages import Page
 
 
@@ -168,6 +175,17 @@ class JobCalls(Transport):
         """
         body = json.dumps(without_none(action=action, scheduler_id=scheduler_id)).encode()
         return self._post_action(job_id, "resolve", body)
+
+    def resolve_lost(self, action: str) -> Page[ResolutionResource]:
+        """Settle all lost jobs in the same way, the oldest 500 at once. Administrators only.
+
+        Args:
+            action: `resubmit` or `give_up`.
+        """
+        body = json.dumps({"action": action}).encode()
+        return self._send(
+            Request("POST", "/v1/lost-jobs/resolve", model(Page[ResolutionResource]), headers=JSON, content=body)
+        )
 
     def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
         """Delete a job that has ended, with its run directory; or only its checkpoints."""

@@ -14,6 +14,9 @@ TRAJECTORY = (
 )
 """Specs with equal values of these fields make the same updates, with any strategy and number of ranks."""
 
+LAYOUT = ("gpus", "strategy", "fsdp", "ddp", "batch.micro_size", "compile", "backend")
+"""Fields that change the order in which numbers are added, but not the updates."""
+
 _COMPATIBILITY_FIELDS = ("task", "lora_rank", "lora.targets", "trainable")
 """Specs with equal values of these fields train the same parameters, so that the weights are compatible."""
 
@@ -34,6 +37,11 @@ def trajectory_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str
         # The learning rate at a step depends on the number of steps.
         names += [name for name in ("steps", "epochs") if _value(source, name) != _value(fork, name)]
     return names
+
+
+def layout_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
+    """Return the differing fields because of which a fork that continues the source agrees with it only to rounding."""
+    return [name for name in LAYOUT if _value(source, name) != _value(fork, name)]
 
 
 def incompatible_fields(source: TrainingSpec, fork: TrainingSpec) -> list[Problem]:

@@ -167,6 +167,26 @@ class ResolveRequest(Strict):
         return self
 
 
+class ResolveLostRequest(Strict):
+    """The body of `POST /v1/lost-jobs/resolve`: how to settle all lost jobs."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"action": "resubmit"}})
+
+    action: Literal["resubmit", "give_up"]
+
+
+class ResolutionResource(Resource):
+    """What became of one lost job."""
+
+    object: Literal["resolution"] = "resolution"
+    job_id: str
+    resolved: bool
+    """False: the job has recovered since, or the action does not apply to it."""
+    status: JobStatus | None = None
+    """The job's status afterwards, if it was resolved."""
+    message: str
+
+
 class EventResource(Resource):
     """An entry in the history of a job."""
 

@@ -21,6 +21,9 @@ class Origin(Strict):
     same updates. Else it loads only the weights and starts at its first step."""
     differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
     """The fields that differ, if it does not continue."""
+    layout_differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
+    """The fields that differ, if it continues with another layout, such as `gpus`. Ranks and micro-batches are
+    then added in another order, so that its numbers agree with the source's to rounding, not to the last digit."""
 
 
 class CurrentAttempt(Strict):

@@ -44,7 +44,7 @@ def run_of(world: World, job: str) -> RunLayout:
 def test_fork_without_a_step_starts_from_the_latest_checkpoint(world: World, source: str) -> None:
     made = fork(world, source).json()
     assert made["spec"]["resume_from"] == f"{source}:10"
-    assert made["origin"] == {"job_id": source, "step": 10, "continues": True, "differs": []}
+    assert made["origin"] == {"job_id": source, "step": 10, "continues": True, "differs": [], "layout_differs": []}
     folder = run_of(world, made["id"]).origin(10).root
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
         "inner/moments",
@@ -146,3 +146,11 @@ def test_checkpoint_from_before_a_retry_from_scratch_is_rejected(world: World, s
     world.tick()
     world.client.post(f"/v1/jobs/{source}/retry", json={"from": "scratch"})
     assert fork(world, source).json()["error"]["code"] == "no_checkpoint"
+
+
+def test_fork_with_another_number_of_ranks_is_equal_to_rounding(world: World, source: str) -> None:
+    made = fork(world, source, gpus=1).json()
+    assert (made["origin"]["continues"], "gpus" in made["origin"]["layout_differs"]) == (True, True)
+    events = world.client.get(f"/v1/jobs/{made['id']}/events").json()["data"]
+    message = next(event for event in events if event["type"] == "forked")["message"]
+    assert "equal to rounding, not to the last digit; changed: gpus" in message

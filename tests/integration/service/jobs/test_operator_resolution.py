@@ -172,3 +172,35 @@ class TestEveryAction:
         job = ambiguous(slurm)
         user = slurm.new_user("user", "ada")
         assert user.post(f"/v1/jobs/{job}/resolve", json=body).status_code == 403
+
+
+class TestAllLost:
+    def test_each_lost_job_is_resolved_once(self, world: World) -> None:
+        jobs = [world.submit() for _ in range(3)]
+        for job in jobs:
+            world.start(job)
+        running = world.submit()
+        world.clock.advance(60)
+        world.scheduler.set_states("absent")
+        world.tick()
+        world.start(running)
+        world.client.post(f"/v1/jobs/{jobs[2]}/cancel")
+        answer = world.client.post("/v1/lost-jobs/resolve", json=RESUBMIT)
+        results = {row["job_id"]: (row["resolved"], row["status"]) for row in answer.json()["data"]}
+        assert results == {jobs[0]: (True, "queued"), jobs[1]: (True, "queued"), jobs[2]: (False, None)}
+        assert "resolved" in types(world, jobs[0])
+        assert world.status(running) == "running"
+        again = world.client.post("/v1/lost-jobs/resolve", json=RESUBMIT)
+        assert [row["job_id"] for row in again.json()["data"]] == [jobs[2]]
+        entries = [e for e in world.client.get("/v1/audit").json()["data"] if e["action"] == "resolve_lost_jobs"]
+        assert entries[1]["detail"] == {"action": "resubmit", "jobs": jobs, "count": 3}
+
+    def test_the_rest_is_announced(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("service.api.routes.jobs._MAX_RESOLVED", 1)
+        jobs = [lost(world) for _ in range(2)]
+        pages = [world.client.post("/v1/lost-jobs/resolve", json=GIVE_UP).json() for _ in range(3)]
+        assert [page["has_more"] for page in pages] == [True, False, False]
+        assert [row["job_id"] for page in pages for row in page["data"]] == jobs
+
+    def test_only_administrators_may_do_it(self, world: World) -> None:
+        assert world.new_user("user", "ada").post("/v1/lost-jobs/resolve", json=RESUBMIT).status_code == 403

@@ -87,6 +87,16 @@ def test_a_suspended_job_reports_it_until_it_resumes() -> None:
     assert decide(snapshot(observation=stopped, desired="cancelled")).cancel
 
 
+def test_a_completing_job_reports_that_slurm_is_cleaning_up() -> None:
+    completing = Observation("running", "Slurm is cleaning up after the job (COMPLETING).")
+    assert decide(snapshot(observation=completing, status_message="running on n1")) == Decision(
+        message=completing.message
+    )
+    assert decide(snapshot(observation=completing, desired="cancelled")).cancel
+    ended = decide(snapshot(exit_record=exit_record("completed"), status_message=completing.message))
+    assert (ended.status, ended.message) == ("succeeded", "Completed all steps.")
+
+
 @pytest.mark.parametrize(
     ("reason", "status", "why"),
     [

@@ -8,7 +8,13 @@ from service.jobs.states import SUSPENDED
 from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
 from service.scheduler.slurm.reasons import explain
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
-from service.scheduler.slurm.states import BY_CONTROLLER, describe_suspended, interpret_state, state_name
+from service.scheduler.slurm.states import (
+    BY_CONTROLLER,
+    describe_completing,
+    describe_suspended,
+    interpret_state,
+    state_name,
+)
 from service.scheduler.slurm.states import DOCUMENTED as KNOWN
 
 DOCUMENTED = {
@@ -53,6 +59,10 @@ class TestStates:
         assert describe_suspended("SUSPENDED", "7").startswith(SUSPENDED)
         assert describe_suspended("STOPPED", "7").startswith(SUSPENDED)
         assert describe_suspended("RUNNING", "7") == ""
+
+    def test_a_completing_job_is_described(self) -> None:
+        assert "Slurm is cleaning up" in describe_completing("COMPLETING", "7")
+        assert describe_completing("RUNNING", "7") == ""
 
     def test_state_name_omits_details_and_marks(self) -> None:
         assert [state_name(text) for text in ("cancelled by 0", "RUNNING+", " FAILED ", "")] == [

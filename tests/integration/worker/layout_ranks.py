@@ -1,17 +1,10 @@
-"""Ranks that train many small specs in one process group and write results to compare.
-
-`python layout_program.py <cases.json> <output folder>`, with torchrun's variables set except for those of a rank: the
-ranks are forks of this process, so that what they need is imported once.
-"""
+"""Ranks that train many small specs in one process group and write results to compare."""
 
 import gc
-import importlib
 import json
 import os
-import signal
-import sys
 import traceback
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -86,7 +79,8 @@ COLLECTIVES = {
 """The collectives that `fully_shard` calls in this release of torch."""
 
 
-SITE = Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"))
+def site():
+    return Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"))
 
 
 class Reads(TorchDispatchMode):
@@ -177,9 +171,9 @@ class StepRecorder:
 
 def train(case, ranks, folder):
     document = {**case["spec"], "gpus": case.get("gpus", ranks.world)}
-    if ranks.world == 1 and case.get("single", SITE.accelerator == "cpu"):
+    if ranks.world == 1 and case.get("single", site().accelerator == "cpu"):
         document["strategy"] = "single"
-    spec = resolve(parse_spec(document), SITE)
+    spec = resolve(parse_spec(document), site())
     reporter = ListReporter()
     checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
     stop = StepSync(ranks, StopSignal(folder / "stop"))
@@ -251,7 +245,7 @@ def run(rank, cases, folder):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     # One group for all cases: on GPUs also with gloo, which offloaded parameters need.
     base = next(iter(cases.values()))["spec"] | {"backend": "auto", "fsdp": {"cpu_offload": True}, "strategy": "fsdp"}
-    ranks = distributed.join(parse_spec(base | {"backend": "nccl" if SITE.accelerator == "cuda" else "gloo"}))
+    ranks = distributed.join(parse_spec(base | {"backend": "nccl" if site().accelerator == "cuda" else "gloo"}))
     results = {}
     for name, case in cases.items():
         # Each run starts with a garbage collection, which should not scan the imported modules.
@@ -262,47 +256,18 @@ def run(rank, cases, folder):
     distributed.leave()
 
 
-def fork(rank, cases, folder):
-    """Fork the process of a rank, which writes to its own log; return its pid."""
-    if child := os.fork():
-        return child
+def main(rank, environ, folder):
+    """Run the cases of `cases.json` in the folder on one rank, which writes to its own log. Never returns."""
     status = 1
     try:
         log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        run(rank, cases, folder)
+        os.environ |= environ
+        run(rank, json.loads((folder / "cases.json").read_text()), folder)
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
+        # During the interpreter's shutdown, torch's threads abort the process.
         os._exit(status)
-
-
-def main():
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    folder = Path(sys.argv[2])
-    if SITE.accelerator == "cpu":
-        for name in import_needed_modules(cases):
-            importlib.import_module(name)
-    left = {fork(rank, cases, folder) for rank in range(int(os.environ["WORLD_SIZE"]))}
-    while left:
-        child, status = os.wait()
-        left.discard(child)
-        if status:
-            for other in left:
-                with suppress(ProcessLookupError):
-                    os.kill(other, signal.SIGKILL)
-            sys.exit(1)
-
-
-def import_needed_modules(cases):
-    """Import the modules that the runs need, so that the forked ranks share them."""
-    specs = [case["spec"] for case in cases.values()]
-    names = ["torch.distributed.fsdp", "torch._dynamo"]
-    names += ["transformers"] if any(spec.get("model", {}).get("source") == "hf" for spec in specs) else []
-    return names + (["peft"] if any(spec.get("lora_rank") for spec in specs) else [])
-
-
-main()
