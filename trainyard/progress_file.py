@@ -41,6 +41,7 @@ class ProgressRecord(BaseModel):
     in_torch: bool = False
     """Whether that line called torch, and so may wait for other ranks."""
     host: str = ""
+    """The node, by its name in the scheduler if it has one."""
     pid: int = 0
 
 
@@ -96,7 +97,7 @@ class ProgressWriter:
             phase=self._counter.phase,
             where=where,
             in_torch=in_torch,
-            host=socket.gethostname(),
+            host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             pid=os.getpid(),
         )
         text = record.model_dump_json()

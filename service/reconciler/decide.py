@@ -67,6 +67,8 @@ class JobSnapshot:
     """The job's present status message."""
     previous_exits: tuple[str, ...] = ()
     """Exit reasons of the preceding attempts that brought no newer checkpoint either, oldest first."""
+    stalled_hosts: frozenset[str] = frozenset()
+    """The nodes of the ranks that stalled earlier attempts."""
     seconds_since_claim: float = 0.0
     seconds_since_contact: float = 0.0
     """Since the worker's last sign of life, or since this service started to listen."""

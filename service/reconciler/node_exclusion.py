@@ -1,7 +1,7 @@
 """Which node caused an attempt to fail, and which nodes the next attempt excludes. Pure functions."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from service.scheduler.base import Observation
 from trainyard.contract.wire.reports import FinishRecord
@@ -25,6 +25,7 @@ def failed_node(
     observation: Observation | None,
     excluded: Sequence[str] = (),
     startup_error: str = "",
+    stalled_before: Collection[str] = (),
 ) -> str | None:
     """Return the node that made the attempt fail, by the scheduler's name; None if there is no evidence of one.
 
@@ -35,11 +36,15 @@ def failed_node(
     Args:
         excluded: The nodes that the attempt excluded.
         startup_error: Why the worker did not start, from the scheduler's error log; empty if it started.
+        stalled_before: The nodes of the ranks that stalled earlier attempts. One stall may have any cause; a node that is
+            named again counts as failed.
     """
     named = exit_record.failure.node if exit_record is not None and exit_record.failure else None
     if named is not None:
         # The exit record is untrusted input.
         return named if _NODE.fullmatch(named) else None
+    if (host := stalled_host(exit_record)) is not None:
+        return host if host in stalled_before else None
     if observation is None or len(observation.nodes) != 1:
         return None
     did_not_start = exit_record is None and startup_error and not _SHARED.search(startup_error)
@@ -47,6 +52,14 @@ def failed_node(
     if observation.ended_as != "node_failure" and not is_attributed:
         return None
     return observation.nodes[0] if _NODE.fullmatch(observation.nodes[0]) else None
+
+
+def stalled_host(exit_record: FinishRecord | None) -> str | None:
+    """Return the node of the rank that stalled the attempt, if the exit record names one."""
+    if exit_record is None or exit_record.reason != "stalled" or exit_record.failure is None:
+        return None
+    host = exit_record.failure.host
+    return host if host is not None and _NODE.fullmatch(host) else None
 
 
 def next_excluded(excluded: Sequence[str], node: str | None) -> list[str]:

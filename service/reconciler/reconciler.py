@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
-from pydantic import ValidationError
 
 from service.cluster.repository import MaintenanceRepository
 from service.core.clock import Clock
@@ -30,14 +29,13 @@ from service.reconciler.orphans import OrphanScan
 from service.reconciler.quota import blocked_jobs, quota_entry
 from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
-from service.reconciler.snapshot import SnapshotLoader
+from service.reconciler.snapshot import SnapshotLoader, stored_exit_record
 from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.cluster import MaintenanceResource
-from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
 
@@ -239,7 +237,7 @@ class Reconciler:
         """Decide and apply what follows from an observation of the attempt."""
         folder = RunLayout(self._settings.runs / job.id).attempt(attempt.folder_name)
         gone = observation.state in ("ended", "absent")
-        exit_record = _stored_exit_record(attempt)
+        exit_record = stored_exit_record(attempt)
         if exit_record is None and gone:
             exit_record = read_exit_record(folder, attempt.executions)
         snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=False)
@@ -271,7 +269,8 @@ class Reconciler:
             self._call_scheduler(lambda: self._scheduler.cancel(self._submitted(job, attempt)))
             self._failpoint("tick.after-cancel")
         if decision != NO_CHANGE:
-            node = failed_node(exit_record, observation, attempt.excluded_nodes, snapshot.unclaimed.startup_error)
+            startup_error, stalled = snapshot.unclaimed.startup_error, snapshot.stalled_hosts
+            node = failed_node(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
             self._decisions.apply(job, attempt, decision, exit_record, node)
             self._failpoint("tick.after-apply")
 
@@ -361,17 +360,6 @@ class Reconciler:
             return
         self._failpoint("close.before-release")
         self.lease.release(self._clock())
-
-
-def _stored_exit_record(attempt: Attempt) -> FinishRecord | None:
-    """Return the exit record that the worker sent; None if a former version stored an invalid one."""
-    if attempt.finish is None:
-        return None
-    try:
-        return FinishRecord.model_validate(attempt.finish)
-    except ValidationError:
-        log.warning("stored exit record is invalid", attempt=attempt.id)
-        return None
 
 
 def _log_context(entry: _JobEntry) -> dict[str, str | None]:

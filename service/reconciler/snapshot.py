@@ -4,18 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import structlog
+from pydantic import ValidationError
+
 from service.core.clock import Clock
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import JobSnapshot
+from service.reconciler.node_exclusion import stalled_host
 from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_unclaimed
 from service.reconciler.submission.attempts import newest_step
 from service.scheduler.base import Observation
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import FinishRecord
+
+log = structlog.get_logger("reconciler")
 
 _RECENT_HEARTBEAT = timedelta(seconds=30)
 """Workers send a heartbeat every ten seconds."""
@@ -48,13 +54,16 @@ class SnapshotLoader:
         """
         retries_left, continuations, on_time_limit = 0, 0, "continue"
         previous_exits: tuple[str, ...] = ()
+        stalled_hosts: frozenset[str] = frozenset()
         if ended:
             # The spool may have brought a checkpoint that the loaded row does not include.
             with self.database.read() as session:
                 jobs = JobRepository(session, self.clock())
                 fresh = jobs.get(job.id)
                 continuations = continuations_without_progress(fresh, attempt)
-                previous_exits = _previous_exits(jobs.list_attempts(fresh), attempt, continuations - 1)
+                attempts = jobs.list_attempts(fresh)
+                previous_exits = _previous_exits(attempts, attempt, continuations - 1)
+                stalled_hosts = _stalled_hosts(attempts, attempt)
                 retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
             restart = parse_spec(fresh.spec).restart
             retries_left = restart.max_retries - retries_used
@@ -73,6 +82,7 @@ class SnapshotLoader:
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
             status_message=job.status_message,
             previous_exits=previous_exits,
+            stalled_hosts=stalled_hosts,
             seconds_since_claim=_seconds_since(attempt.claimed_at, now),
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
             last_contact=attempt.heartbeat_at or attempt.claimed_at,
@@ -118,6 +128,22 @@ def _previous_exits(attempts: Sequence[Attempt], current: Attempt, count: int) -
     """Return the exit reasons of the last `count` attempts before the current one, oldest first."""
     reasons = [attempt.exit_reason or "node_failure" for attempt in attempts if attempt.number < current.number]
     return tuple(reasons[len(reasons) - count :]) if count > 0 else ()
+
+
+def _stalled_hosts(attempts: Sequence[Attempt], current: Attempt) -> frozenset[str]:
+    records = (stored_exit_record(attempt) for attempt in attempts if attempt.number < current.number)
+    return frozenset(host for record in records if (host := stalled_host(record)) is not None)
+
+
+def stored_exit_record(attempt: Attempt) -> FinishRecord | None:
+    """Return the exit record that the worker sent; None if a former version stored an invalid one."""
+    if attempt.finish is None:
+        return None
+    try:
+        return FinishRecord.model_validate(attempt.finish)
+    except ValidationError:
+        log.warning("stored exit record is invalid", attempt=attempt.id)
+        return None
 
 
 def _seconds_since(time: datetime | None, now: datetime) -> float:

@@ -157,6 +157,11 @@ class RunLayout:
         return CheckpointLayout(self.checkpoints / f"step-{step:010d}")
 
     @property
+    def damage(self) -> Path:
+        """Written when all checkpoints turned out to be damaged: the execution for which that was so."""
+        return self.checkpoints / "damaged.json"
+
+    @property
     def origins(self) -> Path:
         """The folder with the checkpoint of another job from which a run starts."""
         return self.root / "origin"

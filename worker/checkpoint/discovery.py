@@ -1,12 +1,13 @@
 """Finds the checkpoint that a run starts from: the latest whose files match its manifest."""
 
 import hashlib
+import json
 import logging
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.contract.layout import CheckpointLayout, RunLayout
+from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
 from trainyard.contract.wire.manifest import Manifest
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
@@ -25,13 +26,16 @@ class Discovery:
     """Of all complete checkpoints, oldest first."""
     skipped: dict[int, str] = field(default_factory=dict)
     """The damaged checkpoints by step, with the problem of each."""
+    all_damaged: bool = False
+    """Whether no checkpoint is left because all were damaged, for this execution or for an earlier one."""
 
 
-def discover(run: RunLayout, first_execution: int = 1) -> Discovery:
+def discover(run: RunLayout, first_execution: int = 1, execution: int = 1) -> Discovery:
     """Find the latest valid checkpoint. Set damaged newer ones aside, and remove incomplete ones of a killed run.
 
     Args:
         first_execution: Checkpoints of earlier executions are removed: a retry started from scratch after them.
+        execution: The execution that is about to start.
     """
     remove_incomplete(run)
     result = Discovery()
@@ -48,7 +52,22 @@ def discover(run: RunLayout, first_execution: int = 1) -> Discovery:
         except (ValueError, OSError) as error:
             result.skipped[checkpoint.step] = str(error)
             _quarantine(checkpoint.root)
+    if result.latest is not None:
+        run.damage.unlink(missing_ok=True)
+    elif result.skipped:
+        write_atomic(run.damage, json.dumps({"execution": execution}))
+    result.all_damaged = _recorded_damage(run) >= first_execution
     return result
+
+
+def _recorded_damage(run: RunLayout) -> int:
+    """Return the last execution for which all checkpoints were damaged; 0 if there was none, 1 if it is unreadable."""
+    try:
+        return int(json.loads(run.damage.read_bytes())["execution"])
+    except FileNotFoundError:
+        return 0
+    except (ValueError, KeyError, TypeError):
+        return 1
 
 
 def verify(checkpoint: CheckpointLayout, manifest: Manifest) -> None:

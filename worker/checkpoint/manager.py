@@ -14,10 +14,19 @@ from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointRe
 from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_valid_checkpoint
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
+from worker.core.errors import RefusedError
 from worker.core.fence import RunFence
 from worker.reporting.reporter import Reporter
 
 log = logging.getLogger(__name__)
+
+_ALL_DAMAGED = (
+    "all checkpoints of the run are damaged, and starting again from the beginning would discard its progress"
+)
+_ALL_DAMAGED_HINT = (
+    "Restore a checkpoint's folder (checkpoints/step-*) from a backup and retry the job, or accept the loss: "
+    "trainyard retry JOB --from-scratch. The damaged folders (*.damaged) remain for inspection."
+)
 
 
 class CheckpointManager:
@@ -40,7 +49,8 @@ class CheckpointManager:
             self._fence.check()
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
-        self._discovery = discover(run, launch.first_execution) if ranks.is_first else Discovery()
+        self._discovery = discover(run, launch.first_execution, execution) if ranks.is_first else Discovery()
+        self._all_damaged = bool(ranks.from_rank_0(int(self._discovery.all_damaged)))
         latest = self._discovery.latest
         own_step = ranks.from_rank_0(latest.step if latest else 0)
         self._origin = launch.origin if not own_step else None
@@ -57,11 +67,18 @@ class CheckpointManager:
         self._manifests = self._discovery.manifests
 
     def bind(self, reporter: Reporter) -> None:
-        """Report to this reporter from now on, first the events of the start."""
+        """Report to this reporter from now on, first the events of the start.
+
+        Raises:
+            RefusedError: On all ranks; all checkpoints are damaged, and only a user may decide to start again.
+        """
         self._reporter = reporter
         for step, problem in self._discovery.skipped.items():
             message = f"the checkpoint of step {step} is damaged and was skipped: {problem}"
             reporter.event("checkpoint_damaged", message, level="warning", data={"step": step, "problem": problem})
+        if self._all_damaged:
+            reporter.flush_to_disk()
+            raise RefusedError(_ALL_DAMAGED, _ALL_DAMAGED_HINT)
         if self._origin:
             loaded = "weights" if self.weights_only else "full state"
             message = f"starts with the {loaded} of checkpoint {self._origin.step} of job {self._origin.job_id}"

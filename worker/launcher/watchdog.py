@@ -34,6 +34,8 @@ class Stall:
 
     behind: tuple[int, ...]
     message: str
+    host: str | None = None
+    """The node of the first rank that is behind, if its progress record names it."""
 
 
 def detect_stall(
@@ -49,9 +51,10 @@ def detect_stall(
     """
     if not records or seconds_without_progress <= allowance(records, timeout):
         return None
-    return Stall(
-        tuple(behind(records, world)), _message(records, behind(records, world), seconds_without_progress, world)
-    )
+    last = behind(records, world)
+    record = records.get(last[0]) if last else None
+    message = _message(records, last, seconds_without_progress, world)
+    return Stall(tuple(last), message, (record.host if record is not None else None) or None)
 
 
 def allowance(records: Mapping[int, ProgressRecord], timeout: float) -> float:
@@ -156,4 +159,6 @@ def stack_after(log: Path, end: int) -> str:
 def to_failure(stall: Stall, stack: str) -> Failure:
     """Return the stall as a failure for the exit record; `stack` is that of the first rank that is behind."""
     rank = stall.behind[0] if stall.behind else None
-    return Failure(rank=rank, type="Stalled", message=stall.message[:8000], traceback=stack, hint=_HINT)
+    return Failure(
+        rank=rank, host=stall.host, type="Stalled", message=stall.message[:8000], traceback=stack, hint=_HINT
+    )

@@ -150,6 +150,22 @@ class TestDamagedCheckpoint:
         assert not incomplete.exists()
         assert [c.step for c in run.layout.complete_checkpoints()] == [35, 36]
 
+    @pytest.mark.slow
+    def test_a_run_without_a_valid_checkpoint_does_not_start_again_by_itself(self, tmp_path):
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, MOMENTUM | {"gpus": 1, "strategy": "single"})
+            run.run(1)
+            steps = [checkpoint.step for checkpoint in run.layout.complete_checkpoints()]
+            for checkpoint in run.layout.complete_checkpoints():
+                next(checkpoint.root.glob("*.distcp")).write_bytes(b"damaged")
+            attempts = [run.run(number) for number in (2, 3)]
+        records = [finish_of(attempt, execution) for attempt, execution in zip(attempts, (11, 21), strict=True)]
+        assert [record.reason for record in records] == ["rejected", "rejected"]
+        assert "all checkpoints of the run are damaged" in records[0].failure.message
+        assert "--from-scratch" in records[0].failure.hint
+        damaged = [event for event in service.events.values() if event["type"] == "checkpoint_damaged"]
+        assert sorted(event["data"]["step"] for event in damaged) == steps
+
 
 @pytest.mark.slow
 class TestRetention:

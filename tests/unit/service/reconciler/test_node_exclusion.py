@@ -79,3 +79,16 @@ def test_exclusions_grow_and_drop_the_oldest() -> None:
     assert next_excluded(["a", "b"], "a") == ["b", "a"]
     assert next_excluded(["a"], None) == ["a"]
     assert next_excluded([str(n) for n in range(MAX_EXCLUDED)], "new") == ["1", "2", "3", "4", "5", "6", "7", "new"]
+
+
+def stalled(host: str | None) -> FinishRecord:
+    failure = Failure(type="Stalled", message="no rank made progress", rank=3, host=host)
+    return FinishRecord(execution=1, reason="stalled", failure=failure, time=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_the_node_of_a_stalled_rank_counts_when_it_is_named_again() -> None:
+    assert failed_node(stalled("n2"), ended(ended_as="completed")) is None
+    assert failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1"}) is None
+    assert failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1", "n2"}) == "n2"
+    assert failed_node(stalled("n2; rm"), ended(ended_as="completed"), stalled_before={"n2; rm"}) is None
+    assert failed_node(stalled(None), ended(ended_as="completed"), stalled_before={"n2"}) is None

@@ -96,3 +96,23 @@ class TestDiscover:
         run.checkpoint(3).root.mkdir()
         assert discover(run).latest.step == 1
         assert not run.checkpoint(3).root.exists()
+
+
+class TestAllDamaged:
+    def test_every_start_is_refused_until_one_from_scratch(self, run):
+        for step in (1, 2):
+            write(run, step).write_bytes(b"weightz")
+        first = discover(run, execution=4)
+        assert (first.latest, set(first.skipped), first.all_damaged) == (None, {1, 2}, True)
+        assert discover(run, execution=5).all_damaged
+        assert not discover(run, first_execution=6, execution=6).all_damaged
+
+    def test_a_restored_checkpoint_is_used(self, run):
+        write(run, 1).write_bytes(b"weightz")
+        assert discover(run).all_damaged
+        write(run, 1)
+        assert (discover(run).latest.step, discover(run).all_damaged) == (1, False)
+        assert not run.damage.exists()
+
+    def test_a_run_without_checkpoints_starts(self, run):
+        assert not discover(run).all_damaged
