@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 
 import structlog
 from pydantic import ValidationError
@@ -30,12 +29,11 @@ _RECENT_HEARTBEAT = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class _History:
-    """What follows from the job's attempts once the current one is over."""
+    """What earlier attempts and this one, which is over, have used up and left."""
 
     retries_left: int = 0
     continuations: int = 0
-    """Continuations in a row without a newer checkpoint."""
-    on_time_limit: Literal["continue", "fail"] = "continue"
+    on_time_limit: str = "continue"
     previous_exits: tuple[str, ...] = ()
     stalled_hosts: frozenset[str] = frozenset()
 
@@ -65,6 +63,7 @@ class SnapshotLoader:
             observation: None if the scheduler did not answer.
             ended: Whether the attempt is over; only then are retries and continuations counted.
         """
+        # The spool may have brought a checkpoint that the loaded row does not include.
         history = self._history(job, attempt, exit_record) if ended else _History()
         now = self.clock()
         return JobSnapshot(
@@ -77,7 +76,7 @@ class SnapshotLoader:
             exit_record=exit_record,
             retries_left=history.retries_left,
             continuations_without_progress=history.continuations,
-            on_time_limit=history.on_time_limit,
+            on_time_limit=history.on_time_limit,  # type: ignore[arg-type]
             status_message=job.status_message,
             previous_exits=history.previous_exits,
             stalled_hosts=history.stalled_hosts,
@@ -91,7 +90,6 @@ class SnapshotLoader:
         )
 
     def _history(self, job: Job, attempt: Attempt, exit_record: FinishRecord | None) -> _History:
-        # The spool may have brought a checkpoint that the loaded row does not include.
         with self.database.read() as session:
             jobs = JobRepository(session, self.clock())
             fresh = jobs.get(job.id)
