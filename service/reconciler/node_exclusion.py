@@ -36,8 +36,8 @@ def failed_node(
     Args:
         excluded: The nodes that the attempt excluded.
         startup_error: Why the worker did not start, from the scheduler's error log; empty if it started.
-        stalled_before: The nodes of the ranks that stalled earlier attempts. One stall may have any cause; a node that is
-            named again counts as failed.
+        stalled_before: The nodes of the ranks that stalled earlier attempts. One stall may have any cause; a node
+            that is named again counts as failed.
     """
     named = exit_record.failure.node if exit_record is not None and exit_record.failure else None
     if named is not None:

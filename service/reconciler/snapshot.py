@@ -28,6 +28,17 @@ _RECENT_HEARTBEAT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
+class _History:
+    """What earlier attempts and this one, which is over, have used up and left."""
+
+    retries_left: int = 0
+    continuations: int = 0
+    on_time_limit: str = "continue"
+    previous_exits: tuple[str, ...] = ()
+    stalled_hosts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class SnapshotLoader:
     """Loads job snapshots from the loaded rows, the database and the attempt's folder."""
 
@@ -52,22 +63,8 @@ class SnapshotLoader:
             observation: None if the scheduler did not answer.
             ended: Whether the attempt is over; only then are retries and continuations counted.
         """
-        retries_left, continuations, on_time_limit = 0, 0, "continue"
-        previous_exits: tuple[str, ...] = ()
-        stalled_hosts: frozenset[str] = frozenset()
-        if ended:
-            # The spool may have brought a checkpoint that the loaded row does not include.
-            with self.database.read() as session:
-                jobs = JobRepository(session, self.clock())
-                fresh = jobs.get(job.id)
-                continuations = continuations_without_progress(fresh, attempt)
-                attempts = jobs.list_attempts(fresh)
-                previous_exits = _previous_exits(attempts, attempt, continuations - 1)
-                stalled_hosts = _stalled_hosts(attempts, attempt)
-                retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
-            restart = parse_spec(fresh.spec).restart
-            retries_left = restart.max_retries - retries_used
-            on_time_limit = restart.on_time_limit
+        # The spool may have brought a checkpoint that the loaded row does not include.
+        history = self._history(job, attempt, exit_record) if ended else _History()
         now = self.clock()
         return JobSnapshot(
             status=job.status,  # type: ignore[arg-type]
@@ -77,12 +74,12 @@ class SnapshotLoader:
             observation=observation,
             run_dir_vanished=ended and attempt.claimed_at is not None and has_vanished(self._folder(job, attempt)),
             exit_record=exit_record,
-            retries_left=retries_left,
-            continuations_without_progress=continuations,
-            on_time_limit=on_time_limit,  # type: ignore[arg-type]
+            retries_left=history.retries_left,
+            continuations_without_progress=history.continuations,
+            on_time_limit=history.on_time_limit,  # type: ignore[arg-type]
             status_message=job.status_message,
-            previous_exits=previous_exits,
-            stalled_hosts=stalled_hosts,
+            previous_exits=history.previous_exits,
+            stalled_hosts=history.stalled_hosts,
             seconds_since_claim=_seconds_since(attempt.claimed_at, now),
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
             last_contact=attempt.heartbeat_at or attempt.claimed_at,
@@ -90,6 +87,22 @@ class SnapshotLoader:
             seconds_since_stop=_seconds_since(attempt.stop_requested_at, now),
             seconds_since_pause=self._seconds_since_pause(job),
             pause_timeout_seconds=self.settings.pause_timeout_seconds,
+        )
+
+    def _history(self, job: Job, attempt: Attempt, exit_record: FinishRecord | None) -> _History:
+        with self.database.read() as session:
+            jobs = JobRepository(session, self.clock())
+            fresh = jobs.get(job.id)
+            continuations = continuations_without_progress(fresh, attempt)
+            attempts = jobs.list_attempts(fresh)
+            retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
+        restart = parse_spec(fresh.spec).restart
+        return _History(
+            retries_left=restart.max_retries - retries_used,
+            continuations=continuations,
+            on_time_limit=restart.on_time_limit,
+            previous_exits=_previous_exits(attempts, attempt, continuations - 1),
+            stalled_hosts=_stalled_hosts(attempts, attempt),
         )
 
     def has_recent_heartbeat(self, attempt: Attempt) -> bool:

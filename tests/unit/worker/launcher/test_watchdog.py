@@ -2,7 +2,15 @@
 
 from trainyard.contract.layout import AttemptLayout
 from trainyard.progress_file import ProgressCounter, ProgressRecord, ProgressWriter, interval, location, read_progress
-from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, detect_stall, size_of, stack_after
+from worker.launcher.watchdog import (
+    START_GRACE_SECONDS,
+    Watchdog,
+    behind,
+    detect_stall,
+    size_of,
+    stack_after,
+    to_failure,
+)
 
 
 def record(rank, marks, **changes):
@@ -36,6 +44,12 @@ class TestDetectStall:
             "no rank made progress for 61 seconds: rank 1 is behind, in step 3 (between), at a.py:3 in load; "
             "the others wait in step 3 (backward)"
         )
+
+    def test_failure_names_the_node_of_the_rank_that_is_behind(self):
+        stall = detect_stall(by_rank(record(0, 9, host="n1"), record(1, 7, host="n2")), 61.0, 60.0, 2)
+        assert to_failure(stall, "").host == "n2"
+        equal = [record(rank, 9, host="n1", in_torch=True) for rank in (0, 1)]
+        assert to_failure(detect_stall(by_rank(*equal), 61.0, 60.0, 2), "").host is None
 
     def test_no_stall_before_the_timeout(self):
         assert detect_stall(by_rank(record(0, 9)), 60.0, 60.0, 1) is None
