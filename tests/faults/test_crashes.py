@@ -100,7 +100,7 @@ def preempted(stage: ServiceStage) -> None:
     for _ in range(40):
         stage.tick(30)
         for sim in stage.in_state("running"):
-            first = sim.folder.name == "1"
+            first = sim.folder.name.startswith("1-")
             stage.finish(sim, "preempted" if first else "completed", step=10 if first else 20)
         for sim in stage.in_state("pending"):
             stage.start(sim)
@@ -114,7 +114,7 @@ def paused(stage: ServiceStage) -> None:
     for _ in range(60):
         stage.tick(5)
         for sim in stage.in_state("running"):
-            if sim.folder.name == "1":
+            if sim.folder.name.startswith("1-"):
                 stage.world.client.post(f"/v1/jobs/{job}/pause")
                 stage.finish(sim, "preempted", step=10)
             else:
@@ -135,12 +135,29 @@ def paused_in_the_queue(stage: ServiceStage) -> None:
         for sim in stage.in_state("running"):
             stage.finish(sim, "completed", step=20)
         for sim in stage.in_state("pending"):
-            if sim.folder.name == "1":
+            if sim.folder.name.startswith("1-"):
                 stage.world.client.post(f"/v1/jobs/{job}/pause")
             else:
                 stage.start(sim)
         if stage.world.status(job) == "paused":
             stage.world.client.post(f"/v1/jobs/{job}/resume")
+        if stage.world.status(job) in TERMINAL:
+            return
+
+
+def restored(stage: ServiceStage) -> None:
+    """The database counts as restored while the job runs."""
+    job, once = stage.submit(), stage.world.settings.state / "restored-once"
+    for _ in range(60):
+        stage.tick(5)
+        for sim in stage.in_state("running"):
+            if once.exists():
+                stage.finish(sim, "completed", step=20)
+            else:
+                once.touch()
+                stage.world.settings.restore_marker.touch()
+        for sim in stage.in_state("pending"):
+            stage.start(sim)
         if stage.world.status(job) in TERMINAL:
             return
 
@@ -258,6 +275,7 @@ FAILPOINTS: list[tuple[str, Script]] = [
     ("delete.after-files", deleted),
     ("remove.after-files", deleted),
     ("post.after-sending", with_webhook),
+    ("adoption.before-commit", restored),
 ]
 CANCELLABLE = [(label, script) for label, script in FAILPOINTS if script is not deleted]
 """The cases in which there is a job to cancel."""

@@ -21,8 +21,8 @@ from tests.support.slurm_accounting import Accounting
 from tests.support.slurm_reaper import cluster_processes, kill
 from tests.support.wait import wait_until
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "slurmdbd", "mariadbd", "mariadb-install-db")
-PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server")
+PROGRAMS = ("munged", "bindfs", "slurmctld", "slurmd", "sbatch", "squeue", "slurmdbd", "mariadbd", "mariadb-install-db")
+PACKAGES = ("bindfs", "slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server")
 INSTALL_HINT = f"Slurm's programs are missing; install the packages {' '.join(PACKAGES)} (root can: the tests do it)"
 _SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 _PR_SET_PDEATHSIG = 1
@@ -45,6 +45,8 @@ class Variant:
     """Whether to record when each job starts on its first node; see `SlurmLab.started`."""
     accounting: bool = False
     """Whether to run slurmdbd and a MariaDB, which sacct queries."""
+    own_mounts: bool = False
+    """Whether each node reaches `SlurmLab.shared` through a mount of its own, which a test can stop."""
 
 
 class SlurmLab:
@@ -77,8 +79,26 @@ class SlurmLab:
         """Stop the controller, as in an outage; a later start restores its saved state."""
         self._stop_daemon("slurmctld")
 
+    @property
+    def shared(self) -> Path:
+        """The folder that all nodes share, where `Variant.own_mounts` is set."""
+        return self.root / "shared"
+
     def start_node(self, node: str) -> None:
-        self.spawn(node, ["slurmd", "-D", "-N", node])
+        daemon = ["slurmd", "-D", "-N", node]
+        if self._variant.own_mounts:
+            script = _MOUNT_AND_RUN.format(shared=self.shared, pid=self.root / f"mount-{node}.pid")
+            daemon = ["unshare", "--mount", "--propagation", "private", "bash", "-ec", script, *daemon]
+        self.spawn(node, daemon)
+
+    def stop_mount(self, node: str) -> int:
+        """Let each access of a node to the shared folder wait, as NFS does without its server; return the mount's pid.
+
+        SIGCONT to the process ends the outage.
+        """
+        pid = int((self.root / f"mount-{node}.pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        return pid
 
     def stop_node(self, node: str) -> None:
         """Kill a node's daemon and all its processes, as a power failure would."""
@@ -192,7 +212,7 @@ class SlurmLab:
 
     def _write_configuration(self) -> None:
         root, variant, host = self.root, self._variant, socket.gethostname()
-        for folder in ("state", "spool", "gpus"):
+        for folder in ("state", "spool", "gpus", "shared"):
             (root / folder).mkdir()
         for gpu in range(2):
             (root / "gpus" / f"gpu{gpu}").touch()
@@ -220,6 +240,12 @@ class SlurmLab:
         self.conf.write_text(text)
 
 
+_MOUNT_AND_RUN = """
+SLURMD_NODENAME= bindfs -f {shared} {shared} &
+echo $! > {pid}
+until mountpoint -q {shared}; do kill -0 $!; sleep 0.05; done
+exec "$0" "$@"
+"""
 _NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none"
 _CONFIGURATION = """\
 ClusterName=lab

@@ -20,6 +20,7 @@ ENDLESS_STREAMS = ["stream_jobs"]
 
 CROSS_CHECKED = {
     "append_log",
+    "report_events",
     "put_code",
     "set_secret",
     "submit_job",
