@@ -2,6 +2,7 @@
 
 import csv
 import io
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,7 +11,7 @@ from service.core.errors import InvalidRequestError
 from service.db.engine import Database
 from service.db.types import from_micros
 from service.jobs.repository import JobRepository
-from service.metrics.queries import CurveQuery, read_curves
+from service.metrics.queries import CurveQuery, CurveState, read_curves, read_state
 from service.metrics.repository import CurveRepository
 from service.metrics.values import decode_value
 from service.metrics.x_axis import token_axis
@@ -19,6 +20,8 @@ from trainyard.contract.wire.curves import AXIS_COLUMNS, PointResource, Series
 from trainyard.contract.wire.pages import Page
 
 _ROWS_PER_CHUNK = 1000
+_NAMES_PER_STATE = 500
+_STATE_SECONDS = 5.0
 
 
 def point_page(
@@ -95,9 +98,20 @@ def _csv_chunks(
 ) -> Iterator[str]:
     column = AXIS_COLUMNS.get(query.axis)
     yield "key,step,value,time" + (f",{column}\n" if column else "\n")
-    for name in names:
-        (series,) = read_curves(database, job_id, replace(query, keys=(name,)), now).series
-        yield from _series_chunks(series)
+    for start in range(0, len(names), _NAMES_PER_STATE):
+        group, state, read_at = names[start : start + _NAMES_PER_STATE], None, 0.0
+        for name in group:
+            # The state is read again for a slow reader: old points may have been deleted since.
+            if state is None or time.monotonic() - read_at > _STATE_SECONDS:
+                state, read_at = _read_state(database, job_id, group, now), time.monotonic()
+            (series,) = read_curves(database, job_id, replace(query, keys=(name,)), now, state).series
+            yield from _series_chunks(series)
+
+
+def _read_state(database: Database, job_id: str, names: Sequence[str], now: datetime) -> CurveState:
+    with database.read() as session:
+        job = JobRepository(session, now).get(job_id)
+        return read_state(CurveRepository(session, database), job, names)
 
 
 def _series_chunks(series: Series) -> Iterator[str]:
@@ -106,7 +120,7 @@ def _series_chunks(series: Series) -> Iterator[str]:
         writer = csv.writer(text, lineterminator="\n")
         part = slice(start, start + _ROWS_PER_CHUNK)
         rows = zip(series.steps[part], series.values[part], series.times[part], strict=True)
-        for number, (step, value, time) in enumerate(rows, start):
-            row = [series.key, step, repr(value), wire_time(time)]
+        for number, (step, value, at) in enumerate(rows, start):
+            row = [series.key, step, repr(value), wire_time(at)]
             writer.writerow(row if series.x is None else [*row, f"{series.x[number]:.15g}"])
         yield text.getvalue()

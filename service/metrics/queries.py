@@ -1,11 +1,12 @@
 """Reading of a job's curves: short ones from the points, long ones from the buckets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
 
 from service.db.engine import Database
+from service.db.models import Job
 from service.db.types import from_micros
 from service.jobs.repository import JobRepository
 from service.metrics.downsampling.levels import MAX_STEP, NO_LEVEL, choose_level, plan_reads, visible_ranges
@@ -42,18 +43,50 @@ class CurveQuery:
         return replace(self, max_series=min(MAX_SERIES, 2000 // jobs), max_total=self.max_total // jobs)
 
 
-def read_curves(database: Database, job_id: str, query: CurveQuery, now: datetime) -> MetricsResource:
+@dataclass(frozen=True)
+class CurveState:
+    """What the reading of any curve of a job needs: read once for all curves of a response."""
+
+    job: Job
+    keys: Mapping[str, int]
+    """Primary keys of the selected metrics, by name."""
+    resumed: Mapping[int, int]
+    """The step that each execution resumed from."""
+    cursor: DownsampleCursor
+    pending: Mapping[int, Sequence[CurveRow]]
+    """The points that are not in the buckets yet, by primary key of the metric."""
+
+
+def read_state(repository: CurveRepository, job: Job, names: Sequence[str]) -> CurveState:
+    """Return the state of the curves with these names; of all if there are none."""
+    job_pk = job.pk
+    keys = repository.keys(job_pk, names)
+    cursor = repository.cursor(job_pk) or DownsampleCursor(0, 0)
+    pending: dict[int, list[CurveRow]] = {}
+    if cursor.sequence and (keys or not names):
+        pending = repository.pending_by_key(job_pk, set(keys.values()) if names else None, cursor.sequence)
+    return CurveState(job, keys, repository.executions(job_pk), cursor, pending)
+
+
+def read_curves(
+    database: Database, job_id: str, query: CurveQuery, now: datetime, state: CurveState | None = None
+) -> MetricsResource:
     """Return the curves of one job, at most `MAX_SERIES`, those of the engine's metrics first.
 
     A key that the job does not have gives an empty series.
+
+    Args:
+        state: the state of the curves, if it was read before.
 
     Raises:
         NotFoundError: There is no such job.
         ConflictError: The job does not have the axis.
     """
     with database.read() as session:
-        job = JobRepository(session, now).get(job_id)
-        curves = _JobCurves(CurveRepository(session, database), job.pk, query)
+        repository = CurveRepository(session, database)
+        state = state or read_state(repository, JobRepository(session, now).get(job_id), query.keys)
+        job = state.job
+        curves = _JobCurves(repository, query, state)
         axis: Axis | None = None
         if query.axis == "tokens":
             axis = token_axis(job.id, job.spec, job.latest)
@@ -69,17 +102,11 @@ def read_curves(database: Database, job_id: str, query: CurveQuery, now: datetim
 class _JobCurves:
     """The curves of one job, in one session."""
 
-    def __init__(self, repository: CurveRepository, job_pk: int, query: CurveQuery):
+    def __init__(self, repository: CurveRepository, query: CurveQuery, state: CurveState):
         self._repository = repository
-        self._job_pk = job_pk
+        self._job_pk = state.job.pk
         self._query = query
-        self._keys = repository.keys(job_pk, query.keys)
-        self._resumed = repository.executions(job_pk)
-        self._cursor = repository.cursor(job_pk) or DownsampleCursor(0, 0)
-        selected = {self._keys[name] for name in query.keys if name in self._keys} if query.keys else None
-        self._pending: dict[int, list[CurveRow]] = {}
-        if self._cursor.sequence and selected != set():
-            self._pending = repository.pending_by_key(job_pk, selected, self._cursor.sequence)
+        self._keys, self._resumed, self._cursor, self._pending = state.keys, state.resumed, state.cursor, state.pending
 
     def names(self) -> Sequence[str]:
         if self._query.keys:

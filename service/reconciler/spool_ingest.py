@@ -203,11 +203,12 @@ class SpoolIngest:
         if not _is_regular(path):
             return
         rank = path.stem.removeprefix("rank-")
-        # The tick waits for this, so the beginning of an oversized log is skipped instead of stored and dropped.
-        first_offset = path.lstat().st_size - self.log_limit
+        # A process that outlives its attempt may go on writing; the end of the job does not wait for it.
+        end = path.lstat().st_size
         logs = LogWriter(self.database, self.attempt_id, self.now, self.log_limit, self.count, late=self.late)
-        offset = max(logs.append(rank, 0, b""), first_offset)
-        while data := read_regular_file(path, offset, MAX_LOG_CHUNK):
+        # The tick waits for this, so the beginning of an oversized log is skipped instead of stored and dropped.
+        offset = max(logs.append(rank, 0, b""), end - self.log_limit)
+        while data := read_regular_file(path, offset, max(0, min(MAX_LOG_CHUNK, end - offset))):
             offset = logs.append(rank, offset, data, allow_gap=True)
             yield False
 

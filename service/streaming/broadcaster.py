@@ -15,6 +15,8 @@ from service.core.errors import ServiceError, TooManyRequestsError
 
 QUEUE = 256
 """Messages that may wait for one client. A slower client is disconnected; it can resume from its last event."""
+QUEUE_CHARS = 4 * 1024 * 1024
+"""The same for the characters of these messages."""
 ROUND_SECONDS = 0.05
 """Pause between two rounds of reads: what arrives meanwhile is read together."""
 POLL_SECONDS = 1.0
@@ -93,7 +95,7 @@ class Subscriber:
         """Add messages. Must be called on the loop's thread."""
         if self.closed:
             return
-        if len(self.items) > QUEUE:
+        if len(self.items) > QUEUE or sum(len(item.text) for item in self.items) > QUEUE_CHARS:
             # Checked before this push: one read may exceed the limit without the client being slow.
             self.items.clear()
             self.closed = True

@@ -19,6 +19,8 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
 
 _MAX_ENTRIES = 200
+_MAX_CHARS = 1024 * 1024
+"""Characters of the messages in one read, which ends after the entry that exceeds it."""
 END_OF_ENTRY = 2**62
 """The `within` of an offset after the last message of an entry."""
 
@@ -64,19 +66,28 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
             return FeedPart([], StreamOffset(head, END_OF_ENTRY), more=False, gap=True)
         jobs = repository.jobs({entry.job_pk for entry in entries})
         messages: list[tuple[StreamOffset, Message]] = []
+        reached, more, size = after, len(entries) == _MAX_ENTRIES, 0
         for entry in entries:
-            messages += _readable_messages(repository, jobs[entry.job_pk], entry, runs, now)
+            begin = after.within + 1 if entry.position == after.position else 0
+            part = repository.readable_part(entry._replace(first=max(entry.first, begin)))
+            part_messages = _readable_messages(repository, jobs[entry.job_pk], entry, part, runs, now)
+            messages += part_messages
+            size += sum(len(message.text) for _, message in part_messages)
+            is_whole = part.last == entry.last
+            reached = StreamOffset(entry.position, END_OF_ENTRY if is_whole else part.last)
+            if not is_whole or size > _MAX_CHARS:
+                more = True
+                break
     new = [(offset, message) for offset, message in messages if offset > after]
-    reached = StreamOffset(entries[-1].position, END_OF_ENTRY) if entries else after
-    return FeedPart(new, max(reached, after), len(entries) == _MAX_ENTRIES, gap)
+    return FeedPart(new, max(reached, after), more, gap)
 
 
 def _readable_messages(
-    repository: FeedRepository, job: Job, entry: Entry, runs: Path, now: datetime
+    repository: FeedRepository, job: Job, entry: Entry, part: Entry, runs: Path, now: datetime
 ) -> list[tuple[StreamOffset, Message]]:
-    """Return the messages of an entry; none if its rows cannot be decoded, which must not end the streams of others."""
+    """Return the messages of a part; none if its rows cannot be decoded, which must not end the streams of others."""
     try:
-        return _messages(repository, job, entry, runs, now)
+        return _messages(repository, job, entry, part, runs, now)
     except SQLAlchemyError:
         raise
     except Exception as error:
@@ -85,21 +96,21 @@ def _readable_messages(
 
 
 def _messages(
-    repository: FeedRepository, job: Job, entry: Entry, runs: Path, now: datetime
+    repository: FeedRepository, job: Job, entry: Entry, part: Entry, runs: Path, now: datetime
 ) -> list[tuple[StreamOffset, Message]]:
     def offset(sequence: int) -> StreamOffset:
         return StreamOffset(entry.position, sequence)
 
     run = RunLayout(runs / job.id)
     builders: list[tuple[int, MessageBuilder]] = []
-    if repository.has_points(entry):
+    if repository.has_points(entry):  # of the whole entry: its other parts come after this message
         builders.append((0, partial(_metrics, job, offset(0), now)))
     builders += [
-        (row.sequence, partial(_event, job, row, offset(row.sequence), now)) for row in repository.events(entry)
+        (row.sequence, partial(_event, job, row, offset(row.sequence), now)) for row in repository.events(part)
     ]
     builders += [
         (row.sequence, partial(_checkpoint, job, row, offset(row.sequence), run))
-        for row in repository.checkpoints(entry)
+        for row in repository.checkpoints(part)
     ]
     messages = [(offset(sequence), message) for sequence, message in build_messages(job.pk, builders)]
     return sorted(messages, key=itemgetter(0))

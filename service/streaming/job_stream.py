@@ -16,16 +16,14 @@ from service.db.models import Checkpoint, Event, Job, LogChunk
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
 from service.metrics.repository import CurveRepository
-from service.streaming.repository import JobStreamRepository, StoredPoint
+from service.streaming.repository import JobStreamRepository, StoredPoint, last_within_bounds
 from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import Point
 from trainyard.contract.wire.stream_events import LogUpdate, MetricsUpdate, StatusUpdate, StreamType
 
-_MAX_ROWS = 1000
-_MAX_POINTS = 4 * _MAX_ROWS
-_MAX_LOG_CHUNKS = _MAX_ROWS // 10
+_MAX_POINTS = 4000
 
 
 @dataclass
@@ -98,18 +96,14 @@ def read_job_stream(
             after = 0  # the number is from before a restore of the database: resend everything
         if job.sequence == after:
             return StreamPart([], after, job.status in TERMINAL)
-        events = stream.events_after(job.pk, after, _MAX_ROWS)
         points = stream.points_after(job.pk, after, _MAX_POINTS)
-        checkpoints = stream.checkpoints_after(job.pk, after, _MAX_ROWS)
-        chunks = stream.logs_after(job.pk, after, _MAX_LOG_CHUNKS) if logs else []
+        numbers = [(point.sequence, 0) for point in points]
+        readable = stream.last_readable(job.pk, after, logs=logs)
+        reached = min(job.sequence, readable, last_within_bounds(numbers, _MAX_POINTS))
+        events = stream.events(job.pk, after, reached)
+        checkpoints = stream.checkpoints(job.pk, after, reached)
+        chunks = stream.logs(job.pk, after, reached) if logs else []
         resumed = CurveRepository(session, database).executions(job.pk)
-    reached = min(
-        job.sequence,
-        _complete_up_to([event.sequence for event in events], _MAX_ROWS),
-        _complete_up_to([point.sequence for point in points], _MAX_POINTS),
-        _complete_up_to([checkpoint.sequence for checkpoint in checkpoints], _MAX_ROWS),
-        _complete_up_to([chunk.sequence for chunk, _ in chunks], _MAX_LOG_CHUNKS),
-    )
     builders: list[tuple[int, MessageBuilder]] = [(row.sequence, partial(_event, job, row, now)) for row in events]
     builders += [(row.sequence, partial(_checkpoint, job, row, run)) for row in checkpoints]
     builders += [(chunk.sequence, partial(_log, chunk, number)) for chunk, number in chunks]
@@ -118,13 +112,6 @@ def read_job_stream(
     due = [(sequence, build) for sequence, build in builders if sequence <= reached]
     messages = [message for _, message in sorted(build_messages(job.pk, due), key=itemgetter(0))]
     return StreamPart(messages, reached, job.status in TERMINAL and reached == job.sequence)
-
-
-def _complete_up_to(sequences: list[int], limit: int) -> int:
-    """Return the last number that is certainly complete: a read that hit its limit may have cut its last number."""
-    if len(sequences) < limit:
-        return 2**62
-    return sequences[-1] - 1 if sequences[-1] > sequences[0] else sequences[-1]
 
 
 def status_fields(job: Job, event: Event, now: datetime) -> dict[str, Any]:

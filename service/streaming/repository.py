@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -24,6 +24,14 @@ from service.db.models import (
 from service.metrics.values import decode_value
 
 _FEED_ID = 1
+MAX_ROWS = 1000
+"""Events or checkpoints of one read."""
+_MAX_LOG_CHUNKS = 100
+MAX_READ_BYTES = 512 * 1024
+"""Size of the rows of one kind in one read, or of one row. Encoded, a message may have six times as much."""
+NO_LIMIT = 2**62
+_SMALL_ENTRY = 16
+"""Numbers of an entry that is read without looking at the size of its rows."""
 MAX_ENTRIES = 200_000
 """Entries that the feed keeps. A client that missed more receives a reset."""
 
@@ -57,20 +65,55 @@ class JobStreamRepository:
             for key, step, execution, value, special, time, number in rows
         ]
 
-    def events_after(self, job_pk: int, sequence: int, limit: int) -> list[Event]:
-        query = sa.select(Event).where(Event.job_pk == job_pk, Event.sequence > sequence)
-        return list(self._session.scalars(query.order_by(Event.sequence).limit(limit)))
+    def last_readable(self, job_pk: int, after: int, *, logs: bool) -> int:
+        """Return the number up to which one read may go on after a number; `NO_LIMIT` if all rows are within bounds."""
+        event_size = sa.func.length(Event.message) + sa.func.length(sa.cast(Event.data, sa.Text))
+        columns: list[tuple[Any, Any, Any, int]] = [
+            (Event.job_pk, Event.sequence, event_size, MAX_ROWS),
+            (Checkpoint.job_pk, Checkpoint.sequence, sa.func.length(sa.cast(Checkpoint.metrics, sa.Text)), MAX_ROWS),
+        ]
+        if logs:
+            columns.append((LogChunk.job_pk, LogChunk.sequence, sa.func.length(LogChunk.data), _MAX_LOG_CHUNKS))
+        limits = []
+        for key, sequence, size, limit in columns:
+            query = sa.select(sequence, size).where(key == job_pk, sequence > after).order_by(sequence).limit(limit)
+            limits.append(last_within_bounds([(row[0], row[1]) for row in self._session.execute(query)], limit))
+        return min(limits)
 
-    def checkpoints_after(self, job_pk: int, sequence: int, limit: int) -> list[Checkpoint]:
-        query = sa.select(Checkpoint).where(Checkpoint.job_pk == job_pk, Checkpoint.sequence > sequence)
-        return list(self._session.scalars(query.order_by(Checkpoint.sequence).limit(limit)))
+    def events(self, job_pk: int, after: int, last: int) -> list[Event]:
+        """Return the events with the numbers after one and up to another."""
+        query = sa.select(Event).where(Event.job_pk == job_pk, Event.sequence > after, Event.sequence <= last)
+        return list(self._session.scalars(query.order_by(Event.sequence)))
 
-    def logs_after(self, job_pk: int, sequence: int, limit: int) -> list[tuple[LogChunk, int]]:
-        """Return log chunks, each with its attempt's number."""
+    def checkpoints(self, job_pk: int, after: int, last: int) -> list[Checkpoint]:
+        """Return the checkpoints with these numbers."""
+        numbers = (Checkpoint.sequence > after, Checkpoint.sequence <= last)
+        query = sa.select(Checkpoint).where(Checkpoint.job_pk == job_pk, *numbers)
+        return list(self._session.scalars(query.order_by(Checkpoint.sequence)))
+
+    def logs(self, job_pk: int, after: int, last: int) -> list[tuple[LogChunk, int]]:
+        """Return the log chunks with these numbers, each with its attempt's number."""
         query = sa.select(LogChunk, Attempt.number).join(Attempt, Attempt.id == LogChunk.attempt_id)
-        query = query.where(LogChunk.job_pk == job_pk, LogChunk.sequence > sequence)
-        rows = self._session.execute(query.order_by(LogChunk.sequence).limit(limit))
+        query = query.where(LogChunk.job_pk == job_pk, LogChunk.sequence > after, LogChunk.sequence <= last)
+        rows = self._session.execute(query.order_by(LogChunk.sequence))
         return [(chunk, number) for chunk, number in rows]
+
+
+def last_within_bounds(sizes: Sequence[tuple[int, int]], limit: int) -> int:
+    """Return the last number whose rows one read may take, at least the first; `NO_LIMIT` if there are no others.
+
+    Args:
+        sizes: The number and the size of the next rows, at most `limit` of them.
+    """
+    total = 0
+    for sequence, size in sizes:
+        total += size
+        if total > MAX_READ_BYTES and sequence > sizes[0][0]:
+            return sequence - 1
+    if len(sizes) < limit:
+        return NO_LIMIT
+    # The read may have cut the rows of its last number.
+    return sizes[-1][0] - 1 if sizes[-1][0] > sizes[0][0] else sizes[-1][0]
 
 
 class Entry(NamedTuple):
@@ -134,6 +177,13 @@ class FeedRepository:
         query = sa.select(FeedEntry.position, FeedEntry.job_pk, FeedEntry.first, FeedEntry.last)
         query = query.where(FeedEntry.position >= position).order_by(FeedEntry.position)
         return [Entry(*row) for row in self._session.execute(query.limit(limit))]
+
+    def readable_part(self, entry: Entry) -> Entry:
+        """Return the first part of an entry that one read may take; a job can report any amount between two reads."""
+        if entry.last - entry.first < _SMALL_ENTRY:
+            return entry
+        last = JobStreamRepository(self._session).last_readable(entry.job_pk, entry.first - 1, logs=False)
+        return entry._replace(last=min(entry.last, last))
 
     def jobs(self, job_pks: Collection[int]) -> dict[int, Job]:
         return {job.pk: job for job in self._session.scalars(sa.select(Job).where(Job.pk.in_(job_pks)))}

@@ -1,6 +1,6 @@
 """The stream of one client: first what it missed, then what the broadcaster reads for all."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from functools import partial
 
 from service.core.thread_slots import run_in_slot
@@ -9,6 +9,8 @@ from service.streaming.broadcaster import Broadcaster, Item, Source, StreamOffse
 KEEP_ALIVE_SECONDS = 15.0
 RETRY = "retry: 1000\n\n"
 KEEP_ALIVE = ": keep-alive\n\n"
+_MAX_WRITE = 64 * 1024
+"""Characters of messages that are sent together."""
 
 
 class Subscription:
@@ -55,7 +57,7 @@ class Subscription:
             yield RETRY
             update = self._missed
             while True:
-                if text := "".join(item.text for item in update.items if self._accepts(item)):
+                for text in _join(item for item in update.items if self._accepts(item)):
                     yield text
                 if update.finished:
                     return
@@ -66,7 +68,7 @@ class Subscription:
                 ready = await self._subscriber.wait(KEEP_ALIVE_SECONDS)
                 items = list(self._subscriber.items)
                 self._subscriber.items.clear()
-                if text := "".join(item.text for item in items if item.offset > update.offset):
+                for text in _join(item for item in items if item.offset > update.offset):
                     yield text
                 if self._subscriber.closed:
                     return
@@ -77,3 +79,17 @@ class Subscription:
 
     def _accepts(self, item: Item) -> bool:
         return item.rank is None or (self._logs and self._rank in (None, item.rank))
+
+
+def _join(items: Iterable[Item]) -> Iterator[str]:
+    """Yield the texts of the messages, together up to a size: each write has a cost, and a large one takes memory."""
+    texts: list[str] = []
+    size = 0
+    for item in items:
+        texts.append(item.text)
+        size += len(item.text)
+        if size >= _MAX_WRITE:
+            yield "".join(texts)
+            texts, size = [], 0
+    if texts:
+        yield "".join(texts)

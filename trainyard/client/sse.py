@@ -19,26 +19,34 @@ class SseDecoder:
     """Decodes bytes as they arrive. It splits bytes, since `str.splitlines` also splits at U+0085 and U+2028."""
 
     def __init__(self) -> None:
-        self._pending = b""
+        self._pending: list[bytes] = []
+        """The parts of an incomplete line, which are joined once: a long line may arrive in many."""
         self._id: str | None = None
         self._type = ""
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """Return the events that these bytes complete."""
-        self._pending += chunk
         events = []
-        for line in self._lines():
+        for line in self._lines(chunk):
             event = self._parse_line(line)
             if event is not None:
                 events.append(event)
         return events
 
-    def _lines(self) -> list[str]:
+    def _lines(self, chunk: bytes) -> list[str]:
+        if self._pending and self._pending[-1] == b"\r":
+            chunk = self._pending.pop() + chunk
         # A trailing CR may be the first half of CR LF, so it stays pending.
-        pending_cr = b"\r" if self._pending.endswith(b"\r") else b""
-        *lines, rest = _LINE_END.split(self._pending.removesuffix(pending_cr))
-        self._pending = rest + pending_cr
+        pending_cr = chunk.endswith(b"\r")
+        *lines, rest = _LINE_END.split(chunk.removesuffix(b"\r") if pending_cr else chunk)
+        if lines:
+            lines[0] = b"".join([*self._pending, lines[0]])
+            self._pending.clear()
+        if rest:
+            self._pending.append(rest)
+        if pending_cr:
+            self._pending.append(b"\r")
         return [line.decode(errors="replace") for line in lines]
 
     def _parse_line(self, line: str) -> RawEvent | None:

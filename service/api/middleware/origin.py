@@ -59,5 +59,8 @@ def _host_name(host: str) -> str:
 
 def _same_origin(headers: HeaderMap) -> bool:
     """Whether the page that sends the request is the service's own; browsers send `Origin` with every unsafe method."""
-    origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+    try:
+        origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+    except ValueError:
+        return False  # such as `http://[`
     return bool(origin.netloc) and origin.netloc.lower() == headers.get(b"host", b"").decode("latin-1").lower()

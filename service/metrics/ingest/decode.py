@@ -59,15 +59,20 @@ def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
     Raises:
         RequestValidationError: The batch is invalid; the location includes the index of the point.
     """
+    return decode_known(body, known_keys) or batch_from_model(_parse_model(body))
+
+
+def decode_known(body: bytes, known_keys: Container[str]) -> PointBatch | None:
+    """Return the batch if it is valid and all its names are known, which takes little time; else None."""
     try:
         decoded = _decoder.decode(body)
+        points = decoded.points
+        if not all(key in known_keys for key in {point.key for point in points}):
+            return None
         # Points that are reported together share one time.
-        micros = {time: to_micros(_time.validate_python(time)) for time in {point.time for point in decoded.points}}
+        micros = {time: to_micros(_time.validate_python(time)) for time in {point.time for point in points}}
     except (msgspec.DecodeError, ValidationError, UnicodeDecodeError, RecursionError):
-        return batch_from_model(_parse_model(body))
-    points = decoded.points
-    if not all(key in known_keys for key in {point.key for point in points}):
-        return batch_from_model(_parse_model(body))
+        return None
     # JSON numbers are finite; non-finite values are strings, which only the pydantic model accepts.
     rows: list[PointRow] = [(point.key, point.step, point.value, 0, micros[point.time]) for point in points]
     progress = None if decoded.progress is None else msgspec.to_builtins(decoded.progress)

@@ -1,6 +1,7 @@
 """The decoder of server-sent events."""
 
 import itertools
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,3 +36,14 @@ def test_unfinished_event_is_dropped():
     assert decoder.feed(b"data: half") == []
     assert decoder.feed(b"\n") == []
     assert decoder.feed(b"\n") == [RawEvent(None, "message", "half")]
+
+
+def test_long_line_in_many_chunks_takes_linear_time():
+    decoder, chunk = SseDecoder(), b"x" * 4096
+    decoder.feed(b"data: ")
+    started = time.process_time()
+    for _ in range(8000):
+        assert decoder.feed(chunk) == []
+    (event,) = decoder.feed(b"\n\n")
+    assert time.process_time() - started < 2
+    assert len(event.data) == 8000 * 4096

@@ -25,6 +25,8 @@ _LINE = re.compile(
 
 _MAX_LINE = 16 * 1024 * 1024
 """Maximum bytes of a line, so that a file without line breaks is not read into memory as a whole."""
+_MAX_COMMAS = 100_000
+"""A body has about as many values as commas. 16 MiB of empty lists would take seconds to parse."""
 
 
 class SpoolCorruptError(ValueError):
@@ -47,6 +49,13 @@ class SpoolRecord:
     """The offset of the byte after the record's line."""
 
     def body(self) -> SpoolBody:
+        """Parse the body.
+
+        Raises:
+            ValueError: it is not a report of its kind, or has too many values.
+        """
+        if self.body_text.count(b",") > _MAX_COMMAS:
+            raise ValueError(f"the record has more than {_MAX_COMMAS:,} values")
         return _BODIES[self.kind].model_validate_json(self.body_text)
 
 

@@ -130,7 +130,7 @@ def test_sign_in_removes_expired_sessions(world: World) -> None:
 
 def test_cross_site_sign_in_is_rejected(world: World) -> None:
     browser = world.new_client(None)
-    for headers in ({}, {"Origin": "http://evil.example"}):
+    for headers in ({}, {"Origin": "http://evil.example"}, {"Origin": "http://["}):
         answer = browser.post("/sign-in", data={"token": world.token}, headers=headers, follow_redirects=False)
         assert code(answer) == (403, "cross_site")
 

@@ -4,6 +4,9 @@ import csv
 import io
 from typing import Any
 
+import pytest
+
+from service.db.models import Job
 from service.jobs.repository import JobRepository
 from service.metrics.downsampling.downsampler import downsample_job
 from service.metrics.repository import CurveRepository
@@ -231,3 +234,21 @@ def test_token_axis_requires_a_job_that_trains_on_tokens(world: World) -> None:
     text = world.client.get(f"/v1/jobs/{job}/metrics?x=tokens&keys=train/loss&format=csv").text
     assert text.splitlines()[0] == "key,step,value,time,tokens"
     assert text.splitlines()[1].endswith(",1280")
+
+
+def test_csv_of_many_metrics_reads_the_job_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    for start in range(0, 1200, 400):
+        worker.metrics([(f"m/{number:04}", 1, 1.0) for number in range(start, start + 400)])
+    loads: list[str] = []
+    get = JobRepository.get
+
+    def counted(repository: JobRepository, job_id: str) -> Job:
+        loads.append(job_id)
+        return get(repository, job_id)
+
+    monkeypatch.setattr(JobRepository, "get", counted)
+    text = world.client.get(f"/v1/jobs/{job}/metrics?format=csv").text
+    assert len(text.splitlines()) == 1201
+    assert len(loads) < 20, "the job's row has the latest value of each metric"
