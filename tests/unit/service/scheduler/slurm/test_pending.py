@@ -108,7 +108,9 @@ class TestQueue:
         assert (mine, [other.id for other in others]) == ([], ["5"])
 
     def test_a_line_break_in_a_job_name_forges_no_line(self) -> None:
-        forged = "m1|9|RUNNING|N/A|N/A|gpu|1|1001|n1|None|/runs/1|x\nm2|5|COMPLETED|N/A|N/A|gpu|1|1000||None|/runs/1|ty-a"
+        forged = (
+            "m1|9|RUNNING|N/A|N/A|gpu|1|1001|n1|None|/runs/1|x\nm2|5|COMPLETED|N/A|N/A|gpu|1|1000||None|/runs/1|ty-a"
+        )
         assert [one.id for one in parse_queue(forged, "m1", 1000)[0]] == []
 
     def test_no_estimate_is_none(self) -> None:
