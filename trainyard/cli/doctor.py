@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
+from itertools import chain
+from typing import Annotated
 
 import httpx
 import typer
@@ -16,6 +18,7 @@ from trainyard import __version__
 from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.errors import FAILED
 from trainyard.cli.output import print_json, print_line
+from trainyard.cli.partition_checks import check_partitions
 from trainyard.client import AuthenticationError, Client, TrainyardError
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
@@ -25,18 +28,29 @@ _MAX_SNAPSHOT_AGE = 300.0
 _LEVEL_LABELS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
 
-def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def doctor(
+    ctx: typer.Context,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also run a short job on each partition, one GPU where it has GPUs.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="How long --deep waits for its jobs.")
+    ] = 300,
+    as_json: JsonOption = False,
+) -> None:
     """Check the installation; each finding has a fix. The exit code is 1 if there is an error.
 
     With an administrator's token, the service also checks its database, folders, Slurm and GPUs. If no service
     answers and TRAINYARD_URL is not set, the settings of this shell are checked instead, for example before the
-    first `trainyard serve`.
+    first `trainyard serve`. `--deep` submits a job to each partition that is up, and cancels what has not ended after
+    the timeout, or at Ctrl-C.
 
     Example: trainyard doctor
     """
     has_errors = False
     with make_client(ctx) as client:
-        for finding in _run_checks(client):
+        checks = _run_checks(client)
+        for finding in chain(checks, check_partitions(client, timeout)) if deep else checks:
             has_errors |= finding.state == "error"
             if as_json:
                 print_json(finding)
