@@ -51,7 +51,7 @@ def test_reused_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
 
 
-@pytest.mark.scenario(20)
+@pytest.mark.scenario(20, 43)
 def test_renamed_job_stays_the_same_job(slurm: SlurmLab, tmp_path: Path) -> None:
     submitted = submit(slurm, "ty-renamed", "--hold", f"--chdir={tmp_path}")
     mine = SubmittedJob("ty-renamed", submitted.scheduler_id, tmp_path)
