@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -24,6 +25,7 @@ from service.db.models import Secret
 from service.diagnostics import slurm_checks as slurm
 from service.scheduler.local.policy import visible_gpus
 from service.secrets.encryption import SecretCipher, SecretKeyError
+from service.secrets.repository import OLDEST
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
@@ -176,8 +178,11 @@ def _private(settings: Settings) -> Finding:
 
 def _secrets(settings: Settings) -> Finding:
     """Whether the key of users' secrets is usable; a missing default key is an error only if there are secrets."""
+    cipher = SecretCipher.from_settings(settings)
     try:
-        SecretCipher.from_settings(settings).load_key()
+        cipher.load_key()
+        for row in _read_rows(settings, OLDEST):
+            cipher.require_readable(*row)
     except SecretKeyError as error:
         owners = _secret_owners(settings)
         if settings.secrets_key_file is None and not owners:
@@ -189,13 +194,18 @@ def _secrets(settings: Settings) -> Finding:
 
 def _secret_owners(settings: Settings) -> Sequence[str]:
     """The first users who have secrets."""
+    owners = sa.select(Secret.owner).distinct().order_by(Secret.owner).limit(_MAX_LISTED_OWNERS)
+    return [row[0] for row in _read_rows(settings, owners)]
+
+
+def _read_rows(settings: Settings, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
+    """Return the rows of a query; none if there is no database yet."""
     if _missing_file(settings) is not None:
         return ()
     engine = sa.create_engine(settings.url)
     try:
         with engine.connect() as connection:
-            owners = sa.select(Secret.owner).distinct().order_by(Secret.owner).limit(_MAX_LISTED_OWNERS)
-            return connection.scalars(owners).all()
+            return [tuple(row) for row in connection.execute(query)]
     finally:
         engine.dispose()
 

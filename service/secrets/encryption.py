@@ -68,8 +68,7 @@ class SecretCipher:
         # Imported at first use: it takes longer than the rest of the package, and many services store no secret.
         from cryptography.fernet import Fernet
 
-        path = self._key_file
-        name = f"{self._setting}={path}" if self._setting else str(path)
+        path, name = self._key_file, self._key_name
         try:
             with path.open("rb") as file:
                 mode, text = stat.S_IMODE(path.stat().st_mode), file.read(_MAX_KEY_BYTES).strip()
@@ -84,6 +83,10 @@ class SecretCipher:
         if mode & _GROUP_AND_OTHERS:
             raise SecretKeyError(f"{name} contains a key but is readable by others", f"chmod 600 {path}")
         return key
+
+    @property
+    def _key_name(self) -> str:
+        return f"{self._setting}={self._key_file}" if self._setting else str(self._key_file)
 
     @property
     def _remedy(self) -> str:
@@ -114,3 +117,13 @@ class SecretCipher:
             return None
         prefix = _SEPARATOR.join((owner, name, ""))
         return text.removeprefix(prefix) if text.startswith(prefix) else None
+
+    def require_readable(self, owner: str, name: str, encrypted: str) -> None:
+        """Check that a value can be decrypted.
+
+        Raises:
+            SecretKeyError: it was encrypted with another key, or the key is missing or unusable.
+        """
+        if self.decrypt(owner, name, encrypted) is None:
+            cause = f"{self._key_name} is not the key of the secrets that are stored"
+            raise SecretKeyError(cause, "restore the former key, or delete all users' secrets and store them again")

@@ -40,3 +40,7 @@ class SecretRepository:
 def any_stored(session: Session) -> bool:
     """Return whether any user has a secret."""
     return session.execute(sa.select(sa.exists(sa.select(Secret.name)))).scalar_one()
+
+
+OLDEST = sa.select(Secret.owner, Secret.name, Secret.encrypted).order_by(Secret.updated_at).limit(1)
+"""The secret that was stored first: after a change of the key it is the first that cannot be read."""

@@ -20,7 +20,7 @@ from service.db.engine import Database
 from service.db.models import Secret
 from service.jobs.service import require_change
 from service.secrets.encryption import SecretCipher, SecretKeyError
-from service.secrets.repository import SecretRepository, any_stored
+from service.secrets.repository import OLDEST, SecretRepository, any_stored
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.environment import SECRETS, reserved_reason
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -51,6 +51,13 @@ class SecretService:
             if not self._cipher.has_default_key:
                 raise
             return error.message if self._any_stored() else None
+        with self._database.read() as session:
+            oldest = session.execute(OLDEST).first()
+        try:
+            if oldest is not None:
+                self._cipher.require_readable(*oldest)
+        except SecretKeyError as error:
+            return error.message
         return None
 
     def _any_stored(self) -> bool:
@@ -113,19 +120,21 @@ class SecretService:
 
         Raises:
             InvalidSpecError: the spec names secrets that the caller does not have.
-            SecretKeyError: the key is missing or unusable.
+            SecretKeyError: the key is missing or unusable, or not the one that encrypted the secrets.
         """
         names = spec.environment.secrets
         if not names:
             return
         with self._database.read() as session:
-            existing = {row.name for row in SecretRepository(session, principal.name).select(names)}
+            rows = SecretRepository(session, principal.name).select(names)
+            existing = {row.name: row.encrypted for row in rows}
         if missing := [name for name in names if name not in existing]:
             message = "is not a secret of yours; store it with: trainyard secrets set"
             raise InvalidSpecError(
                 [Problem(param=f"{SECRETS}.{name}", message=f"{message} {name}") for name in missing]
             )
-        self._cipher.load_key()
+        for name, encrypted in existing.items():
+            self._cipher.require_readable(principal.name, name, encrypted)
 
     def values(self, owner: str, names: Collection[str]) -> dict[str, str]:
         """Return the values of a user's secrets by name, without those that do not exist or cannot be decrypted."""

@@ -1,4 +1,4 @@
-"""The fault campaign: 32 numbered scenarios, and the tests of those that need no Slurm and no worker process."""
+"""The fault campaign: numbered scenarios, and the tests of those that need no Slurm and no worker process."""
 
 import re
 from datetime import timedelta
@@ -45,6 +45,32 @@ SCENARIOS = {
     30: "many streams and slow clients",
     31: "ten thousand jobs",
     32: "a job is cancelled before sbatch or while its submission is unconfirmed",
+    33: "a service is started on an empty or older database",
+    34: "the database takes no writes",
+    35: "another process locks the SQLite file",
+    36: "the database is restored while jobs run",
+    37: "the service's clock is set",
+    38: "the controller loses its state",
+    39: "jobs end during an outage of a cluster without accounting",
+    40: "requeue and requeuehold",
+    41: "a job is suspended",
+    42: "an operator changes the time limit",
+    43: "an operator renames a job",
+    44: "the only remaining node is excluded",
+    45: "an account or QOS is at its limit",
+    46: "a node loses the controller, the service or the shared folder",
+    47: "a checkpoint has no manifest, or all are damaged",
+    48: "the checkpoint folder cannot be written",
+    49: "the run directory is deleted",
+    50: "the launch document is missing",
+    51: "a rank hangs",
+    52: "a rank is slow",
+    53: "a rank prints without end",
+    54: "hundreds of jobs are submitted at once",
+    55: "preemption, a time limit and a node failure in one run",
+    56: "a fork has another number of GPUs",
+    57: "GPU types of MIG",
+    58: "options that name another cluster",
 }
 """The scenarios. Their tests, in any folder, have the marker `@pytest.mark.scenario(number)`."""
 

@@ -32,6 +32,7 @@ def test_job_continues_after_the_time_limit(service: ServiceProcess, slurm: Slur
         wait_for_status(client, job.id, "cancelled", seconds=60)
 
 
+@pytest.mark.scenario(42)
 def test_job_uses_a_limit_that_an_operator_raised(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
         pace.set(SLOWLY)

@@ -51,6 +51,18 @@ def test_reused_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
 
 
+@pytest.mark.scenario(20, 43)
+def test_renamed_job_stays_the_same_job(slurm: SlurmLab, tmp_path: Path) -> None:
+    submitted = submit(slurm, "ty-renamed", "--hold", f"--chdir={tmp_path}")
+    mine = SubmittedJob("ty-renamed", submitted.scheduler_id, tmp_path)
+    slurm.run("scontrol", "update", f"jobid={mine.scheduler_id}", "name=for ada")
+    scheduler = SlurmScheduler(poll_seconds=0)
+    assert scheduler.observe([mine])["ty-renamed"].state == "pending"
+    assert SlurmScheduler().find("ty-renamed", tmp_path) == [mine.scheduler_id]
+    scheduler.cancel(mine)
+    wait_until(lambda: scheduler.observe([mine])["ty-renamed"].ended_as == "cancelled", 20, "its end")
+
+
 def test_a_failing_controller_gives_no_observation(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

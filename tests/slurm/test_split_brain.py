@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slurm
 STEPS = 300
 
 
+@pytest.mark.scenario(46)
 def test_old_attempt_is_fenced_off_and_none_of_its_points_is_lost(slurm: SlurmLab, pace: Pace, tmp_path: Path) -> None:
     with wired_slurm_service(tmp_path) as (service, wire), service.client() as client:
         pace.set(SLOWLY)

@@ -42,6 +42,8 @@ class Row:
     estimated_start: datetime | None = None
     end: datetime | None = None
     """squeue: when the time limit ends the job."""
+    folder: str = ""
+    """The job's working directory, which is the attempt's folder and stays when an operator renames the job."""
 
 
 @dataclass
@@ -60,7 +62,7 @@ class SlurmCommands:
         """
         # Job names may contain anything, even line breaks, so each genuine line starts with a random marker.
         marker = secrets.token_hex(8)
-        columns = f"--format={marker}|%i|%T|%S|%e|%P|%Q|%U|%N|%r|%j"
+        columns = f"--format={marker}|%i|%T|%S|%e|%P|%Q|%U|%N|%r|%Z|%j"
         account = [] if everyone else [f"--user={os.getuid()}", "--array"]
         output = self._run(["squeue", *account, "--states=all", "--noheader", columns])
         return parse_queue(output, marker, os.getuid())
@@ -70,7 +72,7 @@ class SlurmCommands:
         # The window ends in the future, since jobs that start later than its end would not be listed.
         window = ["--starttime=now-30days", "--endtime=now+30days"]
         selection = [f"--jobs={','.join(ids)}"] if ids else [f"--name={','.join(names)}", *window]
-        columns = "--format=JobIDRaw,State,ExitCode,NodeList,JobName"
+        columns = "--format=JobIDRaw,State,ExitCode,NodeList,WorkDir,JobName"
         try:
             return _parse_records(
                 self._run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *selection])
@@ -150,9 +152,10 @@ def parse_queue(output: str, marker: str, uid: int) -> tuple[list[Row], list[Row
         cells = line.split(_SEPARATOR, 10)
         if len(cells) != 11 or cells[0] != marker:
             continue
-        _, number, state, start, end, partition, priority, owner, nodes, reason, name = cells
+        _, number, state, start, end, partition, priority, owner, nodes, reason, rest = cells
+        folder, _, name = rest.partition(_SEPARATOR)
         order = int(priority) if priority.isdigit() else 0
-        row = Row(number, name, state, reason, nodes, partition, order, _time(start), _time(end))
+        row = Row(number, name, state, reason, nodes, partition, order, _time(start), _time(end), folder)
         if owner != str(uid):
             others.append(row)
         elif number.isdigit():
@@ -173,6 +176,8 @@ def _parse_records(output: str) -> list[Row]:
     for line in output.splitlines():
         fields = line.split(_SEPARATOR, 4)
         if len(fields) == 5 and fields[0].isdigit():
-            job_id, state, code, nodes, name = fields
-            rows.append(Row(job_id, name, BY_CONTROLLER if state == "CANCELLED" else state, code, nodes))
+            job_id, state, code, nodes, rest = fields
+            folder, _, name = rest.partition(_SEPARATOR)
+            state = BY_CONTROLLER if state == "CANCELLED" else state
+            rows.append(Row(job_id, name, state, code, nodes, folder=folder))
     return rows

@@ -1,6 +1,7 @@
 """The Slurm scheduler: submission through submitit in other processes, observation with one squeue and one sacct."""
 
 import json
+import os
 import re
 import threading
 import time
@@ -198,9 +199,9 @@ class SlurmScheduler:
             }
 
     def _matching(self, known: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Observation]:
-        """The observations of jobs that match in id and name, since Slurm may reuse an id for another job."""
-        listed = {(row.id, row.name): row for row in rows}
-        pairs = [(job, listed.get((job.scheduler_id, job.tag))) for job in known]
+        """The observations of those of the jobs that the rows contain."""
+        by_id = _by_id(rows)
+        pairs = [(job, _row_of(job, by_id)) for job in known]
         ahead = count_ahead(self._queue, self._other_jobs) if needs_other_jobs(rows) else {}
         now = self._clock()
         return {job.tag: _observation(row, ahead, now) for job, row in pairs if row is not None}
@@ -210,7 +211,8 @@ class SlurmScheduler:
         since = max(time.monotonic() - self._poll_seconds, self._submission_times.get(tag, float("-inf")))
         if self._queue_queried_at <= since:
             self._query_queue()
-        rows = [row for row in self._queue if row.name == tag]
+        root = os.path.realpath(folder)
+        rows = [row for row in self._queue if row.name == tag or row.folder == root]
         if not rows:
             rows = [row for row in self._accounting_records(tag, also, since) if row.name == tag]
         ended = {row.id for row in rows if interpret_state(row.state)[0] == "ended"}
@@ -240,7 +242,8 @@ class SlurmScheduler:
         now = time.monotonic()
         if now - self._cancel_times.get(known.scheduler_id, float("-inf")) < _CANCEL_INTERVAL_SECONDS:
             return
-        self._commands.scancel(known.scheduler_id, known.tag)
+        row = _row_of(known, _by_id(self._queue))
+        self._commands.scancel(known.scheduler_id, row.name if row else known.tag)
         recent = {job_id: at for job_id, at in self._cancel_times.items() if now - at < _CANCEL_INTERVAL_SECONDS}
         self._cancel_times = {**recent, known.scheduler_id: now}
 
@@ -253,6 +256,21 @@ class SlurmScheduler:
 
 def _numeric_id(job: SubmittedJob) -> tuple[int, str]:
     return len(job.scheduler_id), job.scheduler_id
+
+
+def _by_id(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    grouped: dict[str, list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(row.id, []).append(row)
+    return grouped
+
+
+def _row_of(job: SubmittedJob, by_id: Mapping[str, Sequence[Row]]) -> Row | None:
+    """Return the newest row of the job. Its name or folder must match, since Slurm may reuse an id for another job."""
+    for row in reversed(by_id.get(job.scheduler_id, ())):
+        if row.name == job.tag or (row.folder and row.folder == os.path.realpath(job.folder)):
+            return row
+    return None
 
 
 def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observation:

@@ -88,6 +88,7 @@ class TestRejectedClaim:
 
 
 class TestCheckpointFolder:
+    @pytest.mark.scenario(48)
     def test_one_that_cannot_be_created_costs_an_event(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"steps": 12, "epochs": None, "checkpoint": {"every_steps": 4}})
         run.layout.checkpoints.mkdir(parents=True)
@@ -119,6 +120,7 @@ class TestSupersededAttempt:
 
 
 class TestStalledRank:
+    @pytest.mark.scenario(51)
     def test_stalled_rank_is_named_and_all_stacks_are_logged(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"health.stall_timeout_minutes": 0.05}, max_restarts=2)
         attempt = run.start(faults=[{"kind": "sleep", "rank": 1, "step": 3, "seconds": 600}])

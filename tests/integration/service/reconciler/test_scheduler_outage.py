@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from service.scheduler.base import Observation
 from tests.support.world import World
 
@@ -40,6 +42,7 @@ def test_a_cancellation_is_carried_out_when_the_scheduler_responds(world: World)
     assert world.status(job) == "cancelled"
 
 
+@pytest.mark.scenario(41)
 def test_a_suspended_job_reports_it_and_has_no_eta(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

@@ -202,6 +202,7 @@ def test_former_leader_does_not_overwrite_an_answer(world: World, hanging: Hangi
     assert len(hanging.submitted) == 1
 
 
+@pytest.mark.scenario(44)
 def test_rejection_lifts_the_node_exclusion(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -348,6 +349,7 @@ def test_workers_that_started_and_vanished_exclude_no_node(world: World) -> None
         ("OSError: [Errno 28] No space left on device", []),
     ],
 )
+@pytest.mark.scenario(50)
 def test_node_that_cannot_start_a_worker_is_excluded(world: World, error: str, excluded: list[str]) -> None:
     job = world.submit()
     world.tick()

@@ -256,6 +256,18 @@ class TestLostKey:
             assert world.worker(job).claim().json()["secrets"] == {}
         assert any("encrypted with another key" in one.get("reason", "") for one in logs)
 
+    def test_another_key_is_reported_before_a_job_starts(self, world: World) -> None:
+        put(world.client, "HF_TOKEN")
+        (world.settings.state / "secrets.key").write_bytes(Fernet.generate_key())
+        answer = world.client.post("/v1/jobs", json=with_secrets("HF_TOKEN"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "secrets_key_unavailable")
+        (note,) = world.client.get("/readyz").json()["notes"]
+        assert "is not the key of the secrets that are stored" in note
+        (finding,) = [one for one in run_checks(world.settings) if one.name == "secrets"]
+        assert (finding.state, "users with secrets: admin" in finding.message) == ("error", True)
+        assert world.client.delete("/v1/secrets/HF_TOKEN").status_code == 204
+        assert "notes" not in world.client.get("/readyz").json()
+
 
 def new_cipher(file: Path) -> SecretCipher:
     cipher = SecretCipher(file)

@@ -90,7 +90,7 @@ class TestDiscover:
         assert not run.checkpoint(2).root.exists()
         assert (run.checkpoints / "step-0000000002.damaged").is_dir()
 
-    @pytest.mark.scenario(26)
+    @pytest.mark.scenario(26, 47)
     def test_checkpoint_without_a_manifest_is_removed(self, run):
         write(run, 1)
         run.checkpoint(3).root.mkdir()

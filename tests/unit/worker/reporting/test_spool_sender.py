@@ -176,6 +176,7 @@ class TestSpoolSender:
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
 
     @pytest.mark.parametrize("status", [401, 404])
+    @pytest.mark.scenario(33)
     def test_unknown_attempt_is_retried_without_loss(self, layout, status):
         self.fill(layout, 1, [1, 2])
         service = Service(status, status, 200)

@@ -85,7 +85,7 @@ class TestStart:
 
 class TestQueue:
     TIMES = "2026-01-01T12:15:00|2026-01-01T12:45:00"
-    LINE = f"m1|5|PENDING|{TIMES}|gpu|4294901757|1000||Nodes required for job are DOWN, DRAINED|ty-a|b"
+    LINE = f"m1|5|PENDING|{TIMES}|gpu|4294901757|1000||Nodes required for job are DOWN, DRAINED|/runs/1|ty-a|b"
 
     def test_a_line(self) -> None:
         mine, others = parse_queue(self.LINE, "m1", 1000)
@@ -97,6 +97,7 @@ class TestQueue:
                     4294901757,
                     datetime(2026, 1, 1, 12, 15, tzinfo=UTC),
                     datetime(2026, 1, 1, 12, 45, tzinfo=UTC),
+                    "/runs/1",
                 ),
             )
         ]
@@ -107,7 +108,9 @@ class TestQueue:
         assert (mine, [other.id for other in others]) == ([], ["5"])
 
     def test_a_line_break_in_a_job_name_forges_no_line(self) -> None:
-        forged = "m1|9|RUNNING|N/A|N/A|gpu|1|1001|n1|None|x\nm2|5|COMPLETED|N/A|N/A|gpu|1|1000||None|ty-a"
+        forged = (
+            "m1|9|RUNNING|N/A|N/A|gpu|1|1001|n1|None|/runs/1|x\nm2|5|COMPLETED|N/A|N/A|gpu|1|1000||None|/runs/1|ty-a"
+        )
         assert [one.id for one in parse_queue(forged, "m1", 1000)[0]] == []
 
     def test_no_estimate_is_none(self) -> None:
