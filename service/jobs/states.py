@@ -45,6 +45,7 @@ FINAL_STATUS: Mapping[StatusReason, JobStatus] = {
     "cancelled_outside": "cancelled",
     "error": "failed",
     "out_of_memory": "failed",
+    "disk_full": "failed",
     "time_limit": "failed",
     "node_failure": "failed",
     "preempted": "failed",

@@ -16,6 +16,8 @@ CONTACT_TIMEOUT_SECONDS = 600.0
 """A run that should stop, is not in the scheduler's queue and gave no sign of life for this long counts as ended."""
 HEARTBEAT_TIMEOUT_SECONDS = 60.0
 """Workers send a heartbeat every ten seconds; without one for this long, a pause request cannot reach the worker."""
+MAX_DISK_WAITS = 8
+"""Attempts in a row that a full disk ended, after which each uses a retry."""
 _MAX_OBSERVATION_AGE_SECONDS = 30.0
 """An observation may be this old, and thus precede the claim. Slurm holds a requeued job for two minutes."""
 
@@ -69,6 +71,8 @@ class JobSnapshot:
     """Exit reasons of the preceding attempts that brought no newer checkpoint either, oldest first."""
     stalled_hosts: frozenset[str] = frozenset()
     """The nodes of the ranks that stalled earlier attempts."""
+    full_disks: int = 0
+    """Attempts in a row, this one included, that a full disk ended."""
     seconds_since_claim: float = 0.0
     seconds_since_contact: float = 0.0
     """Since the worker's last sign of life, or since this service started to listen."""
@@ -234,7 +238,7 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
         return Decision("succeeded", "Completed all steps.", "completed", ended=True, exit_reason=exit_reason)
     if is_cancelled:
         return _cancelled(snapshot)
-    if exit_reason in ("error", "out_of_memory", "stalled", "rejected"):
+    if exit_reason in ("error", "out_of_memory", "disk_full", "stalled", "rejected"):
         failure = snapshot.exit_record.failure if snapshot.exit_record else _OUT_OF_MEMORY
         return _after_error(snapshot, exit_reason, failure)
     if snapshot.pausing:
@@ -311,21 +315,25 @@ def _paused(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
 
 def _after_error(
     snapshot: JobSnapshot,
-    exit_reason: Literal["error", "out_of_memory", "stalled", "rejected"],
+    exit_reason: Literal["error", "out_of_memory", "disk_full", "stalled", "rejected"],
     reported: Failure | None,
 ) -> Decision:
     failure = reported or Failure(type="UnknownError", message="the worker reported no cause")
     rank = f"rank {failure.rank}: " if failure.rank is not None else ""
     first_line = (failure.message.strip().splitlines() or [""])[0]
     message = f"{rank}{failure.type}: {first_line}"
-    if exit_reason == "rejected" or failure.final or snapshot.retries_left <= 0:
+    waits_for_disk = exit_reason == "disk_full" and snapshot.full_disks <= MAX_DISK_WAITS
+    if exit_reason == "rejected" or failure.final or (snapshot.retries_left <= 0 and not waits_for_disk):
         return Decision("failed", message, exit_reason, failure, ended=True, exit_reason=exit_reason)
+    how = f"retried ({snapshot.retries_left} left)"
+    if waits_for_disk:
+        how = "continued after a pause, without using a retry,"
     return Decision(
         status="paused" if snapshot.status == "pausing" else "queued",
-        message=f"To be retried ({snapshot.retries_left} left) after {message}",
+        message=f"To be {how} after {message}",
         failure=failure,
         ended=True,
-        uses_retry=True,
+        uses_retry=not waits_for_disk,
         exit_reason=exit_reason,
     )
 

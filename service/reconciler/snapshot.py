@@ -15,7 +15,7 @@ from service.jobs.repository import JobRepository
 from service.reconciler.decide import JobSnapshot
 from service.reconciler.node_exclusion import stalled_host
 from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_unclaimed
-from service.reconciler.submission.attempts import newest_step
+from service.reconciler.submission.attempts import full_disks, newest_step
 from service.scheduler.base import Observation
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
@@ -36,6 +36,7 @@ class _History:
     on_time_limit: str = "continue"
     previous_exits: tuple[str, ...] = ()
     stalled_hosts: frozenset[str] = frozenset()
+    full_disks: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class SnapshotLoader:
             status_message=job.status_message,
             previous_exits=history.previous_exits,
             stalled_hosts=history.stalled_hosts,
+            full_disks=history.full_disks,
             seconds_since_claim=_seconds_since(attempt.claimed_at, now),
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
             last_contact=attempt.heartbeat_at or attempt.claimed_at,
@@ -103,6 +105,7 @@ class SnapshotLoader:
             on_time_limit=restart.on_time_limit,
             previous_exits=_previous_exits(attempts, attempt, continuations - 1),
             stalled_hosts=_stalled_hosts(attempts, attempt),
+            full_disks=1 + full_disks([one for one in attempts if one.number < attempt.number]),
         )
 
     def has_recent_heartbeat(self, attempt: Attempt) -> bool:

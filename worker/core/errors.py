@@ -16,6 +16,7 @@ from trainyard.contract.wire.reports import MAX_NAME, Failure
 from worker.core.memory_hints import memory_hint
 
 _OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_DISK_TEXTS = ("no space left on device", "disk quota exceeded", "read-only file system")
 _PEER_TEXTS = (
     "connection closed by peer",
     "connection reset by peer",
@@ -41,6 +42,9 @@ class RefusedError(TrainingError):
     `rejected`."""
 
 
+RankErrorReason = Literal["error", "out_of_memory", "disk_full", "rejected"]
+
+
 class RankError(BaseModel):
     """`errors/rank-<r>.json`."""
 
@@ -48,7 +52,7 @@ class RankError(BaseModel):
 
     rank: int
     execution: int
-    reason: Literal["error", "out_of_memory", "rejected"]
+    reason: RankErrorReason
     consequence: bool
     """Whether it failed only because another rank had failed."""
     type: str
@@ -90,7 +94,7 @@ def describe_foreign_error(
     return RankError(
         rank=rank,
         execution=execution,
-        reason="out_of_memory" if memory else "error",
+        reason="out_of_memory" if memory else "disk_full" if _mentions_disk(message) else "error",
         consequence=_is_from_peer(message),
         type=type_,
         message=message[:8000],
@@ -102,10 +106,12 @@ def describe_foreign_error(
     )
 
 
-def _reason(error: BaseException, memory: bool) -> Literal["error", "out_of_memory", "rejected"]:
+def _reason(error: BaseException, memory: bool) -> RankErrorReason:
     if isinstance(error, RefusedError):
         return "rejected"
-    return "out_of_memory" if memory else "error"
+    if memory:
+        return "out_of_memory"
+    return "disk_full" if is_disk_full(error) else "error"
 
 
 def to_failure(error: RankError) -> Failure:
@@ -140,6 +146,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError | OSError) and _mentions_memory(str(error))
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether a filesystem, perhaps in an earlier exception, was full, over quota or read-only."""
+    chain: list[BaseException] = []
+    while error not in chain and len(chain) < 20:
+        chain.append(error)
+        error = error.__cause__ or error.__context__ or error
+    return any(isinstance(each, OSError) and _mentions_disk(str(each)) for each in chain)
+
+
+def _mentions_disk(message: str) -> bool:
+    return any(text in message.lower() for text in _DISK_TEXTS)
 
 
 def _mentions_memory(message: str) -> bool:

@@ -10,6 +10,7 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.reports import ExitReason, Failure
 from worker.core.errors import read_errors, to_failure
+from worker.core.full_disk import disk_problem
 from worker.core.memory_hints import memory_hint
 from worker.core.rank_exits import RankExit, read_rank_exits
 
@@ -57,6 +58,10 @@ def find_first_failure(
     limit = min((error.time for error in errors), default=float("inf")) + _NOTICED_WITHIN_SECONDS
     exits = [end for end in read_rank_exits(layout, execution) if end.rank not in reported and end.time <= limit]
     killed = next((end for end in exits if end.exitcode < 0), None) or next(iter(exits), None)
+    if not errors and (killed is None or killed.exitcode >= 0) and (problem := disk_problem(layout.root)):
+        # The error files could not be written.
+        failure = Failure(host=socket.gethostname(), type="OSError", message=f"{layout.root}: {problem}"[:8000])
+        return FirstFailure("disk_full", failure)
     if killed:
         return _from_exit(killed, spec)
     if errors:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
+from worker.core.full_disk import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, count_oom_kills
 from worker.core.rank_exits import rank_exits_file
 
@@ -37,7 +38,9 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.
     agent._start_workers = count_restarts(agent._start_workers)
     agent._monitor_workers = record_failures(
-        agent._monitor_workers, lambda restart: rank_exits_file(layout, node, first_execution + restart)
+        agent._monitor_workers,
+        lambda restart: rank_exits_file(layout, node, first_execution + restart),
+        lambda restart: ended_by_full_disk(layout, first_execution + restart),
     )
     processes: Any = local_elastic_agent
     processes.start_processes = add_variables(processes.start_processes, variables)
@@ -73,14 +76,22 @@ def count_restarts(start: Callable[..., Any]) -> Callable[..., Any]:
     return start_and_count
 
 
-def record_failures(monitor: Callable[..., Any], path_of: Callable[[int], Path]) -> Callable[..., Any]:
-    """Wrap `_monitor_workers`: write a file for each start with failed ranks. `path_of` gets the number of restarts."""
+def record_failures(
+    monitor: Callable[..., Any], path_of: Callable[[int], Path], is_final: Callable[[int], bool]
+) -> Callable[..., Any]:
+    """Wrap `_monitor_workers`: write a file for each start with failed ranks, and make no further start if it is final.
+
+    `path_of` and `is_final` get the number of restarts.
+    """
     killed_before = count_oom_kills()
 
     def monitor_and_record(agent: Any, group: Any) -> Any:
         result = monitor(agent, group)
         if result.failures:
             restart = group.spec.max_restarts - agent._remaining_restarts
+            if is_final(restart):
+                # A full disk would end the next start as well, and use up the retries within seconds.
+                agent._remaining_restarts = 0
             exits = [
                 {
                     "rank": rank,

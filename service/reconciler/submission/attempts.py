@@ -1,5 +1,6 @@
 """The next attempt of a job."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from service.core.ids import new_attempt_id, scheduler_tag
@@ -56,3 +57,9 @@ def newest_step(job: Job) -> int | None:
     if job.spec["task"] == "script":
         return job.progress["step"] if job.progress else None
     return job.last_checkpoint_step
+
+
+def full_disks(attempts: Sequence[Attempt]) -> int:
+    """Return how many of the newest attempts in a row a full disk ended."""
+    ordered = sorted(attempts, key=lambda attempt: attempt.number, reverse=True)
+    return next((count for count, each in enumerate(ordered) if each.exit_reason != "disk_full"), len(ordered))

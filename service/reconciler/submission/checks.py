@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from service.cluster.repository import ClusterRepository
 from service.core.clock import Clock
 from service.core.errors import InvalidSpecError
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.db.models import Job
 from service.jobs.repository import JobRepository
+from service.jobs.service import RETRY
 from service.jobs.submission import PREFLIGHT_OVERRIDDEN
 from service.planner.service import Planner
+from service.reconciler.submission.attempts import full_disks
 from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from service.specs.preflight import unavailable_resources
@@ -39,6 +43,28 @@ class CheckedJob:
     """What the user can do about the problems."""
 
 
+_FIRST_DISK_WAIT, _MAX_DISK_WAIT = timedelta(minutes=1), timedelta(minutes=30)
+
+
+def disk_wait(count: int, ended: datetime | None, now: datetime) -> str:
+    """Return what the job waits for after a full disk; each wait is twice as long as the last.
+
+    Args:
+        count: How many of the newest attempts in a row a full disk ended.
+        ended: When the last of them ended.
+    """
+    if count == 0 or ended is None:
+        return ""
+    until = ended + min(_FIRST_DISK_WAIT * 2 ** (count - 1), _MAX_DISK_WAIT)
+    # A clock that was set back does not make the wait longer.
+    if not ended <= now < until:
+        return ""
+    return (
+        f"a disk was full or read-only. The next attempt follows at {until:%H:%M:%S} UTC; "
+        "`trainyard cancel` and `trainyard retry` continue at once."
+    )
+
+
 @dataclass(frozen=True)
 class SubmissionChecks:
     """Checks jobs against the newest cluster snapshot and the model's folder."""
@@ -61,11 +87,12 @@ class SubmissionChecks:
             job = jobs.load(job_pk)
             forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
+            waiting = self._disk_wait(jobs, job, now) if job.attempts else ""
         accepted = self.acceptance.stored(parse_spec(job.spec), cluster)
         if accepted.site.accelerator is None:
             return CheckedJob(accepted, waiting=MSG_UNKNOWN_ACCELERATOR)
         if job.attempts:
-            return CheckedJob(accepted)
+            return CheckedJob(accepted, waiting=waiting)
         resolved = self.settings.known_accelerator is None
         if resolved:
             try:
@@ -77,3 +104,10 @@ class SubmissionChecks:
         excess = self.planner.exceeds_memory(accepted) if check_memory else []
         hint = _REDUCE_MEMORY if excess else _CHANGE_FIELDS
         return CheckedJob(accepted, resolved, problems=[*problems, *excess], hint=hint)
+
+    def _disk_wait(self, jobs: JobRepository, job: Job, now: datetime) -> str:
+        attempts = jobs.list_attempts(job)
+        ended = attempts[-1].ended_at
+        if ended is not None and jobs.last_event(job, RETRY, since=ended) is not None:
+            return ""
+        return disk_wait(full_disks(attempts), ended, now)

@@ -1,6 +1,6 @@
 // The marks of a job's charts: where its runs were interrupted and resumed, by step and time. Pure functions.
 
-const INTERRUPTIONS = new Set(["preempted", "time_limit", "node_failure", "error", "out_of_memory", "stalled", "cancelled_outside"]);
+const INTERRUPTIONS = new Set(["preempted", "time_limit", "node_failure", "error", "out_of_memory", "disk_full", "stalled", "cancelled_outside"]);
 const STARTS = new Set(["worker.training_started", "worker.training_resumed"]);
 
 /**

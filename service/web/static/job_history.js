@@ -5,11 +5,11 @@ import { bytes, count, duration, number } from "./format.js";
 import { byId, formatTimes, make } from "./page.js";
 
 const EXIT_REASONS = {
-  completed: "completed", error: "failed", out_of_memory: "out of memory", stalled: "stalled", rejected: "rejected",
+  completed: "completed", error: "failed", out_of_memory: "out of memory", disk_full: "disk full", stalled: "stalled", rejected: "rejected",
   preempted: "preempted", time_limit: "reached its time limit", user_cancelled: "cancelled or paused on request",
   node_failure: "node failure", cancelled_outside: "cancelled outside Trainyard",
 };
-const FAILURES = new Set(["error", "out_of_memory", "stalled", "rejected", "node_failure"]);
+const FAILURES = new Set(["error", "out_of_memory", "disk_full", "stalled", "rejected", "node_failure"]);
 
 /** Show the attempts of a job, newest first, each with its waiting time and its runtime on a common time axis. */
 export function showAttempts(attempts) {

@@ -30,6 +30,7 @@ StatusReason = Literal[
     "cancelled_outside",
     "error",
     "out_of_memory",
+    "disk_full",
     "time_limit",
     "node_failure",
     "preempted",

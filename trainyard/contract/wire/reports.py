@@ -41,6 +41,7 @@ ExitReason = Literal[
     "completed",
     "error",
     "out_of_memory",
+    "disk_full",
     "stalled",
     "rejected",
     "preempted",
@@ -49,7 +50,8 @@ ExitReason = Literal[
     "node_failure",
 ]
 """How an execution ended, as reported by the worker. After `preempted`, and `time_limit` if the spec permits, the job
-continues from a checkpoint. `node_failure`: a node was lost; no rank caused the failure."""
+continues from a checkpoint. `disk_full`: a filesystem was full or read-only. `node_failure`: a node was lost; no rank
+caused the failure."""
 
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 

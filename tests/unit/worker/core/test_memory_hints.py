@@ -98,7 +98,9 @@ class TestFailedExecution:
     def test_failed_execution_is_recorded_with_its_ranks(self, tmp_path):
         failure = Item(exitcode=-11, pid=5, timestamp=9, error_file="<N/A>")
         results = iter([Item(failures={}), Item(failures={3: failure})])
-        monitor = record_failures(lambda agent, group: next(results), lambda restart: tmp_path / f"{restart}.json")
+        monitor = record_failures(
+            lambda agent, group: next(results), lambda restart: tmp_path / f"{restart}.json", lambda restart: False
+        )
         agent, group = Item(_remaining_restarts=1), Item(spec=Item(max_restarts=2))
         monitor(agent, group)
         assert list(tmp_path.iterdir()) == []

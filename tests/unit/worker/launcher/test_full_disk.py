@@ -51,8 +51,17 @@ def test_stop_request_is_repeated_until_it_is_written(disk: Disk, tmp_path: Path
 def test_torchrun_goes_on_without_the_file_of_exits(disk: Disk, tmp_path: Path) -> None:
     failure = SimpleNamespace(exitcode=1, pid=7, timestamp=1, error_file="<N/A>", error_file_data=None)
     result = SimpleNamespace(failures={0: failure})
-    monitor = elastic.record_failures(lambda *_: result, lambda restart: tmp_path / "exits.json")
+    monitor = elastic.record_failures(lambda *_: result, lambda restart: tmp_path / "exits.json", lambda restart: False)
     agent: Any = SimpleNamespace(_remaining_restarts=1)
     group: Any = SimpleNamespace(spec=SimpleNamespace(max_restarts=1))
     assert monitor(agent, group) is result
     assert not (tmp_path / "exits.json").exists()
+
+
+def test_torchrun_restarts_no_ranks_after_a_full_disk(tmp_path: Path) -> None:
+    result = SimpleNamespace(failures={0: SimpleNamespace(exitcode=1, pid=7, timestamp=1, error_file="<N/A>")})
+    monitor = elastic.record_failures(lambda *_: result, lambda restart: tmp_path / f"{restart}.json", lambda _: True)
+    agent: Any = SimpleNamespace(_remaining_restarts=2)
+    monitor(agent, SimpleNamespace(spec=SimpleNamespace(max_restarts=3)))
+    assert agent._remaining_restarts == 0
+    assert (tmp_path / "1.json").exists()

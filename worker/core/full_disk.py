@@ -1,0 +1,36 @@
+"""Whether a full or read-only filesystem ended an execution: from the ranks' error files, or by writing a file."""
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from trainyard.contract.layout import AttemptLayout
+from worker.core.errors import read_errors
+
+_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_PROBE_BYTES = 64 * 1024
+"""More than a filesystem keeps in a block that is already allocated."""
+
+
+def ended_by_full_disk(layout: AttemptLayout, execution: int) -> bool:
+    """Return whether a rank reported a full disk, or could report nothing because the disk is full."""
+    errors = read_errors(layout.errors, execution)
+    if errors:
+        return any(error.reason == "disk_full" for error in errors)
+    return disk_problem(layout.root) is not None
+
+
+def disk_problem(folder: Path) -> OSError | None:
+    """Return the error of writing a small file in the folder if the filesystem is full, over quota or read-only."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        with probe.open("wb", buffering=0) as file:
+            file.write(bytes(_PROBE_BYTES))
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error if error.errno in _ERRORS else None
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return None
