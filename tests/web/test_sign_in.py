@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import expect
 
+from service.web.assets import Assets
 from tests.support.browser import Visit
 
 pytestmark = [pytest.mark.web]
@@ -42,6 +43,21 @@ def test_pages_need_a_new_sign_in_after_signing_out(signed_out: Visit, token: st
     signed_out.go("/jobs")
     assert re.search(r"/sign-in\?next=/jobs$", page.url)
     signed_out.assert_clean()
+
+
+def test_signing_out_aborts_running_requests(signed_out: Visit, token: str) -> None:
+    page = signed_out.sign_in(token)
+    page.evaluate(
+        """async (url) => {
+          const { request } = await import(url);
+          window.outcome = request("/v1/me").then(() => "answered", (error) => error.name);
+          const form = document.querySelector('form[action="/sign-out"]');
+          form.addEventListener("submit", (event) => event.preventDefault());
+          form.requestSubmit();
+        }""",
+        Assets().url("api.js"),
+    )
+    assert page.evaluate("window.outcome") == "AbortError"
 
 
 @pytest.fixture

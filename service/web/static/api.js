@@ -18,6 +18,12 @@ export function redirectToSignIn() {
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
+const leaving = new AbortController();
+document.querySelector('form[action="/sign-out"]')?.addEventListener("submit", () => leaving.abort());
+
+/** Aborted when the user signs out: a request that arrives after the end of the session would be refused. */
+export const signedOut = leaving.signal;
+
 /** The response to a request. Throws ApiError, or an Error if the service does not answer. */
 export async function request(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = { ...headers };
@@ -26,8 +32,9 @@ export async function request(path, { method = "GET", body, headers = {}, signal
     sent["Content-Type"] = "application/json";
     body = JSON.stringify(body);
   }
-  const response = await fetch(path, { method, body, headers: sent, signal, credentials: "same-origin" }).catch((error) => {
-    throw signal?.aborted ? error : new Error("The service does not answer.");
+  const either = signal ? AbortSignal.any([signal, signedOut]) : signedOut;
+  const response = await fetch(path, { method, body, headers: sent, signal: either, credentials: "same-origin" }).catch((error) => {
+    throw either.aborted ? error : new Error("The service does not answer.");
   });
   if (response.status === 401) redirectToSignIn();
   if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => null));

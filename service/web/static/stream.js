@@ -1,7 +1,7 @@
 // Server-sent events, read with fetch: EventSource does not report the status of a refused request, detects no silent
 // connection, and cannot start at a given `Last-Event-ID`.
 
-import { redirectToSignIn } from "./api.js";
+import { redirectToSignIn, signedOut } from "./api.js";
 
 const SILENCE = 40_000; // milliseconds; the service sends a keep-alive every 15 seconds
 const FIRST_RETRY = 500;
@@ -59,7 +59,8 @@ export function follow(path, { after = null, on, onState = () => {} }) {
   async function connect(current) {
     const headers = { Accept: "text/event-stream" };
     if (last !== null) headers["Last-Event-ID"] = last;
-    const response = await fetch(path, { headers, signal: current.signal, credentials: "same-origin", cache: "no-store" });
+    const signal = AbortSignal.any([current.signal, signedOut]);
+    const response = await fetch(path, { headers, signal, credentials: "same-origin", cache: "no-store" });
     if (response.status === 401) redirectToSignIn();
     if ([204, 401, 404].includes(response.status)) return "ended";
     if (!response.ok) throw new Error(`the stream returned status ${response.status}`);
