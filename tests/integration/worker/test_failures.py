@@ -50,6 +50,15 @@ class TestFirstFailingRank:
         assert "micro_size" in record.failure.hint
 
 
+    @pytest.mark.slow
+    def test_full_disk_starts_no_ranks_again(self, tmp_path, service):
+        run = Run(tmp_path / "job", service.url, {}, max_restarts=2)
+        attempt = run.run(faults=[{"kind": "full_disk", "rank": 1, "step": 5}])
+        record = finish_of(attempt, 1)
+        assert (record.reason, record.restarts, record.failure.rank) == ("disk_full", 0, 1)
+        assert "No space left on device" in record.failure.message
+
+
 class TestNanLoss:
     def test_ends_the_run_without_a_restart(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"log.every_steps": 10}, max_restarts=2)

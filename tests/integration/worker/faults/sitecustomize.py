@@ -3,6 +3,7 @@
 `TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, value?, trace?}.
 """
 
+import errno
 import importlib.abc
 import importlib.util
 import json
@@ -97,6 +98,8 @@ def _applies(fault, rank, step):
 
 def _inject(fault, stepper, step):
     match fault["kind"]:
+        case "full_disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         case "raise":
             raise RuntimeError(f"planted at step {step}")
         case "memory":
