@@ -49,7 +49,6 @@ class TestFirstFailingRank:
         assert (record.reason, record.restarts) == ("out_of_memory", 1)
         assert "micro_size" in record.failure.hint
 
-
     @pytest.mark.slow
     def test_full_disk_starts_no_ranks_again(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {}, max_restarts=2)

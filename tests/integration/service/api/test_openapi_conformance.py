@@ -79,7 +79,16 @@ def seeded(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture(scope="module")
 def api_schema(seeded: tuple[World, Seeds]) -> Any:
     """Return the schema. As a fixture, it is built by the one test process that needs it, and not at collection."""
-    world, _ = seeded
+    return build_schema(seeded[0], coverage=False)
+
+
+@pytest.fixture(scope="module")
+def thorough_schema(seeded: tuple[World, Seeds]) -> Any:
+    """Return the schema with the cases that cover each of its constraints, which take most of the time."""
+    return build_schema(seeded[0], coverage=True)
+
+
+def build_schema(world: World, *, coverage: bool) -> Any:
     document = world.client.get("/openapi.json").json()
     add_placeholders(document)
     schema = schemathesis.openapi.from_dict(document)
@@ -87,6 +96,7 @@ def api_schema(seeded: tuple[World, Seeds]) -> Any:
     # NUL bytes in URLs are tested in test_nul_bytes.py.
     schema.config.generation.update(allow_extra_parameters=False, allow_x00=False)
     schema.config.checks.negative_data_rejection.expected_statuses += ["431"]
+    schema.config.phases.coverage.enabled = coverage
     return schema.exclude(operation_id=ENDLESS_STREAMS)
 
 
@@ -96,9 +106,8 @@ def node_id(request: pytest.FixtureRequest) -> None:
     request.node._nodeid = request.node.nodeid
 
 
-CONFORMANCE = schemathesis.pytest.from_fixture("api_schema")
 FEW = settings(
-    max_examples=5,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     database=None,
@@ -108,7 +117,7 @@ FEW = settings(
 
 
 @pytest.mark.timeout(600)
-@CONFORMANCE.parametrize()
+@schemathesis.pytest.from_fixture("api_schema").parametrize()
 @FEW
 def test_every_response_is_documented(case: Any, seeded: tuple[World, Seeds]) -> None:
     check(case, seeded)
@@ -116,7 +125,7 @@ def test_every_response_is_documented(case: Any, seeded: tuple[World, Seeds]) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
-@CONFORMANCE.parametrize()
+@schemathesis.pytest.from_fixture("thorough_schema").parametrize()
 @settings(FEW, max_examples=100)
 def test_every_response_to_many_requests_is_documented(case: Any, seeded: tuple[World, Seeds]) -> None:
     check(case, seeded)
