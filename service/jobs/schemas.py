@@ -22,12 +22,15 @@ _ENGINE_METRICS = ("train/", "eval/")
 """Prefixes of the metrics that are shown first; the table of jobs and the sweeps use them."""
 
 
-def shown_metrics(latest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the latest values that a resource or stream carries: all, or of many the engine's own and the first."""
+def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[str, Any]:
+    """Return the metrics that a resource or stream carries: all, or of many `first`, the engine's own and the next."""
     if len(latest) <= MAX_SHOWN_METRICS:
         return dict(latest)
-    names = sorted(latest, key=lambda name: (name not in _LOSSES, not name.startswith(_ENGINE_METRICS), name))
-    return {name: latest[name] for name in names[:MAX_SHOWN_METRICS]}
+
+    def order(name: str) -> tuple[bool, bool, bool, str]:
+        return name != first, name not in _LOSSES, not name.startswith(_ENGINE_METRICS), name
+
+    return {name: latest[name] for name in sorted(latest, key=order)[:MAX_SHOWN_METRICS]}
 
 
 def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetime) -> JobResource:

@@ -17,7 +17,7 @@ from trainyard.client.download import (
     no_progress,
 )
 from trainyard.client.errors import connection_failed, error_of
-from trainyard.client.request import Request, file_path, job_path, model, no_result, segment, unpaged
+from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource
 from trainyard.contract.wire.jobs import JobResource
 
@@ -27,7 +27,7 @@ class AsyncFileCalls(AsyncTransport):
 
     async def checkpoints(self, job_id: str) -> list[CheckpointResource]:
         """Return the complete checkpoints, oldest first."""
-        return await self._list(unpaged(job_path(job_id, "checkpoints"), CheckpointResource))
+        return await self._list(paged(job_path(job_id, "checkpoints"), CheckpointResource))
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointResource:
         """Return one checkpoint. Its digest is the digest of its `manifest.json`."""
