@@ -37,7 +37,8 @@ from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
 from service.streaming.sources import GlobalSource
-from service.webhooks.service import Resolver, resolve_host
+from service.webhooks.host_lookups import HostLookups
+from service.webhooks.service import Resolver
 from trainyard.contract.base import Timestamp
 from trainyard.contract.layout import RunLayout
 
@@ -58,7 +59,7 @@ class AppState:
         """Wakes the maintenance task to delete files."""
         self.notify_webhooks: Callable[[], None] = _do_nothing
         """Wakes the webhook dispatcher."""
-        self.resolver: Resolver = resolve_host
+        self.resolver: Resolver = HostLookups().resolve
         """Resolves the host names of webhooks."""
         self.metrics = ServiceMetrics()
         self.failpoint: Failpoint = no_failpoint
