@@ -1,10 +1,11 @@
-"""Conversion of rows into the resources of the API. Pure functions."""
+"""Conversion of rows into the resources of the API."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from service.core.skipped_rows import log_skipped_row
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.states import SUSPENDED
 from trainyard.contract.layout import RunLayout
@@ -124,12 +125,20 @@ def checkpoint_resource(job_id: str, checkpoint: Checkpoint, run: RunLayout) -> 
     )
 
 
-def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[R], Any]) -> Page[R]:
-    """Return the envelope of one page of a list; `last_id` is the `after` of the next page."""
-    data = [convert(row) for row in rows]
+def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[T], str]) -> Page[R]:
+    """Return the envelope of one page of a list; `last_id` is the `after` of the next page.
+
+    A row that cannot be shown is left out and logged once; it would make the whole list unreadable.
+    """
+    data: list[R] = []
+    for row in rows:
+        try:
+            data.append(convert(row))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            log_skipped_row((type(row).__name__, getattr(row, "pk", identify(row))), error)
     return Page(
         data=data,
-        first_id=identify(data[0]) if data else None,
-        last_id=identify(data[-1]) if data else None,
+        first_id=identify(rows[0]) if rows else None,
+        last_id=identify(rows[-1]) if rows else None,
         has_more=has_more,
     )
