@@ -16,6 +16,7 @@ from service.api.rate_limits import Rate, RateLimiter
 from service.audit.log import CURRENT_REQUEST, AuditLog
 from service.auth.principals import Principal, authenticate
 from service.auth.sessions import CSRF_HEADER, Cookie, require_csrf
+from service.checkpoints.listings import FileListings
 from service.core.clock import Clock
 from service.core.errors import AuthenticationError, InvalidRequestError, PermissionDeniedError
 from service.core.failpoints import Failpoint, no_failpoint
@@ -59,6 +60,7 @@ class AppState:
         """Wakes the maintenance task to delete files."""
         self.notify_webhooks: Callable[[], None] = _do_nothing
         """Wakes the webhook dispatcher."""
+        self.file_listings = FileListings()
         self.resolver: Resolver = HostLookups().resolve
         """Resolves the host names of webhooks."""
         self.metrics = ServiceMetrics()

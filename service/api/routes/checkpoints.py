@@ -21,7 +21,6 @@ from service.api.file_responses import (
 )
 from service.api.json_body import SlotRoute
 from service.checkpoints.ranking import best_criterion, best_step
-from service.checkpoints.safe_files import list_files
 from service.db.models import Checkpoint, Job
 from service.jobs import service as job_service
 from service.jobs.repository import JobRepository
@@ -77,7 +76,7 @@ def list_checkpoint_files(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
     """List the files of a checkpoint, by path."""
-    return _files(_folder(app_state, now, job_id, checkpoint_id), limit, after)
+    return _files(app_state, _folder(app_state, now, job_id, checkpoint_id), limit, after)
 
 
 @download_route(router, "/checkpoints/{checkpoint_id}/files/{path:file}", "checkpoint_file")
@@ -118,7 +117,7 @@ def list_export_files(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
     """List the files of the export, by path; it is empty until the job has succeeded."""
-    return _files(_export(app_state, now, job_id), limit, after)
+    return _files(app_state, _export(app_state, now, job_id), limit, after)
 
 
 @download_route(router, "/export/files/{path:file}", "export_file")
@@ -162,6 +161,6 @@ def _export(app_state: AppState, now: datetime, job_id: str) -> Path:
     return app_state.run_layout(job_id).export
 
 
-def _files(root: Path, limit: int, after: str | None) -> Page[FileResource]:
-    rest = [file for file in list_files(root, hidden=True) if after is None or file.path > after]
-    return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)
+def _files(app_state: AppState, root: Path, limit: int, after: str | None) -> Page[FileResource]:
+    files, has_more = app_state.file_listings.page(root, hidden=True, limit=limit, after=after)
+    return page_of(files, has_more, lambda file: file, lambda file: file.path)

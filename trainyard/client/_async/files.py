@@ -12,13 +12,12 @@ from trainyard.client.download import (
     Progress,
     atomic_file,
     digests_of,
-    is_hidden,
     no_export,
     no_progress,
 )
 from trainyard.client.errors import connection_failed, error_of
 from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged
-from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource
+from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
 
 
