@@ -1,5 +1,6 @@
 """All SQL about jobs, attempts and events. `transition` is the only function that changes a status."""
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
@@ -200,14 +201,14 @@ class JobRepository:
         return list(self._session.scalars(query.order_by(Checkpoint.step)))
 
     def checkpoint_values(self, job: Job, metric: str) -> list[tuple[int, float]]:
-        """Return the step and the metric's value of each checkpoint that is not deleted and has the metric."""
+        """Return the step and the metric's value of each checkpoint that is not deleted; without one, NaN."""
         if not is_metric_key(metric):  # It could not be part of a JSON path either.
             return []
         value = Checkpoint.metrics[metric].as_string()
         query = sa.select(Checkpoint.step, value).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         if self._session.get_bind().dialect.name == "sqlite":
             query = query.where(sa.func.json_valid(Checkpoint.metrics))
-        return [(step, float(text)) for step, text in self._session.execute(query) if text is not None]
+        return [(step, _to_float(text)) for step, text in self._session.execute(query)]
 
     def get_checkpoint(self, job: Job, checkpoint_id: str) -> Checkpoint:
         """Raises NotFoundError."""
@@ -222,17 +223,16 @@ class JobRepository:
             raise _checkpoint_not_found(job, checkpoint_id, param)
         return row
 
-    def remove_checkpoints(self, job: Job) -> int:
-        """Request the deletion of all checkpoints with their files; return the number of them."""
+    def mark_checkpoints_deleted(self, job: Job, *, removing: bool = False) -> int:
+        """Mark all checkpoints as deleted and return their number.
+
+        Args:
+            removing: Whether the maintenance task removes the files, or else the next execution of the job.
+        """
         statement = sa.update(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
-        statement = statement.values(deleted_at=self.now, removing=True)
+        statement = statement.values(deleted_at=self.now, removing=removing)
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         return cast(sa.CursorResult[Any], result).rowcount
-
-    def mark_checkpoints_deleted(self, job: Job) -> None:
-        """Mark all checkpoints as deleted; the next execution of the job removes the files."""
-        statement = sa.update(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
-        self._session.execute(statement.values(deleted_at=self.now).execution_options(synchronize_session=False))
 
     def next_sequence(self, job: Job) -> int:
         """Return the next sequence number of the job. Other writers of the job wait until this transaction ends."""
@@ -344,3 +344,11 @@ class JobRepository:
 
 def _checkpoint_not_found(job: Job, checkpoint_id: str, param: str) -> NotFoundError:
     return NotFoundError(f"job {job.id} has no checkpoint {checkpoint_id!r}", code="checkpoint_not_found", param=param)
+
+
+def _to_float(value: object) -> float:
+    """Return a value in a JSON column as a number; NaN if it is none."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan

@@ -214,7 +214,7 @@ def delete_checkpoints(database: Database, principal: Principal, job_id: str, no
     """
     with locked_job(database, principal, job_id, now) as (jobs, job):
         _require_ended(job)
-        if count := jobs.remove_checkpoints(job):
+        if count := jobs.mark_checkpoints_deleted(job, removing=True):
             job.last_checkpoint_step = None
             message = f"all {count} checkpoints deleted by {principal.name}"
             jobs.add_event(job, "checkpoints_deleted", message)
