@@ -204,8 +204,8 @@ class JobRepository:
         """Return the step and the metric's value of each checkpoint that is not deleted; without one, NaN."""
         if not is_metric_key(metric):  # It could not be part of a JSON path either.
             return []
-        value = Checkpoint.metrics[metric].as_string()
-        query = sa.select(Checkpoint.step, value).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
+        value: Any = Checkpoint.metrics[metric]
+        query = sa.select(Checkpoint.step, value.as_string()).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         if self._session.get_bind().dialect.name == "sqlite":
             query = query.where(sa.func.json_valid(Checkpoint.metrics))
         return [(step, _to_float(text)) for step, text in self._session.execute(query)]
