@@ -8,7 +8,11 @@ from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
 
-BODIES: dict[str, Any] = {"profile_job": {"steps": 1}, "resolve_job": {"action": "give_up"}}
+BODIES: dict[str, Any] = {
+    "profile_job": {"steps": 1},
+    "resolve_job": {"action": "give_up"},
+    "resolve_orphan": {"action": "cancel"},
+}
 
 
 @pytest.fixture
