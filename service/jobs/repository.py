@@ -205,7 +205,9 @@ class JobRepository:
         if not is_metric_key(metric):  # It could not be part of a JSON path either.
             return []
         value: Any = Checkpoint.metrics[metric]
-        query = sa.select(Checkpoint.step, value.as_string()).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
+        query = sa.select(Checkpoint.step, value.as_string()).where(
+            Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None)
+        )
         if self._session.get_bind().dialect.name == "sqlite":
             query = query.where(sa.func.json_valid(Checkpoint.metrics))
         return [(step, _to_float(text)) for step, text in self._session.execute(query)]
