@@ -16,6 +16,7 @@ from service.api.rate_limits import Rate, RateLimiter
 from service.audit.log import CURRENT_REQUEST, AuditLog
 from service.auth.principals import Principal, authenticate
 from service.auth.sessions import CSRF_HEADER, Cookie, require_csrf
+from service.checkpoints.listings import FileListings
 from service.core.clock import Clock
 from service.core.errors import AuthenticationError, InvalidRequestError, PermissionDeniedError
 from service.core.failpoints import Failpoint, no_failpoint
@@ -37,7 +38,8 @@ from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
 from service.streaming.sources import GlobalSource
-from service.webhooks.service import Resolver, resolve_host
+from service.webhooks.host_lookups import HostLookups
+from service.webhooks.service import Resolver
 from trainyard.contract.base import Timestamp
 from trainyard.contract.layout import RunLayout
 
@@ -58,7 +60,8 @@ class AppState:
         """Wakes the maintenance task to delete files."""
         self.notify_webhooks: Callable[[], None] = _do_nothing
         """Wakes the webhook dispatcher."""
-        self.resolver: Resolver = resolve_host
+        self.file_listings = FileListings()
+        self.resolver: Resolver = HostLookups().resolve
         """Resolves the host names of webhooks."""
         self.metrics = ServiceMetrics()
         self.failpoint: Failpoint = no_failpoint
@@ -222,13 +225,21 @@ def after_query(pattern: str, *, max_length: int = 64) -> Any:
     return Query(max_length=max_length, description=description, json_schema_extra={"pattern": pattern})
 
 
-def window_of(pattern: str) -> Callable[..., Awaitable[PageRequest]]:
-    """Return the dependency for the page parameters of a list whose ids match the pattern."""
+def window_of(
+    pattern: str, *, order: Literal["asc", "desc"] = "desc", key: str = "time of creation"
+) -> Callable[..., Awaitable[PageRequest]]:
+    """Return the dependency for the page parameters of a list whose ids match the pattern.
+
+    Args:
+        order: The default order.
+        key: What the list is ordered by.
+    """
+    default_order = order
 
     async def get_window(
         limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of results.")] = 20,
         after: Annotated[str | None, after_query(pattern)] = None,
-        order: Annotated[Literal["asc", "desc"], Query(description="By time of creation.")] = "desc",
+        order: Annotated[Literal["asc", "desc"], Query(description=f"By {key}.")] = default_order,
     ) -> PageRequest:
         if after is not None and not re.fullmatch(pattern, after):
             raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
@@ -238,6 +249,7 @@ def window_of(pattern: str) -> Callable[..., Awaitable[PageRequest]]:
 
 
 JobWindowDep = Annotated[PageRequest, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
+CheckpointWindowDep = Annotated[PageRequest, Depends(window_of(r"^ckpt_[0-9a-z]{26}$", order="asc", key="step"))]
 EventWindowDep = Annotated[PageRequest, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
 TokenWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
 AuditWindowDep = Annotated[PageRequest, Depends(window_of(r"^aud_[0-9]{1,18}$"))]

@@ -27,7 +27,7 @@ from trainyard.contract.wire.pages import ErrorEnvelope
 _OCTETS = "application/octet-stream"
 _TAR = "application/x-tar"
 _MAX_LISTED = 20
-"""Paths of irregular files in one audit entry."""
+"""Paths of files that an archive leaves out in one audit entry."""
 _MAX_LISTED_PATH = 256
 """Characters of such a path."""
 
@@ -217,15 +217,15 @@ def _read(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
 
 
 def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
-    """Return the files of a folder as an uncompressed tar, under `name`/.
+    """Return the files of a folder that are not hidden as an uncompressed tar, under `name`/.
 
     Raises:
-        NotFoundError: the folder contains no regular file.
+        NotFoundError: the folder contains no such file.
     """
-    irregular: list[str] = []
-    members = list_members(root, name, irregular)
-    if irregular:
-        add_audit_detail(left_out=[path[:_MAX_LISTED_PATH] for path in irregular[:_MAX_LISTED]])
+    left_out: list[str] = []
+    members = list_members(root, name, left_out)
+    if left_out:
+        add_audit_detail(left_out=[path[:_MAX_LISTED_PATH] for path in left_out[:_MAX_LISTED]])
     if not members:
         raise NotFoundError("there are no files", code="file_not_found")
     headers = {

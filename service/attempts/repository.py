@@ -9,6 +9,9 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Checkpoint, Event
 
+MAX_CHECKPOINTS = 1000
+"""Checkpoints of one job that are known. Rows remain after their files, so a long job reaches this."""
+
 
 class AttemptRepository:
     """Reports of workers within one session."""
@@ -43,6 +46,21 @@ class AttemptRepository:
 
     def find_checkpoint(self, job_pk: int, step: int) -> Checkpoint | None:
         return self._session.scalar(sa.select(Checkpoint).where(Checkpoint.job_pk == job_pk, Checkpoint.step == step))
+
+    def forget_checkpoints(self, job_pk: int, newest: Checkpoint) -> None:
+        """Delete the rows beyond `MAX_CHECKPOINTS`: deleted checkpoints first, then the lowest steps; not the newest.
+
+        Files of those that are not deleted stay in the run directory.
+        """
+        of_job = Checkpoint.job_pk == job_pk
+        count = self._session.scalar(sa.select(sa.func.count()).select_from(Checkpoint).where(of_job)) or 0
+        if count <= MAX_CHECKPOINTS:
+            return
+        is_gone = sa.and_(Checkpoint.deleted_at.is_not(None), Checkpoint.removing.is_(False))
+        order = (sa.case((is_gone, 0), else_=1), Checkpoint.step)
+        others = sa.select(Checkpoint.id).where(of_job, Checkpoint.id != newest.id).order_by(*order)
+        ids = list(self._session.scalars(others.limit(count - MAX_CHECKPOINTS)))
+        self._session.execute(sa.delete(Checkpoint).where(Checkpoint.id.in_(ids)))
 
     def mark_checkpoints_deleted(self, job_pk: int, steps: Sequence[int], now: datetime) -> None:
         """Record that the files of these steps' checkpoints were deleted."""

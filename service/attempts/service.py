@@ -5,14 +5,16 @@ Each call is one transaction and can be repeated without effect.
 
 from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from service.attempts.repository import AttemptRepository
+from service.checkpoints.ranking import best_criterion
 from service.core.errors import ConflictError
 from service.core.ids import new_checkpoint_id
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.repository import JobRepository
+from service.jobs.schemas import shown_metrics
 from service.jobs.service import pending_profile
 from trainyard.contract.base import sanitize
 from trainyard.contract.wire.reports import (
@@ -144,10 +146,11 @@ class AttemptService:
                 row = Checkpoint(id=new_checkpoint_id(self._now), job_pk=job.pk, step=report.step, execution=0)
                 attempts.add(row)
             if report.execution >= row.execution:
-                _update_checkpoint(row, report, sequence)
+                _update_checkpoint(row, report, sequence, job.spec["checkpoint"]["keep_best"])
                 job.last_checkpoint_step = report.step
             attempts.flush()
             attempts.mark_checkpoints_deleted(job.pk, report.removed_steps, self._now)
+            attempts.forget_checkpoints(job.pk, row)
         self._count("checkpoints", 1)
 
     def record_rejected(self, count: int, first: str) -> None:
@@ -176,12 +179,13 @@ def _check_execution(attempt: Attempt, execution: int) -> None:
         raise ConflictError(message, code="stale_execution", param="execution")
 
 
-def _update_checkpoint(row: Checkpoint, report: CheckpointReport, sequence: int) -> None:
+def _update_checkpoint(row: Checkpoint, report: CheckpointReport, sequence: int, policy: dict[str, Any] | None) -> None:
     row.execution = report.execution
     row.size_bytes = report.size_bytes
     row.digest = report.digest
     row.world_size = report.world_size
-    row.metrics = report.model_dump(mode="json")["metrics"]
+    # The checkpoint's manifest has all of them.
+    row.metrics = shown_metrics(report.model_dump(mode="json")["metrics"], best_criterion(policy).metric)
     row.created_at = report.time
     row.deleted_at, row.removing = None, False
     row.sequence = sequence

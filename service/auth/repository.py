@@ -94,5 +94,12 @@ class SessionRepository:
     def remove(self, hash_: str) -> None:
         self._session.execute(sa.delete(WebSession).where(WebSession.hash == hash_))
 
+    def remove_oldest(self, token_id: str, limit: int) -> None:
+        """Remove all sessions of a token but the newest ones."""
+        newest_first = (WebSession.created_at.desc(), WebSession.hash)
+        query = sa.select(WebSession.hash).where(WebSession.token_id == token_id).order_by(*newest_first)
+        old = list(self._session.scalars(query.offset(limit)))
+        self._session.execute(sa.delete(WebSession).where(WebSession.hash.in_(old)))
+
     def remove_expired(self, now: datetime) -> None:
         self._session.execute(sa.delete(WebSession).where(WebSession.expires_at <= now))

@@ -17,6 +17,8 @@ CSRF_HEADER = "X-CSRF-Token"
 MAX_COOKIE_BYTES = 4096
 """Maximum size of a `Cookie` header; other services on the same host name may set cookies too."""
 _MAX_SECRET_LENGTH = 200
+MAX_SESSIONS = 50
+"""Sessions of one token. A further sign-in ends the oldest one."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) 
     with database.write() as session:
         repository = SessionRepository(session)
         repository.remove_expired(now)
+        repository.remove_oldest(principal.id, MAX_SESSIONS - 1)
         repository.add(row)
     return principal, secret
 

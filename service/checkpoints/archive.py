@@ -7,7 +7,7 @@ from pathlib import Path
 
 from service.checkpoints.safe_files import CHUNK, list_files, open_below
 from service.core.errors import ConflictError
-from trainyard.contract.wire.files import FileResource
+from trainyard.contract.wire.files import FileResource, is_hidden
 
 _END = 2 * tarfile.BLOCKSIZE
 
@@ -30,13 +30,15 @@ class Member:
         return len(self.header) + self.size + self.padding
 
 
-def list_members(root: Path, name: str, irregular: list[str]) -> list[Member]:
-    """Return the regular files below a folder, to be archived under `name`/.
+def list_members(root: Path, name: str, left_out: list[str]) -> list[Member]:
+    """Return the regular files below a folder that are not hidden, to be archived under `name`/.
 
     Args:
-        irregular: Receives the paths of links and special files, which are left out.
+        left_out: Receives the paths of hidden files, links and special files.
     """
-    return [_member(file, name) for file in list_files(root, hidden=True, irregular=irregular)]
+    files = list_files(root, hidden=True, irregular=left_out)
+    left_out += [file.path for file in files if is_hidden(file.path)]
+    return [_member(file, name) for file in files if not is_hidden(file.path)]
 
 
 def _member(file: FileResource, name: str) -> Member:

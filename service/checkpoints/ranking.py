@@ -1,22 +1,19 @@
 """Selection of a job's best checkpoint. Pure functions."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable
 from typing import Any
 
-from service.db.models import Checkpoint
 from trainyard.contract.spec.sections import KeepBest
 
 
-def best_of(checkpoints: Sequence[Checkpoint], policy: dict[str, Any] | None) -> Checkpoint | None:
-    """Return the best checkpoint by the spec's `checkpoint.keep_best`, by default the lowest evaluation loss.
+def best_criterion(policy: dict[str, Any] | None) -> KeepBest:
+    """Return what a spec's `checkpoint.keep_best` compares, by default the lowest evaluation loss."""
+    return KeepBest.model_validate(policy) if policy else KeepBest()
 
-    Of equal values the later checkpoint is returned; NaN never counts.
-    """
-    criterion = KeepBest.model_validate(policy) if policy else KeepBest()
+
+def best_step(values: Iterable[tuple[int, float]], criterion: KeepBest) -> int | None:
+    """Return the step with the best value. Of equal values the later step is returned; NaN never counts."""
     sign = 1.0 if criterion.mode == "max" else -1.0
-    scored = [
-        (sign * float(value), checkpoint.step, checkpoint)
-        for checkpoint in checkpoints
-        if (value := checkpoint.metrics.get(criterion.metric)) is not None and value != "NaN"
-    ]
-    return max(scored, key=lambda entry: entry[:2])[2] if scored else None
+    scored = [(sign * value, step) for step, value in values if not math.isnan(value)]
+    return max(scored)[1] if scored else None

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from urllib.parse import unquote
 
 from trainyard.contract.base import MAX_TIME, MIN_TIME
-from trainyard.contract.wire.files import ArtifactResource, FileResource
+from trainyard.contract.wire.files import FileResource
 
 MAX_LISTED = 10_000
 """The most files in a listing; further ones can still be downloaded by path."""
@@ -20,11 +20,6 @@ _MAX_ENTRIES = 50_000
 """Entries of all folders that one listing looks at."""
 _MAX_PATH = 1024
 """Characters of a path below a folder."""
-
-
-def list_artifacts(root: Path) -> list[ArtifactResource]:
-    """Return the artifacts below a folder, by path: every regular file that is not hidden or in a hidden folder."""
-    return [ArtifactResource(**file.model_dump(exclude={"object"})) for file in list_files(root, hidden=False)]
 
 
 def list_files(root: Path, *, hidden: bool, irregular: list[str] | None = None) -> list[FileResource]:

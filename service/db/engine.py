@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import InvalidRequestError, UnavailableError
 from service.db.fair_lock import FairLock, FairLockTimeoutError
+from service.db.json_values import decode_json
 from service.db.raw import RawTransaction, raw_transaction
 
 BUSY_SECONDS = 4
@@ -225,6 +226,8 @@ def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int) -> sa.Engine:
         connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
         # Parameters hold what users sent; tracebacks go to the log.
         hide_parameters=True,
+        # Postgres checks the columns itself.
+        json_deserializer=decode_json,
     )
 
     @sa.event.listens_for(engine, "connect")

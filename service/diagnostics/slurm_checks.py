@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from service.core.python_version import describe_missing
 from service.core.settings import Settings
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
@@ -49,16 +50,30 @@ def controller_finding(status: int, stderr: str) -> Finding:
 
 
 def interpreter(settings: Settings) -> Finding:
-    """Whether the interpreter of the workers exists, as far as this machine can see."""
+    """Whether the workers' interpreter exists and has the known security fixes, as far as this machine can see."""
     python = Path(settings.python)
     node_check = f"srun -N1 {python} -c 'import torch, worker'"
     # A virtual environment links to an interpreter of the nodes, so the link may be broken here.
     if os.path.lexists(python):
+        version = _python_version(python)
+        if version is not None and (missing := describe_missing(version)) is not None:
+            fix = "install the newest patch release of this Python for the workers"
+            return warning_finding("python", f"{python}: {missing}", fix)
         return ok_finding("python", f"{python} is here; whether on the nodes too: {node_check}")
     message = f"{python} is not here, and jobs end at once where a node does not have it"
     fix = f"set TRAINYARD_SLURM_PYTHON to the worker's interpreter; check on a node: {node_check}"
     shared = any(python.is_relative_to(root) for root in (*settings.site.roots, str(settings.runs.parent)))
     return error_finding("python", message, fix) if shared else warning_finding("python", message, fix)
+
+
+def _python_version(python: Path) -> tuple[int, int, int] | None:
+    """Return the version of an interpreter; None if it does not run here."""
+    try:
+        result = _run(str(python), "-I", "-S", "-c", "import sys; print(*sys.version_info[:3])")
+        major, minor, patch = map(int, result.stdout.split())
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return major, minor, patch
 
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str]":

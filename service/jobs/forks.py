@@ -42,7 +42,7 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
             source = jobs.get(job_id)
         except NotFoundError:
             raise InvalidRequestError(f"there is no job {job_id!r}", param=_PARAM, code="job_not_found") from None
-        steps = [checkpoint.step for checkpoint in jobs.list_checkpoints(source)]
+        steps = jobs.checkpoint_steps(source)
     source_spec = _spec_of(source)
     if problems := incompatible_fields(source_spec, spec):
         raise InvalidSpecError(problems)

@@ -1,5 +1,6 @@
 """All SQL about jobs, attempts and events. `transition` is the only function that changes a status."""
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
@@ -14,6 +15,7 @@ from service.db.paging import PageRequest, fetch_page
 from service.jobs.outbox import enqueue_status_change
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
+from trainyard.contract.wire.reports import is_metric_key
 
 
 class JobRepository:
@@ -181,24 +183,58 @@ class JobRepository:
             query = query.where(Event.created_at >= since)
         return self._session.scalar(query.order_by(Event.sequence.desc()).limit(1))
 
-    def list_checkpoints(self, job: Job) -> list[Checkpoint]:
-        """Return the checkpoints that are not deleted, by step."""
+    def list_checkpoints(self, job: Job, page: PageRequest) -> tuple[list[Checkpoint], bool]:
+        """Return one page of the checkpoints that are not deleted, by step, and whether more follow.
+
+        Raises:
+            NotFoundError: the job has no checkpoint with the id `page.after`, not even a deleted one.
+        """
+        after = None
+        if page.after is not None:
+            after = self._require_checkpoint(job, page.after, "after").step
         query = sa.select(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
+        return fetch_page(self._session, query, Checkpoint.step, page, after=after)
+
+    def checkpoint_steps(self, job: Job) -> list[int]:
+        """Return the steps of the checkpoints that are not deleted, in order."""
+        query = sa.select(Checkpoint.step).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         return list(self._session.scalars(query.order_by(Checkpoint.step)))
+
+    def checkpoint_values(self, job: Job, metric: str) -> list[tuple[int, float]]:
+        """Return the step and the metric's value of each checkpoint that is not deleted; without one, NaN."""
+        if not is_metric_key(metric):  # It could not be part of a JSON path either.
+            return []
+        value: Any = Checkpoint.metrics[metric]
+        query = sa.select(Checkpoint.step, value.as_string()).where(
+            Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None)
+        )
+        if self._session.get_bind().dialect.name == "sqlite":
+            query = query.where(sa.func.json_valid(Checkpoint.metrics))
+        return [(step, _to_float(text)) for step, text in self._session.execute(query)]
 
     def get_checkpoint(self, job: Job, checkpoint_id: str) -> Checkpoint:
         """Raises NotFoundError."""
-        row = self._session.get(Checkpoint, checkpoint_id)
-        if row is None or row.job_pk != job.pk or row.deleted_at is not None:
-            raise NotFoundError(
-                f"job {job.id} has no checkpoint {checkpoint_id!r}", code="checkpoint_not_found", param="checkpoint_id"
-            )
+        row = self._require_checkpoint(job, checkpoint_id, "checkpoint_id")
+        if row.deleted_at is not None:
+            raise _checkpoint_not_found(job, checkpoint_id, "checkpoint_id")
         return row
 
-    def mark_checkpoints_deleted(self, job: Job) -> None:
-        """Mark all checkpoints as deleted; the next execution of the job removes the files."""
+    def _require_checkpoint(self, job: Job, checkpoint_id: str, param: str) -> Checkpoint:
+        row = self._session.get(Checkpoint, checkpoint_id)
+        if row is None or row.job_pk != job.pk:
+            raise _checkpoint_not_found(job, checkpoint_id, param)
+        return row
+
+    def mark_checkpoints_deleted(self, job: Job, *, removing: bool = False) -> int:
+        """Mark all checkpoints as deleted and return their number.
+
+        Args:
+            removing: Whether the maintenance task removes the files, or else the next execution of the job.
+        """
         statement = sa.update(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
-        self._session.execute(statement.values(deleted_at=self.now).execution_options(synchronize_session=False))
+        statement = statement.values(deleted_at=self.now, removing=removing)
+        result = self._session.execute(statement.execution_options(synchronize_session=False))
+        return cast(sa.CursorResult[Any], result).rowcount
 
     def next_sequence(self, job: Job) -> int:
         """Return the next sequence number of the job. Other writers of the job wait until this transaction ends."""
@@ -306,3 +342,15 @@ class JobRepository:
     def store_response(self, principal: str, key: str, response: dict[str, Any]) -> None:
         """Store the response of the request that claimed the key."""
         self._session.get_one(IdempotencyKey, (principal, key)).response = response
+
+
+def _checkpoint_not_found(job: Job, checkpoint_id: str, param: str) -> NotFoundError:
+    return NotFoundError(f"job {job.id} has no checkpoint {checkpoint_id!r}", code="checkpoint_not_found", param=param)
+
+
+def _to_float(value: object) -> float:
+    """Return a value in a JSON column as a number; NaN if it is none."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan

@@ -1,10 +1,11 @@
-"""Conversion of rows into the resources of the API. Pure functions."""
+"""Conversion of rows into the resources of the API."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from service.core.skipped_rows import log_skipped_row
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.states import SUSPENDED
 from trainyard.contract.layout import RunLayout
@@ -22,12 +23,15 @@ _ENGINE_METRICS = ("train/", "eval/")
 """Prefixes of the metrics that are shown first; the table of jobs and the sweeps use them."""
 
 
-def shown_metrics(latest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the latest values that a resource or stream carries: all, or of many the engine's own and the first."""
+def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[str, Any]:
+    """Return the metrics that a resource or stream carries: all, or of many `first`, the engine's own and the next."""
     if len(latest) <= MAX_SHOWN_METRICS:
         return dict(latest)
-    names = sorted(latest, key=lambda name: (name not in _LOSSES, not name.startswith(_ENGINE_METRICS), name))
-    return {name: latest[name] for name in names[:MAX_SHOWN_METRICS]}
+
+    def order(name: str) -> tuple[bool, bool, bool, str]:
+        return name != first, name not in _LOSSES, not name.startswith(_ENGINE_METRICS), name
+
+    return {name: latest[name] for name in sorted(latest, key=order)[:MAX_SHOWN_METRICS]}
 
 
 def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetime) -> JobResource:
@@ -121,12 +125,20 @@ def checkpoint_resource(job_id: str, checkpoint: Checkpoint, run: RunLayout) -> 
     )
 
 
-def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[R], Any]) -> Page[R]:
-    """Return the envelope of one page of a list; `last_id` is the `after` of the next page."""
-    data = [convert(row) for row in rows]
+def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[T], str]) -> Page[R]:
+    """Return the envelope of one page of a list; `last_id` is the `after` of the next page.
+
+    A row that cannot be shown is left out and logged once; it would make the whole list unreadable.
+    """
+    data: list[R] = []
+    for row in rows:
+        try:
+            data.append(convert(row))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            log_skipped_row((type(row).__name__, getattr(row, "pk", identify(row))), error)
     return Page(
         data=data,
-        first_id=identify(data[0]) if data else None,
-        last_id=identify(data[-1]) if data else None,
+        first_id=identify(rows[0]) if rows else None,
+        last_id=identify(rows[-1]) if rows else None,
         has_more=has_more,
     )

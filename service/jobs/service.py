@@ -214,12 +214,9 @@ def delete_checkpoints(database: Database, principal: Principal, job_id: str, no
     """
     with locked_job(database, principal, job_id, now) as (jobs, job):
         _require_ended(job)
-        checkpoints = jobs.list_checkpoints(job)
-        for checkpoint in checkpoints:
-            checkpoint.deleted_at, checkpoint.removing = now, True
-        if checkpoints:
+        if count := jobs.mark_checkpoints_deleted(job, removing=True):
             job.last_checkpoint_step = None
-            message = f"all {len(checkpoints)} checkpoints deleted by {principal.name}"
+            message = f"all {count} checkpoints deleted by {principal.name}"
             jobs.add_event(job, "checkpoints_deleted", message)
 
 
@@ -236,7 +233,7 @@ def delete_checkpoint(database: Database, principal: Principal, job_id: str, che
     """
     with locked_job(database, principal, job_id, now) as (jobs, job):
         checkpoint = jobs.get_checkpoint(job, checkpoint_id)
-        steps = [other.step for other in jobs.list_checkpoints(job)]
+        steps = jobs.checkpoint_steps(job)
         if job.status not in TERMINAL and checkpoint.step == steps[-1]:
             raise ConflictError(
                 f"job {job.id} has status {job.status} and would resume from this checkpoint, its latest; "

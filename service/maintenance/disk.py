@@ -3,14 +3,24 @@
 import os
 import secrets
 import shutil
-from collections.abc import Container, Sequence
+import stat
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
+
 from trainyard.contract.layout import RunLayout
 
+MAX_MEASURED = 200_000
+"""Entries of a run that are measured. A checkpoint has some per rank, and what a program writes is its own choice."""
+_MAX_DEPTH = 100
+"""Levels of folders that are measured."""
 _TRASH = ".trash"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+log = structlog.get_logger("maintenance")
 
 
 def discard(runs: Path, path: Path, name: str) -> None:
@@ -90,22 +100,39 @@ def orphaned_forks(runs: Path, known: Container[str], before: float) -> list[str
     return names
 
 
-def used_bytes(root: Path) -> int:
-    """Return the bytes of all files below a folder. Links are not followed; hard links to a fork's origin are free."""
-    size, folders = 0, [root]
+def used_bytes(run: RunLayout) -> int:
+    """Return the bytes of the files of a run, of at most `MAX_MEASURED` entries. Links are not followed.
+
+    A fork's hard links to the checkpoint from which it starts are free: files in `origin` that have a link elsewhere.
+    """
+    size = 0
+    links: Counter[tuple[int, int, int, int]] = Counter()
+    """The links in `origin` to each file, by its device, number, number of links and size."""
+    for number, entry in enumerate(_walk(run.root)):
+        if number == MAX_MEASURED:
+            log.warning("a run has too many files to measure", run=run.root.name, limit=MAX_MEASURED)
+            break
+        with suppress(OSError):  # removed in the meantime
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            if status.st_nlink > 1 and entry.path.startswith(f"{run.origins}/"):
+                links[status.st_dev, status.st_ino, status.st_nlink, status.st_size] += 1
+            else:
+                size += status.st_size
+    return size + sum(file_size for (_, _, total, file_size), count in links.items() if count >= total)
+
+
+def _walk(root: Path) -> Iterator["os.DirEntry[str]"]:
+    """Yield the entries of a folder and of those below it, down to `_MAX_DEPTH` levels."""
+    folders = [(os.fspath(root), 0)]
     while folders:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(Path(entry.path))
-                        continue
-                    status = entry.stat(follow_symlinks=False)
-                    shared = status.st_nlink > 1 and "origin" in Path(entry.path).relative_to(root).parts
-                    size += 0 if shared else status.st_size
-        except OSError:
-            continue  # removed in the meantime
-    return size
+        folder, depth = folders.pop()
+        with suppress(OSError), os.scandir(folder) as entries:  # removed in the meantime
+            for entry in entries:
+                yield entry
+                if depth < _MAX_DEPTH and entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, depth + 1))
 
 
 def missing(run: RunLayout, steps: Sequence[int]) -> list[int]:

@@ -146,7 +146,7 @@ class MaintenanceTask:
         sizes = []
         for pk, job_id in due:
             self._record_missing_checkpoints(pk, self._run(job_id))
-            sizes.append((pk, disk.used_bytes(self._run(job_id).root)))
+            sizes.append((pk, disk.used_bytes(self._run(job_id))))
             if time.monotonic() > until:
                 break
         if sizes:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.core.skipped_rows import log_skipped_row
 from service.db.engine import Database
 from service.db.models import Checkpoint, Event, Job
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource, shown_metrics
 from service.streaming.broadcaster import StreamOffset
-from service.streaming.job_stream import Message, MessageBuilder, build_messages, log_skipped_row, status_fields
+from service.streaming.job_stream import Message, MessageBuilder, build_messages, status_fields
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
@@ -91,7 +92,7 @@ def _readable_messages(
     except SQLAlchemyError:
         raise
     except Exception as error:
-        log_skipped_row(job.pk, entry.first, error)
+        log_skipped_row((job.pk, entry.first), error)
         return []
 
 

@@ -8,9 +8,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-import structlog
 from pydantic import BaseModel
 
+from service.core.skipped_rows import log_skipped_row
 from service.db.engine import Database
 from service.db.models import Checkpoint, Event, Job, LogChunk
 from service.jobs.repository import JobRepository
@@ -39,10 +39,6 @@ class Message:
         return f"id: {self.id}\nevent: {self.type}\ndata: {self.data.model_dump_json(by_alias=True)}\n\n"
 
 
-_MAX_LOGGED = 1000
-_logged: set[tuple[int, int]] = set()
-"""Job and sequence number of the rows that could not be shown and were logged."""
-
 MessageBuilder = Callable[[], Message]
 
 
@@ -58,18 +54,10 @@ def build_messages(job_pk: int, builders: Iterable[tuple[int, MessageBuilder]]) 
             message = build()
             _ = message.text
         except Exception as error:
-            log_skipped_row(job_pk, sequence, error)
+            log_skipped_row((job_pk, sequence), error)
             continue
         messages.append((sequence, message))
     return messages
-
-
-def log_skipped_row(job_pk: int, sequence: int, error: Exception) -> None:
-    """Log a row that is skipped because it cannot be read or shown, once."""
-    if (job_pk, sequence) not in _logged and len(_logged) < _MAX_LOGGED:
-        _logged.add((job_pk, sequence))
-        logger = structlog.get_logger("streams")
-        logger.error("a row cannot be shown", job_pk=job_pk, sequence=sequence, exc_info=error)
 
 
 @dataclass(frozen=True)

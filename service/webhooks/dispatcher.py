@@ -102,7 +102,7 @@ class WebhookDispatcher:
         """Send one delivery. Any error is a failure of this webhook, and must not end the run."""
         try:
             headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
-            result = await self.sender.send(webhook.url, headers, delivery.body)
+            result = await self.sender.send(webhook.url, headers, delivery.body, webhook.created_by)
         except Exception as error:
             log.exception("delivery failed", webhook=webhook.id, delivery=delivery.id)
             result = SendResult(error=f"not sent: {type(error).__name__}: {error}")

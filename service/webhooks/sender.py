@@ -37,13 +37,13 @@ class Sender:
     pool: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 16, "webhook-names"))
     """Threads that resolve names, so that slow answers do not delay the queries of the dispatcher."""
 
-    async def send(self, url: str, headers: dict[str, str], body: str) -> SendResult:
-        """POST the body, after the host's current addresses were checked again."""
+    async def send(self, url: str, headers: dict[str, str], body: str, owner: str) -> SendResult:
+        """POST the body for a user, after the host's current addresses were checked again."""
         try:
             async with asyncio.timeout(self.seconds):
                 target = parse_target(url, self.allowed)
                 loop = asyncio.get_running_loop()
-                addresses = await loop.run_in_executor(self.pool, self.resolver, target.host, target.port)
+                addresses = await loop.run_in_executor(self.pool, self.resolver, target.host, target.port, owner)
                 return await self._post(target, choose_address(target, addresses), headers, body)
         except ForbiddenTargetError as error:
             return SendResult(error=f"not sent: the URL {error}")

@@ -1,9 +1,6 @@
 """What a user can request of webhooks: create, delete and test."""
 
-import socket
-import threading
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
 from datetime import datetime
 
 from service.audit.log import set_audit_target
@@ -22,41 +19,8 @@ from trainyard.contract.wire.access import WebhookRequest
 MAX_WEBHOOKS = 20
 """Webhooks of one user."""
 
-Resolver = Callable[[str, int], Sequence[str]]
-"""Returns the addresses of a host and port. Raises OSError."""
-
-
-_RESOLVE_SECONDS = 3.0
-_LOOKUPS = threading.BoundedSemaphore(32)
-"""Look-ups in progress. One may last long after its caller stopped waiting, as nothing can end it."""
-
-
-def resolve_host(host: str, port: int) -> Sequence[str]:
-    """Resolve a host with the resolver of this machine.
-
-    Raises:
-        OSError: The name is unknown, the resolver does not answer within 3 s, or too many look-ups are in progress.
-    """
-    lookups = _LOOKUPS
-    if not lookups.acquire(blocking=False):
-        raise OSError("too many names are being resolved")
-    result: Future[list[str]] = Future()
-
-    def resolve() -> None:
-        try:
-            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            result.set_result(list(dict.fromkeys(str(address[0]) for *_, address in answers)))
-        except Exception as error:
-            result.set_exception(error)
-        finally:
-            lookups.release()
-
-    # A daemon: the threads of an executor would delay the end of the process.
-    threading.Thread(target=resolve, name="resolve-host", daemon=True).start()
-    try:
-        return result.result(_RESOLVE_SECONDS)
-    except TimeoutError:
-        raise OSError(f"the resolver does not answer within {_RESOLVE_SECONDS:g} s") from None
+Resolver = Callable[[str, int, str], Sequence[str]]
+"""Returns the addresses of a host and port, for a webhook of the named user. Raises OSError."""
 
 
 def create(
@@ -77,7 +41,7 @@ def create(
     require_change(principal)
     try:
         target = parse_target(request.url, allowed)
-        choose_address(target, resolver(target.host, target.port))
+        choose_address(target, resolver(target.host, target.port, principal.name))
     except ForbiddenTargetError as error:
         raise InvalidRequestError(str(error), param="url", code="forbidden_url") from None
     except OSError as error:

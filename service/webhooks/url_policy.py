@@ -11,8 +11,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from urllib.parse import urlsplit
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-_PROTOCOL_ASSIGNMENTS = IPv4Network("192.0.0.0/24")
-"""Some clouds serve metadata here (192.0.0.192). Older patch levels of Python call these addresses global."""
+_NOT_PUBLIC = (IPv4Network("192.0.0.0/24"), IPv4Network("168.63.129.16/32"), IPv6Network("3fff::/20"))
+"""Networks that `is_global` may call public: protocol assignments, where some clouds serve metadata (192.0.0.192), the
+address at which Azure serves it, and documentation."""
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
@@ -114,6 +115,6 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
             return is_public(inner)
         if address.is_site_local:
             return False
-    if isinstance(address, IPv4Address) and address in _PROTOCOL_ASSIGNMENTS:
+    if any(address in network for network in _NOT_PUBLIC):
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved

@@ -183,7 +183,7 @@ class DeliveryRecorder:
     def __init__(self, stage: ServiceStage) -> None:
         self._path = stage.world.settings.state / "received"
 
-    async def send(self, _url: str, headers: dict[str, str], _body: str) -> SendResult:
+    async def send(self, _url: str, headers: dict[str, str], _body: str, _owner: str) -> SendResult:
         with self._path.open("a") as file:
             file.write(headers["webhook-id"] + "\n")
         return SendResult(status=200)

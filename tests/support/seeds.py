@@ -36,7 +36,7 @@ def seed(world: World) -> Seeds:
     running = world.submit(name="running")
     done = world.submit(name="done", checkpoint={"every_steps": 5, "keep_last": 9})
     failed = world.submit(name="failed")
-    world.app_state.resolver = lambda host, port: ["93.184.216.34"]
+    world.app_state.resolver = lambda host, port, owner: ["93.184.216.34"]
     worker = world.start(running)
     worker.metrics([("train/loss", step, 1.0 / (step + 1)) for step in range(20)])
     worker.log("0", 0, b"one line\n")

@@ -30,8 +30,6 @@ _BLOCK = 4 * 2**20
 _MAX_NAME = 230
 """Bytes of a file's name, of 255 that filesystems allow, so that a suffix fits."""
 MANIFEST = "manifest.json"
-_CHECKPOINT_INDEX = ".metadata"
-"""The hidden file that PyTorch writes in a checkpoint."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -195,15 +193,6 @@ def safe_parts(path: str) -> tuple[str, ...]:
     if not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
         raise ServerError(f"the service sent the file path {path!r}, which leads out of the folder")
     return parts
-
-
-def is_hidden(path: str) -> bool:
-    """Return whether a part of the path begins with a dot, as in `.git/config`; not the index of a checkpoint.
-
-    A download leaves such files out: programs run or trust what they find under such names.
-    """
-    *folders, name = PurePosixPath(path).parts or ("",)
-    return any(part.startswith(".") for part in folders) or (name.startswith(".") and name != _CHECKPOINT_INDEX)
 
 
 def safe_name(id_: str) -> str:

@@ -65,7 +65,9 @@ class Request(Generic[T]):
 def next_page(request: Request[Page[T]], page: Page[T]) -> Request[Page[T]] | None:
     """Return the request of the next page. None: there is none, or `max_items` is reached."""
     left = None if request.max_items is None else request.max_items - len(page.data)
-    if not page.has_more or page.last_id is None or not page.data or (left is not None and left <= 0):
+    # A page can lack the rows that the service could not show.
+    is_last = not page.has_more or page.last_id in (None, request.params.get("after"))
+    if is_last or (left is not None and left <= 0):
         return None
     return replace(request, params={**request.params, "after": page.last_id}, max_items=left)
 

@@ -8,10 +8,9 @@ from starlette.responses import Response
 from service.api.dependencies import AppStateDep, NowDep, UserDep
 from service.api.file_responses import ConditionsDep, download_route, file_response
 from service.api.json_body import SlotRoute
-from service.checkpoints.safe_files import list_artifacts
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
-from trainyard.contract.wire.files import ArtifactResource
+from trainyard.contract.wire.files import ArtifactResource, FileResource
 from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"], route_class=SlotRoute)
@@ -29,9 +28,13 @@ def list_all(
     """List the files that the job wrote beside its checkpoints and export, by path."""
     with app_state.database.read() as session:
         JobRepository(session, now).get(job_id)
-    files = list_artifacts(app_state.run_layout(job_id).artifacts)
-    rest = [file for file in files if after is None or file.path > after]
-    return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)
+    root = app_state.run_layout(job_id).artifacts
+    files, has_more = app_state.file_listings.page(root, hidden=False, limit=limit, after=after)
+    return page_of(files, has_more, _artifact, lambda file: file.path)
+
+
+def _artifact(file: FileResource) -> ArtifactResource:
+    return ArtifactResource(**file.model_dump(exclude={"object"}))
 
 
 @download_route(router, "/{path:file}", "artifact")

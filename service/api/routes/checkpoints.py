@@ -1,5 +1,6 @@
 """Routes of checkpoints and exports: list, get, files, archive and delete."""
 
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi import Path as PathParam
 from starlette.responses import Response
 
-from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, CheckpointWindowDep, NowDep, UserDep
 from service.api.file_responses import (
     TAR_RESPONSES,
     ConditionsDep,
@@ -19,9 +20,8 @@ from service.api.file_responses import (
     require_plain,
 )
 from service.api.json_body import SlotRoute
-from service.checkpoints.ranking import best_of
-from service.checkpoints.safe_files import list_files
-from service.core.errors import NotFoundError
+from service.checkpoints.ranking import best_criterion, best_step
+from service.db.models import Checkpoint, Job
 from service.jobs import service as job_service
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, page_of
@@ -34,9 +34,16 @@ CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
-def list_all(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
-    """List the complete checkpoints, oldest first; the latest and the best are marked."""
-    return page_of(_checkpoints(app_state, now, job_id), False, lambda row: row, lambda row: row.id)
+def list_all(
+    app_state: AppStateDep, _user: UserDep, now: NowDep, window: CheckpointWindowDep, job_id: str
+) -> Page[CheckpointResource]:
+    """List the complete checkpoints by step, oldest first; the latest and the best are marked."""
+    with app_state.database.read() as session:
+        jobs = JobRepository(session, now)
+        job = jobs.get(job_id)
+        rows, has_more = jobs.list_checkpoints(job, window)
+        convert = _converter(app_state, jobs, job)
+    return page_of(rows, has_more, convert, lambda checkpoint: checkpoint.id)
 
 
 @router.get("/checkpoints/{checkpoint_id}", operation_id="get_checkpoint")
@@ -44,11 +51,11 @@ def get(
     app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
 ) -> CheckpointResource:
     """Get a checkpoint. Its digest is that of `files/manifest.json`, which has the digests of the other files."""
-    for checkpoint in _checkpoints(app_state, now, job_id):
-        if checkpoint.id == checkpoint_id:
-            return checkpoint
-    message = f"job {job_id} has no checkpoint {checkpoint_id!r}"
-    raise NotFoundError(message, code="checkpoint_not_found", param="checkpoint_id")
+    with app_state.database.read() as session:
+        jobs = JobRepository(session, now)
+        job = jobs.get(job_id)
+        row = jobs.get_checkpoint(job, checkpoint_id)
+        return _converter(app_state, jobs, job)(row)
 
 
 @router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
@@ -69,7 +76,7 @@ def list_checkpoint_files(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
     """List the files of a checkpoint, by path."""
-    return _files(_folder(app_state, now, job_id, checkpoint_id), limit, after)
+    return _files(app_state, _folder(app_state, now, job_id, checkpoint_id), limit, after)
 
 
 @download_route(router, "/checkpoints/{checkpoint_id}/files/{path:file}", "checkpoint_file")
@@ -110,7 +117,7 @@ def list_export_files(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
     """List the files of the export, by path; it is empty until the job has succeeded."""
-    return _files(_export(app_state, now, job_id), limit, after)
+    return _files(app_state, _export(app_state, now, job_id), limit, after)
 
 
 @download_route(router, "/export/files/{path:file}", "export_file")
@@ -127,18 +134,18 @@ def export_archive(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: 
     return archive_response(_export(app_state, now, job_id), f"{job_id}-export", head=head)
 
 
-def _checkpoints(app_state: AppState, now: datetime, job_id: str) -> list[CheckpointResource]:
-    with app_state.database.read() as session:
-        jobs = JobRepository(session, now)
-        job = jobs.get(job_id)
-        rows = jobs.list_checkpoints(job)
-    best = best_of(rows, job.spec["checkpoint"]["keep_best"])
-    return [
-        checkpoint_resource(job.id, row, app_state.run_layout(job.id)).model_copy(
-            update={"best": row is best, "latest": row is rows[-1]}
-        )
-        for row in rows
-    ]
+def _converter(app_state: AppState, jobs: JobRepository, job: Job) -> Callable[[Checkpoint], CheckpointResource]:
+    """Return the function that makes resources of a job's checkpoints, of which it marks the latest and the best."""
+    criterion = best_criterion(job.spec["checkpoint"]["keep_best"])
+    best = best_step(jobs.checkpoint_values(job, criterion.metric), criterion)
+    latest = max(jobs.checkpoint_steps(job), default=None)
+    run = app_state.run_layout(job.id)
+
+    def convert(row: Checkpoint) -> CheckpointResource:
+        marks = {"best": row.step == best, "latest": row.step == latest}
+        return checkpoint_resource(job.id, row, run).model_copy(update=marks)
+
+    return convert
 
 
 def _folder(app_state: AppState, now: datetime, job_id: str, checkpoint_id: str) -> Path:
@@ -154,6 +161,6 @@ def _export(app_state: AppState, now: datetime, job_id: str) -> Path:
     return app_state.run_layout(job_id).export
 
 
-def _files(root: Path, limit: int, after: str | None) -> Page[FileResource]:
-    rest = [file for file in list_files(root, hidden=True) if after is None or file.path > after]
-    return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)
+def _files(app_state: AppState, root: Path, limit: int, after: str | None) -> Page[FileResource]:
+    files, has_more = app_state.file_listings.page(root, hidden=True, limit=limit, after=after)
+    return page_of(files, has_more, lambda file: file, lambda file: file.path)

@@ -234,7 +234,7 @@ def events(
         repository = JobRepository(session, now)
         job = repository.get(job_id)
         rows, has_more = repository.list_events(job, window)
-    return page_of(rows, has_more, lambda row: event_resource(job.id, row), lambda event: event.id)
+    return page_of(rows, has_more, lambda row: event_resource(job.id, row), lambda event: f"evt_{event.sequence}")
 
 
 @router.get("/{job_id}/attempts", operation_id="list_attempts")

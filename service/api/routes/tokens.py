@@ -84,7 +84,7 @@ def list_audit(
             limit=window.limit,
             descending=window.descending,
         )
-    return page_of(rows, more, _audit_resource, lambda entry: entry.id)
+    return page_of(rows, more, _audit_resource, lambda entry: f"aud_{entry.pk}")
 
 
 def token_resource(app_state: AppState, token: Token) -> TokenResource:

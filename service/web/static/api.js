@@ -47,6 +47,16 @@ export async function call(path, options) {
   return response.status === 204 ? null : response.json();
 }
 
+/** The items of all pages of a list. */
+export async function callAll(path) {
+  const items = [];
+  for (let page = null; page === null || (page.has_more && page.last_id);) {
+    page = await call(path + query({ limit: 200, after: page?.last_id }));
+    items.push(...page.data);
+  }
+  return items;
+}
+
 /** A query string. Empty values are left out, and lists become repeated parameters. */
 export function query(parameters) {
   const search = new URLSearchParams();

@@ -1,6 +1,6 @@
 // The page of one job: rendered from the embedded job, then updated by the job's stream.
 
-import { call } from "./api.js";
+import { call, callAll } from "./api.js";
 import { Charts } from "./charts.js";
 import { marksOf } from "./chart_marks.js";
 import "./copy_buttons.js";
@@ -66,7 +66,7 @@ function showMarks() {
 }
 
 const readCheckpoints = throttled(async () => {
-  const { data: checkpoints } = await call(`${root}/checkpoints`);
+  const checkpoints = await callAll(`${root}/checkpoints`);
   showCheckpoints(job.id, checkpoints);
   charts.setMarks({ checkpoint: checkpoints.map((one) => ({ step: one.step, time: one.created_at })) });
   byId("export").hidden = !(job.status === "succeeded" && job.spec.checkpoint?.export);

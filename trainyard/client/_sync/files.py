@@ -13,13 +13,12 @@ from trainyard.client.download import (
     Progress,
     atomic_file,
     digests_of,
-    is_hidden,
     no_export,
     no_progress,
 )
 from trainyard.client.errors import connection_failed, error_of
-from trainyard.client.request import Request, file_path, job_path, model, no_result, segment, unpaged
-from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource
+from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged
+from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
 
 
@@ -28,7 +27,7 @@ class FileCalls(Transport):
 
     def checkpoints(self, job_id: str) -> list[CheckpointResource]:
         """Return the complete checkpoints, oldest first."""
-        return self._list(unpaged(job_path(job_id, "checkpoints"), CheckpointResource))
+        return self._list(paged(job_path(job_id, "checkpoints"), CheckpointResource))
 
     def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointResource:
         """Return one checkpoint. Its digest is the digest of its `manifest.json`."""

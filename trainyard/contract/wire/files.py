@@ -1,10 +1,23 @@
 """Checkpoints, exports and artifacts as the API lists them, and disk use by user."""
 
+from pathlib import PurePosixPath
 from typing import Literal
 
 from pydantic import ConfigDict, Field
 
 from trainyard.contract.base import AnyFloat, Resource, Timestamp
+
+_CHECKPOINT_INDEX = ".metadata"
+"""The hidden file that PyTorch writes in a checkpoint."""
+
+
+def is_hidden(path: str) -> bool:
+    """Return whether a part of the path begins with a dot, as in `.git/config`; not the index of a checkpoint.
+
+    Downloads of whole folders leave such files out: programs run or trust what they find under such names.
+    """
+    *folders, name = PurePosixPath(path).parts or ("",)
+    return any(part.startswith(".") for part in folders) or (name.startswith(".") and name != _CHECKPOINT_INDEX)
 
 
 class CheckpointResource(Resource):

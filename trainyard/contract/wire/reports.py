@@ -1,5 +1,6 @@
 """The reports of a worker to the service, and the reasons for the end of an execution."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import FailFast, Field, StrictBool, StringConstraints, model_validator
@@ -35,7 +36,14 @@ MAX_CHECKPOINT_METRICS = 1000
 
 ReportedName = Annotated[SanitizedText, StringConstraints(max_length=MAX_NAME)]
 
-MetricKey = Annotated[str, StringConstraints(min_length=1, max_length=250, pattern=r"^[A-Za-z0-9_.\-/ ]+$")]
+_METRIC_KEY = r"^[A-Za-z0-9_.\-/ ]+$"
+MetricKey = Annotated[str, StringConstraints(min_length=1, max_length=250, pattern=_METRIC_KEY)]
+
+
+def is_metric_key(text: str) -> bool:
+    """Return whether a metric can have this name."""
+    return re.fullmatch(_METRIC_KEY[1:-1], text) is not None
+
 
 ExitReason = Literal[
     "completed",

@@ -205,7 +205,7 @@ class TestCase19:
         assert world.client.get("/v1/webhooks").json()["data"] == []
 
     def test_case_19_unresolvable_webhook_host_is_rejected(self, world: World) -> None:
-        def unknown(_host: str, _port: int) -> list[str]:
+        def unknown(_host: str, _port: int, _owner: str) -> list[str]:
             raise OSError("no such name")
 
         world.app_state.resolver = unknown
@@ -216,7 +216,7 @@ class TestCase19:
         """A host that resolves to a public address at creation and a private one at delivery is not contacted."""
         lookups: list[str] = []
 
-        def rebinding(host: str, _port: int) -> list[str]:
+        def rebinding(host: str, _port: int, _owner: str) -> list[str]:
             lookups.append(host)
             return ["93.184.215.14"] if len(lookups) == 1 else [later]
 

@@ -45,6 +45,15 @@ def test_session_secret_is_stored_as_a_hash(world: World) -> None:
     assert not any(secret(browser) in value for value in columns)
 
 
+def test_further_sign_in_of_a_token_ends_its_oldest_session(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.auth.sessions.MAX_SESSIONS", 2)
+    browsers = []
+    for _ in range(3):
+        browsers.append(signed_in(world))
+        world.clock.advance(1)
+    assert [browser.get("/v1/tokens/self").status_code for browser in browsers] == [401, 200, 200]
+
+
 @pytest.mark.parametrize("token", ["", "nonsense", "ty_000000000000_" + "x" * 43, "ty_" + "é" * 20])
 def test_invalid_token_creates_no_session(world: World, token: str) -> None:
     browser = world.new_client(None)

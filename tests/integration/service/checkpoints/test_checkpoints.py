@@ -186,6 +186,14 @@ def test_archive_is_a_tar_of_known_length(world: World, job: str, folder: Path) 
     assert len(contents) == 4
 
 
+def test_archive_leaves_hidden_files_out_but_not_the_index(world: World, job: str, folder: Path) -> None:
+    (folder / ".envrc").write_text("")
+    answer = world.client.get(url_of(world, job) + "/archive")
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
+        assert {name.split("/", 1)[1] for name in tar.getnames()} == {".metadata", "inner/0123", "manifest.json"}
+    assert audited(world)[-1][-1] == {"left_out": [".envrc"]}
+
+
 def test_head_returns_the_length_of_file_and_archive(world: World, job: str, folder: Path) -> None:
     for path in ("/archive", "/files/inner/0123"):
         whole, head = world.client.get(url_of(world, job) + path), world.client.head(url_of(world, job) + path)

@@ -100,6 +100,18 @@ def test_missing_interpreter_on_the_shared_filesystem_is_an_error(settings: Sett
     assert f"srun -N1 {python}" in findings_by_name(slurm)["python"].message
 
 
+@pytest.mark.parametrize(("version", "state"), [("3 11 2", "warning"), ("3 99 0", "ok"), ("none", "ok")])
+def test_doctor_warns_of_workers_without_security_fixes(settings: Settings, version: str, state: str) -> None:
+    python = settings.runs.parent / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(f"#!/bin/sh\necho {version}\n")
+    python.chmod(0o755)
+    slurm = settings.model_copy(update={"backend": "slurm", "slurm_python": python})
+    finding = findings_by_name(slurm)["python"]
+    assert finding.state == state, finding
+    assert ("CVE-2024-7592" in finding.message) == (state == "warning")
+
+
 def test_munge_error_differs_from_an_unreachable_controller() -> None:
     unknown = controller_finding(1, "sinfo: error: x\nslurm_load_partitions: Protocol authentication error\n")
     assert (unknown.name, unknown.state) == ("munge", "error")

@@ -41,3 +41,33 @@ def test_rows_that_cannot_be_shown_are_skipped_once(world: World) -> None:
         update = source.read(StreamOffset(0), True)
         assert "event: metrics" in "".join(item.text for item in update.items)
         assert not source.read(update.offset, True).items, "the reader is past the rows"
+
+
+@pytest.mark.databases("sqlite")
+def test_rows_that_are_not_json_are_left_out_of_streams_and_lists(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.checkpoint(1, metrics={"eval/loss": 1.0})
+    worker.checkpoint(2, metrics={"eval/loss": 2.0})
+    with world.database.write() as session:
+        session.execute(sa.text("UPDATE events SET data = '{' WHERE type = 'created'"))
+        session.execute(sa.text("UPDATE checkpoints SET metrics = '{' WHERE step = 1"))
+    source = JobSource(world.database, world.settings.runs, world.clock, job)
+    text = "".join(item.text for item in source.read(StreamOffset(0), True).items)
+    assert ('"step":2' in text, '"step":1' in text, "submitted by" in text) == (True, False, False)
+    (checkpoint,) = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    assert (checkpoint["step"], checkpoint["best"]) == (2, True)
+    types = [event["type"] for event in world.client.get(f"/v1/jobs/{job}/events").json()["data"]]
+    assert "status" in types
+    assert "created" not in types
+
+
+@pytest.mark.databases("sqlite")
+def test_page_without_a_row_that_can_be_shown_leads_to_the_next(world: World) -> None:
+    bad, good = world.submit(name="bad"), world.submit(name="good")
+    with world.database.write() as session:
+        session.execute(sa.text("UPDATE jobs SET labels = '[' WHERE id = :id"), {"id": bad})
+    page = world.client.get("/v1/jobs", params={"limit": 1, "order": "asc"}).json()
+    assert (page["data"], page["last_id"], page["has_more"]) == ([], bad, True)
+    rest = world.client.get("/v1/jobs", params={"limit": 1, "order": "asc", "after": bad}).json()
+    assert [job["id"] for job in rest["data"]] == [good]

@@ -19,14 +19,14 @@ class FakeSender(Sender):
     """Sends nothing. Answers by the path of the URL, and records the paths in order."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__((), lambda _host, _port: [])
+        super().__init__((), lambda _host, _port, _owner: [])
         object.__setattr__(self, "answer", answer)
         object.__setattr__(self, "paths", [])
 
     paths: list[str]
     answer: Answer
 
-    async def send(self, url: str, headers: dict[str, str], body: str) -> SendResult:
+    async def send(self, url: str, headers: dict[str, str], body: str, owner: str) -> SendResult:
         path = url.rpartition("/")[2]
         self.paths.append(path)
         return await self.answer(path)
@@ -38,7 +38,7 @@ async def accept(_path: str) -> SendResult:
 
 def add_webhook(world: World, user: str, path: str) -> str:
     """Add a webhook of a new user for all jobs, and return its id."""
-    world.app_state.resolver = lambda _host, _port: ["93.184.216.34"]
+    world.app_state.resolver = lambda _host, _port, _owner: ["93.184.216.34"]
     body = {"url": f"https://example.org/{path}", "statuses": ["queued"], "jobs": "all"}
     answer = world.new_user("user", user).post("/v1/webhooks", json=body)
     assert answer.status_code == 201, answer.text

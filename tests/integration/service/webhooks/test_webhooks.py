@@ -170,7 +170,7 @@ def test_tls_certificate_must_match_the_host_name(world: World, tmp_path: Path) 
     with receiver(certificate) as target:
         for name, arrives in (("hooks.example", True), ("other.example", False)):
             allow(world, f"{name}:{target.port}")
-            world.app_state.resolver = lambda _host, _port: ["127.0.0.1"]
+            world.app_state.resolver = lambda _host, _port, _owner: ["127.0.0.1"]
             url = f"https://{name}:{target.port}/"
             answer = world.client.post("/v1/webhooks", json={"url": url, "statuses": ["queued"]})
             webhook = answer.json()

@@ -19,6 +19,8 @@ from service.webhooks.url_policy import ForbiddenTargetError, choose_address, is
         "169.254.169.254",
         "192.0.0.192",
         "192.0.0.9",
+        "168.63.129.16",
+        "::ffff:168.63.129.16",
         "100.64.0.1",
         "224.0.0.1",
         "255.255.255.255",
@@ -38,6 +40,7 @@ from service.webhooks.url_policy import ForbiddenTargetError, choose_address, is
         "64:ff9b::a9fe:a9fe",
         "2002:7f00:1::",
         "2001:db8::1",
+        "3fff::1",
     ],
 )
 def test_private_and_reserved_addresses_are_not_public(address: str) -> None:
