@@ -37,9 +37,7 @@ MSG_SILENT = "Running, but the worker has sent nothing since"
 """Start of the message; the time of the last contact follows."""
 MSG_STARTED = "The scheduler has started the job; waiting for the worker to report."
 MSG_NOT_IN_QUEUE = "Running: heartbeats arrive, although the scheduler no longer lists the job."
-MSG_STILL_RUNNING = (
-    "Slurm has ended the job, but its worker still runs. It was requested to save a checkpoint and stop."
-)
+MSG_STILL_RUNNING = "Slurm has ended the job, but its worker still runs. It was requested to save and stop."
 MSG_LOST = (
     "Contact lost: the worker left no exit record and is not in the scheduler's queue. The job continues when a "
     "heartbeat arrives; an administrator can resolve it with `trainyard resolve`."
@@ -325,17 +323,10 @@ def _after_error(
     waits_for_disk = exit_reason == "disk_full" and snapshot.full_disks <= MAX_DISK_WAITS
     if exit_reason == "rejected" or failure.final or (snapshot.retries_left <= 0 and not waits_for_disk):
         return Decision("failed", message, exit_reason, failure, ended=True, exit_reason=exit_reason)
-    how = f"retried ({snapshot.retries_left} left)"
-    if waits_for_disk:
-        how = "continued after a pause, without using a retry,"
-    return Decision(
-        status="paused" if snapshot.status == "pausing" else "queued",
-        message=f"To be {how} after {message}",
-        failure=failure,
-        ended=True,
-        uses_retry=not waits_for_disk,
-        exit_reason=exit_reason,
-    )
+    left = "no retry used" if waits_for_disk else f"{snapshot.retries_left} left"
+    status: JobStatus = "paused" if snapshot.status == "pausing" else "queued"
+    message, uses_retry = f"To be retried ({left}) after {message}", not waits_for_disk
+    return Decision(status, message, None, failure, ended=True, uses_retry=uses_retry, exit_reason=exit_reason)
 
 
 def _continue_or_fail(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
