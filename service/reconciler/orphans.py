@@ -165,12 +165,17 @@ def _entry(row: Orphan) -> UnknownEntry:
 
 
 def _new_job(job_id: str, spec: TrainingSpec, owner: str, now: datetime) -> Job:
+    """Make a paused job without secrets: its program could have named those of whoever adopts it."""
+    message = "Adopted from its run directory. `trainyard resume` continues from the last checkpoint."
+    if names := spec.environment.secrets:
+        spec = spec.model_copy(update={"environment": spec.environment.model_copy(update={"secrets": ()})})
+        message += f" It no longer gets {', '.join(names)}: to set them, fork it with environment.secrets."
     return Job(
         id=job_id,
         name=spec.name,
         status="paused",
         desired="paused",
-        status_message="Adopted from its run directory. `trainyard resume` continues from the last checkpoint.",
+        status_message=message,
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=owner,

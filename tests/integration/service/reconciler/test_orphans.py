@@ -116,6 +116,20 @@ def test_folder_without_an_attempt_is_adopted_as_a_paused_job(world: World) -> N
     assert world.status(job) == "pending"
 
 
+def test_adopted_job_gets_no_secret_of_its_new_owner(world: World) -> None:
+    world.client.put("/v1/secrets/HF_TOKEN", json={"value": "hf_admin"})
+    job = running_orphan(world)
+    run = world.settings.runs / job
+    document = json.loads((run / "spec.json").read_text())
+    (run / "spec.json").write_text(json.dumps({**document, "environment": {"secrets": ["HF_TOKEN"]}}))
+    shutil.rmtree(run / "attempts")
+    world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt"})
+    world.tick()
+    shown = world.job(job)
+    assert shown["spec"].get("environment", {}).get("secrets", []) == []
+    assert "It no longer gets HF_TOKEN" in shown["status_message"]
+
+
 def test_damaged_spec_is_reported_on_the_orphan(world: World) -> None:
     job = running_orphan(world)
     spec = world.settings.runs / job / "spec.json"
