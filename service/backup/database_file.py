@@ -32,11 +32,14 @@ def copy_sqlite(source: Path, target: Path) -> None:
     """
     uri = f"{source.as_uri()}?mode=ro"
     try:
-        with _new_file(target) as temporary:
-            with closing(sqlite3.connect(uri, uri=True)) as reader, closing(sqlite3.connect(temporary)) as writer:
-                reader.backup(writer)
-                # A copy in WAL mode could not be read from a read-only folder.
-                writer.execute("PRAGMA journal_mode=DELETE")
+        with (
+            _new_file(target) as temporary,
+            closing(sqlite3.connect(uri, uri=True)) as reader,
+            closing(sqlite3.connect(temporary)) as writer,
+        ):
+            reader.backup(writer)
+            # A copy in WAL mode could not be read from a read-only folder.
+            writer.execute("PRAGMA journal_mode=DELETE")
     except (OSError, sqlite3.Error) as error:
         raise BackupError(f"cannot copy {source} to {target}: {error}") from error
 
