@@ -98,7 +98,9 @@ class TestRejectedClaim:
 class TestCheckpointFolder:
     @pytest.mark.scenario(48)
     def test_one_that_cannot_be_created_costs_an_event(self, tmp_path, service):
-        run = Run(tmp_path / "job", service.url, {"gpus": 1, "steps": 12, "epochs": None, "checkpoint": {"every_steps": 4}})
+        run = Run(
+            tmp_path / "job", service.url, {"gpus": 1, "steps": 12, "epochs": None, "checkpoint": {"every_steps": 4}}
+        )
         run.layout.checkpoints.mkdir(parents=True)
         run.layout.checkpoint(8).root.write_text("a file in place of the folder")
         attempt = run.run()
