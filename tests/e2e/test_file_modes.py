@@ -34,7 +34,9 @@ def finished_run(client: Client, runs: Path, folder: Path) -> RunLayout:
     script = client.submit(
         {"task": "script", "argv": ["train.py"], "environment": {"secrets": ["HF_TOKEN"]}}, code=folder
     )
-    job = client.submit(fill_template("mlp_parity", {"steps": 4, "epochs": None, "checkpoint.every_steps": 2}))
+    job = client.submit(
+        fill_template("mlp_parity", {"steps": 4, "epochs": None, "gpus": 1, "checkpoint.every_steps": 2})
+    )
     for handle in (script, job):
         wait_for_status(client, handle.id, "succeeded")
     run = RunLayout(runs / job.id)

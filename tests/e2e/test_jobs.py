@@ -59,7 +59,7 @@ def test_digits_reach_97_percent_and_leave_a_checkpoint_and_an_export(client: Cl
 
 
 def test_a_killed_service_loses_and_duplicates_no_point(service: ServiceProcess, client: Client, runs: Path) -> None:
-    job = client.submit(long_run())
+    job = client.submit(long_run(gpus=1))
     wait_for_step(client, job.id, 20)
     service.kill()
     spool = attempt_of(run_of(runs, job.id), 1).spool_file(1)
@@ -77,11 +77,11 @@ def test_a_killed_service_loses_and_duplicates_no_point(service: ServiceProcess,
 
 
 def test_second_job_waits_and_cancelled_job_ends_within_ten_seconds(client: Client) -> None:
-    first, second = client.submit(long_run(steps=100_000)), client.submit(parity(name="the second"))
+    first, second = client.submit(long_run(steps=100_000)), client.submit(parity(name="the second", gpus=1))
     wait_for_step(client, first.id, 1)
     waiting = wait_for_status(client, second.id, "pending")
     assert first.id in waiting.status_message
-    assert "2 of 2" in waiting.status_message
+    assert "Waiting for 1 of 2 local slots (2 in use)" in waiting.status_message
     attempt = client.job(first.id).attempt
     assert attempt is not None
     assert len(processes_of(attempt.id)) >= 4, "controller, launcher, torchrun and two ranks"

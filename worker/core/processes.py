@@ -3,9 +3,10 @@ returned."""
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 PARENT_VARIABLE = "TRAINYARD_PARENT"
@@ -13,6 +14,7 @@ PARENT_VARIABLE = "TRAINYARD_PARENT"
 WRAPPED_VARIABLE = "TRAINYARD_WRAPPED"
 """The variable that is set where another program runs between torchrun and the ranks."""
 
+_PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -27,29 +29,50 @@ def die_with_parent(parent: int) -> None:
 
 def descendants(pid: int) -> list[tuple[int, int]]:
     """Return all processes below `pid` as (pid, start time); the start time reveals a reused pid."""
-    children: dict[int, list[tuple[int, int]]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        fields = _stat(entry)
-        if fields:
-            children.setdefault(int(fields[1]), []).append((int(entry.name), int(fields[19])))
+    children_of = children if _lists_children() else _scan()
     result: list[tuple[int, int]] = []
     waiting = [pid]
     while waiting:
-        below = children.get(waiting.pop(), [])
-        result += below
-        waiting += [child for child, _ in below]
+        below = children_of(waiting.pop())
+        waiting += below
+        result += [(child, int(fields[19])) for child in below if (fields := _stat(_PROC / str(child)))]
     return result
 
 
 def children(pid: int) -> list[int]:
-    """Return the direct children of `pid`."""
-    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if (f := _stat(entry)) and int(f[1]) == pid]
+    """Return the direct children of `pid`.
+
+    The kernel's list of each thread is read, since the launcher needs it several times a second, and a node may have
+    thousands of processes. Kernels without CONFIG_PROC_CHILDREN have no such list.
+    """
+    if not _lists_children():
+        return _scan()(pid)
+    pids: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in (_PROC / str(pid) / "task").iterdir():
+            with contextlib.suppress(OSError):
+                pids += map(int, (thread / "children").read_text().split())
+    return pids
+
+
+def _scan() -> Callable[[int], list[int]]:
+    """Read all processes once, and return a function that lists the children of one."""
+    pids: dict[int, list[int]] = {}
+    for entry in _PROC.glob("[0-9]*"):
+        if fields := _stat(entry):
+            pids.setdefault(int(fields[1]), []).append(int(entry.name))
+    return lambda pid: pids.get(pid, [])
+
+
+@functools.cache
+def _lists_children() -> bool:
+    return (_PROC / "thread-self" / "children").exists()
 
 
 def environment_variable(pid: int, name: str) -> str | None:
     """Return an environment variable of a process, as of its start, if it is readable."""
     try:
-        content = (Path("/proc") / str(pid) / "environ").read_bytes()
+        content = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return None
     prefix = f"{name}=".encode()
@@ -65,7 +88,7 @@ def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
 def kill_remaining(known: Iterable[tuple[int, int]]) -> None:
     """Kill those processes, given as (pid, start time), that still exist."""
     for pid, started in known:
-        fields = _stat(Path("/proc") / str(pid))
+        fields = _stat(_PROC / str(pid))
         if fields and int(fields[19]) == started:
             send_signal([pid], signal.SIGKILL)
 

@@ -15,7 +15,11 @@ from tests.integration.worker.parity_matrix import (
 STAGES = (2, 1, 3, 4)
 """The numbers of ranks in the order of the resharding chain."""
 
-LAYOUTS = [(world, name) for world in (2, 3) for name in VARIANTS if name != "hsdp"] + [(4, "hsdp")]
+LAYOUTS = [(2, name) for name in VARIANTS if name != "hsdp"] + [(3, "zero2"), (3, "layer"), (4, "hsdp")]
+SLOW_LAYOUTS = [(3, name) for name in ("ddp", "zero1", "naive", "size")]
+"""Layouts that are run by the slow tests alone."""
+
+LOW_PRECISION_STEPS = 25
 LOW_PRECISION = [
     (2, "zero1", "bf16"),
     (2, "zero2", "fp16"),
@@ -29,7 +33,7 @@ COUNTED_COLLECTIVES = [(2, "ddp"), (2, "zero1"), (2, "zero2"), (2, "layer"), (4,
 """Runs whose collectives are counted; those on two ranks are also the references for recomputed activations."""
 
 _REFERENCE = gpt(steps=4, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5})
-_LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
+_LOW = gpt(layers=1, steps=LOW_PRECISION_STEPS, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
 _INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
 _INJECTED_INF = {"rank": 1, "step": 5, "value": "inf"}
 _RESUMED = mlp(
@@ -72,13 +76,7 @@ def _on_one_rank(texts):
 
 
 def _on_several_ranks(world):
-    cases = {}
-    for name in (name for ranks, name in LAYOUTS if ranks == world):
-        cases[f"inf/{name}"] = {"spec": _INF | VARIANTS[name], "plant": _INJECTED_INF}
-        run = f"resumed-{world}-{name}"
-        cases[f"whole/{name}"] = {"spec": _RESUMED | VARIANTS[name]}
-        cases[f"first/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run, "until": 7}
-        cases[f"rest/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run}
+    cases = resumed_cases(LAYOUTS, world)
     for name, precision in ((name, precision) for ranks, name, precision in LOW_PRECISION if ranks == world):
         cases[f"{precision}/{name}"] = {"spec": _LOW | VARIANTS[name] | {"precision": precision} | _scaled(precision)}
     for name in (name for ranks, name in COUNTED_COLLECTIVES if ranks == world):
@@ -91,6 +89,18 @@ def _on_several_ranks(world):
         cases |= {
             f"small/{wrap}": {"spec": _small(wrap), "watch_gathered": True} for wrap in ("naive", "layer", "size")
         }
+    return cases
+
+
+def resumed_cases(layouts, world):
+    """Return the runs with an infinity and the resumed runs of the layouts that have `world` ranks."""
+    cases = {}
+    for name in (name for ranks, name in layouts if ranks == world):
+        cases[f"inf/{name}"] = {"spec": _INF | VARIANTS[name], "plant": _INJECTED_INF}
+        run = f"resumed-{world}-{name}"
+        cases[f"whole/{name}"] = {"spec": _RESUMED | VARIANTS[name]}
+        cases[f"first/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run, "until": 7}
+        cases[f"rest/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run}
     return cases
 
 

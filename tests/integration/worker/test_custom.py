@@ -119,7 +119,7 @@ def test_invalid_target_is_rejected_by_name(target, message):
 
 
 def test_return_values_of_a_task_are_checked_before_step_1(tmp_path):
-    overrides = {"task": "custom", "target": f"{HERE}:LossOfEach", "model": None, "data": None, "gpus": 2}
+    overrides = {"task": "custom", "target": f"{HERE}:LossOfEach", "model": None, "data": None, "gpus": 1}
     with FakeService() as service:
         attempt = Run(tmp_path / "job", service.url, overrides).run()
     finish = finish_of(attempt, 1)

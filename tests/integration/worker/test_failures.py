@@ -60,7 +60,7 @@ class TestFirstFailingRank:
 
 class TestNanLoss:
     def test_ends_the_run_without_a_restart(self, tmp_path, service):
-        run = Run(tmp_path / "job", service.url, {"log.every_steps": 10}, max_restarts=2)
+        run = Run(tmp_path / "job", service.url, {"gpus": 1, "log.every_steps": 10}, max_restarts=2)
         attempt = run.run(faults=[{"kind": "nan", "step": 5}])
         record = finish_of(attempt, 1)
         assert (record.reason, record.restarts, record.step) == ("error", 0, 10)
@@ -98,7 +98,9 @@ class TestRejectedClaim:
 class TestCheckpointFolder:
     @pytest.mark.scenario(48)
     def test_one_that_cannot_be_created_costs_an_event(self, tmp_path, service):
-        run = Run(tmp_path / "job", service.url, {"steps": 12, "epochs": None, "checkpoint": {"every_steps": 4}})
+        run = Run(
+            tmp_path / "job", service.url, {"gpus": 1, "steps": 12, "epochs": None, "checkpoint": {"every_steps": 4}}
+        )
         run.layout.checkpoints.mkdir(parents=True)
         run.layout.checkpoint(8).root.write_text("a file in place of the folder")
         attempt = run.run()

@@ -7,10 +7,21 @@ import torch
 
 from tests.integration.worker.harness import run_layout
 from tests.integration.worker.parity_matrix import CLIP, MATRIX, PARTS, STEPS, case_name, problem_name, write_texts
-from tests.integration.worker.sharding_cases import LAYOUTS, LOW_PRECISION, RECOMPUTED, STAGES, cases_on
+from tests.integration.worker.sharding_cases import (
+    LAYOUTS,
+    LOW_PRECISION,
+    LOW_PRECISION_STEPS,
+    RECOMPUTED,
+    SLOW_LAYOUTS,
+    STAGES,
+    cases_on,
+    resumed_cases,
+)
 
 pytestmark = pytest.mark.timeout(600)
 """The first test waits for all runs, which take about two minutes on two cores."""
+
+RESUMED = LAYOUTS + [pytest.param(*layout, marks=pytest.mark.slow) for layout in SLOW_LAYOUTS]
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +31,18 @@ def layouts(tmp_path_factory):
     texts = folder / "texts"
     write_texts(texts)
     return {world: run_layout(world, cases_on(world, texts), folder / str(world), seconds=300) for world in STAGES}
+
+
+@pytest.fixture(scope="module")
+def slow_layouts(tmp_path_factory):
+    return {3: run_layout(3, resumed_cases(SLOW_LAYOUTS, 3), tmp_path_factory.mktemp("slow") / "3", seconds=300)}
+
+
+@pytest.fixture
+def ranks(request, world, variant):
+    """Return the results of each rank of the test's layout."""
+    runs = "slow_layouts" if (world, variant) in SLOW_LAYOUTS else "layouts"
+    return request.getfixturevalue(runs)[world]
 
 
 def series(result, case, key):
@@ -70,17 +93,17 @@ class TestLowPrecision:
     def test_losses_are_close_to_fp32(self, layouts, world, variant, precision):
         expected = series(layouts[1], "fp32", "train/loss")
         merged = series(layouts[world], f"{precision}/{variant}", "train/loss")
-        assert len(merged) == 50
+        assert len(merged) == LOW_PRECISION_STEPS
         assert merged == pytest.approx(expected, rel=0.02)
         assert merged != expected
 
-    @pytest.mark.parametrize(("world", "variant"), LAYOUTS)
-    def test_an_infinity_on_one_rank_makes_all_skip_and_halves_the_scale_once(self, layouts, world, variant):
+    @pytest.mark.parametrize(("world", "variant"), RESUMED)
+    def test_an_infinity_on_one_rank_makes_all_skip_and_halves_the_scale_once(self, layouts, ranks, variant):
         case = f"inf/{variant}"
-        for rank in layouts[world]:
+        for rank in ranks:
             assert [rank[case]["scales"][str(step)] for step in (4, 5, 6, 12)] == [1024.0, 512.0, 512.0, 512.0]
-        assert series(layouts[world], case, "train/skipped_steps")[12] == 1.0
-        alone, together = (torch.cat(list(tensors(layouts[n], c).values())) for n, c in ((1, "inf"), (world, case)))
+        assert series(ranks, case, "train/skipped_steps")[12] == 1.0
+        alone, together = (torch.cat(list(tensors(*run).values())) for run in ((layouts[1], "inf"), (ranks, case)))
         assert torch.linalg.norm(together - alone) <= 1e-2 * torch.linalg.norm(alone)
 
 
@@ -115,11 +138,11 @@ class TestActivationCheckpointing:
         assert again["parameters"] == reference["parameters"]
 
 
-@pytest.mark.parametrize(("world", "variant"), LAYOUTS)
+@pytest.mark.parametrize(("world", "variant"), RESUMED)
 class TestResume:
-    def test_resume_on_the_same_layout_gives_identical_losses(self, layouts, world, variant):
+    def test_resume_on_the_same_layout_gives_identical_losses(self, ranks, variant):
         undisturbed, first, rest = (
-            layouts[world][0][f"{part}/{variant}"]["series"]["train/loss"] for part in ("whole", "first", "rest")
+            ranks[0][f"{part}/{variant}"]["series"]["train/loss"] for part in ("whole", "first", "rest")
         )
         assert first == {step: undisturbed[step] for step in map(str, range(1, 8))}
         assert rest == {step: undisturbed[step] for step in map(str, range(8, 13))}
