@@ -4,7 +4,7 @@ pydantic serializes a document in one call, during which no other thread runs: 0
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 
@@ -14,7 +14,7 @@ _PART = 1000
 """Elements of a list that are serialized in one call."""
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    name: TypeAdapter(field.annotation) for name, field in Series.model_fields.items()
+    name: TypeAdapter(cast(Any, field.annotation)) for name, field in Series.model_fields.items()
 }
 
 
