@@ -68,6 +68,7 @@ class AppState:
         self.process_pool = ProcessPool()
         self.user_slots = ThreadSlots(each=4, total=12)
         self.worker_slots = ThreadSlots(each=4, total=12)
+        self.curve_slots = ThreadSlots(each=2, total=3)
         self.planner = Planner(settings, pool=self.process_pool)
         self.acceptance = SpecAcceptance(database, settings, self.planner)
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
