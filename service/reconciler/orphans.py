@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
+from service.auth.repository import TokenRepository
 from service.cluster.orphans import OrphanRepository, UnknownEntry
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, ServiceError, UnavailableError
@@ -28,6 +29,7 @@ from service.reconciler.unknown_attempts import read_current
 from service.scheduler.base import QueueEntry, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.orphans import JobCreator
 
 _ENTRIES_INTERVAL = timedelta(minutes=5)
 _FOLDERS_INTERVAL = timedelta(hours=1)
@@ -38,6 +40,7 @@ _MAX_FOLDERS = 10_000
 """Folders without a job that are looked at, the newest first. Any job can make folders beside its own."""
 _MAX_CLOCK_SKEW = timedelta(days=1)
 _MAX_SPEC_BYTES = 4 * 1024 * 1024
+_MAX_CREATOR_BYTES = 4096
 
 log = structlog.get_logger("orphans")
 
@@ -136,7 +139,7 @@ class OrphanScan:
                 continue
             current = read_current(run)
             tag = scheduler_tag(self.settings.instance, current.attempt_id) if current else None
-            yield UnknownEntry(id=name, job_id=name, name=spec.name, tag=tag, folder=str(run.root))
+            yield UnknownEntry(name, name, spec.name, _read_creator(run), tag=tag, folder=str(run.root))
 
     def _serve(self, orphan: Orphan) -> None:
         try:
@@ -180,7 +183,10 @@ class OrphanScan:
         with self.lease.write() as session:
             job = find_job(session, orphan.job_id)
             if job is None:
-                job = _new_job(orphan.job_id, spec, orphan.requested_by or "admin", self.clock())
+                owner, role, now = orphan.requested_by or "admin", "admin", self.clock()
+                if orphan.owner is not None:
+                    owner, role = orphan.owner, TokenRepository(session).submitter_role(orphan.owner, now) or "user"
+                job = _new_job(orphan.job_id, spec, owner, role, now)
                 JobRepository(session, self.clock()).add(job)
             job_pk = job.pk
         self.examine(job_pk)
@@ -193,7 +199,7 @@ def _entry(row: Orphan) -> UnknownEntry:
     return UnknownEntry(**{each.name: getattr(row, each.name) for each in fields(UnknownEntry)})
 
 
-def _new_job(job_id: str, spec: TrainingSpec, owner: str, now: datetime) -> Job:
+def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: datetime) -> Job:
     """Make a paused job without secrets: its program could have named those of whoever adopts it."""
     message = "Adopted from its run directory. `trainyard resume` continues from the last checkpoint."
     if names := spec.environment.secrets:
@@ -208,7 +214,7 @@ def _new_job(job_id: str, spec: TrainingSpec, owner: str, now: datetime) -> Job:
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=owner,
-        submitter_role="admin",
+        submitter_role=role,
         gpus=spec.gpus,
         created_at=job_created_at(job_id) or now,
         updated_at=now,
@@ -220,6 +226,14 @@ def _read_spec(run: RunLayout) -> TrainingSpec | None:
     """Return the spec in a run directory, which the job could change."""
     try:
         return TrainingSpec.model_validate_json(read_regular_file(run.spec, 0, _MAX_SPEC_BYTES))
+    except (OSError, ValidationError):
+        return None
+
+
+def _read_creator(run: RunLayout) -> str | None:
+    """Return the user whom the run directory names; the job could have changed it."""
+    try:
+        return JobCreator.model_validate_json(read_regular_file(run.creator, 0, _MAX_CREATOR_BYTES)).created_by
     except (OSError, ValidationError):
         return None
 

@@ -8,7 +8,7 @@ import pytest
 
 from service.reconciler import orphans as orphan_module
 from service.scheduler.base import Observation
-from tests.support.world import World
+from tests.support.world import SPEC, World
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.wire.reports import Claim
 
@@ -37,8 +37,10 @@ def forget(world: World, job: str) -> None:
     world.clock.advance(60)
 
 
-def running_orphan(world: World) -> str:
-    job = world.submit()
+def running_orphan(world: World, client: Any = None) -> str:
+    answer = (client or world.client).post("/v1/jobs", json=SPEC)
+    assert answer.status_code == 201, answer.text
+    job = str(answer.json()["id"])
     worker = world.start(job)
     claim = Claim(nonce="nonce-0001", host="node1", pid=7)
     write_atomic(world.folder(job).claim, claim.model_dump_json())
@@ -100,6 +102,41 @@ def test_running_orphan_is_adopted_with_its_attempt(world: World) -> None:
     worker.end("completed")
     world.tick()
     assert (world.status(job), len(world.scheduler.submitted)) == ("succeeded", submitted)
+
+
+def test_orphan_is_adopted_for_the_user_whom_an_administrator_names(world: World) -> None:
+    alice = world.new_user("user", "alice")
+    job = running_orphan(world, alice)
+    assert [orphan["created_by"] for orphan in orphans(world)] == ["alice"]
+    world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt", "owner": "alice"})
+    world.tick(3)
+    assert (world.status(job), world.job(job)["created_by"]) == ("running", "alice")
+    assert alice.post(f"/v1/jobs/{job}/cancel").status_code == 202
+
+
+@pytest.mark.parametrize("forged", ['{"created_by": "alice"}', '{"created_by": "a\\u0000"}', "[]", "x" * 5000])
+def test_forged_creator_grants_nothing(world: World, forged: str) -> None:
+    world.new_user("user", "alice")
+    job = running_orphan(world)
+    (world.settings.runs / job / "created_by.json").write_text(forged)
+    world.clock.advance(3600)
+    world.tick()
+    shown = "alice" if "alice" in forged else None
+    assert [orphan["created_by"] for orphan in orphans(world)] == [shown]
+    world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt"})
+    world.tick(3)
+    assert world.job(job)["created_by"] == "admin"
+
+
+@pytest.mark.parametrize("owner", ["nobody", "eve"])
+def test_owner_must_be_a_user_who_may_submit_jobs(world: World, owner: str) -> None:
+    world.new_user("viewer", "eve")
+    job = running_orphan(world)
+    answer = world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt", "owner": owner})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "owner")
+    assert [orphan["requested"] for orphan in orphans(world)] == [None]
+    refused = world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "cancel", "owner": "admin"})
+    assert refused.status_code == 422
 
 
 def test_folder_without_an_attempt_is_adopted_as_a_paused_job(world: World) -> None:
