@@ -68,8 +68,9 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     has_data, advice = _evaluation_data(spec)
-    if not has_data and spec.evaluation.every_steps is not None:
-        yield "evaluation.every_steps", f"has no effect without evaluation data; {advice}"
+    for field in ("every_steps", "first", "limit", "micro_size"):
+        if not has_data and _changed(spec.evaluation, field):
+            yield f"evaluation.{field}", f"has no effect without evaluation data; {advice}"
     best, known = spec.checkpoint.keep_best, EVALUATION_METRICS.get(spec.task)
     if best is None or known is None:
         return

@@ -242,6 +242,12 @@ class Evaluation(Strict):
 
     every_steps: PositiveInt | None = None
     """Steps between evaluations. Absent: once at the end."""
+    first: bool = False
+    """Also evaluate before the first step, for example to know the loss of a pretrained model."""
+    limit: PositiveInt | None = None
+    """Number of held-out examples to use, from the first one on. Absent: all."""
+    micro_size: PositiveInt | None = None
+    """Examples that a rank evaluates at once. Absent: as many as in training."""
 
 
 class KeepBest(Strict):
