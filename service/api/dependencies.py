@@ -250,6 +250,7 @@ def window_of(
 
 
 JobWindowDep = Annotated[PageRequest, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
+AttemptWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{16}$", order="asc", key="number"))]
 CheckpointWindowDep = Annotated[PageRequest, Depends(window_of(r"^ckpt_[0-9a-z]{26}$", order="asc", key="step"))]
 EventWindowDep = Annotated[PageRequest, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
 TokenWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
