@@ -59,7 +59,7 @@ def check_partitions(client: Client, seconds: float, now: Callable[[], float] = 
 
 def _sentence(job: JobHandle) -> str:
     """Return the status message without its last period: the caller ends the sentence."""
-    return job.status_message.removesuffix(".")
+    return str(job.status_message).removesuffix(".")
 
 
 def _spec(partition: PartitionResource | None) -> dict[str, object]:
