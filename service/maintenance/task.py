@@ -191,8 +191,8 @@ class MaintenanceTask:
             for job in MaintenanceRepository(session).running_jobs():
                 if job.id in missing and jobs.last_event(job, RUN_DIR_MISSING, since=now - _WARNING_INTERVAL) is None:
                     message = (
-                        f"the run directory {self._run(job.id).root} was moved or deleted: what the job writes is lost. "
-                        "Move it back, or cancel the job"
+                        f"the run directory {self._run(job.id).root} was moved or deleted: what the job writes is "
+                        "lost. Move it back, or cancel the job"
                     )
                     jobs.add_event(job, RUN_DIR_MISSING, message, level="error")
 
