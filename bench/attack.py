@@ -1,12 +1,13 @@
 """`python -m bench.attack`: how quickly the service answers `/livez` while it is attacked.
 
 One client opens a connection for each request to `/livez` and measures the time to its response. It does so for a few
-seconds on a quiet service, and then beside each attack, in the same run. Each attack has several connections, and sends
-its next request as soon as it has the response.
+seconds on a quiet service, and then beside each attack, in the same run; the last column compares the medians. Each
+attack has many connections in a process of its own, and sends its next request as soon as it has the response.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import socket
 import sys
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,7 +30,7 @@ from trainyard.demo import ServiceProcess
 
 MAX_SECONDS = 1.0
 """Target: the slowest response of `/livez` beside any attack."""
-CLIENTS = 8
+DEFAULT_CLIENTS = 64
 IDLE_CONNECTIONS = 4500
 INCOMPLETE_REQUESTS = 800
 
@@ -55,8 +57,8 @@ def new_token(url: str, token: str, name: str) -> dict[str, str]:
 
 def attacks(url: str, token: str) -> dict[str, Attack]:
     """Return the attacks by name."""
-    yaml_user, json_user, fields_user, plan_user, sweep_user = (
-        new_token(url, token, name) for name in ("yaml", "json", "fields", "plan", "sweep")
+    yaml_user, json_user, fields_user, plan_user, sweep_user, list_user = (
+        new_token(url, token, name) for name in ("yaml", "json", "fields", "plan", "sweep", "list")
     )
     cookie = 'trainyard="' + "\\a" * 31_000 + '"'
     yaml = b"a: [" + b"[]," * 87_000 + b"]"
@@ -72,6 +74,8 @@ def attacks(url: str, token: str) -> dict[str, Attack]:
             "/v1/jobs", headers={"Authorization": f"Bearer ty_{number:012x}_{'x' * 43}"}
         ),
         "metrics page, no token": lambda http, _: http.get("/metrics"),
+        "OpenAPI document, no token": lambda http, _: http.get("/openapi.json"),
+        "list of 200 jobs": lambda http, _: http.get("/v1/jobs?limit=200", headers=list_user),
         "YAML of 256 kB": lambda http, _: http.post(
             "/v1/plans", content=yaml, headers={**yaml_user, "Content-Type": "application/yaml"}
         ),
@@ -92,6 +96,7 @@ def main() -> int:
     """Print the table; return 0 if the target is met."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=8.0, help="duration of each attack")
+    parser.add_argument("--clients", type=int, default=DEFAULT_CLIENTS, help="connections of each attack")
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
     passed = True
@@ -101,17 +106,19 @@ def main() -> int:
         try:
             with service.client():
                 token = admin_token_file(service.state_dir).read_text().strip()
-            print(f"{'attack':34} {'median ms':>10} {'max ms':>8}  responses to the attack")
-            report("none", probe(service.url, options.seconds), Counter())
+            print(f"{'attack':34} {'median ms':>10} {'max ms':>8} {'ratio':>6}  responses to the attack")
+            quiet = probe(service.url, options.seconds)
+            report("none", quiet, quiet, Counter())
             for name, attack in attacks(service.url, token).items():
-                times, statuses = measure_alongside(service.url, attack, options.seconds)
-                passed &= report(name, times, statuses)
+                times, statuses = measure_alongside(service.url, attack, options.clients, options.seconds)
+                passed &= report(name, times, quiet, statuses)
             for name, opener in (
                 ("idle connections", lambda: idle(service.url)),
                 ("withheld bodies", lambda: withheld(service.url)),
             ):
                 connections = opener()
-                passed &= report(name, probe(service.url, options.seconds), Counter({"connections": len(connections)}))
+                counts: Counter[Any] = Counter({"connections": len(connections)})
+                passed &= report(name, probe(service.url, options.seconds), quiet, counts)
                 for connection in connections:
                     connection.close()
                 time.sleep(2)
@@ -121,10 +128,11 @@ def main() -> int:
     return 0 if passed else 1
 
 
-def report(name: str, times: list[float], statuses: "Counter[Any]") -> bool:
+def report(name: str, times: list[float], quiet: list[float], statuses: "Counter[Any]") -> bool:
     """Print one line; return whether every response was in time."""
     counts = " ".join(f"{status}: {count}" for status, count in sorted(statuses.items(), key=str))
-    print(f"{name:34} {median(times) * 1e3:10.1f} {max(times) * 1e3:8.0f}  {counts}", flush=True)
+    ratio = median(times) / median(quiet)
+    print(f"{name:34} {median(times) * 1e3:10.1f} {max(times) * 1e3:8.0f} {ratio:6.1f}  {counts}", flush=True)
     return max(times) <= MAX_SECONDS
 
 
@@ -144,8 +152,23 @@ def probe(url: str, seconds: float) -> list[float]:
     return times
 
 
-def measure_alongside(url: str, attack: Attack, seconds: float) -> tuple[list[float], "Counter[Any]"]:
+def measure_alongside(url: str, attack: Attack, clients: int, seconds: float) -> tuple[list[float], "Counter[Any]"]:
     """Return the times of `/livez` beside an attack, and the statuses of the attack's responses."""
+    # In the process of the probe, the threads of the attack would delay the probe itself.
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=run_attack, args=(url, attack, clients, theirs), daemon=True)
+    process.start()
+    time.sleep(0.5)
+    times = probe(url, seconds)
+    ours.send("end")
+    statuses: Counter[Any] = ours.recv()
+    process.join()
+    return times, statuses
+
+
+def run_attack(url: str, attack: Attack, clients: int, control: Connection) -> None:
+    """Send requests from this many clients until a message arrives, and send the statuses of the responses."""
     statuses: Counter[Any] = Counter()
     over = threading.Event()
 
@@ -155,17 +178,16 @@ def measure_alongside(url: str, attack: Attack, seconds: float) -> tuple[list[fl
             while not over.is_set():
                 with suppress(httpx.HTTPError):
                     statuses[attack(http, number).status_code] += 1
-                number += CLIENTS
+                number += clients
 
-    threads = [threading.Thread(target=run, args=(client,)) for client in range(CLIENTS)]
+    threads = [threading.Thread(target=run, args=(client,)) for client in range(clients)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
-    times = probe(url, seconds)
+    control.recv()
     over.set()
     for thread in threads:
         thread.join()
-    return times, statuses
+    control.send(statuses)
 
 
 def idle(url: str) -> list[socket.socket]:

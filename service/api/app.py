@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
+from service.api.openapi_route import add_openapi_route
 from service.api.routes import (
     artifacts,
     checkpoints,
@@ -68,6 +69,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
         # FastAPI's pages load scripts from another site, which would run with the rights of a signed-in user.
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
     )
     app.state.app_state = app_state
     app.state.error_page = error_page
@@ -102,6 +104,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.openapi = _described(app.openapi)  # type: ignore[method-assign]
+    add_openapi_route(app)
     add_middleware(app, app_state, known_hosts(app_state.settings))
     return app
 

@@ -68,6 +68,7 @@ class AppState:
         self.process_pool = ProcessPool()
         self.user_slots = ThreadSlots(each=4, total=12)
         self.worker_slots = ThreadSlots(each=4, total=12)
+        self.curve_slots = ThreadSlots(each=2, total=3)
         self.planner = Planner(settings, pool=self.process_pool)
         self.acceptance = SpecAcceptance(database, settings, self.planner)
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
@@ -249,6 +250,7 @@ def window_of(
 
 
 JobWindowDep = Annotated[PageRequest, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
+AttemptWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{16}$", order="asc", key="number"))]
 CheckpointWindowDep = Annotated[PageRequest, Depends(window_of(r"^ckpt_[0-9a-z]{26}$", order="asc", key="step"))]
 EventWindowDep = Annotated[PageRequest, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
 TokenWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{8,16}$"))]

@@ -67,6 +67,14 @@ class TokenRepository:
         live = (Token.role == "admin", Token.revoked_at.is_(None), unexpired)
         return self._session.scalar(sa.select(sa.func.count()).select_from(Token).where(*live)) or 0
 
+    def submitter_role(self, name: str, now: datetime) -> str | None:
+        """Return the role of the user's newest valid token; None if none may submit jobs."""
+        unexpired = sa.or_(Token.expires_at.is_(None), Token.expires_at > now)
+        query = sa.select(Token.role).where(
+            Token.name == name, Token.role.in_(("admin", "user")), Token.revoked_at.is_(None), unexpired
+        )
+        return self._session.scalar(query.order_by(Token.created_at.desc()).limit(1))
+
     def set_last_used(self, token_id: str, now: datetime, interval: timedelta) -> None:
         """Update the token's time of last use, unless that was updated within the interval."""
         stale = sa.or_(Token.last_used_at.is_(None), Token.last_used_at <= now - interval)

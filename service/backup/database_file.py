@@ -4,8 +4,9 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Sequence
-from contextlib import closing, suppress
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -29,22 +30,33 @@ def copy_sqlite(source: Path, target: Path) -> None:
     Raises:
         BackupError: The database cannot be read, or the copy not written.
     """
-    temporary = target.with_name(f".{target.name}.unfinished")
+    uri = f"{source.as_uri()}?mode=ro"
     try:
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
-        uri = f"{source.as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as reader, closing(sqlite3.connect(temporary)) as writer:
+        with (
+            _new_file(target) as temporary,
+            closing(sqlite3.connect(uri, uri=True)) as reader,
+            closing(sqlite3.connect(temporary)) as writer,
+        ):
             reader.backup(writer)
             # A copy in WAL mode could not be read from a read-only folder.
             writer.execute("PRAGMA journal_mode=DELETE")
-        _sync(temporary)
-        os.replace(temporary, target)
-        _sync(target.parent)
     except (OSError, sqlite3.Error) as error:
         raise BackupError(f"cannot copy {source} to {target}: {error}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+
+
+@contextmanager
+def _new_file(target: Path) -> Iterator[Path]:
+    """Yield an empty file of mode 0600, which becomes the target when the block ends without an error.
+
+    It is in a private folder: others who can write beside the target can neither open it nor put their own file there.
+    """
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        temporary = Path(folder) / "unfinished"
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, target)
+    _sync(target.parent)
 
 
 def check_sqlite(file: Path) -> None:
@@ -99,17 +111,11 @@ def dump_postgres(url: sa.URL, target: Path) -> None:
     Raises:
         BackupError: `pg_dump` is missing or fails.
     """
-    temporary = target.with_name(f".{target.name}.unfinished")
     try:
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
-        _run("pg_dump", ["--format=custom", f"--file={temporary}"], url)
-        _sync(temporary)
-        os.replace(temporary, target)
+        with _new_file(target) as temporary:
+            _run("pg_dump", ["--format=custom", f"--file={temporary}"], url)
     except OSError as error:
         raise BackupError(f"cannot write {target}: {error}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def check_archive(file: Path) -> None:

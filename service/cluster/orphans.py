@@ -7,7 +7,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.core.errors import ConflictError, NotFoundError
+from service.auth.repository import TokenRepository
+from service.core.errors import ConflictError, InvalidRequestError, NotFoundError
 from service.db.engine import Database
 from service.db.models import Orphan
 from trainyard.contract.wire.orphans import OrphanRequest, OrphanResource
@@ -20,6 +21,7 @@ class UnknownEntry:
     id: str
     job_id: str | None = None
     name: str | None = None
+    created_by: str | None = None
     tag: str | None = None
     scheduler_id: str | None = None
     state: str | None = None
@@ -74,12 +76,13 @@ def list_orphans(database: Database) -> list[OrphanResource]:
         return [orphan_resource(row) for row in OrphanRepository(session).list_all()]
 
 
-def request(database: Database, orphan_id: str, action: OrphanRequest, by: str) -> OrphanResource:
+def request(database: Database, orphan_id: str, action: OrphanRequest, by: str, now: datetime) -> OrphanResource:
     """Store what an administrator requests; the reconciler does it in its next tick.
 
     Raises:
         NotFoundError: There is no such orphan.
         ConflictError: It is not in the queue and cannot be cancelled, or has no run directory and cannot be adopted.
+        InvalidRequestError: The new owner is no user who may submit jobs.
     """
     with database.write() as session:
         row = OrphanRepository(session).require(orphan_id)
@@ -87,7 +90,10 @@ def request(database: Database, orphan_id: str, action: OrphanRequest, by: str) 
             raise ConflictError(f"{orphan_id} is not in the scheduler's queue", code="not_in_queue")
         if action.action == "adopt" and row.job_id is None:
             raise ConflictError(f"the run directory of {orphan_id} is unknown", code="no_run_directory")
-        row.requested, row.requested_by, row.message = action.action, by, ""
+        if action.owner is not None and TokenRepository(session).submitter_role(action.owner, now) is None:
+            message = f"no valid token of a user or an administrator has the name {action.owner!r}"
+            raise InvalidRequestError(message, param="owner")
+        row.requested, row.requested_by, row.owner, row.message = action.action, by, action.owner, ""
         return orphan_resource(row)
 
 

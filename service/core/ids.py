@@ -1,9 +1,13 @@
 """Identifiers of resources, attempts and scheduler entries."""
 
+import re
 import secrets
 from datetime import datetime
 
 from ulid import ULID
+
+_JOB_ID = re.compile(r"job_[0-6][0-9a-hjkmnp-tv-z]{25}", re.ASCII)
+"""`job_` and a ULID: Crockford's base 32, of a time that Python can represent."""
 
 
 def new_job_id(now: datetime) -> str:
@@ -15,6 +19,13 @@ def first_job_id(created_at: datetime, *, after: bool = False) -> str:
     """Return the smallest id that a job created at this time can have; with `after`, the smallest id of a later one."""
     milliseconds = min(max(0, int(created_at.timestamp() * 1000) + after), 2**48 - 1)
     return "job_" + str(ULID(milliseconds.to_bytes(6, "big") + bytes(10))).lower()
+
+
+def job_created_at(text: str) -> datetime | None:
+    """Return the time of creation in a job's id; None if the text is no id of a job."""
+    if not _JOB_ID.fullmatch(text):
+        return None
+    return ULID.from_str(text.removeprefix("job_").upper()).datetime
 
 
 def new_id(kind: str, now: datetime) -> str:

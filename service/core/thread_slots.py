@@ -73,6 +73,13 @@ def set_slots(slots: ThreadSlots, owner: str) -> None:
     _CALLER.set((slots, owner))
 
 
+def change_slots(slots: ThreadSlots) -> None:
+    """Have the rest of this task use other slots of its caller."""
+    caller = _CALLER.get()
+    if caller is not None:
+        set_slots(slots, caller[1])
+
+
 @asynccontextmanager
 async def caller_slot() -> AsyncIterator[None]:
     """Hold a slot of the request's caller; without one, such as for a probe, none is needed."""

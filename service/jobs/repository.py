@@ -156,6 +156,21 @@ class JobRepository:
             self._session.scalars(sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)),
         )
 
+    def attempts_page(self, job: Job, page: PageRequest) -> tuple[list[Attempt], bool]:
+        """Return one page of the job's attempts by number, and whether more follow.
+
+        Raises:
+            NotFoundError: the job has no attempt with the id `page.after`.
+        """
+        after = None
+        if page.after is not None:
+            row = self._session.get(Attempt, page.after)
+            if row is None or row.job_pk != job.pk:
+                raise NotFoundError(f"the job has no attempt {page.after}", code="attempt_not_found", param="after")
+            after = row.number
+        query = sa.select(Attempt).where(Attempt.job_pk == job.pk)
+        return fetch_page(self._session, query, Attempt.number, page, after=after)
+
     def count_restarts(self, attempt: Attempt) -> int:
         """Count the in-place restarts by torchrun, as far as the restarted ranks have reported."""
         query = sa.select(sa.func.max(Execution.number)).where(

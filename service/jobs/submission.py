@@ -26,6 +26,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.launch import Origin
 
 MAX_IDEMPOTENCY_KEY = 255
+MSG_QUEUED = "Waiting to be submitted to the scheduler."
 PREFLIGHT_OVERRIDDEN = "preflight_overridden"
 """The event of a job that was submitted with `force`; the preflight skips its memory check."""
 
@@ -111,7 +112,7 @@ def new_job(
         id=job_id or new_job_id(now),
         name=spec.name,
         status="queued",
-        status_message="Waiting to be submitted to the scheduler.",
+        status_message=MSG_QUEUED,
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=principal.name,

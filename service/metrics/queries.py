@@ -35,7 +35,7 @@ class CurveQuery:
     max_points: int = 2000
     axis: CurveAxis = "step"
     max_series: int = MAX_SERIES
-    max_total: int = 2_000_000
+    max_total: int = 1_000_000
     """Maximum number of points of all series together."""
 
     def share(self, jobs: int) -> "CurveQuery":

@@ -4,18 +4,21 @@ After a restore these are the jobs that were submitted since the backup. They ar
 """
 
 import os
-import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
-from ulid import ULID
 
+from service.auth.repository import TokenRepository
 from service.cluster.orphans import OrphanRepository, UnknownEntry
 from service.core.clock import Clock
+from service.core.errors import LeaseLostError, ServiceError, UnavailableError
+from service.core.ids import job_created_at, scheduler_tag
 from service.core.settings import Settings
 from service.core.untrusted_files import read_regular_file
 from service.db.leader_lease import LeaderLease
@@ -26,14 +29,18 @@ from service.reconciler.unknown_attempts import read_current
 from service.scheduler.base import QueueEntry, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.orphans import JobCreator
 
 _ENTRIES_INTERVAL = timedelta(minutes=5)
 _FOLDERS_INTERVAL = timedelta(hours=1)
 _REQUEST_INTERVAL = timedelta(seconds=10)
 """The interval while requests are open, so that their effect is visible soon."""
 _MAX_ORPHANS = 1000
+_MAX_FOLDERS = 10_000
+"""Folders without a job that are looked at, the newest first. Any job can make folders beside its own."""
+_MAX_CLOCK_SKEW = timedelta(days=1)
 _MAX_SPEC_BYTES = 4 * 1024 * 1024
-_JOB_ID = re.compile(r"job_[0-9a-z]{26}", re.ASCII)
+_MAX_CREATOR_BYTES = 4096
 
 log = structlog.get_logger("orphans")
 
@@ -50,8 +57,8 @@ class OrphanScan:
     """Adopts the attempts in the run directory of a job, by its primary key."""
     _entries_at: datetime | None = field(default=None, init=False)
     _folders_at: datetime | None = field(default=None, init=False)
-    _folders: Mapping[str, UnknownEntry] = field(default_factory=dict, init=False)
-    """The run directories without a job, by the tag of their current attempt or by their name."""
+    _folders: Sequence[UnknownEntry] = field(default=(), init=False)
+    """The run directories without a job."""
 
     def scan_again(self) -> None:
         """Have the next call list everything anew."""
@@ -79,7 +86,7 @@ class OrphanScan:
             return
         if _is_due(self._folders_at, now, _FOLDERS_INTERVAL):
             try:
-                self._folders, self._folders_at = dict(self._unknown_folders()), now
+                self._folders, self._folders_at = list(islice(self._unknown_folders(now), _MAX_ORPHANS)), now
             except OSError as error:
                 log.warning("run directories cannot be listed", error=str(error))
         self._store(self._combine(entries), now)
@@ -102,27 +109,37 @@ class OrphanScan:
         ours = {entry.tag: entry for entry in entries if entry.tag.startswith(prefix)}
         with self.lease.database.read() as session:
             known = known_tags(session, list(ours))
-        folders, orphans = dict(self._folders), []
+        claims = Counter(folder.tag for folder in self._folders)
+        # A tag that several folders have is evidence for none of them.
+        by_tag = {folder.tag: folder for folder in self._folders if claims[folder.tag] == 1}
+        orphans, running = [], set()
         for tag in sorted(set(ours) - known):
-            orphan = folders.pop(tag, UnknownEntry(id=tag))
+            orphan = by_tag.get(tag, UnknownEntry(id=tag))
             orphans.append(replace(orphan, tag=tag, scheduler_id=ours[tag].scheduler_id, state=ours[tag].state))
-        return {orphan.id: orphan for orphan in [*orphans, *folders.values()][:_MAX_ORPHANS]}
+            running.add(orphan.id)
+        orphans += [folder for folder in self._folders if folder.id not in running]
+        return {orphan.id: orphan for orphan in orphans[:_MAX_ORPHANS]}
 
-    def _unknown_folders(self) -> Iterator[tuple[str, UnknownEntry]]:
+    def _unknown_folders(self, now: datetime) -> Iterator[UnknownEntry]:
         """Yield the run directories that no job names. The link of a fork that was never accepted has no spec."""
+        latest = now + _MAX_CLOCK_SKEW
         with os.scandir(self.settings.runs) as listed:
             names = {
-                entry.name for entry in listed if _JOB_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                entry.name
+                for entry in listed
+                if (created := job_created_at(entry.name)) is not None
+                and created <= latest
+                and entry.is_dir(follow_symlinks=False)
             }
         with self.lease.database.read() as session:
             names -= job_ids(session)
-        for name in sorted(names)[:_MAX_ORPHANS]:
+        for name in sorted(names, reverse=True)[:_MAX_FOLDERS]:
             run = RunLayout(self.settings.runs / name)
             if (spec := _read_spec(run)) is None:
                 continue
             current = read_current(run)
-            tag = f"ty-{self.settings.instance}-{current.attempt_id}" if current else None
-            yield tag or name, UnknownEntry(id=name, job_id=name, name=spec.name, tag=tag, folder=str(run.root))
+            tag = scheduler_tag(self.settings.instance, current.attempt_id) if current else None
+            yield UnknownEntry(name, name, spec.name, _read_creator(run), tag=tag, folder=str(run.root))
 
     def _serve(self, orphan: Orphan) -> None:
         try:
@@ -130,14 +147,29 @@ class OrphanScan:
                 self._cancel(orphan)
             else:
                 self._adopt(orphan)
-        except (SchedulerUnavailableError, ValueError) as error:
-            message = str(error).splitlines()[0]
-            log.warning("request about an orphan failed", orphan=orphan.id, error=message)
-            with self.lease.write() as session:
-                row = OrphanRepository(session).require(orphan.id)
-                row.message = message
-                if not isinstance(error, SchedulerUnavailableError):
-                    row.requested = None
+        except (UnavailableError, LeaseLostError):
+            raise
+        except SchedulerUnavailableError as error:
+            self._report(orphan, error, final=False)
+        except Exception as error:
+            # One request must not keep the others waiting; what the folder holds may be anything.
+            self._report(orphan, error, final=True)
+
+    def _report(self, orphan: Orphan, error: Exception, *, final: bool) -> None:
+        """Store why a request could not be fulfilled.
+
+        Args:
+            final: Whether the request ends; else it is repeated.
+        """
+        is_expected = isinstance(error, (SchedulerUnavailableError, ValueError, ServiceError))
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        trace = None if is_expected else error
+        log.warning("request about an orphan failed", orphan=orphan.id, error=message, exc_info=trace)
+        with self.lease.write() as session:
+            row = OrphanRepository(session).require(orphan.id)
+            row.message = message
+            if final:
+                row.requested = None
 
     def _cancel(self, orphan: Orphan) -> None:
         if orphan.tag is not None and orphan.scheduler_id is not None:
@@ -151,7 +183,10 @@ class OrphanScan:
         with self.lease.write() as session:
             job = find_job(session, orphan.job_id)
             if job is None:
-                job = _new_job(orphan.job_id, spec, orphan.requested_by or "admin", self.clock())
+                owner, role, now = orphan.requested_by or "admin", "admin", self.clock()
+                if orphan.owner is not None:
+                    owner, role = orphan.owner, TokenRepository(session).submitter_role(orphan.owner, now) or "user"
+                job = _new_job(orphan.job_id, spec, owner, role, now)
                 JobRepository(session, self.clock()).add(job)
             job_pk = job.pk
         self.examine(job_pk)
@@ -164,7 +199,7 @@ def _entry(row: Orphan) -> UnknownEntry:
     return UnknownEntry(**{each.name: getattr(row, each.name) for each in fields(UnknownEntry)})
 
 
-def _new_job(job_id: str, spec: TrainingSpec, owner: str, now: datetime) -> Job:
+def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: datetime) -> Job:
     """Make a paused job without secrets: its program could have named those of whoever adopts it."""
     message = "Adopted from its run directory. `trainyard resume` continues from the last checkpoint."
     if names := spec.environment.secrets:
@@ -179,9 +214,9 @@ def _new_job(job_id: str, spec: TrainingSpec, owner: str, now: datetime) -> Job:
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=owner,
-        submitter_role="admin",
+        submitter_role=role,
         gpus=spec.gpus,
-        created_at=ULID.from_str(job_id.removeprefix("job_").upper()).datetime,
+        created_at=job_created_at(job_id) or now,
         updated_at=now,
         latest={},
     )
@@ -191,6 +226,14 @@ def _read_spec(run: RunLayout) -> TrainingSpec | None:
     """Return the spec in a run directory, which the job could change."""
     try:
         return TrainingSpec.model_validate_json(read_regular_file(run.spec, 0, _MAX_SPEC_BYTES))
+    except (OSError, ValidationError):
+        return None
+
+
+def _read_creator(run: RunLayout) -> str | None:
+    """Return the user whom the run directory names; the job could have changed it."""
+    try:
+        return JobCreator.model_validate_json(read_regular_file(run.creator, 0, _MAX_CREATOR_BYTES)).created_by
     except (OSError, ValidationError):
         return None
 

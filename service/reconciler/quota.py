@@ -9,6 +9,7 @@ from service.jobs.quota import UserQuotas
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 _NO_MAINTENANCE = MaintenanceResource(active=False)
+_MAINTENANCE_PREFIX = "Waiting for the end of maintenance mode"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,12 @@ def maintenance_message(maintenance: MaintenanceResource) -> str:
     """The status message of a job that waits for the end of the maintenance mode."""
     reason = f" ({maintenance.message})" if maintenance.message else ""
     since = f"{maintenance.since:%Y-%m-%d %H:%M} UTC"
-    return f"Waiting for the end of maintenance mode, on since {since}{reason}. The job is submitted then."
+    return f"{_MAINTENANCE_PREFIX}, on since {since}{reason}. The job is submitted then."
+
+
+def states_maintenance(job: Job) -> bool:
+    """Whether the job's status message names a maintenance mode as the cause."""
+    return job.status == "queued" and job.status_message.startswith(_MAINTENANCE_PREFIX)
 
 
 def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:

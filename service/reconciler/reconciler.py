@@ -20,13 +20,14 @@ from service.db.models import Attempt, Job
 from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
+from service.jobs.submission import MSG_QUEUED
 from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import MSG_CANCEL_PENDING, NO_CHANGE, Decision, decide
 from service.reconciler.node_exclusion import failed_node
 from service.reconciler.orphans import OrphanScan
-from service.reconciler.quota import blocked_jobs, quota_entry
+from service.reconciler.quota import blocked_jobs, quota_entry, states_maintenance
 from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader, stored_exit_record
@@ -105,6 +106,8 @@ class Reconciler:
         self._adoption = Adoption(lease, clock, settings, scheduler.name, failpoint)
         self._orphans = OrphanScan(clock, settings, scheduler, lease, self._adoption.examine)
         self._may_have_unread_spools = True
+        self._may_state_maintenance = True
+        """Whether jobs may still name a maintenance mode that has ended."""
         self._unread: set[int] = set()
         """Jobs with spools of earlier attempts that are to be read again; they end when that is done."""
         self._unavailable_since: datetime | None = None
@@ -120,8 +123,11 @@ class Reconciler:
             UnavailableError: the database does not answer.
         """
         self.changed = False
+        was_leader = self.lease.is_leader
         if not self.lease.acquire(self._clock()):
             return False
+        if not was_leader:
+            log.info("this service is the leader")
         self._failpoint("tick.after-lease")
         writes_before = self.lease.writes
         try:
@@ -145,8 +151,11 @@ class Reconciler:
         with self._isolate_errors():
             estimates_open = self._start_estimates.run_once()
         maintenance = self._load_maintenance()
-        entries = self._load(all_queued=maintenance.active)
+        entries = self._load(all_queued=maintenance.active or self._may_state_maintenance)
         blocked = blocked_jobs([quota_entry(entry.job) for entry in entries], self._quotas, maintenance)
+        if self._may_state_maintenance:
+            self._update_after_maintenance([entry.job for entry in entries if entry.job.pk not in blocked])
+        self._may_state_maintenance = maintenance.active
         self._failpoint("tick.after-load")
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
@@ -172,6 +181,11 @@ class Reconciler:
             maintenance = MaintenanceRepository(session, self._settings.instance).resource()
         self._submitter.paused = maintenance.active
         return maintenance
+
+    def _update_after_maintenance(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if states_maintenance(job):
+                self._set_message(job, MSG_QUEUED)
 
     def _load(self, *, all_queued: bool) -> list[_JobEntry]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.

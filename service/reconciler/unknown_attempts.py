@@ -22,6 +22,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MAX_FOLDERS = 1000
 """Entries of `attempts` that are looked at."""
 _MAX_RESTARTS = 100
+_LAST_ATTEMPT = 1_000_000
 _LAST_EXECUTION = 999_999
 """Names of files have six digits for an execution."""
 _ATTEMPT_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -72,11 +73,12 @@ def read_unknown_attempts(run: RunLayout, job: Job, known: Collection[str]) -> l
 
 
 def read_current(run: RunLayout) -> CurrentAttempt | None:
-    """Return the attempt in `current.json`, if the file can be read."""
+    """Return the attempt in `current.json`, if the file can be read and names one."""
     try:
-        return CurrentAttempt.model_validate_json(read_regular_file(run.current, 0, _MAX_BYTES))
+        current = CurrentAttempt.model_validate_json(read_regular_file(run.current, 0, _MAX_BYTES))
     except (OSError, ValidationError):
         return None
+    return current if _ATTEMPT_ID.fullmatch(current.attempt_id) else None
 
 
 def _folder_names(run: RunLayout) -> list[str]:
@@ -104,6 +106,7 @@ def _read(run: RunLayout, name: str, job_id: str, known: Collection[str]) -> Unk
         launch.job_id == job_id
         and name in (attempt_folder_name(launch.attempt, launch.attempt_id), str(launch.attempt))
         and _ATTEMPT_ID.fullmatch(launch.attempt_id) is not None
+        and launch.attempt <= _LAST_ATTEMPT
         and tag is not None
         and tag[1] == launch.attempt_id
         and launch.max_restarts <= _MAX_RESTARTS

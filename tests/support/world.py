@@ -245,7 +245,7 @@ class World:
 
     def folder(self, job_id: str, attempt: int = 1) -> AttemptLayout:
         """The folder of the attempt with this number."""
-        rows = self.client.get(f"/v1/jobs/{job_id}/attempts").json()["data"]
+        rows = self.client.get(f"/v1/jobs/{job_id}/attempts?limit=200").json()["data"]
         ids = {row["number"]: row["id"] for row in rows}
         return RunLayout(self.settings.runs / job_id).attempt(attempt_folder_name(attempt, ids[attempt]))
 

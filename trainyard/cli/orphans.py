@@ -14,6 +14,9 @@ def orphans(
     ctx: typer.Context,
     cancel: Annotated[str | None, typer.Option(metavar="ID", help="Remove it from the scheduler's queue.")] = None,
     adopt: Annotated[str | None, typer.Option(metavar="ID", help="Make a job of yours from its run directory.")] = None,
+    owner: Annotated[
+        str | None, typer.Option(metavar="USER", help="With --adopt: the user to whom the job belongs.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List queue entries and run directories without a job, such as after a restore. Requires an administrator's token.
@@ -22,14 +25,17 @@ def orphans(
     """
     if cancel is not None and adopt is not None:
         raise UsageError("use only one of --cancel ID and --adopt ID")
+    if owner is not None and adopt is None:
+        raise UsageError("--owner USER needs --adopt ID")
     with make_client(ctx) as client:
         if cancel is None and adopt is None:
             listed = client.orphans()
         else:
-            resolved = client.resolve_orphan(cancel or adopt or "", "cancel" if cancel is not None else "adopt")
+            action = "cancel" if cancel is not None else "adopt"
+            resolved = client.resolve_orphan(cancel or adopt or "", action, owner=owner)
             print_json(resolved) if as_json else print_line(f"{resolved.id}: requested: {resolved.requested}")
             return
-    headings = ("ID", "NAME", "SCHEDULER ID", "STATE", "OBSERVED", "REQUESTED", "FOLDER")
+    headings = ("ID", "NAME", "BY", "SCHEDULER ID", "STATE", "OBSERVED", "REQUESTED", "FOLDER")
     print_list(listed, headings, _row, as_json=as_json, empty_message="no orphans", optional=("FOLDER",))
 
 
@@ -38,6 +44,7 @@ def _row(orphan: OrphanResource) -> tuple[str, ...]:
     return (
         orphan.id,
         orphan.name or "-",
+        orphan.created_by or "-",
         orphan.scheduler_id or "-",
         orphan.state or "not in the queue",
         f"{orphan.first_observed_at:%Y-%m-%d %H:%M:%S}Z",

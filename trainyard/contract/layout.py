@@ -138,6 +138,11 @@ class RunLayout:
         return self.root / "spec.json"
 
     @property
+    def creator(self) -> Path:
+        """The user who submitted the job, for its adoption after a restore."""
+        return self.root / "created_by.json"
+
+    @property
     def current(self) -> Path:
         """The job's current attempt, for a worker that cannot reach the service."""
         return self.root / "current.json"

@@ -7,12 +7,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from trainyard.contract.layout import CheckpointLayout
 from worker.checkpoint.compatibility import check_same_model
 from worker.checkpoint.staging import build_stager, writer_share
 
 StateDict = dict[str, Any]
+
+
+class CheckpointWriteError(Exception):
+    """The files of a checkpoint could not be written; the cause is the first rank's error."""
 
 
 class CheckpointStorage:
@@ -49,7 +54,7 @@ class CheckpointStorage:
         try:
             dcp.save(state, checkpoint_id=checkpoint.root, process_group=self._group)
             complete()
-        except Exception as error:
+        except (Exception, CheckpointException) as error:
             done.set_exception(error)
         else:
             done.set_result(None)
@@ -75,8 +80,14 @@ class CheckpointStorage:
             Exception: The save failed.
         """
         pending, self._pending = self._pending, None
-        if pending:
+        if pending is None:
+            return
+        try:
             pending.result()
+        except CheckpointException as error:
+            # It derives from BaseException, which no caller that trains on after a failed save would catch.
+            rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
+            raise CheckpointWriteError(f"rank {rank}: {cause}") from cause
 
     def load(self, checkpoint: CheckpointLayout, state: StateDict) -> None:
         """Fill the tensors of `state` in place.

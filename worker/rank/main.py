@@ -81,10 +81,7 @@ def main(folder: str) -> None:
         _run_task(run)
         status = 0
     except BaseException as error:
-        # Written first: the earliest error decides which rank failed.
-        spec = run.spec if run else None
-        write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution, spec=spec))
-        log.exception("rank %d failed", rank)
+        record_failure(layout, error, rank, execution, run.spec if run else None)
         # torchrun restarts a rank that exits with an error, and this one would fail again. The launcher reads the file.
         status = 0 if isinstance(error, TrainingError) else 1
     finally:
@@ -94,6 +91,18 @@ def main(folder: str) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def record_failure(
+    layout: AttemptLayout, error: BaseException, rank: int, execution: int, spec: TrainingSpec | None
+) -> None:
+    """Write the rank's error file, and the traceback to its log even if the file cannot be written."""
+    try:
+        # Written before the log: the earliest error decides which rank failed.
+        write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution, spec=spec))
+    except OSError as unwritten:
+        log.error("the error file cannot be written: %s", unwritten)
+    log.error("rank %d failed", rank, exc_info=error)
 
 
 def execution_number(layout: AttemptLayout) -> int:

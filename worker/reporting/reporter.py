@@ -1,7 +1,6 @@
 """Reports of metrics, events and checkpoints: written to the spool first, sent from a thread, never waited for."""
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from trainyard.contract.wire.reports import (
     WorkerEvent,
 )
 from trainyard.contract.wire.spool import SpoolBody, format_record
+from worker.reporting.spool_file import SpoolFile
 from worker.reporting.spool_sender import REPORTS_REJECTED, SpoolSender
 
 log = logging.getLogger(__name__)
@@ -104,10 +104,7 @@ class SpoolReporter:
         self._queue: deque[_Points | _Event | CheckpointReport | _Flush | None] = deque()
         self._wake = threading.Event()
         self._seq = 0
-        path = layout.spool_file(execution)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered, so that a record that could not be written does not appear later by itself.
-        self._file = path.open("ab", buffering=0)
+        self._file = SpoolFile(layout.spool_file(execution))
         self._write_error: OSError | None = None
         self._dropped = 0
         self._closing = threading.Event()
@@ -150,16 +147,14 @@ class SpoolReporter:
             self._sender.close(timeout)
 
     def _write(self) -> None:
-        with self._file:
-            while (report := self._next()) is not None:
-                if isinstance(report, _Flush):
-                    os.fsync(self._file.fileno())
-                    report.done.set()
-                elif (record := self._format(report)) and self._append(record):
-                    self._seq += 1
-                    if self._sender:
-                        self._sender.wake()
-            os.fsync(self._file.fileno())
+        while (report := self._next()) is not None:
+            if isinstance(report, _Flush):
+                self._sync(report)
+            elif (record := self._format(report)) and self._append(record):
+                self._seq += 1
+                if self._sender:
+                    self._sender.wake()
+        self._file.close()
 
     def _format(self, report: _Points | _Event | CheckpointReport) -> bytes | None:
         """Return the report's record; None for one that the service would reject, which must not end this thread."""
@@ -170,22 +165,28 @@ class SpoolReporter:
             return None
 
     def _append(self, record: bytes) -> bool:
-        """Append the whole record or nothing, and retry on a full disk. Return False if the run ends first."""
-        start = os.fstat(self._file.fileno()).st_size
+        """Append the record, and retry on a full disk. Return False if the run ends first."""
         while True:
             try:
-                rest = memoryview(record)
-                while rest:
-                    rest = rest[self._file.write(rest) :]
+                self._file.append(record)
                 self._write_error = None
                 return True
             except OSError as error:
                 if self._write_error is None:
                     log.error("the spool cannot be written, retrying: %s", error)
                 self._write_error = error
-                os.ftruncate(self._file.fileno(), start)
                 if self._closing.wait(_RETRY_SECONDS):
                     return False
+
+    def _sync(self, flush: _Flush) -> None:
+        try:
+            self._file.sync()
+        except OSError as error:
+            # The caller of `flush_to_disk` raises it; later records are written all the same.
+            log.error("the spool cannot be flushed to disk: %s", error)
+            self._write_error = error
+        else:
+            flush.done.set()
 
     def _report_dropped(self) -> None:
         count, self._dropped = self._dropped, 0

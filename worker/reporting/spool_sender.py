@@ -54,6 +54,7 @@ class SpoolSender:
         self._now = now
         self._acknowledge_seconds = acknowledge_seconds
         self._acknowledged_at = now()
+        self._acknowledge_failed = False
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._deadline = float("inf")
@@ -147,10 +148,19 @@ class SpoolSender:
 
     def _acknowledge(self, spool: _Spool, *, now: bool) -> None:
         due = self._now() - self._acknowledged_at >= self._acknowledge_seconds
-        if spool.offset != spool.written and (now or due):
+        if spool.offset == spool.written or not (now or due):
+            return
+        self._acknowledged_at = self._now()
+        try:
             write_atomic(spool.acknowledged_path, str(spool.offset))
+        except OSError as error:
+            # It only saves sending the records again; the service stores each once.
+            if not self._acknowledge_failed:
+                log.warning("the acknowledgement cannot be written, retrying: %s", error)
+            self._acknowledge_failed = True
+        else:
+            self._acknowledge_failed = False
             spool.written = spool.offset
-            self._acknowledged_at = self._now()
 
 
 def _read_some(spool: _Spool) -> list[SpoolRecord]:

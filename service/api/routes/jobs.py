@@ -12,6 +12,7 @@ from service.api.dependencies import (
     AppState,
     AppStateDep,
     AttemptNumberQuery,
+    AttemptWindowDep,
     EventWindowDep,
     JobWindowDep,
     NowDep,
@@ -238,12 +239,14 @@ def events(
 
 
 @router.get("/{job_id}/attempts", operation_id="list_attempts")
-def attempts(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
+def attempts(
+    app_state: AppStateDep, _user: UserDep, now: NowDep, window: AttemptWindowDep, job_id: str
+) -> Page[AttemptResource]:
     """List the attempts of a job, oldest first."""
     with app_state.database.read() as session:
         repository = JobRepository(session, now)
-        rows = repository.list_attempts(repository.get(job_id))
-    return page_of(rows, False, attempt_resource, lambda attempt: attempt.id)
+        rows, has_more = repository.attempts_page(repository.get(job_id), window)
+    return page_of(rows, has_more, attempt_resource, lambda attempt: attempt.id)
 
 
 @router.get("/{job_id}/script", operation_id="get_script")

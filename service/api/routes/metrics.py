@@ -2,20 +2,35 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from service.api.dependencies import AppStateDep, NowDep, UserDep, after_query
-from service.api.json_body import SlotRoute
+from service.api.json_body import Handler, SlotRoute
 from service.core.errors import InvalidRequestError, NotFoundError
-from service.core.thread_slots import iterate_in_slot
+from service.core.thread_slots import change_slots, iterate_in_slot
+from service.metrics.curves_json import curves_json
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
 from service.metrics.queries import CurveQuery, read_curves
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1", tags=["metrics"], route_class=SlotRoute)
+
+class _CurveRoute(SlotRoute):
+    """Uses the few slots of curves, which may take seconds of processor time and much memory."""
+
+    def get_route_handler(self) -> Handler:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            change_slots(request.app.state.app_state.curve_slots)
+            return await handler(request)
+
+        return handle
+
+
+router = APIRouter(prefix="/v1", tags=["metrics"], route_class=_CurveRoute)
 
 MAX_JOBS = 20
 MAX_PAGE = 10_000
@@ -44,7 +59,7 @@ def _names(keys: list[str] | None) -> tuple[str, ...]:
 
 
 def _json(resource: MetricsResource | ComparisonResource) -> Response:
-    return Response(resource.model_dump_json(), media_type="application/json")
+    return Response(b"".join(curves_json(resource)), media_type="application/json")
 
 
 @router.get(
@@ -67,7 +82,7 @@ def read_metrics(
 ) -> Any:
     """Return a job's curves. A series with more points than `max_points` is downsampled and marked `truncated`.
 
-    At most 500 series are returned, of 2,000,000 points together; `series_omitted` counts the others..
+    At most 500 series are returned, of 1,000,000 points together; `series_omitted` counts the others.
     """
     query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     if format == "csv":

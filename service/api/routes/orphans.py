@@ -24,7 +24,7 @@ def list_all(app_state: AppStateDep, _admin: AdminDep) -> Page[OrphanResource]:
 
 @router.post("/{orphan_id}/resolve", status_code=202, operation_id="resolve_orphan")
 def resolve(app_state: AppStateDep, admin: AdminDep, orphan_id: OrphanId, body: OrphanRequest) -> OrphanResource:
-    """Request that an orphan is cancelled in the scheduler, or adopted as a job of the caller."""
-    orphan = orphans.request(app_state.database, orphan_id, body, admin.name)
+    """Request that an orphan is cancelled in the scheduler, or adopted as a job of the caller, or of another user."""
+    orphan = orphans.request(app_state.database, orphan_id, body, admin.name, app_state.clock())
     app_state.notify_reconciler()
     return orphan

@@ -72,6 +72,8 @@ class Orphan(Base):
     """The job's id, which is the name of the run directory."""
     name: Mapped[str | None] = mapped_column(String(120))
     """The job's name, from its spec on disk."""
+    created_by: Mapped[str | None] = mapped_column(String(128))
+    """The user whom the run directory names as the one who submitted the job; the job could have changed it."""
     tag: Mapped[str | None] = mapped_column(String(64))
     scheduler_id: Mapped[str | None] = mapped_column(String(64))
     state: Mapped[str | None] = mapped_column(String(16))
@@ -81,5 +83,7 @@ class Orphan(Base):
     requested: Mapped[str | None] = mapped_column(String(16))
     """What an administrator has requested: `cancel` or `adopt`."""
     requested_by: Mapped[str | None] = mapped_column(String(128))
+    owner: Mapped[str | None] = mapped_column(String(128))
+    """The user to whom the adopted job is to belong; None: whoever requests it."""
     message: Mapped[str] = mapped_column(Text, default="", server_default="")
     """Why the request could not be fulfilled."""

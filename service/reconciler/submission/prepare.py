@@ -89,7 +89,7 @@ class Preparation:
             if not announce(expected, announced + call_timeout):
                 return Superseded()
             self.failpoint("prepare.after-announcement")
-            _write_files(run, folder, document, token)
+            _write_files(run, folder, document, token, job.created_by)
             self.failpoint("prepare.after-files")
             while self.clock() - announced > _ANNOUNCEMENT_LIFETIME:
                 expected, announced = announced + call_timeout, self.clock()
@@ -165,13 +165,14 @@ class Preparation:
         )
 
 
-def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str) -> None:
+def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str, created_by: str) -> None:
     """Write the launch document last: a folder that has it is complete."""
     files, folders = 0o666 & ~document.umask, 0o777 & ~document.umask
     parts = (run.root, folder.root.parent, folder.root, folder.logs, folder.spool, folder.errors, folder.submitit)
     for part in parts:
         part.mkdir(mode=folders, parents=True, exist_ok=True)
     write_atomic(run.spec, _json(dump_spec(document.spec)), mode=files)
+    write_atomic(run.creator, _json({"created_by": created_by}), mode=files)
     write_atomic(folder.token, token + "\n", mode=0o600)
     write_atomic(folder.launch, document.model_dump_json(by_alias=True, indent=2), mode=files)
     current = CurrentAttempt(attempt_id=document.attempt_id, attempt=document.attempt, execution=document.execution)

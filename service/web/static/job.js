@@ -55,7 +55,8 @@ const readJob = throttled(async () => update(await call(root)));
 let attempts = [];
 
 const readAttempts = throttled(async () => {
-  ({ data: attempts } = await call(`${root}/attempts`));
+  const { data } = await call(`${root}/attempts?limit=200&order=desc`);
+  attempts = data.reverse();
   showAttempts(attempts);
   logs.setAttempts(attempts.map((attempt) => attempt.number));
   showMarks();

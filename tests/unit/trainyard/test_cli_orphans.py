@@ -33,5 +33,12 @@ def test_orphan_is_cancelled_or_adopted_by_its_id(service, run, action):
     assert json.loads(service.requests[-1].content) == {"action": action}
 
 
+def test_orphan_is_adopted_for_another_user(service, run):
+    service.on("POST", f"/v1/orphans/{ORPHAN['id']}/resolve", {**ORPHAN, "requested": "adopt"})
+    assert run("orphans", "--adopt", ORPHAN["id"], "--owner", "alice").exit_code == 0
+    assert json.loads(service.requests[-1].content) == {"action": "adopt", "owner": "alice"}
+    assert run("orphans", "--cancel", ORPHAN["id"], "--owner", "alice").exit_code == 2
+
+
 def test_two_actions_on_orphans_are_a_usage_error(run):
     assert run("orphans", "--cancel", "a", "--adopt", "b").exit_code == 2

@@ -21,7 +21,6 @@ from trainyard.client.request import (
     model,
     no_result,
     paged,
-    unpaged,
     without_none,
 )
 from trainyard.client.request import idempotency_key as new_key
@@ -200,7 +199,7 @@ class AsyncJobCalls(AsyncTransport):
 
     async def attempts(self, job_id: str) -> list[AttemptResource]:
         """Return the job's attempts, oldest first."""
-        return await self._list(unpaged(job_path(job_id, "attempts"), AttemptResource))
+        return await self._list(paged(job_path(job_id, "attempts"), AttemptResource))
 
     async def logs(
         self,

@@ -113,14 +113,15 @@ class AsyncServiceCalls(AsyncTransport):
         """Return what is in the scheduler's queue or on disk although no job names it. Administrators only."""
         return await self._list(unpaged("/v1/orphans", OrphanResource))
 
-    async def resolve_orphan(self, orphan_id: str, action: str) -> OrphanResource:
+    async def resolve_orphan(self, orphan_id: str, action: str, *, owner: str | None = None) -> OrphanResource:
         """Request that an orphan is cancelled or adopted. Administrators only.
 
         Args:
             action: `cancel` or `adopt`.
+            owner: the user to whom the adopted job belongs; None: you.
         """
         path = f"/v1/orphans/{segment(orphan_id, 'orphan')}/resolve"
-        body = json_body({"action": action})
+        body = json_body({"action": action} | ({"owner": owner} if owner is not None else {}))
         return await self._send(Request("POST", path, model(OrphanResource), headers=JSON, content=body))
 
     async def usage(self) -> UsageResource:

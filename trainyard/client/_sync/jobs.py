@@ -21,7 +21,6 @@ from trainyard.client.request import (
     model,
     no_result,
     paged,
-    unpaged,
     without_none,
 )
 from trainyard.client.request import idempotency_key as new_key
@@ -198,7 +197,7 @@ class JobCalls(Transport):
 
     def attempts(self, job_id: str) -> list[AttemptResource]:
         """Return the job's attempts, oldest first."""
-        return self._list(unpaged(job_path(job_id, "attempts"), AttemptResource))
+        return self._list(paged(job_path(job_id, "attempts"), AttemptResource))
 
     def logs(
         self,

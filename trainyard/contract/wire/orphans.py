@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, model_validator
 
 from trainyard.contract.base import Resource, Strict, Timestamp
+from trainyard.contract.wire.access import UserName
 
 
 class OrphanResource(Resource):
@@ -17,6 +18,7 @@ class OrphanResource(Resource):
                 "id": "job_01kdvdna00az9cxjnszk8v8abh",
                 "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
                 "name": "parity",
+                "created_by": "alice",
                 "tag": "ty-main-0123456789abcdef",
                 "scheduler_id": "4711",
                 "state": "running",
@@ -34,6 +36,8 @@ class OrphanResource(Resource):
     """None: no run directory was recognized."""
     name: str | None = None
     """The job's name, from the spec in its run directory."""
+    created_by: str | None = None
+    """The user who submitted the job, according to its run directory, which the job can change."""
     tag: str | None = None
     """The attempt's name in the scheduler."""
     scheduler_id: str | None = None
@@ -48,8 +52,22 @@ class OrphanResource(Resource):
     """Why the request could not be fulfilled."""
 
 
+class JobCreator(Strict):
+    """`created_by.json`: who submitted the job. The job can change it, so it is shown and grants nothing."""
+
+    created_by: UserName
+
+
 class OrphanRequest(Strict):
     """The body of `POST /v1/orphans/{id}/resolve`: what to do about an orphan."""
 
     action: Literal["cancel", "adopt"]
     """`cancel`: remove it from the scheduler's queue. `adopt`: make a job from its run directory."""
+    owner: UserName | None = None
+    """The user to whom an adopted job belongs. Absent: the caller."""
+
+    @model_validator(mode="after")
+    def _check_owner(self) -> "OrphanRequest":
+        if self.owner is not None and self.action != "adopt":
+            raise ValueError("owner is for action adopt only")
+        return self

@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from fastapi.responses import JSONResponse
 
 from service.api.app import _RESOURCES
 from tests.support.world import SPEC, World
@@ -204,3 +205,14 @@ def test_invalid_page_cursor_is_rejected(world: World, query: str) -> None:
 def test_out_of_range_attempt_number_is_rejected(world: World) -> None:
     job_id = world.submit()
     assert world.client.get(f"/v1/jobs/{job_id}/script?attempt={10**30}").status_code == 422
+
+
+def test_document_is_rendered_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = world.client.get("/openapi.json")
+    assert first.json() == world.app.openapi()
+
+    def render(*_: Any) -> bytes:
+        raise AssertionError("rendered again")
+
+    monkeypatch.setattr(JSONResponse, "render", render)
+    assert world.client.get("/openapi.json").content == first.content

@@ -125,3 +125,15 @@ def test_commands_work_from_the_command_line(tmp_path: Path) -> None:
     failed = run_command(state, "restore", str(tmp_path / "missing"))
     assert (failed.returncode, "is not a backup" in failed.stderr) == (1, True)
     assert run_command(state, "restore").returncode == 2
+
+
+def test_file_left_by_others_does_not_become_the_backup(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "one.backup"
+    planted = tmp_path / ".one.backup.unfinished"
+    planted.touch()
+    planted.chmod(0o666)
+    with planted.open("rb") as opened:
+        backup(world.settings, file, utc_now(), Lines())
+        assert opened.read() == b""
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir() if "one.backup" in path.name) == [planted.name, file.name]

@@ -74,6 +74,17 @@ def test_all_waiting_jobs_state_the_reason(world: World, monkeypatch: pytest.Mon
     assert {world.job(job)["status_message"] for job in jobs} == {MESSAGE}
 
 
+def test_no_job_names_it_after_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.reconciler.reconciler._QUEUED_PER_TICK", 1)
+    world.reconciler = world.new_reconciler("one", SubmitPool(threads=2))
+    switch(world, ON)
+    jobs = [world.submit() for _ in range(5)]
+    world.tick()
+    switch(world, {"active": False})
+    world.tick()
+    assert MESSAGE not in {world.job(job)["status_message"] for job in jobs}
+
+
 def test_who_started_it_remains_and_the_message_changes(world: World) -> None:
     off = {"object": "maintenance", "active": False, "since": None, "started_by": None, "message": ""}
     assert world.client.get("/v1/maintenance").json() == off

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from service.reconciler import orphans as orphan_module
 from service.scheduler.base import Observation
-from tests.support.world import World
+from tests.support.world import SPEC, World
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.wire.reports import Claim
 
@@ -36,8 +37,10 @@ def forget(world: World, job: str) -> None:
     world.clock.advance(60)
 
 
-def running_orphan(world: World) -> str:
-    job = world.submit()
+def running_orphan(world: World, client: Any = None) -> str:
+    answer = (client or world.client).post("/v1/jobs", json=SPEC)
+    assert answer.status_code == 201, answer.text
+    job = str(answer.json()["id"])
     worker = world.start(job)
     claim = Claim(nonce="nonce-0001", host="node1", pid=7)
     write_atomic(world.folder(job).claim, claim.model_dump_json())
@@ -99,6 +102,41 @@ def test_running_orphan_is_adopted_with_its_attempt(world: World) -> None:
     worker.end("completed")
     world.tick()
     assert (world.status(job), len(world.scheduler.submitted)) == ("succeeded", submitted)
+
+
+def test_orphan_is_adopted_for_the_user_whom_an_administrator_names(world: World) -> None:
+    alice = world.new_user("user", "alice")
+    job = running_orphan(world, alice)
+    assert [orphan["created_by"] for orphan in orphans(world)] == ["alice"]
+    world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt", "owner": "alice"})
+    world.tick(3)
+    assert (world.status(job), world.job(job)["created_by"]) == ("running", "alice")
+    assert alice.post(f"/v1/jobs/{job}/cancel").status_code == 202
+
+
+@pytest.mark.parametrize("forged", ['{"created_by": "alice"}', '{"created_by": "a\\u0000"}', "[]", "x" * 5000])
+def test_forged_creator_grants_nothing(world: World, forged: str) -> None:
+    world.new_user("user", "alice")
+    job = running_orphan(world)
+    (world.settings.runs / job / "created_by.json").write_text(forged)
+    world.clock.advance(3600)
+    world.tick()
+    shown = "alice" if "alice" in forged else None
+    assert [orphan["created_by"] for orphan in orphans(world)] == [shown]
+    world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt"})
+    world.tick(3)
+    assert world.job(job)["created_by"] == "admin"
+
+
+@pytest.mark.parametrize("owner", ["nobody", "eve"])
+def test_owner_must_be_a_user_who_may_submit_jobs(world: World, owner: str) -> None:
+    world.new_user("viewer", "eve")
+    job = running_orphan(world)
+    answer = world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt", "owner": owner})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "owner")
+    assert [orphan["requested"] for orphan in orphans(world)] == [None]
+    refused = world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "cancel", "owner": "admin"})
+    assert refused.status_code == 422
 
 
 def test_folder_without_an_attempt_is_adopted_as_a_paused_job(world: World) -> None:
@@ -164,3 +202,74 @@ def test_listing_of_orphans_survives_a_scheduler_outage(world: World) -> None:
     world.clock.advance(300)
     world.tick()
     assert len(orphans(world)) == 1
+
+
+def forge(world: World, folder_name: str, attempt_id: str | None = None, **changes: Any) -> None:
+    """Make a run directory beside those of the jobs, as any program with the service's account can."""
+    spec = json.loads(next(world.settings.runs.glob("job_*/spec.json")).read_text())
+    folder = world.settings.runs / folder_name
+    folder.mkdir()
+    (folder / "spec.json").write_text(json.dumps({**spec, **changes}))
+    if attempt_id is not None:
+        current = {"attempt_id": attempt_id, "attempt": 1, "execution": 1}
+        (folder / "current.json").write_text(json.dumps(current))
+
+
+def scan(world: World) -> list[dict[str, Any]]:
+    world.clock.advance(3600)
+    world.tick()
+    return orphans(world)
+
+
+@pytest.mark.databases("sqlite", "postgres")
+def test_text_in_a_forged_folder_does_not_hide_orphans(world: World) -> None:
+    job = running_orphan(world)
+    forge(world, "job_01aaaaaaaaaaaaaaaaaaaaaaaa", "a" * 256)
+    forge(world, "job_01aaaaaaaaaaaaaaaaaaaaaaab", "../../x\n<script>")
+    listed = {orphan["id"]: orphan["tag"] for orphan in scan(world)}
+    assert listed.pop(job) is not None
+    assert listed == {"job_01aaaaaaaaaaaaaaaaaaaaaaaa": None, "job_01aaaaaaaaaaaaaaaaaaaaaaab": None}
+
+
+def test_folder_that_copies_an_attempt_hides_no_orphan(world: World) -> None:
+    job = running_orphan(world)
+    tag = str(orphans(world)[0]["tag"])
+    forge(world, "job_01aaaaaaaaaaaaaaaaaaaaaaaa", tag.rpartition("-")[2])
+    listed = {orphan["id"]: (orphan["scheduler_id"], orphan["folder"]) for orphan in scan(world)}
+    assert listed[tag] == (f"id-{tag}", None), "both folders may be its own"
+    assert set(listed) == {tag, job, "job_01aaaaaaaaaaaaaaaaaaaaaaaa"}
+
+
+@pytest.mark.parametrize("name", ["job_7" + "z" * 25, "job_6" + "z" * 25, "job_01" + "i" * 24, "job_7zz.x"])
+def test_folder_with_an_impossible_id_is_no_orphan(world: World, name: str) -> None:
+    job = running_orphan(world)
+    forge(world, name)
+    assert [orphan["id"] for orphan in scan(world)] == [job]
+
+
+def test_many_empty_folders_do_not_hide_orphans(world: World) -> None:
+    job = running_orphan(world)
+    world.scheduler.states = {}
+    for number in range(1100):
+        (world.settings.runs / f"job_00{number:024d}").mkdir()
+    assert [orphan["id"] for orphan in scan(world)] == [job]
+
+
+def test_failing_adoption_does_not_delay_other_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = running_orphan(world)
+    forge(world, "job_01aaaaaaaaaaaaaaaaaaaaaaaa", name="broken")
+    scan(world)
+    make = orphan_module._new_job
+
+    def fail_for_one(job_id: str, *arguments: Any) -> Any:
+        if job_id != job:
+            raise OverflowError
+        return make(job_id, *arguments)
+
+    monkeypatch.setattr(orphan_module, "_new_job", fail_for_one)
+    for orphan in orphans(world):
+        world.client.post(f"/v1/orphans/{orphan['id']}/resolve", json={"action": "adopt"})
+    world.tick(3)
+    assert world.status(job) == "running"
+    (broken,) = orphans(world)
+    assert (broken["name"], broken["requested"], broken["message"]) == ("broken", None, "a value cannot be stored")

@@ -1,5 +1,8 @@
+import errno
 import json
+import os
 import resource
+import shutil
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -138,6 +141,35 @@ class TestFullDisk:
         assert (lost.type, lost.data) == ("points_lost", {"reports": 1})
 
 
+class TestDeletedSpool:
+    def test_deleted_spool_is_restored_with_all_records(self, layout):
+        service = Service()
+        spool_reporter = reporter(layout, service)
+        for step in range(1, 6):
+            spool_reporter.points(step, {"train/loss": 1.0})
+        spool_reporter.flush_to_disk()
+        wait_until(lambda: 5 in service.points(), 10, "the first points")
+        shutil.rmtree(layout.spool)
+        for step in range(6, 10):
+            spool_reporter.points(step, {"train/loss": 1.0})
+        spool_reporter.close(5)
+        assert service.points() == list(range(1, 10))
+        steps = [record.body().points[0].step for record in parse_spool(layout.spool_file(1))]
+        assert steps == list(range(1, 10))
+
+    def test_moved_run_directory_takes_the_records_along(self, tmp_path):
+        layout = AttemptLayout(tmp_path / "run")
+        spool_reporter = SpoolReporter(layout, 1, 0, None)
+        spool_reporter.points(1, {"train/loss": 1.0})
+        spool_reporter.flush_to_disk()
+        moved = layout.root.rename(tmp_path / "moved")
+        spool_reporter.points(2, {"train/loss": 1.0})
+        spool_reporter.close(0)
+        assert not layout.root.exists()
+        steps = [record.body().points[0].step for record in parse_spool(AttemptLayout(moved).spool_file(1))]
+        assert steps == [1, 2]
+
+
 class TestSpoolSender:
     def fill(self, layout, execution, steps):
         spool_reporter = SpoolReporter(layout, execution, 0, None)
@@ -199,6 +231,22 @@ class TestSpoolSender:
         service = Service()
         self.send(layout, service, 2)
         assert service.points() == [1, 4]
+
+    def test_sending_goes_on_without_acknowledgements_on_disk(self, layout, monkeypatch):
+        def fail(*_args):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        service = Service()
+        sender = SpoolSender(layout, 1, service.client, acknowledge_seconds=0.0)
+        spool_reporter = SpoolReporter(layout, 1, 0, sender)
+        with monkeypatch.context() as full:
+            full.setattr("worker.reporting.spool_sender.write_atomic", fail)
+            spool_reporter.points(1, {"train/loss": 1.0})
+            wait_until(lambda: service.points() == [1], 10, "the first point")
+            spool_reporter.points(2, {"train/loss": 1.0})
+            wait_until(lambda: service.points() == [1, 2], 10, "the second point")
+        spool_reporter.close(5)
+        assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
 
 
 class TestReportBatches:

@@ -1,0 +1,62 @@
+"""Work that nobody waits for is not done."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from service.api.routes import jobs as job_routes
+from service.core.thread_slots import ThreadSlots
+from tests.support.world import World
+
+pytestmark = pytest.mark.databases("sqlite")
+
+
+async def request(world: World, path: str, gone: asyncio.Event) -> None:
+    """Send a GET request, whose client disconnects when the event is set."""
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {world.token}".encode())]
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
+    scope |= {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers}
+    scope |= {"client": ("127.0.0.1", 1), "server": ("localhost", 80)}
+    complete = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal complete
+        if complete:
+            await gone.wait()
+        complete = True
+        # As uvicorn does, a disconnect precedes a body that was not read.
+        return {"type": "http.disconnect"} if gone.is_set() else {"type": "http.request", "body": b""}
+
+    async def send(message: dict[str, Any]) -> None:
+        pass
+
+    await world.app(scope, receive, send)
+
+
+def test_queued_request_of_a_departed_client_is_dropped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, over, calls = threading.Event(), threading.Event(), 0
+    read_page = job_routes.read_page
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        started.set()
+        assert over.wait(10)
+        return read_page(*arguments)
+
+    monkeypatch.setattr(job_routes, "read_page", counted)
+    monkeypatch.setattr(world.app_state, "user_slots", ThreadSlots(each=1, total=1))
+
+    async def requests() -> None:
+        present, gone = asyncio.Event(), asyncio.Event()
+        first = asyncio.create_task(request(world, "/v1/jobs", present))
+        assert await asyncio.to_thread(started.wait, 10)
+        others = [asyncio.create_task(request(world, "/v1/jobs", gone)) for _ in range(5)]
+        gone.set()
+        over.set()
+        await asyncio.gather(first, *others)
+
+    asyncio.run(requests())
+    assert calls == 1
