@@ -37,6 +37,18 @@ def discard(runs: Path, path: Path, name: str) -> None:
     _remove(trash, name)
 
 
+def is_missing(run: RunLayout) -> bool:
+    """Return whether a submitted job's run directory was moved or deleted. Its worker may have made a new one."""
+    try:
+        run.spec.lstat()
+    except FileNotFoundError:
+        # Without the folder of all runs, a filesystem is not mounted, which has an alarm of its own.
+        return run.root.parent.is_dir()
+    except OSError:
+        return False
+    return False
+
+
 def empty_trash(runs: Path) -> None:
     """Finish the removals that an earlier service began."""
     trash = runs / _TRASH

@@ -94,6 +94,9 @@ class MaintenanceRepository:
         """Return the jobs that may write to the disk."""
         return list(self._session.scalars(sa.select(Job).where(Job.status.in_(("running", "pausing")))))
 
+    def running_job_ids(self) -> list[str]:
+        return list(self._session.scalars(sa.select(Job.id).where(Job.status.in_(("running", "pausing")))))
+
     def code_digests(self) -> set[str]:
         """Return the digests of the code that jobs refer to. Reads the spec of every job."""
         digest = Job.spec["code"].as_string()

@@ -22,6 +22,7 @@ from trainyard.contract.layout import RunLayout
 
 log = structlog.get_logger("maintenance")
 
+RUN_DIR_MISSING = "run_directory_missing"
 SECONDS = 30.0
 """Pause between two runs."""
 _MEASURE_INTERVAL = timedelta(seconds=60)
@@ -67,6 +68,7 @@ class MaintenanceTask:
         self._remove_unused_code()
         self._measure()
         self._warn_of_low_disk()
+        self._warn_of_missing_folders()
         self.flush_audit()
         self._purge_records()
         return False
@@ -175,6 +177,24 @@ class MaintenanceTask:
             for job in MaintenanceRepository(session).running_jobs():
                 if jobs.last_event(job, "low_disk", since=now - _WARNING_INTERVAL) is None:
                     jobs.add_event(job, "low_disk", message, level="warning", data={"free_bytes": free})
+
+    def _warn_of_missing_folders(self) -> None:
+        """Add an event to every running job, at most once an hour, while its run directory is missing."""
+        now = self.clock()
+        with self.database.read() as session:
+            ids = MaintenanceRepository(session).running_job_ids()
+        missing = {job_id for job_id in ids if disk.is_missing(self._run(job_id))}
+        if not missing:
+            return
+        with self.lease.write(is_change=False) as session:
+            jobs = JobRepository(session, now)
+            for job in MaintenanceRepository(session).running_jobs():
+                if job.id in missing and jobs.last_event(job, RUN_DIR_MISSING, since=now - _WARNING_INTERVAL) is None:
+                    message = (
+                        f"the run directory {self._run(job.id).root} was moved or deleted: what the job writes is "
+                        "lost. Move it back, or cancel the job"
+                    )
+                    jobs.add_event(job, RUN_DIR_MISSING, message, level="error")
 
     def _purge_records(self) -> None:
         """Delete a batch of audit entries and of webhook deliveries that exceed their retention."""

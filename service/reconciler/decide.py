@@ -361,6 +361,9 @@ def _cause(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
     exit_record, observation = snapshot.exit_record, snapshot.observation
     if exit_reason == "preempted" and snapshot.status_message.startswith(MSG_REQUEUED):
         return "requeued by an operator or the site"
+    if exit_reason == "preempted" and observation is not None and observation.ended_as == "failed":
+        # Slurm names a preemption; the worker only knows that it received a signal to end.
+        return f"ended by a signal that is no preemption ({observation.message})"
     cause = _CAUSES[exit_reason]
     if exit_record is not None and exit_record.reason == "node_failure" and exit_record.failure is not None:
         cause = exit_record.failure.message

@@ -123,8 +123,11 @@ class Reconciler:
             UnavailableError: the database does not answer.
         """
         self.changed = False
+        was_leader = self.lease.is_leader
         if not self.lease.acquire(self._clock()):
             return False
+        if not was_leader:
+            log.info("this service is the leader")
         self._failpoint("tick.after-lease")
         writes_before = self.lease.writes
         try:

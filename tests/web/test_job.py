@@ -214,6 +214,7 @@ def test_buttons_pause_and_resume_the_job(visit: Visit, running: Any) -> None:
     expect(page.locator("#attempts li")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_each_restart_within_an_attempt_is_marked(
     visit: Visit, client: Client, background_jobs: dict[str, str]
 ) -> None:

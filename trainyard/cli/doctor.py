@@ -56,7 +56,7 @@ def doctor(
                 print_json(finding)
             else:
                 fix = f" Fix: {finding.fix}" if finding.fix else ""
-                print_line(f"{_LEVEL_LABELS[finding.state]:<9}{finding.name:<12}{finding.message}.{fix}")
+                print_line(f"{_LEVEL_LABELS[finding.state]:<9}{finding.name + ' ':<12}{finding.message}.{fix}")
     raise typer.Exit(FAILED if has_errors else 0)
 
 

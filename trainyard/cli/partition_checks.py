@@ -17,7 +17,6 @@ _POLL_SECONDS = 1.0
 _MINUTES = 5
 """Time limit of a job, unless the partition's is lower. The job takes seconds; imports from a cold disk a minute."""
 _UNREACHABLE = "cannot reach the service"
-_FIX = "read the logs: trainyard logs JOB --rank launch; the job remains for inspection"
 
 
 def check_partitions(client: Client, seconds: float, now: Callable[[], float] = time.monotonic) -> Iterator[Finding]:
@@ -33,7 +32,8 @@ def check_partitions(client: Client, seconds: float, now: Callable[[], float] = 
         for partition in partitions or [None]:
             name = f"partition {partition.name}" if partition is not None else "local queue"
             if partition is not None and partition.state != "up":
-                yield warning_finding(name, f"not checked: the partition is {partition.state}", "set it up in Slurm")
+                state = "drained" if partition.state == "drain" else partition.state
+                yield warning_finding(name, f"not checked: the partition is {state}", "set it up in Slurm")
                 continue
             try:
                 jobs[name] = client.submit(_spec(partition))
@@ -48,12 +48,18 @@ def check_partitions(client: Client, seconds: float, now: Callable[[], float] = 
             if jobs:
                 time.sleep(_POLL_SECONDS)
         for name, job in jobs.items():
-            message = f"job {job.id} has not ended after {seconds:g} s: {job.status}: {job.status_message}"
-            yield warning_finding(name, message, "wait for free nodes, or raise --timeout; the job is cancelled")
+            message = f"job {job.id} has not ended after {seconds:g} s: {job.status}: {_sentence(job)}"
+            fix = "raise --timeout" if job.status == "running" else "wait for free nodes, or raise --timeout"
+            yield warning_finding(name, message, f"{fix}; the job is cancelled")
     finally:
         for job in jobs.values():
             with suppress(TrainyardError):
                 job.cancel()
+
+
+def _sentence(job: JobHandle) -> str:
+    """Return the status message without its last period: the caller ends the sentence."""
+    return str(job.status_message).removesuffix(".")
 
 
 def _spec(partition: PartitionResource | None) -> dict[str, object]:
@@ -80,7 +86,8 @@ def _finding(client: Client, name: str, job: JobHandle, *, unreachable: bool) ->
     nodes = ", ".join(job.resource.attempt.nodes) if job.resource.attempt is not None else ""
     where = f" on {nodes}" if nodes else ""
     if job.status != "succeeded":
-        return error_finding(name, f"job {job.id}{where}: {job.status}: {job.status_message}", _FIX)
+        fix = f"read the job, which remains for inspection: trainyard show {job.id}"
+        return error_finding(name, f"job {job.id}{where}: {job.status}: {_sentence(job)}", fix)
     if unreachable:
         message = f"job {job.id}{where} trained, but its worker could not reach the service"
         return warning_finding(

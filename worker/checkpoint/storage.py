@@ -1,8 +1,9 @@
 """Saves and loads checkpoints with torch.distributed.checkpoint in a process group of its own."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from worker.checkpoint.staging import build_stager, writer_share
 StateDict = dict[str, Any]
 
 
-class CheckpointWriteError(Exception):
-    """The files of a checkpoint could not be written; the cause is the first rank's error."""
+class CheckpointFilesError(Exception):
+    """The files of a checkpoint could not be written or read; the cause is the first rank's error."""
 
 
 class CheckpointStorage:
@@ -80,25 +81,32 @@ class CheckpointStorage:
             Exception: The save failed.
         """
         pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        try:
-            pending.result()
-        except CheckpointException as error:
-            # It derives from BaseException, which no caller that trains on after a failed save would catch.
-            rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
-            raise CheckpointWriteError(f"rank {rank}: {cause}") from cause
+        if pending:
+            with _translated_errors():
+                pending.result()
 
     def load(self, checkpoint: CheckpointLayout, state: StateDict) -> None:
         """Fill the tensors of `state` in place.
 
         Raises:
             RefusedError: The checkpoint does not fit the model.
+            CheckpointFilesError: Its files cannot be read.
         """
         from torch.distributed.checkpoint import state_dict_loader as dcp
 
         check_same_model(checkpoint, state)
-        dcp.load(state, checkpoint_id=checkpoint.root, process_group=self._group)
+        with _translated_errors():
+            dcp.load(state, checkpoint_id=checkpoint.root, process_group=self._group)
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """Replace torch's error, which derives from BaseException and starts with a list of ranks, by its cause."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
+        raise CheckpointFilesError(f"rank {rank}: {type(cause).__name__}: {cause}") from cause
 
 
 def _after(saving: "Future[Any]", complete: Callable[[], None]) -> None:

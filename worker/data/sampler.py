@@ -75,10 +75,15 @@ def share(batch: Indices, rank: int, world: int) -> Indices:
 def micro_batches(batch: Indices, rank: int, world: int, micro_size: int | None) -> list[Indices]:
     """Split a rank's share into micro-batches of at most `micro_size` examples (None: one micro-batch). Every rank gets
     the same number of micro-batches; surplus ones are empty."""
-    longest = -(-len(batch) // world)
-    size = min(micro_size or longest, longest)
+    size = micro_batch_length(len(batch), world, micro_size)
     mine = share(batch, rank, world)
-    return [mine[start : start + size] for start in range(0, longest, size)]
+    return [mine[start : start + size] for start in range(0, -(-len(batch) // world), size)]
+
+
+def micro_batch_length(examples: int, world: int, micro_size: int | None) -> int:
+    """Return the number of examples in the longest micro-batch of a batch with that many `examples`."""
+    longest = -(-examples // world)
+    return min(micro_size or longest, longest)
 
 
 def digest(batch: Indices) -> str:

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from trainyard.contract.spec.sections import Evaluation
 from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
 from worker.data.sampler import micro_batches
@@ -10,18 +11,26 @@ from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
 from worker.tasks.base import Task
 
-_MAX_EXAMPLES = 256
-_MAX_TOKENS = 16384
-
 
 @torch.no_grad()
 def evaluate(
-    task: Task, model: ParallelModel, precision: Precision, ranks: Ranks, progress: ProgressCounter
+    task: Task,
+    model: ParallelModel,
+    precision: Precision,
+    ranks: Ranks,
+    progress: ProgressCounter,
+    *,
+    options: Evaluation,
+    training_size: int,
 ) -> dict[str, float]:
-    """Return the means of the task's evaluation sums over all held-out examples, by metric name. Each example counts
-    once, for any number of ranks. A collective."""
-    held_out = np.arange(task.examples.held_out, dtype=np.int64)
-    size = max(1, min(_MAX_EXAMPLES, _MAX_TOKENS // max(1, task.tokens_per_example)))
+    """Return the means of the task's evaluation sums over the held-out examples, by metric name. Each example counts
+    once, for any number of ranks. A collective.
+
+    Args:
+        training_size: Examples that a rank computes at once in training, whose memory is known to suffice.
+    """
+    held_out = np.arange(min(task.examples.held_out, options.limit or task.examples.held_out), dtype=np.int64)
+    size = options.micro_size or training_size
     sums: dict[str, torch.Tensor] = {}  # by metric, fp64, shape ()
     model.module.eval()
     for share in micro_batches(held_out, ranks.rank, ranks.world, size):

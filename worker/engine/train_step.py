@@ -8,15 +8,20 @@ from torch import nn
 
 from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
+from worker.core.errors import TrainingError
 from worker.data.examples import Tensors
 from worker.data.prefetch import BatchLoader
-from worker.data.sampler import Indices, micro_batches
+from worker.data.sampler import Indices, micro_batch_length, micro_batches
 from worker.engine.callbacks.base import StepResult, StepSeconds
 from worker.engine.callbacks.non_finite import NonFiniteGuard
+from worker.engine.micro_batch_size import preserve_buffers
 from worker.engine.optim import LearningRates, optimizer_parameters
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
 from worker.tasks.base import Task, check_losses
+
+_ONE_VALUE = "Expected more than 1 value per channel"
+"""Part of the message with which torch's batch normalization refuses a batch."""
 
 
 class TrainStep:
@@ -95,8 +100,12 @@ class TrainStep:
         return StepResult(step, examples=len(indices), loss=loss, losses=losses, grad_norm=norm, seconds=seconds)
 
     def _load(self, share: Indices, indices: Indices) -> Tensors:
-        # A rank without an example computes one with weight zero, so that every rank takes part in every collective.
-        return self._loader.load(share if len(share) else indices[:1])
+        return self._loader.load(self._substitute(share, indices))
+
+    def _substitute(self, share: Indices, indices: Indices) -> Indices:
+        # A rank without an example computes others with weight zero, so that every rank takes part in every collective.
+        # They are as many as those of the other ranks, since batch normalization cannot train on a single one.
+        return share if len(share) else indices[: self.micro_batch_length(len(indices))]
 
     def _forward(self, batch: Tensors, weight: float, *, empty: bool) -> dict[str, torch.Tensor]:
         """Return each named loss of a micro-batch divided by the global weight: fp32, shape ()."""
@@ -129,31 +138,40 @@ class TrainStep:
     def prefetch(self, indices: Indices) -> None:
         """Load this rank's share of the next global batch while the device computes the current step."""
         shares = micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_batch_size)
-        self._loader.prefetch([share if len(share) else indices[:1] for share in shares])
+        self._loader.prefetch([self._substitute(share, indices) for share in shares])
 
     def warm_up(self, indices: Indices) -> None:
-        """Do a forward and backward of zero loss, and check the task's losses.
+        """Do a forward and backward of this rank's first micro-batch with zero loss, and check the task's losses. The
+        buffers, such as batch statistics, keep their values.
 
         DDP reorders its buckets after the first backward of every start. Without this a resumed run would sum its first
-        gradients in another order than the uninterrupted run did.
+        gradients in another order than the uninterrupted run did. Compiled blocks specialise on the shapes that the
+        steps will have.
 
         Raises:
             RefusedError: the task returns unusable losses.
         """
-        batch = self._task.examples.train_batch(indices[:1], self._ranks.device)
-        with self._precision.autocast():
-            losses = task_losses(self._task, self._model.forward, batch)
-        check_losses(losses)
-        (_total(losses) * 0.0).backward()  # type: ignore[no-untyped-call]
+        first, *_ = micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_batch_size)
+        batch = self._task.examples.train_batch(self._substitute(first, indices), self._ranks.device)
+        with preserve_buffers(self._model.module):
+            with self._precision.autocast():
+                losses = task_losses(self._task, self._model.forward, batch)
+            check_losses(losses)
+            (_total(losses) * 0.0).backward()  # type: ignore[no-untyped-call]
         self._zero_grad()
 
     def dry_run(self, indices: Indices) -> None:
         """Do a forward and backward of these examples as one micro-batch, and drop the gradients. Where every rank
-        holds the whole model, there is no communication."""
+        holds the whole model, there is no communication.
+
+        Raises:
+            RefusedError: the task returns unusable losses.
+        """
         try:
             batch = self._task.examples.train_batch(indices, self._ranks.device)
             with self._precision.autocast():
                 losses = task_losses(self._task, self._model.dry_run_module, batch)
+            check_losses(losses)
             (_total(losses) * 0.0).backward()  # type: ignore[no-untyped-call]
         finally:
             self._zero_grad()
@@ -161,11 +179,25 @@ class TrainStep:
     def set_micro_batch_size(self, size: int) -> None:
         self._micro_batch_size = size
 
+    def micro_batch_length(self, examples: int) -> int:
+        """Return the number of examples that a rank computes at once of a global batch with that many `examples`."""
+        return micro_batch_length(examples, self._ranks.world, self._micro_batch_size)
+
 
 def task_losses(task: Task, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
-    """Return the task's losses by name, each summed over the batch: fp32, shape (). A single loss has an empty name."""
+    """Return the task's losses by name, each summed over the batch: fp32, shape (). A single loss has an empty name.
+
+    Raises:
+        TrainingError: the model has batch normalization, and the batch has a single example.
+    """
     several = getattr(task, "losses", None)
-    return (several(model, batch) if several else None) or {"": task.loss_sum(model, batch)}
+    try:
+        return (several(model, batch) if several else None) or {"": task.loss_sum(model, batch)}
+    except ValueError as error:
+        if _ONE_VALUE not in str(error):
+            raise
+        hint = "Choose batch.size and batch.micro_size so that each has at least 2, and set batch.last to drop."
+        raise TrainingError("batch normalization cannot train on a micro-batch of 1 example", hint) from error
 
 
 def _total(losses: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -102,6 +102,8 @@ class Trainer:
             TrainingError: on all ranks alike, where going on is pointless, as after a loss that is NaN.
         """
         step = self._prepare()
+        if self._spec.evaluation.first and step == 0 and self._task.examples.held_out:
+            self._evaluate(step)
         while step < self.total_steps and not self._step_sync.should_stop():
             step += 1
             for callback in self._callbacks:
@@ -126,15 +128,15 @@ class Trainer:
         return Outcome(step, completed=completed, module=self._model.module)
 
     def _prepare(self) -> int:
-        """Warm up, choose the micro-batch size, load the checkpoint; return the steps done before."""
+        """Choose the micro-batch size, warm up, load the checkpoint; return the steps done before."""
         first_batch = self._batches.at(0)
-        self._train_step.warm_up(first_batch)
         if self._spec.batch.micro_size == "auto":
             largest_share = -(-len(first_batch) // self._ranks.world)
             size = self._micro_batch_finder.find(
                 largest_share, lambda size: self._train_step.dry_run(first_batch[:size]), self._model.module
             )
             self._train_step.set_micro_batch_size(size)
+        self._train_step.warm_up(first_batch)
         seed_generators(self._spec.seed, self._ranks.rank)
         start = self._checkpoints.start_step
         if start:
@@ -156,7 +158,15 @@ class Trainer:
         return due and self._task.examples.held_out > 0
 
     def _evaluate(self, step: int) -> None:
-        metrics = evaluate(self._task, self._model, self._precision, self._ranks, self._progress)
+        metrics = evaluate(
+            self._task,
+            self._model,
+            self._precision,
+            self._ranks,
+            self._progress,
+            options=self._spec.evaluation,
+            training_size=self._train_step.micro_batch_length(self._batches.size),
+        )
         for callback in self._callbacks:
             callback.on_evaluation(step, metrics)
 

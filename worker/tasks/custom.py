@@ -119,6 +119,7 @@ def _check(spec: TrainingSpec, task: object) -> None:
     best = spec.checkpoint.keep_best
     needs_evaluation = {
         "evaluation.every_steps": spec.evaluation.every_steps is not None,
+        "evaluation.first": spec.evaluation.first,
         "checkpoint.keep_best": best is not None and best.metric.startswith("eval/"),
     }
     for field, is_set in needs_evaluation.items():

@@ -15,6 +15,8 @@ from trainyard.contract.wire.cluster import ClusterSnapshot
 
 _SECONDS = 20.0
 """Slurm's commands time out after ten seconds by default."""
+_ENDED_JOB = ("Invalid job id specified", "already completing or completed")
+"""What scancel states about a job that has ended or was forgotten: nothing is left to cancel."""
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_COLUMN = "invalid"
 _SEPARATOR = "|"
@@ -105,7 +107,7 @@ class SlurmCommands:
 
     def scancel(self, job: str, name: str) -> None:
         """Cancel the job if it has this name. Slurm compares the name, so a reused id is never cancelled."""
-        self._run(["scancel", f"--name={name}", job])
+        self._run(["scancel", f"--name={name}", job], harmless=_ENDED_JOB)
 
     def test_only(self, script: str) -> tuple[int, str]:
         """The exit status and error output of `sbatch --test-only`, which submits nothing."""
@@ -114,11 +116,13 @@ class SlurmCommands:
         self.count("sbatch", "ok")
         return done.returncode, done.stderr.decode(errors="replace")
 
-    def _run(self, command: list[str]) -> str:
+    def _run(self, command: list[str], *, harmless: Sequence[str] = ()) -> str:
+        """Return the output. An error whose text is among the harmless ones is none."""
         done = self._call(command)
-        self.count(command[0], "failed" if done.returncode else "ok")
-        if done.returncode != 0:
-            message = done.stderr.decode(errors="replace").strip()
+        message = done.stderr.decode(errors="replace").strip()
+        failed = done.returncode != 0 and not any(text in message for text in harmless)
+        self.count(command[0], "failed" if failed else "ok")
+        if failed:
             raise SchedulerUnavailableError(f"{command[0]} exited with {done.returncode}: {message}")
         return done.stdout.decode(errors="replace")
 

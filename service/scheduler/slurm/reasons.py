@@ -16,6 +16,7 @@ _REASONS: dict[str, tuple[str, str]] = {
     "JobHeldUser": ("held by this service's Slurm account", "`scontrol release` releases it."),
     "JobHeldAdmin": ("held by an administrator", "Only an administrator can release it."),
     "JobHoldMaxRequeue": ("held after too many requeues", _ADMINISTRATOR),
+    "RequeuedInHeldState": ("requeued and held (scontrol requeuehold)", "`scontrol release` releases it."),
     "BeginTime": ("its begin time is in the future; after a requeue Slurm waits about two minutes", ""),
     "DeadLine": ("cannot end before its deadline", _RESUBMIT),
     "Reservation": ("its reservation has not started", ""),
@@ -94,7 +95,10 @@ _PER_JOB_PREFIXES = (
     ("QOS", ("the request exceeds what the QOS allows for one job", _REDUCE)),
     ("Assoc", ("the request exceeds what the account allows for one job", _REDUCE)),
 )
-_SENTENCES = (("Nodes required for job are DOWN", "NodesUnavailable"),)
+_SENTENCES = (
+    ("Nodes required for job are DOWN", "NodesUnavailable"),
+    ("job requeued in held state", "RequeuedInHeldState"),
+)
 """Reasons that Slurm prints as a sentence, and their key in `_REASONS`."""
 
 

@@ -280,6 +280,9 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
         return describe_pending(row, ahead, now)
     if state == "ended":
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
+        if ended_as == "failed" and not code and row.detail not in ("", "None"):
+            # The queue has no exit code, but a reason such as NonZeroExitCode or RaisedSignal:10.
+            code = f", {row.detail}"
         name = row.state if ended_as == "dropped" else state_name(row.state)
         return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as)
     suspended = describe_suspended(row.state, row.id)

@@ -24,6 +24,23 @@ class Plain(CustomTask):
         return (model(x) - y).square().sum()
 
 
+class SmallBatches(Plain):
+    """Fails on batches that are larger than a micro-batch."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.micro_size = spec.batch.micro_size
+
+    def loss_sum(self, model, batch):
+        assert len(batch[0]) <= self.micro_size
+        return super().loss_sum(model, batch)
+
+
+class Normalized(Plain):
+    def build_model(self):
+        return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+
 class TwoHeads(nn.Module):
     def __init__(self):
         super().__init__()

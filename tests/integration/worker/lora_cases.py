@@ -18,6 +18,13 @@ VARIANTS = {
 }
 LAYOUTS = [(2, name) for name in VARIANTS if name != "hsdp"] + [(4, "hsdp")]
 EXPORTED = ("ddp", "layer")
+PROBLEMS = ("lora", "partial", "full", "named")
+TRAINED = [
+    (world, name, problem)
+    for world, name in LAYOUTS
+    for problem in (PROBLEMS if name in (*EXPORTED, "hsdp") else ("lora", "partial"))
+]
+"""The problems of each layout; the strategies that export nothing share their code with `layer`."""
 
 
 BUILTIN = {
@@ -76,7 +83,8 @@ class Cases:
     def on_several_ranks(self, world):
         cases = {}
         for variant in (name for ranks, name in LAYOUTS if ranks == world):
-            for name, spec in self.problems.items():
+            for name in (problem for *layout, problem in TRAINED if layout == [world, variant]):
+                spec = self.problems[name]
                 cases[f"{name}/{variant}"] = {"spec": spec | VARIANTS[variant]}
                 if variant in EXPORTED:
                     cases[f"{name}/{variant}"]["export"] = str(self.folder / f"{name}-{variant}")

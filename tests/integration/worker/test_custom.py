@@ -41,6 +41,11 @@ CASES = {
     "burst": {"spec": spec("two_optimizers_with_a_burst", **FP16, steps=1)},
     "burst, later": {"spec": spec("two_optimizers_with_a_burst", **FP16, steps=2)},
     "start": {"spec": spec("TwoOptimizers", **FP16, steps=1, optimizer={"lr": 1e-30})},
+    "small": {"spec": spec("SmallBatches", steps=2, batch={"size": 12, "micro_size": 4})},
+    "first": {"spec": spec("Plain", steps=2, evaluation={"first": True})},
+    "limited": {"spec": spec("Plain", steps=2, evaluation={"first": True, "limit": 5, "micro_size": 2})},
+    "normalized": {"spec": spec("Normalized", steps=3, batch={"size": 16, "micro_size": 4})},
+    "one example": {"spec": spec("Normalized", steps=3, batch={"size": 10, "micro_size": 1})},
     **resumed(),
 }
 
@@ -58,6 +63,35 @@ def series(layouts, world, case, key="train/loss"):
 @pytest.mark.parametrize("case", ["plain", "ddp", "fsdp", "clipped"])
 def test_one_and_two_ranks_make_the_same_updates(layouts, case):
     assert series(layouts, 2, case) == pytest.approx(series(layouts, 1, case), rel=1e-5)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+class TestEvaluation:
+    def test_batches_are_no_larger_than_in_training(self, layouts, world):
+        assert series(layouts, world, "small", "eval/loss") == pytest.approx(
+            series(layouts, world, "first", "eval/loss")[1:]
+        )
+
+    def test_first_evaluation_precedes_the_first_step(self, layouts, world):
+        assert list(layouts[world][0]["first"]["series"]["eval/loss"]) == ["0", "2"]
+
+    def test_limit_uses_the_first_examples(self, layouts, world):
+        limited, whole = (series(layouts, world, case, "eval/loss")[0] for case in ("limited", "first"))
+        assert limited == pytest.approx(series(layouts, 1, "limited", "eval/loss")[0])
+        assert limited != pytest.approx(whole)
+
+
+@pytest.mark.parametrize(("world", "batches"), [(1, 12), (2, 6)])
+def test_batch_statistics_are_of_the_micro_batches_alone(layouts, world, batches):
+    for rank in layouts[world]:
+        assert rank["normalized"]["parameters"]["1.num_batches_tracked"] == [batches]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_batch_normalization_of_one_example_ends_the_run_with_advice(layouts, world):
+    assert layouts[world][0]["one example"]["error"] == (
+        "batch normalization cannot train on a micro-batch of 1 example"
+    )
 
 
 def test_each_loss_has_a_metric_and_they_sum_to_the_total(layouts):
@@ -124,4 +158,4 @@ def test_return_values_of_a_task_are_checked_before_step_1(tmp_path):
         attempt = Run(tmp_path / "job", service.url, overrides).run()
     finish = finish_of(attempt, 1)
     assert (finish.reason, finish.step, finish.restarts) == ("rejected", 0, 0)
-    assert finish.failure.message == "loss_sum() returned a tensor of shape [1, 1], not a scalar"
+    assert finish.failure.message == "loss_sum() returned a tensor of shape [10, 1], not a scalar"

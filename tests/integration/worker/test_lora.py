@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
-from tests.integration.worker.lora_cases import BUILTIN, EXPORTED, LAYOUTS, LORA, PARTIAL, Cases
+from tests.integration.worker.lora_cases import BUILTIN, EXPORTED, LORA, PARTIAL, TRAINED, Cases
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.random_state import seed_generators
 from worker.tasks.select import select_task
@@ -14,7 +14,6 @@ from worker.tasks.select import select_task
 pytestmark = pytest.mark.timeout(600)
 """The first test waits for all runs, which take more than a minute on two cores."""
 
-PROBLEMS = ("lora", "partial", "full", "named")
 TOKENS = torch.arange(24).view(2, 12) * 7 % 200
 
 
@@ -51,8 +50,7 @@ def logits_of(model):
     return model(input_ids=TOKENS).logits
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize(("world", "variant"), LAYOUTS)
+@pytest.mark.parametrize(("world", "variant", "problem"), TRAINED)
 class TestParityWithOneProcess:
     def test_parameters(self, layouts, world, variant, problem):
         alone, together = tensors(layouts[1], problem), tensors(layouts[world], f"{problem}/{variant}")

@@ -79,6 +79,28 @@ def test_a_job_that_does_not_end_in_time_is_cancelled(service):
     assert service.requests[-1].url.path == f"{JOBS}/a1/cancel"
 
 
+@pytest.mark.parametrize(("status", "fix"), [("pending", "wait for free nodes, or raise"), ("running", "raise")])
+def test_the_advice_after_the_timeout_depends_on_the_status(service, status, fix):
+    service.on("GET", "/v1/cluster", cluster(partition("gpu")))
+    service.on("POST", JOBS, httpx.Response(201, json=job("a1")))
+    service.on("GET", f"{JOBS}/a1", job("a1", status=status, status_message="Training on node1."))
+    service.on("POST", f"{JOBS}/a1/cancel", httpx.Response(202, json=job("a1")))
+    ticks = iter(range(1000))
+    with service.client() as client:
+        (finding,) = check_partitions(client, 3.0, lambda: float(next(ticks)))
+    assert finding.fix == f"{fix} --timeout; the job is cancelled"
+    assert finding.message.endswith("Training on node1")
+
+
+def test_a_failed_job_is_named_in_the_advice(service):
+    service.on("GET", "/v1/cluster", cluster(partition("gpu")))
+    service.on("POST", JOBS, httpx.Response(201, json=job("a1")))
+    service.on("GET", f"{JOBS}/a1", job("a1", status="failed", status_message="no python"))
+    with service.client() as client:
+        (finding,) = check_partitions(client, 60.0)
+    assert "trainyard show a1" in str(finding.fix)
+
+
 def test_an_interrupt_cancels_the_jobs(service, monkeypatch):
     def interrupt(_seconds):
         raise KeyboardInterrupt

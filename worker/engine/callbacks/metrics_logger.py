@@ -82,6 +82,6 @@ class MetricsLogger(Callback):
         return Progress(
             step=step,
             total_steps=self._total_steps,
-            epoch=self._epoch_of(step - 1),
+            epoch=self._epoch_of(max(0, step - 1)),
             seconds_per_step=self._performance.step_time.seconds_per_step,
         )

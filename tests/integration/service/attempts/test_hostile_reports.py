@@ -23,6 +23,7 @@ def send(worker: FakeWorker, type_: str, *, sequence: int = 2001, **extra: Any) 
 SERVICE_EVENTS = ["status", "created", "profile_requested", "retry_requested", "cancel_requested", "resolved", "forked"]
 
 
+@pytest.mark.databases("sqlite")
 @pytest.mark.parametrize("type_", SERVICE_EVENTS)
 @pytest.mark.parametrize("data", [{}, {"status": "succeeded", "reason": None, "steps": 1, "ranks": [0], "from": "x"}])
 def test_event_of_a_worker_is_no_event_of_the_service(world: World, type_: str, data: dict[str, Any]) -> None:
@@ -154,6 +155,7 @@ BAD_RECORDS: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.databases("sqlite")
 @pytest.mark.parametrize("record", BAD_RECORDS, ids=range(len(BAD_RECORDS)))
 def test_bad_spool_record_is_put_aside_and_the_job_ends(world: World, record: tuple[str, Any]) -> None:
     job = world.submit()

@@ -217,6 +217,20 @@ def test_exceeded_disk_quota_rejects_a_job_with_the_numbers(world: World, succee
     assert client.post("/v1/jobs", json=spec).status_code == 201
 
 
+def test_missing_run_directory_of_a_running_job_is_an_event(world: World) -> None:
+    moved, intact = world.submit(), world.submit()
+    world.start(moved)
+    world.start(intact)
+    (world.settings.runs / moved).rename(world.settings.runs / "elsewhere")
+    (world.settings.runs / moved / "checkpoints").mkdir(parents=True)  # as the next checkpoint does
+    for _ in range(2):
+        world.run_maintenance()
+        world.clock.advance(60)
+    events = {job: world.client.get(f"/v1/jobs/{job}/events").json()["data"] for job in (moved, intact)}
+    levels = {job: [e["level"] for e in events[job] if e["type"] == "run_directory_missing"] for job in events}
+    assert levels == {moved: ["error"], intact: []}
+
+
 def test_low_disk_space_adds_one_event_an_hour(world: World) -> None:
     world.settings.low_disk_gb = 1e9
     job = world.submit()

@@ -41,20 +41,18 @@ def report(world: World, job: str, *points: Any) -> Any:
 
 
 @pytest.mark.databases("sqlite")
-@pytest.mark.parametrize("change", INVALID, ids=lambda change: json.dumps(change)[:40])
-def test_invalid_point_is_refused_for_known_and_new_metrics(world: World, change: dict[str, Any]) -> None:
+def test_invalid_point_is_refused_for_known_and_new_metrics(world: World, subtests: pytest.Subtests) -> None:
     job = world.submit()
-    world.start(job)
-    names = ["new", "a"] if "key" not in change else [None]
+    worker = world.start(job)
     assert report(world, job, VALID_POINT).status_code == 200
-    for name in names:
-        point = {**VALID_POINT, "step": 2, **change} | ({"key": name} if name else {})
-        body = json.dumps({"execution": 1, "resumed_from_step": 0, "points": [{**VALID_POINT, "step": 3}, point]})
-        worker = world.worker(job)
-        answer = worker.client.post(f"/v1/attempts/{worker.attempt_id}/metrics", content=body)
-        assert answer.status_code == 422, answer.text
-    with world.database.read() as session:
-        assert session.scalar(sa.text("SELECT COUNT(*) FROM points")) == 1, "a refused batch leaves nothing"
+    for change, name in [(change, name) for change in INVALID for name in ("new", "a")]:
+        with subtests.test(json.dumps(change)[:40], name=name):
+            point = {**VALID_POINT, "key": name, "step": 2, **change}
+            body = json.dumps({"execution": 1, "resumed_from_step": 0, "points": [{**VALID_POINT, "step": 3}, point]})
+            answer = worker.client.post(f"/v1/attempts/{worker.attempt_id}/metrics", content=body)
+            assert answer.status_code == 422, answer.text
+            with world.database.read() as session:
+                assert session.scalar(sa.text("SELECT COUNT(*) FROM points")) == 1, "a refused batch leaves nothing"
     check_readers(world, job)
 
 

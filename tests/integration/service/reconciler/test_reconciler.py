@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from service.jobs.repository import JobRepository
 from service.scheduler.base import Ambiguous, Observation, Rejected
@@ -297,6 +298,18 @@ def test_two_reconcilers_never_act_at_once(world: World) -> None:
     assert world.status(job) == "pending"
     world.reconciler.run_once()
     assert len(world.scheduler.submitted) == 1
+
+
+def test_the_start_of_leadership_is_logged_once(world: World) -> None:
+    world.tick()
+    second = world.new_reconciler("two")
+    with capture_logs() as lines:
+        assert [second.run_once() for _ in range(2)] == [False, False]
+        world.clock.advance(60)
+        second.run_once()
+        world.clock.advance(5)
+        second.run_once()
+    assert [line["event"] for line in lines].count("this service is the leader") == 1
 
 
 def test_a_tick_loads_the_oldest_queued_jobs(world: World) -> None:

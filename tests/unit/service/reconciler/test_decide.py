@@ -165,6 +165,16 @@ def test_a_job_that_the_controller_removed_is_continued() -> None:
     assert "Cause: removed by Slurm's controller, not by a user" in (decision.message or "")
 
 
+def test_a_signal_without_a_preemption_is_not_called_one() -> None:
+    killed = Observation("ended", "Slurm: FAILED, exit code 0:9", ended_as="failed")
+    decision = decide(snapshot(exit_record=exit_record("preempted"), observation=killed))
+    assert (decision.status, decision.uses_retry) == ("queued", False)
+    assert "Cause: ended by a signal that is no preemption (Slurm: FAILED, exit code 0:9)" in (decision.message or "")
+    gone = Observation("ended", "Slurm: PREEMPTED", ended_as="preempted")
+    decision = decide(snapshot(exit_record=exit_record("preempted"), observation=gone))
+    assert "Cause: preempted" in (decision.message or "")
+
+
 def test_pausing_a_running_job_never_kills_it() -> None:
     assert not decide(snapshot(desired="paused", observation=Observation("running"))).cancel
     assert decide(

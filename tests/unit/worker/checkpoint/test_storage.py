@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystem
 
 from trainyard.contract.layout import CheckpointLayout
-from worker.checkpoint.storage import CheckpointStorage
+from worker.checkpoint.storage import CheckpointFilesError, CheckpointStorage
 from worker.core.errors import is_disk_full
 
 
@@ -38,3 +38,13 @@ def test_failed_write_is_an_ordinary_exception(group, tmp_path, monkeypatch, asy
     storage.save(CheckpointLayout(tmp_path / "step-0000000002"), {"a": torch.ones(3)}, lambda: completed.append(2))
     storage.wait()
     assert completed == [2]
+
+
+def test_failed_read_names_its_cause(group, tmp_path):
+    checkpoint = CheckpointLayout(tmp_path / "step-0000000001")
+    storage = CheckpointStorage(group, torch.device("cpu"), asynchronous=False)
+    storage.save(checkpoint, {"model": {"a": torch.ones(3)}}, lambda: None)
+    storage.wait()
+    next(checkpoint.root.glob("*.distcp")).unlink()
+    with pytest.raises(CheckpointFilesError, match=r"^rank 0: FileNotFoundError: "):
+        storage.load(checkpoint, {"model": {"a": torch.zeros(3)}})

@@ -33,6 +33,16 @@ def test_every_command_is_counted_with_its_outcome(programs: Path) -> None:
     assert counted == [("squeue", "ok"), ("scancel", "failed"), ("sinfo", "failed")]
 
 
+@pytest.mark.parametrize(
+    "message", ["Kill job error on job id 7: Invalid job id specified", "Job/step already completing or completed"]
+)
+def test_cancelling_an_ended_job_is_no_failure_of_slurm(programs: Path, message: str) -> None:
+    program(programs, "scancel", f"echo 'scancel: error: {message}' >&2; exit 1")
+    counted: list[tuple[str, str]] = []
+    SlurmCommands(lambda name, outcome: counted.append((name, outcome))).scancel("7", "ty-x")
+    assert counted == [("scancel", "ok")]
+
+
 def test_an_old_release_is_queried_without_used_gpus(programs: Path) -> None:
     output = "echo 'sinfo: error: Invalid node format specification: GresUsed' >&2; exit 1"
     line = "gpu*|up|1:00|n1|idle|1|all|gpu:2|n/a"

@@ -75,6 +75,17 @@ def test_the_end_of_a_duplicate_is_not_reported_for_its_claimant(
     assert scheduler.observe([claimant])["ty-1"].state == "running"
 
 
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [("NonZeroExitCode", "Slurm: FAILED, NonZeroExitCode"), ("None", "Slurm: FAILED"), ("1:0", None)],
+)
+def test_a_failed_job_is_observed_with_slurms_reason(
+    scheduler: SlurmScheduler, commands: FakeCommands, reason: str, message: str | None
+) -> None:
+    commands.queue = [Row("1", "ty-1", "FAILED", reason, "node1")]
+    assert scheduler.observe([FIRST])["ty-1"].message == (message or f"Slurm: FAILED, exit code {reason}")
+
+
 def test_a_job_submitted_since_the_last_poll_is_pending(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
     commands.queue = [row(FIRST, "RUNNING")]
     scheduler.observe([FIRST])

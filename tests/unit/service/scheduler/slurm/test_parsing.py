@@ -140,6 +140,7 @@ class TestReasons:
             ("JobLaunchFailure", "the start failed"),
             ("NonZeroExitCode", "ended with an error"),
             ("RaisedSignal", "ended by a signal"),
+            ("(job requeued in held state)", "`scontrol release` releases it"),
             ("OutOfMemory", "out of memory"),
             ("SystemFailure", "Ask an administrator"),
             ("SomethingNew", "Slurm's reason (SomethingNew)"),
