@@ -117,6 +117,11 @@ class _Reader:
         example = _parse_as(self.format, line)
         if example is None:
             raise self._broken(number, f"does not have format `{self.format}`")
+        if not all(_is_text(part) for part in _strings(example)):
+            raise RefusedError(
+                f"{self._field}: {self._path}, line {number} has half of a surrogate pair, which is no character",
+                "Remove escapes such as \\ud83d that are not followed by their second half.",
+            )
         return example
 
     def _encoded(self, lines: list[Line]) -> list[Segment]:
@@ -160,6 +165,24 @@ def _is_message(message: Any) -> bool:
     if not isinstance(message, dict):
         return False
     return message.get("role") in _ROLES and isinstance(message.get("content"), str)
+
+
+def _strings(example: Any) -> Iterator[str]:
+    if isinstance(example, str):
+        yield example
+    elif isinstance(example, tuple):
+        yield from example
+    else:
+        yield from (message["content"] for message in example)
+
+
+def _is_text(value: str) -> bool:
+    """Return whether tokenizers can encode the value; JSON may escape half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _string(value: Any) -> str | None:

@@ -60,16 +60,20 @@ def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]
 def learning_rate(schedule: sections.Schedule, peak: float, step: int, total: int) -> float:
     """Return the learning rate of step `step`, counted from 1, of `total`.
 
-    Warm-up rises linearly from zero and reaches `peak` at step `warmup_steps`; decay reaches `final` * peak at the last
-    step. Cosine decay is that of SGDR without restarts (arXiv:1608.03983, equation 5).
+    Warm-up rises linearly from zero and reaches `peak` at its last step. The first step of the decay has `peak`, and
+    the step after the run's last one would have `final` * peak, so that no update has rate zero. Cosine decay is that
+    of SGDR without restarts (arXiv:1608.03983, equation 5); `wsd` is warm-up, stable, decay (arXiv:2404.06395,
+    section 4).
     """
-    if step < schedule.warmup_steps:
-        return peak * step / schedule.warmup_steps
-    progress = (step - schedule.warmup_steps) / max(1, total - schedule.warmup_steps)
+    warmup = schedule.warmup_steps or round(schedule.warmup_ratio * total)
+    if step < warmup:
+        return peak * step / warmup
+    stable_until = max(warmup, total - round(schedule.decay_ratio * total)) if schedule.name == "wsd" else warmup
+    progress = max(0, step - 1 - stable_until) / max(1, total - stable_until)
     match schedule.name:
         case "constant":
             return peak
-        case "linear":
+        case "linear" | "wsd":
             factor = 1.0 - progress
         case "cosine":
             factor = 0.5 * (1.0 + math.cos(math.pi * progress))

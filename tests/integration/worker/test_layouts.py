@@ -178,15 +178,15 @@ class TestBareLoop(BareLoop):
 
     def test_momentum_clipping_and_linear_decay(self, layouts):
         def rate(step, total):
-            return 0.1 * (step / 3 if step < 3 else (total - step) / (total - 3))
+            return 0.1 * (step / 3 if step <= 3 else (total - step + 1) / (total - 3))
 
         self.compare(layouts, "starved", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), rate)
 
     def test_adamw_and_cosine_decay(self, layouts):
         def rate(step, total):
-            if step < 4:
+            if step <= 4:
                 return 0.01 * step / 4
-            return 0.01 * (0.1 + 0.9 * (1 + math.cos(math.pi * (step - 4) / (total - 4))) / 2)
+            return 0.01 * (0.1 + 0.9 * (1 + math.cos(math.pi * (step - 5) / (total - 4))) / 2)
 
         self.compare(layouts, "adamw", lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1), rate)
 

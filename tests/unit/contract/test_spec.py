@@ -30,6 +30,10 @@ class TestConflicts:
         ("changes", "expected"),
         [
             ({"epochs": 1}, "steps: `steps` and `epochs` are both set; remove one"),
+            (
+                {"schedule": {"warmup_steps": 2, "warmup_ratio": 0.1}},
+                "schedule.warmup_ratio: cannot be combined with `schedule.warmup_steps`; remove one of them",
+            ),
             ({"steps": None}, "steps: set `steps` or `epochs`"),
             ({"gpus": 64}, "batch.size: is 32, smaller than the 64 ranks of `gpus`"),
             ({"model": None}, "model: is required for task `regression`"),

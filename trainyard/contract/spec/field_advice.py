@@ -14,6 +14,8 @@ _ALIASES = {
     "lora.dropout": ("lora_dropout",),
     "lora.targets": ("target_modules", "lora.target_modules"),
     "schedule.name": ("scheduler", "lr_scheduler", "lr_scheduler_type"),
+    "schedule.warmup_ratio": ("warmup_ratio",),
+    "schedule.warmup_steps": ("warmup_steps", "num_warmup_steps"),
     "evaluation.every_steps": ("eval_steps", "eval_every"),
     "evaluation.first": ("eval_on_start",),
     "evaluation.limit": ("max_eval_samples",),

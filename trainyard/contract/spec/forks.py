@@ -33,7 +33,7 @@ def parse_origin(text: str) -> tuple[str, int | None] | None:
 def trajectory_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
     """Return the differing fields because of which the fork cannot continue the source's training exactly."""
     names = [name for name in TRAJECTORY if _value(source, name) != _value(fork, name)]
-    if fork.schedule.name != "constant":
+    if fork.schedule.name != "constant" or fork.schedule.warmup_ratio:
         # The learning rate at a step depends on the number of steps.
         names += [name for name in ("steps", "epochs") if _value(source, name) != _value(fork, name)]
     return names

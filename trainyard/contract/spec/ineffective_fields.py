@@ -46,7 +46,9 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     if optimizer.name == "sgd" and _changed(optimizer, "betas"):
         yield "optimizer.betas", "has no effect for `sgd`; it is for `adam` and `adamw`"
     if spec.schedule.name == "constant" and _changed(spec.schedule, "final"):
-        yield "schedule.final", "has no effect for a `constant` schedule; it is for `linear` and `cosine`"
+        yield "schedule.final", "has no effect for a `constant` schedule; it is for `linear`, `cosine` and `wsd`"
+    if spec.schedule.name != "wsd" and _changed(spec.schedule, "decay_ratio"):
+        yield "schedule.decay_ratio", f"has no effect for a `{spec.schedule.name}` schedule; it is for `wsd`"
     if isinstance(data, BuiltinData) and data.name != "parity" and _changed(data, "examples"):
         yield "data.examples", f"has no effect for `{data.name}`; it is for `parity`"
     if spec.precision != "fp16" and spec.amp != type(spec.amp)():

@@ -165,14 +165,19 @@ class Optimizer(Strict):
 
 
 class Schedule(Strict):
-    """The learning rate schedule: linear warm-up from zero, then constant or decaying to `final` times `lr`."""
+    """The learning rate schedule: linear warm-up from zero, then constant or decaying towards `final` times `lr`. The
+    first step after the warm-up has `lr`; the step after the last one would have `final` times `lr`."""
 
-    name: Literal["constant", "linear", "cosine"] = "constant"
-    """Shape after the warm-up."""
+    name: Literal["constant", "linear", "cosine", "wsd"] = "constant"
+    """Shape after the warm-up. `wsd` is constant and decays linearly in the last part of the run."""
     warmup_steps: NonNegativeInt = 0
     """Steps of the warm-up."""
+    warmup_ratio: Fraction = 0.0
+    """Steps of the warm-up as a fraction of the run's; instead of `warmup_steps`."""
+    decay_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
+    """`wsd` only: the part of the run in which the rate decays, as a fraction of its steps."""
     final: Fraction = 0.0
-    """Learning rate at the end, as a fraction of `lr`."""
+    """Learning rate towards which the schedule decays, as a fraction of `lr`."""
 
 
 class Fsdp(Strict):

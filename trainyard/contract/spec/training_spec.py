@@ -147,6 +147,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("batch.micro_size", f"is {spec.batch.micro_size}, larger than `batch.size` {spec.batch.size}")
     if spec.steps is not None and spec.schedule.warmup_steps > spec.steps:
         refuse("schedule.warmup_steps", f"is {spec.schedule.warmup_steps}, more than the run's {spec.steps} steps")
+    if spec.schedule.warmup_steps and spec.schedule.warmup_ratio:
+        refuse("schedule.warmup_ratio", "cannot be combined with `schedule.warmup_steps`; remove one of them")
     if spec.profile is not None:
         last = 0 if spec.strategy == "dp" else spec.gpus - 1
         outside = [rank for rank in spec.profile.ranks if rank > last]

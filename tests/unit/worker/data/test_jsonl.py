@@ -162,6 +162,18 @@ class TestInvalidFiles:
         assert message.startswith(", line 1 has none of the known formats")
         assert all(word in message for word in ("`text`", "`prompt` and `completion`", "`messages`"))
 
+    @pytest.mark.parametrize(
+        "line",
+        [
+            r'{"text": "a \ud83d b"}',
+            r'{"prompt": "a", "completion": "\ude00"}',
+            r'{"messages": [{"role": "assistant", "content": "\ud800"}]}',
+        ],
+    )
+    def test_half_of_a_surrogate_pair_is_named_by_its_line(self, file, line):
+        good = r'{"text": "\ud83d\ude00"}' if '"text"' in line else line.replace(r"\ud800", "a").replace(r"\ude00", "a")
+        assert refusal(file(good, line)).startswith(", line 2 has half of a surrogate pair")
+
     def test_error_does_not_quote_the_file(self, file):
         assert "secret" not in refusal(file("secret"))
 
