@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from service.api.dependencies import SAFE_METHODS
-from service.core.errors import MalformedRequestError
+from service.core.errors import ClientGoneError, MalformedRequestError
 from service.core.thread_slots import caller_slot, run_in_slot
 from trainyard.contract.base import sanitize
 from trainyard.contract.bounds import MAX_VALUES, parse_json
@@ -19,8 +19,6 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 _MAX_INLINE_BYTES = 8 * 1024
 """Size of a body that is parsed and validated on the event loop, within a millisecond or two."""
-_CLIENT_GONE = 499
-"""The status of a request whose client disconnected before it was processed; only metrics have it."""
 
 
 def parse_body(body: bytes, *, max_values: int = MAX_VALUES, unique_keys: bool = False, any_text: bool = False) -> Any:
@@ -51,7 +49,7 @@ class SlotRoute(APIRoute):
             async with caller_slot():
                 if request.method in SAFE_METHODS and await request.is_disconnected():
                     # Nobody reads the answer. A client could otherwise queue work without an open connection.
-                    return Response(status_code=_CLIENT_GONE)
+                    raise ClientGoneError("the client disconnected while its request waited")
                 return await handler(request)
 
         return handle

@@ -58,6 +58,14 @@ class MalformedRequestError(ServiceError):
     code = "malformed"
 
 
+class ClientGoneError(ServiceError):
+    """The client disconnected before its request was received or processed. Only metrics and the audit log show it."""
+
+    status = 499
+    type = "invalid_request_error"
+    code = "client_gone"
+
+
 class BodyTooLargeError(ServiceError):
     """The body is larger than the route accepts."""
 

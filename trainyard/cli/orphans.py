@@ -7,6 +7,7 @@ import typer
 from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.errors import UsageError
 from trainyard.cli.output import print_json, print_line, print_list
+from trainyard.client import Client
 from trainyard.contract.wire.orphans import OrphanResource
 
 
@@ -32,11 +33,18 @@ def orphans(
             listed = client.orphans()
         else:
             action = "cancel" if cancel is not None else "adopt"
-            resolved = client.resolve_orphan(cancel or adopt or "", action, owner=owner)
+            resolved = client.resolve_orphan(_orphan_id(client, cancel or adopt or ""), action, owner=owner)
             print_json(resolved) if as_json else print_line(f"{resolved.id}: requested: {resolved.requested}")
             return
     headings = ("ID", "NAME", "BY", "SCHEDULER ID", "STATE", "OBSERVED", "REQUESTED", "FOLDER")
     print_list(listed, headings, _row, as_json=as_json, empty_message="no orphans", optional=("FOLDER",))
+
+
+def _orphan_id(client: Client, given: str) -> str:
+    """Return the orphan's id, which may be given as its scheduler id, such as Slurm's job number."""
+    if not given.isdecimal():
+        return given
+    return next((orphan.id for orphan in client.orphans() if orphan.scheduler_id == given), given)
 
 
 def _row(orphan: OrphanResource) -> tuple[str, ...]:

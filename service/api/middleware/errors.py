@@ -1,9 +1,10 @@
 """Error responses outside of the framework, and the response to an unexpected exception."""
 
 import structlog
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.core.errors import ServiceError
+from service.core.errors import ClientGoneError, ServiceError
 
 HeaderMap = dict[bytes, bytes]
 
@@ -46,6 +47,10 @@ class ErrorMiddleware:
             if started:
                 raise
             await send_error(error, send)
+        except ClientDisconnect:
+            if started:
+                raise
+            await send_error(ClientGoneError("the client disconnected while it sent the body"), send)
         except Exception:
             self._log.exception("unexpected", method=scope["method"], path=scope["path"])
             if started:

@@ -33,6 +33,12 @@ def test_orphan_is_cancelled_or_adopted_by_its_id(service, run, action):
     assert json.loads(service.requests[-1].content) == {"action": action}
 
 
+def test_orphan_is_cancelled_by_its_scheduler_id(service, run):
+    service.on("GET", "/v1/orphans", page(ORPHAN))
+    service.on("POST", f"/v1/orphans/{ORPHAN['id']}/resolve", {**ORPHAN, "requested": "cancel"})
+    assert run("orphans", "--cancel", "4711").stdout == f"{ORPHAN['id']}: requested: cancel\n"
+
+
 def test_orphan_is_adopted_for_another_user(service, run):
     service.on("POST", f"/v1/orphans/{ORPHAN['id']}/resolve", {**ORPHAN, "requested": "adopt"})
     assert run("orphans", "--adopt", ORPHAN["id"], "--owner", "alice").exit_code == 0

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+import structlog
 
 from service.api.routes import jobs as job_routes
 from service.core.thread_slots import ThreadSlots
@@ -13,13 +14,13 @@ from tests.support.world import World
 pytestmark = pytest.mark.databases("sqlite")
 
 
-async def request(world: World, path: str, gone: asyncio.Event) -> None:
-    """Send a GET request, whose client disconnects when the event is set."""
+async def request(world: World, path: str, gone: asyncio.Event, method: str = "GET") -> int:
+    """Send a request whose client disconnects when the event is set, a POST within its body; return the status."""
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {world.token}".encode())]
-    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "http_version": "1.1", "method": method, "scheme": "http"}
     scope |= {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers}
     scope |= {"client": ("127.0.0.1", 1), "server": ("localhost", 80)}
-    complete = False
+    complete, status = False, 0
 
     async def receive() -> dict[str, Any]:
         nonlocal complete
@@ -27,12 +28,16 @@ async def request(world: World, path: str, gone: asyncio.Event) -> None:
             await gone.wait()
         complete = True
         # As uvicorn does, a disconnect precedes a body that was not read.
-        return {"type": "http.disconnect"} if gone.is_set() else {"type": "http.request", "body": b""}
+        if gone.is_set():
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": b"{", "more_body": method == "POST"}
 
     async def send(message: dict[str, Any]) -> None:
-        pass
+        nonlocal status
+        status = message.get("status", status)
 
     await world.app(scope, receive, send)
+    return status
 
 
 def test_queued_request_of_a_departed_client_is_dropped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,3 +65,15 @@ def test_queued_request_of_a_departed_client_is_dropped(world: World, monkeypatc
 
     asyncio.run(requests())
     assert calls == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/plans", "/v1/webhooks", "/v1/tokens"])
+def test_body_that_ends_early_is_no_error_of_the_service(world: World, path: str) -> None:
+    async def run() -> int:
+        gone = asyncio.Event()
+        gone.set()
+        return await request(world, path, gone, "POST")
+
+    with structlog.testing.capture_logs() as lines:
+        assert asyncio.run(run()) == 499
+    assert [line for line in lines if line["log_level"] == "error"] == []
