@@ -25,7 +25,7 @@ class TestSanitize:
             ("\x9b2Jgone", "gone"),
             ("\x1bPdevice\x1b\\x", "x"),
             ("10%\r20%\r\n", "10%\n20%\n"),
-            ("a\x00\x08\x7f\u202eb", "ab"),
+            ("a\x00\x08\x7f\u202e\u061cb", "ab"),
             ("tab\tand\nline", "tab\tand\nline"),
         ],
     )
