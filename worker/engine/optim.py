@@ -1,7 +1,7 @@
 """Optimizers, and the learning rate as a function of the step."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,24 +10,21 @@ from torch import nn
 from trainyard.contract.spec import sections
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
+from worker.engine.parameter_groups import parameter_groups
 from worker.tasks.base import Task
 
 
-def build_optimizer(
-    spec: sections.Optimizer, parameters: Iterable[nn.Parameter], *, sharded: bool = False
-) -> torch.optim.Optimizer:
+def build_optimizer(spec: sections.Optimizer, module: nn.Module, *, sharded: bool = False) -> torch.optim.Optimizer:
     """Return SGD, Adam (arXiv:1412.6980) or AdamW (arXiv:1711.05101) over the parameters that require a gradient.
 
     Fused: one kernel per update, and with loss scaling a skipped step needs no wait for the device. torch has no fused
     SGD for sharded parameters ("aten._fused_sgd_ does not have a sharding strategy").
     """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = parameter_groups(spec, module)
     if spec.name == "sgd":
-        return torch.optim.SGD(
-            trained, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=not sharded
-        )
+        return torch.optim.SGD(groups, momentum=spec.momentum, fused=not sharded)
     adam = torch.optim.AdamW if spec.name == "adamw" else torch.optim.Adam
-    return adam(trained, lr=spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay, fused=True)
+    return adam(groups, betas=spec.betas, eps=spec.eps, fused=True)
 
 
 def build_optimizers(
@@ -40,7 +37,7 @@ def build_optimizers(
     """
     own: Any = getattr(task, "optimizers", None)
     if own is None:
-        return {"": build_optimizer(spec.optimizer, module.parameters(), sharded=sharded)}
+        return {"": build_optimizer(spec.optimizer, module, sharded=sharded)}
     optimizers = own(module, spec)
     if not isinstance(optimizers, Mapping) or not optimizers:
         raise RefusedError(f"target `{spec.target}`: optimizers() returned {optimizers!r}, not optimizers by name")

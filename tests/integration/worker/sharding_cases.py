@@ -36,12 +36,13 @@ _REFERENCE = gpt(steps=4, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {
 _LOW = gpt(layers=1, steps=LOW_PRECISION_STEPS, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
 _INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
 _INJECTED_INF = {"rank": 1, "step": 5, "value": "inf"}
+_GROUPS = {"no_decay": ["biases"], "lr_scale": {"4.*": 0.5}}
 _RESUMED = mlp(
-    steps=12, precision="fp16", amp={"init_scale": 1024}, optimizer=ADAMW, batch={"size": 10, "micro_size": 2}
+    steps=12, precision="fp16", amp={"init_scale": 1024}, optimizer=ADAMW | _GROUPS, batch={"size": 10, "micro_size": 2}
 )
 _CHAIN = mlp(
     steps=24,
-    optimizer=ADAMW | {"clip_norm": 0.5},
+    optimizer=ADAMW | _GROUPS | {"clip_norm": 0.5},
     data={"source": "builtin", "name": "parity", "examples": 47, "eval_fraction": 0},
 )
 _CHAIN_STAGES = {

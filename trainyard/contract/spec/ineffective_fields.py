@@ -45,6 +45,8 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "optimizer.momentum", f"has no effect for `{optimizer.name}`; it is for `sgd`"
     if optimizer.name == "sgd" and _changed(optimizer, "betas"):
         yield "optimizer.betas", "has no effect for `sgd`; it is for `adam` and `adamw`"
+    if optimizer.no_decay and not optimizer.weight_decay:
+        yield "optimizer.no_decay", "has no effect without `optimizer.weight_decay`"
     if spec.schedule.name == "constant" and _changed(spec.schedule, "final"):
         yield "schedule.final", "has no effect for a `constant` schedule; it is for `linear`, `cosine` and `wsd`"
     if spec.schedule.name != "wsd" and _changed(spec.schedule, "decay_ratio"):

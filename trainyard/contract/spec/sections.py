@@ -146,6 +146,13 @@ class Batch(Strict):
     """Incomplete last batch of an epoch: use it (`keep`), skip it (`drop`), or fill it from its start (`pad`)."""
 
 
+MAX_PATTERNS = 64
+"""Patterns in a field; each is compared with every layer of the model."""
+
+NamePattern = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CONTROL_FREE_PATTERN)]
+"""A name of layers or parameters, or a glob pattern of names."""
+
+
 class Optimizer(Strict):
     """The optimizer."""
 
@@ -162,6 +169,11 @@ class Optimizer(Strict):
     """`adam` and `adamw` only."""
     clip_norm: PositiveFloat | None = None
     """Maximum 2-norm of the global gradient. Absent: no clipping."""
+    no_decay: Annotated[tuple[Literal["norms", "biases", "embeddings"], ...], Field(max_length=3)] = ()
+    """Parameters without weight decay: those of normalization layers, biases, embeddings."""
+    lr_scale: dict[NamePattern, PositiveFloat] = Field(default_factory=dict, max_length=MAX_PATTERNS)
+    """Factors of the learning rate by patterns of parameter names, such as `{"*.lora_B.*": 16}`. The first pattern that
+    matches a name counts."""
 
 
 class Schedule(Strict):
@@ -209,13 +221,6 @@ class Ddp(Strict):
     """Store gradients in the communication buckets instead of copying them, which saves memory."""
     sync_batchnorm: bool = False
     """Synchronize batch normalization over all ranks; GPUs only."""
-
-
-MAX_PATTERNS = 64
-"""Patterns in `lora.targets` or `trainable`; each is compared with every layer of the model."""
-
-NamePattern = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CONTROL_FREE_PATTERN)]
-"""A name of layers or parameters, or a glob pattern of names."""
 
 
 def _targets_tag(value: Any) -> str:
