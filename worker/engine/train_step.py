@@ -1,6 +1,5 @@
 """One training step: micro-batches forward and backward, unscale, clip, update."""
 
-import time
 from collections.abc import Mapping
 
 import torch
@@ -12,11 +11,12 @@ from worker.core.errors import TrainingError
 from worker.data.examples import Tensors
 from worker.data.prefetch import BatchLoader
 from worker.data.sampler import Indices, micro_batch_length, micro_batches
-from worker.engine.callbacks.base import StepResult, StepSeconds
+from worker.engine.callbacks.base import StepResult
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.micro_batch_size import preserve_buffers
 from worker.engine.optim import LearningRates, optimizer_parameters
 from worker.engine.precision import Precision
+from worker.engine.step_clock import StepMarks, step_clock
 from worker.engine.strategies.base import ParallelModel
 from worker.tasks.base import Task, check_losses
 
@@ -52,6 +52,7 @@ class TrainStep:
         self._micro_batch_size = micro_batch_size
         self._clip_norm = clip_norm
         self._progress = progress
+        self._clock = step_clock(ranks.device)
         self._loader = BatchLoader(task.examples, ranks.device)
         self._parameters = [optimizer_parameters(optimizer) for optimizer in self._optimizers]
 
@@ -62,30 +63,29 @@ class TrainStep:
         the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm is computed in any case.
         """
         self._learning_rates.set(step)
-        started = time.perf_counter()
+        marks = StepMarks(self._clock.mark())
         # W: examples or target tokens of the whole global batch. Every rank knows it without communication.
         weight = self._task.weight(indices)
         shares = micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_batch_size)
         batches = [self._load(share, indices) for share in shares]  # tensors of shape (micro-batch, ...)
-        loaded = time.perf_counter()
+        marks.loaded = self._clock.mark()
 
         self._zero_grad()
         losses: dict[str, torch.Tensor] = {}  # by name, fp32, shape ()
-        forward_seconds = 0.0
         for number, (share, batch) in enumerate(zip(shares, batches, strict=True), start=1):
             # Gradients add up in `.grad`; they are summed over the ranks in the backward of the last micro-batch.
             with self._model.accumulating(last=number == len(shares)):
-                forward_started = time.perf_counter()
+                forward_started = self._clock.mark()
                 self._progress.mark("forward")
                 parts = self._forward(batch, weight, empty=not len(share))
-                forward_seconds += time.perf_counter() - forward_started
+                marks.forwards.append((forward_started, self._clock.mark()))
                 self._progress.mark("backward")
                 # One backward for all losses: a second one would reduce the gradients again.
                 _total({name: self._precision.scale(part) for name, part in parts.items()}).backward()  # type: ignore[no-untyped-call]
             for name, part in parts.items():
                 losses[name] = losses[name] + part.detach() if name in losses else part.detach()
         loss = _total(losses)
-        computed = time.perf_counter()
+        marks.computed = self._clock.mark()
 
         self._progress.mark("update")
         for optimizer in self._optimizers:
@@ -95,9 +95,8 @@ class TrainStep:
             for optimizer in self._optimizers:
                 self._precision.step(optimizer)
             self._precision.update()
-        updated = time.perf_counter()
-        seconds = StepSeconds(loaded - started, forward_seconds, computed - loaded, updated - computed)
-        return StepResult(step, examples=len(indices), loss=loss, losses=losses, grad_norm=norm, seconds=seconds)
+        marks.updated = self._clock.mark()
+        return StepResult(step, examples=len(indices), loss=loss, losses=losses, grad_norm=norm, marks=marks)
 
     def _load(self, share: Indices, indices: Indices) -> Tensors:
         return self._loader.load(self._substitute(share, indices))

@@ -85,7 +85,7 @@ class Trainer:
         peak = run_peak_flops(spec, ranks.device)
         performance = PerformanceMonitor(ranks, task.tokens_per_example, flops, peak, stragglers)
         self._metrics = self._build_metrics_logger(reporter, performance)
-        # Ends run in reverse: the step is timed first, then garbage is collected, traces close, and metrics are logged.
+        # Ends run in reverse: garbage is collected and traces close before metrics are logged.
         own = [GarbageCollector(), ProgressMarker(self._progress), performance]
         self._callbacks: list[Callback] = [self._guard, self._metrics, *callbacks, *own]
 
@@ -158,6 +158,8 @@ class Trainer:
         return due and self._task.examples.held_out > 0
 
     def _evaluate(self, step: int) -> None:
+        for callback in self._callbacks:
+            callback.on_evaluation_start(step)
         metrics = evaluate(
             self._task,
             self._model,

@@ -2,18 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
-
-class StepSeconds(NamedTuple):
-    """Host seconds of the phases of a step. On CUDA a phase only launches kernels unless it reads a value."""
-
-    data: float
-    forward: float
-    forward_backward: float
-    optimizer: float
+from worker.engine.step_clock import StepMarks
 
 
 @dataclass(frozen=True)
@@ -31,7 +23,8 @@ class StepResult:
     """fp32, shape () each: this rank's part of each named loss of the task; the only name of a single loss is empty."""
     grad_norm: torch.Tensor | None
     """fp32, shape (): the 2-norm of the unscaled gradients before clipping; None where it was not computed."""
-    seconds: StepSeconds
+    marks: StepMarks
+    """The times of its phases."""
 
 
 class Callback:
@@ -46,6 +39,9 @@ class Callback:
 
     def on_step_end(self, result: StepResult) -> None:
         """Called after a step. Must not wait for the device in a step that does not log."""
+
+    def on_evaluation_start(self, step: int) -> None:
+        """Called before an evaluation after step `step`."""
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Called after an evaluation with the means over the held-out examples."""

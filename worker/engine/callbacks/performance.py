@@ -4,6 +4,8 @@ import math
 import resource
 import sys
 import time
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +14,14 @@ import torch
 from worker.core.distributed import Ranks
 from worker.engine.callbacks.base import Callback, StepResult
 from worker.engine.callbacks.stragglers import StragglerReporter
+from worker.engine.step_clock import PhaseSeconds, StepClock, StepMarks, step_clock
 
 _MAX_RANK_CURVES = 64
 """Above this number of ranks, only the spread over the ranks is reported."""
 _AVERAGING_SECONDS = 60.0
+_MAX_PHASE_STEPS = 100
+"""Steps whose phases are averaged, the newest ones."""
+_NONE = PhaseSeconds(0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass
@@ -23,16 +29,13 @@ class _Totals:
     steps: int = 0
     examples: int = 0
     step_seconds: float = 0.0
-    data: float = 0.0
-    forward: float = 0.0
-    forward_backward: float = 0.0
-    optimizer: float = 0.0
+    evaluation: float = 0.0
     stall: float = 0.0
 
 
 class StepTimeAverage:
-    """The seconds per step, waits for checkpoints included, averaged with weights that decay over a minute. The ETA
-    is computed from it."""
+    """The seconds per step, evaluations and waits for checkpoints included, averaged with weights that decay over a
+    minute. The ETA is computed from it."""
 
     def __init__(self) -> None:
         self._steps = 0.0
@@ -49,7 +52,11 @@ class StepTimeAverage:
 
 
 class PerformanceMonitor(Callback):
-    """Sums times and examples over the steps since the last log; `collect` returns them as metrics."""
+    """Sums times and examples over the steps since the last log; `collect` returns them as metrics.
+
+    The time of the loop runs from the start of a step to the next log, evaluation or checkpoint, which all wait for the
+    device; within this time the host may be ahead of the device.
+    """
 
     def __init__(
         self,
@@ -58,6 +65,7 @@ class PerformanceMonitor(Callback):
         example_flops: float | None = None,
         peak: float | None = None,
         stragglers: StragglerReporter | None = None,
+        clock: StepClock | None = None,
     ) -> None:
         """`example_flops` is for the forward and backward of one example, `peak` in FLOP/s for all devices together."""
         self._ranks = ranks
@@ -66,50 +74,75 @@ class PerformanceMonitor(Callback):
         self._example_flops = example_flops
         self._peak = peak
         self.step_time = StepTimeAverage()
+        self._clock = clock or step_clock(ranks.device)
         self._totals = _Totals()
+        self._marks: deque[StepMarks] = deque(maxlen=_MAX_PHASE_STEPS)
         self._host_peak = 0
-        self._started = 0.0
+        self._running_since: float | None = None
+        self._paused_at = 0.0
 
     def on_step_start(self, step: int) -> None:
-        self._started = time.perf_counter()
+        if self._running_since is None:
+            self._running_since = time.perf_counter()
 
     def on_step_end(self, result: StepResult) -> None:
-        totals = self._totals
-        totals.step_seconds += time.perf_counter() - self._started
-        totals.steps += 1
-        totals.examples += result.examples
-        totals.data += result.seconds.data
-        totals.forward += result.seconds.forward
-        totals.forward_backward += result.seconds.forward_backward
-        totals.optimizer += result.seconds.optimizer
+        self._totals.steps += 1
+        self._totals.examples += result.examples
+        self._marks.append(result.marks)
+
+    def on_evaluation_start(self, step: int) -> None:
+        self._pause()
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._totals.evaluation += time.perf_counter() - self._paused_at
 
     def on_checkpoint_start(self, step: int) -> None:
-        self._started = time.perf_counter()
+        self._pause()
 
     def on_checkpoint_end(self, step: int) -> None:
-        self._totals.stall += time.perf_counter() - self._started
+        self._totals.stall += time.perf_counter() - self._paused_at
+
+    def _pause(self) -> None:
+        """Add the time of the loop, kernels included, until now."""
+        if self._running_since is not None:
+            self._clock.synchronize()
+            self._totals.step_seconds += time.perf_counter() - self._running_since
+            self._running_since = None
+        self._paused_at = time.perf_counter()
+
+    def _phases(self) -> PhaseSeconds:
+        """Return the mean seconds of the phases of the steps since the last call."""
+        steps = [marks.seconds(self._clock) for marks in self._marks]
+        self._marks.clear()
+        return (
+            PhaseSeconds(*(sum(phase) / max(1, len(steps)) for phase in zip(*steps, strict=True))) if steps else _NONE
+        )
 
     def collect(self) -> dict[str, float]:
         """Return the metrics since the last call, and start anew. A collective."""
+        self._pause()
         totals, self._totals = self._totals, _Totals()
+        phases = self._phases()
         steps = max(1, totals.steps)
         # The part of a step in which a rank depends on no other: data and forward. All else ends together.
-        own = (totals.data + totals.forward) / steps
+        own = phases.data + phases.forward
         rss_now = host_rss()
         # The kernel computes the peak from counters that lag behind the current ones by some pages a core.
         self._host_peak = max(self._host_peak, host_peak(), rss_now)
         memory = [float(rss_now), float(self._host_peak), *map(float, device_peaks(self._ranks.device))]
         owns, rss, host_peaks, peaks, reserved = zip(*self._ranks.gather([own, *memory]), strict=True)
-        self.step_time.add(totals.steps, totals.step_seconds + totals.stall)
+        elapsed = totals.step_seconds + totals.evaluation + totals.stall
+        self.step_time.add(totals.steps, elapsed)
         if self._stragglers:
-            self._stragglers.add(owns, totals.step_seconds / steps, totals.step_seconds + totals.stall)
+            self._stragglers.add(owns, totals.step_seconds / steps, elapsed)
         examples_per_second = totals.examples / max(totals.step_seconds, 1e-9)
         metrics = {
             "perf/examples_per_second": examples_per_second,
             "perf/step_seconds": totals.step_seconds / steps,
-            "perf/data_seconds": totals.data / steps,
-            "perf/forward_backward_seconds": totals.forward_backward / steps,
-            "perf/optimizer_seconds": totals.optimizer / steps,
+            "perf/data_seconds": phases.data,
+            "perf/forward_backward_seconds": phases.forward_backward,
+            "perf/optimizer_seconds": phases.optimizer,
+            "perf/evaluation_seconds": totals.evaluation,
             "perf/checkpoint_stall_seconds": totals.stall,
             "perf/rank_spread_seconds": max(owns) - min(owns),
             "memory/host_rss_bytes": max(rss),

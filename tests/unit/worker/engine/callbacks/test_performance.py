@@ -7,6 +7,7 @@ import torch
 
 from worker.engine.callbacks import performance as metrics
 from worker.engine.callbacks.performance import PerformanceMonitor, StepTimeAverage
+from worker.engine.step_clock import StepMarks
 
 
 @pytest.fixture
@@ -37,6 +38,90 @@ def test_per_rank_metrics_up_to_64_ranks(world, reported):
         f"perf/rank_seconds/{rank}": float(rank) for rank in reported
     }
     assert result["perf/rank_spread_seconds"] == world - 1
+
+
+class AsynchronousDevice:
+    """A clock of a device that computes behind the host, in simulated seconds."""
+
+    def __init__(self, monkeypatch):
+        self.now = self.device = 0.0
+        monkeypatch.setattr(metrics.time, "perf_counter", lambda: self.now)
+
+    def launch(self, seconds):
+        """Launch a kernel, which takes the host a millisecond."""
+        self.now += 0.001
+        self.device = max(self.device, self.now) + seconds
+
+    def mark(self):
+        return max(self.device, self.now)
+
+    def seconds(self, start, end):
+        return end - start
+
+    def synchronize(self):
+        self.now = max(self.now, self.device)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    return AsynchronousDevice(monkeypatch)
+
+
+@pytest.fixture
+def monitor(device):
+    ranks = SimpleNamespace(device=torch.device("cpu"), gather=lambda own: [own])
+    return PerformanceMonitor(ranks, tokens_per_example=0, example_flops=1e9, peak=1e12, clock=device)
+
+
+def make_steps(monitor, device, count):
+    """Make steps whose forward takes 0.03, backward 0.06 and update 0.01 seconds on the device."""
+    for step in range(1, count + 1):
+        monitor.on_step_start(step)
+        marks = StepMarks(device.mark())
+        marks.loaded = device.mark()
+        device.launch(0.03)
+        marks.forwards.append((marks.loaded, device.mark()))
+        device.launch(0.06)
+        marks.computed = device.mark()
+        device.launch(0.01)
+        marks.updated = device.mark()
+        monitor.on_step_end(SimpleNamespace(examples=10, marks=marks))
+
+
+def test_times_are_those_of_the_device_and_not_of_the_launches(monitor, device):
+    make_steps(monitor, device, 10)
+    assert device.now < 0.1
+    result = monitor.collect()
+    assert result["perf/step_seconds"] == pytest.approx(0.1, rel=0.01)
+    assert result["perf/examples_per_second"] == pytest.approx(100, rel=0.01)
+    assert result["perf/mfu"] == pytest.approx(0.1, rel=0.01)
+    assert result["perf/forward_backward_seconds"] == pytest.approx(0.09, rel=0.02)
+    assert result["perf/optimizer_seconds"] == pytest.approx(0.01, rel=0.02)
+
+
+def test_evaluations_and_checkpoints_count_for_the_eta_alone(monitor, device):
+    make_steps(monitor, device, 10)
+    monitor.on_evaluation_start(10)
+    device.launch(2.0)
+    device.synchronize()
+    monitor.on_evaluation(10, {})
+    monitor.on_checkpoint_start(10)
+    device.now += 3.0
+    monitor.on_checkpoint_end(10)
+    make_steps(monitor, device, 10)
+    result = monitor.collect()
+    assert result["perf/step_seconds"] == pytest.approx(0.1, rel=0.01)
+    assert result["perf/evaluation_seconds"] == pytest.approx(2.0, rel=0.01)
+    assert result["perf/checkpoint_stall_seconds"] == pytest.approx(3.0)
+    assert monitor.step_time.seconds_per_step == pytest.approx(7.0 / 20, rel=0.01)
+    make_steps(monitor, device, 10)
+    assert monitor.collect()["perf/evaluation_seconds"] == 0.0
+
+
+def test_phases_are_those_of_the_newest_steps(monitor, device):
+    make_steps(monitor, device, 300)
+    assert monitor.collect()["perf/forward_backward_seconds"] == pytest.approx(0.09, rel=0.02)
+    assert monitor.collect()["perf/forward_backward_seconds"] == 0.0
 
 
 def test_step_time_covers_the_last_minute():
