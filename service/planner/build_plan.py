@@ -10,6 +10,7 @@ from service.planner.model_reader import ModelInfo
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.spec.unsupported import can_be_copied
 from trainyard.contract.wire.plans import Change, GpuMemory, MemoryParts, ModelSize, PlanResource, StrategyPlan
 
 
@@ -105,7 +106,7 @@ def _possible(spec: TrainingSpec, *, cpu: bool) -> list[str]:
     names = ["ddp", "zero1", "zero2", "fsdp"]
     if _replicas(spec) > 1:
         names.append("hsdp")
-    if spec.strategy == "dp" or (_nodes(spec) == 1 and not cpu):
+    if spec.strategy == "dp" or (_nodes(spec) == 1 and not cpu and can_be_copied(spec)):
         names.insert(0, "dp")
     return names
 

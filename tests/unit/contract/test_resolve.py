@@ -129,6 +129,8 @@ class TestUnsupported:
             ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "precision": "fp16"}, "fsdp.cpu_offload"),
             ({"strategy": "fsdp", "fsdp": {"wrap": "naive", "prefetch": 1}}, "fsdp.prefetch"),
             ({"strategy": "dp", "gpus": 4, "resources": {"gpus_per_node": 2}}, "strategy"),
+            ({"strategy": "dp", "activation_checkpointing": "full"}, "strategy"),
+            ({"strategy": "dp", "compile": True}, "strategy"),
             ({"tf32": True, "precision": "bf16"}, "tf32"),
         ],
     )

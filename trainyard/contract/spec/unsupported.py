@@ -91,6 +91,12 @@ def _slurm_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     ]
 
 
+def can_be_copied(spec: TrainingSpec) -> bool:
+    """Return whether `dp` can copy the model to each GPU. Layers whose `forward` was replaced would compute with the
+    parameters of the original."""
+    return not (isinstance(spec.model, HfModel) or spec.activation_checkpointing != "none" or spec.compile)
+
+
 def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     """Return the rules about strategies; those about `fsdp` apply only to strategies that shard the model."""
     sharded = spec.strategy in _SHARDED
@@ -100,6 +106,11 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     needs_gpus = "needs GPUs, and this service's workers have none"
     return [
         (spec.strategy == "dp" and on_cpu, "strategy", f"`dp` {needs_gpus}; use `ddp`"),
+        (
+            spec.strategy == "dp" and not can_be_copied(spec),
+            "strategy",
+            "`dp` cannot copy the layers of `hf` models, of activation checkpointing and of `compile`; use `ddp`",
+        ),
         (offload and on_cpu, "fsdp.cpu_offload", f"{needs_gpus}; use `false`"),
         (
             offload and spec.precision == "fp16",

@@ -17,7 +17,9 @@ MANAGES_DTYPE = SHARDED | {"dp"}
 def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelModel:
     """Move the model to the rank's device and wrap it. Gradients are sums over the ranks, not means."""
     set_tf32(spec, ranks.device)
-    model.to(ranks.device)
+    if spec.strategy not in SHARDED:
+        # fully_shard moves one unit at a time: a device never holds more than its shards and a whole unit.
+        model.to(ranks.device)
     if spec.activation_checkpointing != "none":
         from worker.engine.activations import checkpoint_activations
 
