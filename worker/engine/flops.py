@@ -1,31 +1,46 @@
 """The FLOPs of an example and the peak FLOP/s of a device, from which MFU is computed.
 
-Peaks are dense (no sparsity), from NVIDIA's data sheets.
+Peaks are dense (no sparsity) and accumulate in fp32, from the makers' data sheets.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from trainyard.contract.spec.sections import GptModel, Model
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.engine.strategies.units import layers
 from worker.tasks.base import Task
 
 _TERA = 1e12
 
 # (part of the device's name, {precision: TFLOP/s}); the first match counts.
 _PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("GB200", {"bf16": 2500, "fp16": 2500, "tf32": 1250, "fp32": 80}),
+    ("B300", {"bf16": 2250, "fp16": 2250, "tf32": 1125, "fp32": 75}),
     ("B200", {"bf16": 2250, "fp16": 2250, "tf32": 1125, "fp32": 75}),
+    ("B100", {"bf16": 1750, "fp16": 1750, "tf32": 875, "fp32": 60}),
     ("H200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
     ("GH200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
     ("H100 PCIe", {"bf16": 756, "fp16": 756, "tf32": 378, "fp32": 51}),
     ("H100 NVL", {"bf16": 835, "fp16": 835, "tf32": 417, "fp32": 60}),
     ("H100", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
+    ("H800", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
+    ("H20", {"bf16": 148, "fp16": 148, "tf32": 74, "fp32": 44}),
     ("A100", {"bf16": 312, "fp16": 312, "tf32": 156, "fp32": 19.5}),
+    ("A6000", {"bf16": 154.8, "fp16": 154.8, "tf32": 77.4, "fp32": 38.7}),
     ("A40", {"bf16": 149.7, "fp16": 149.7, "tf32": 74.8, "fp32": 37.4}),
     ("A30", {"bf16": 165, "fp16": 165, "tf32": 82, "fp32": 10.3}),
     ("A10", {"bf16": 125, "fp16": 125, "tf32": 62.5, "fp32": 31.2}),
     ("L40S", {"bf16": 362, "fp16": 362, "tf32": 183, "fp32": 91.6}),
+    ("L40", {"bf16": 181, "fp16": 181, "tf32": 90.5, "fp32": 90.5}),
     ("L4", {"bf16": 121, "fp16": 121, "tf32": 60, "fp32": 30.3}),
+    ("6000 Ada", {"bf16": 364.2, "fp16": 364.2, "tf32": 182.1, "fp32": 91.1}),
+    ("RTX 5090", {"bf16": 209.5, "fp16": 209.5, "tf32": 104.8, "fp32": 104.8}),
+    ("RTX 4090", {"bf16": 165.2, "fp16": 165.2, "tf32": 82.6, "fp32": 82.6}),
+    ("MI300X", {"bf16": 1307.4, "fp16": 1307.4, "tf32": 653.7, "fp32": 163.4}),
     ("V100", {"fp16": 125, "fp32": 15.7}),
     ("T4", {"fp16": 65, "fp32": 8.1}),
 )
@@ -53,8 +68,8 @@ def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> 
     """Return the FLOPs of one example in forward and backward, without recomputation; None if unknown.
 
     A task may define `flops_per_example(model)`. For text: 6 N T + 12 L W T^2 (PaLM, arXiv:2204.02311, appendix B) with
-    N parameters in matrix products, T tokens, L layers of width W. A frozen parameter counts 4 instead of 6: it has no
-    gradient.
+    N parameters in matrix products, T tokens, L layers with heads of W dimensions in all. Not counted are gradients of
+    frozen parameters, the backward below the first trained layer, and the experts that a token is not sent to.
     """
     own = getattr(task, "flops_per_example", None)
     if own is not None:
@@ -62,10 +77,54 @@ def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> 
     tokens = task.tokens_per_example
     if not tokens:
         return None
-    lookups = _lookup_tables(model)
-    uses = sum(p.numel() * (6 if p.requires_grad else 4) for p in model.parameters() if id(p) not in lookups)
-    layers, width = _attention(model, described)
-    return float(uses) * tokens + 12.0 * layers * width * tokens**2
+    lookups, share = _lookup_tables(model), _active_share(model)
+    attention, blocks = _attention(model, described), _blocks(model)
+    products = 0.0
+    for name, parameter in model.named_parameters():
+        if id(parameter) in lookups:
+            continue
+        factor = 6 if parameter.requires_grad else 2 if blocks.is_below(name) else 4
+        products += factor * parameter.numel() * (share if ".experts." in name else 1.0)
+    below = min(blocks.first_trained, attention.layers)
+    scores = (4.0 * below + 12.0 * (attention.layers - below)) * attention.width
+    return products * tokens + scores * tokens**2
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The layers of a model in the order of its forward."""
+
+    names: tuple[str, ...]
+    first_trained: int
+    """The index of the first layer with a trained parameter; 0 where parameters before the layers are trained."""
+
+    def is_below(self, parameter: str) -> bool:
+        """Return whether a parameter belongs to a layer through which no gradient flows."""
+        return any(parameter.startswith(f"{name}.") for name in self.names[: self.first_trained])
+
+
+def _blocks(model: nn.Module) -> _Blocks:
+    names = tuple(layers(model))
+    trained = [any(parameter.requires_grad for parameter in model.get_submodule(name).parameters()) for name in names]
+    before = any(module.weight.requires_grad for module in model.modules() if isinstance(module, nn.Embedding))
+    return _Blocks(names, 0 if before else trained.index(True) if True in trained else len(names))
+
+
+def _active_share(model: nn.Module) -> float:
+    """Return the part of a layer's experts that a token is sent to."""
+    config = _text_config(model)
+    experts = next((n for key in _EXPERTS if (n := getattr(config, key, None))), None)
+    chosen = getattr(config, "num_experts_per_tok", None)
+    return chosen / experts if chosen and experts else 1.0
+
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+
+def _text_config(model: nn.Module) -> Any:
+    """Return the configuration of a transformers model's language part, or None."""
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def _lookup_tables(model: nn.Module) -> set[int]:
@@ -80,9 +139,19 @@ def _lookup_tables(model: nn.Module) -> set[int]:
     return tables
 
 
-def _attention(model: nn.Module, described: Model | None) -> tuple[int, int]:
-    """Return layers and width; 0 where unknown."""
+@dataclass(frozen=True)
+class _Attention:
+    layers: int
+    width: int
+    """Heads times the dimensions of a head, which in some models differs from the width of the residual stream."""
+
+
+def _attention(model: nn.Module, described: Model | None) -> _Attention:
+    """Return the sizes of the attention; 0 where unknown."""
     if isinstance(described, GptModel):
-        return described.layers, described.width
-    config = getattr(model, "config", None)
-    return int(getattr(config, "num_hidden_layers", 0) or 0), int(getattr(config, "hidden_size", 0) or 0)
+        return _Attention(described.layers, described.width)
+    config = _text_config(model)
+    hidden = int(getattr(config, "hidden_size", 0) or 0)
+    heads = int(getattr(config, "num_attention_heads", 0) or 0)
+    of_head = int(getattr(config, "head_dim", 0) or 0)
+    return _Attention(int(getattr(config, "num_hidden_layers", 0) or 0), heads * of_head or hidden)

@@ -14,7 +14,6 @@ from worker.data.prefetch import BatchLoader
 from worker.engine import compilation
 from worker.engine.callbacks.garbage_collector import COLLECT_EVERY_STEPS, GarbageCollector
 from worker.engine.compilation import compile_blocks
-from worker.engine.flops import flops_per_example, peak_flops
 from worker.tasks.gpt import Gpt
 
 
@@ -61,48 +60,6 @@ class TestGarbageCollector:
             garbage.on_loop_end(COLLECT_EVERY_STEPS)
         assert len(collected) == 2
         assert gc.isenabled()
-
-
-class TestPeak:
-    @pytest.mark.parametrize(
-        ("name", "precision", "tf32", "expected"),
-        [
-            ("NVIDIA H200", "bf16", False, 989.4e12),
-            ("NVIDIA H100 80GB HBM3", "fp32", True, 494.7e12),
-            ("NVIDIA H100 PCIe", "bf16", False, 756e12),
-            ("NVIDIA A100-SXM4-80GB", "fp32", False, 19.5e12),
-            ("Tesla V100-SXM2-16GB", "bf16", False, None),
-            ("NVIDIA A10G", "bf16", False, None),
-            ("Something new", "bf16", False, None),
-        ],
-    )
-    def test_peak_is_selected_by_device_name(self, name, precision, tf32, expected):
-        assert peak_flops(name, precision, tf32=tf32) == expected
-
-
-class TestFlops:
-    class Text:
-        tokens_per_example = 8
-
-    @pytest.mark.parametrize("tied", [True, False])
-    def test_flops_of_a_transformer(self, tied):
-        size = GptModel(layers=2, width=16, heads=2, context=8, vocab=32, tied=tied)
-        model = Gpt(size)
-        # Lookups do not multiply: positions never, and token embeddings only if the head shares their weight.
-        looked_up = 8 * 16 + (0 if tied else 32 * 16)
-        n = sum(p.numel() for p in model.parameters()) - looked_up
-        assert flops_per_example(self.Text(), model, size) == 6 * n * 8 + 12 * 2 * 16 * 8**2
-
-    def test_a_frozen_parameter_has_no_gradient_to_compute(self):
-        model = nn.Linear(4, 4, bias=False).requires_grad_(False)
-        assert flops_per_example(self.Text(), model, None) == 4 * 16 * 8
-
-    def test_flops_of_the_task_take_precedence(self):
-        class Own(self.Text):
-            def flops_per_example(self, model):
-                return 7
-
-        assert flops_per_example(Own(), nn.Identity(), None) == 7.0
 
 
 class TestCompile:
