@@ -1,6 +1,5 @@
 """Finds the checkpoint that a run starts from: the latest whose files match its manifest."""
 
-import hashlib
 import json
 import logging
 import shutil
@@ -9,12 +8,11 @@ from pathlib import Path
 
 from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
 from trainyard.contract.wire.manifest import Manifest
+from worker.checkpoint.digests import Verify, shared_verification, verify
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 
 log = logging.getLogger(__name__)
-
-_BLOCK = 4 * 2**20
 
 
 @dataclass
@@ -30,12 +28,13 @@ class Discovery:
     """Whether no checkpoint is left because all were damaged, for this execution or for an earlier one."""
 
 
-def discover(run: RunLayout, first_execution: int = 1, execution: int = 1) -> Discovery:
+def discover(run: RunLayout, first_execution: int = 1, execution: int = 1, *, verify: Verify = verify) -> Discovery:
     """Find the latest valid checkpoint. Set damaged newer ones aside, and remove incomplete ones of a killed run.
 
     Args:
         first_execution: Checkpoints of earlier executions are removed: a retry started from scratch after them.
         execution: The execution that is about to start.
+        verify: Compares the files with their manifest.
     """
     remove_incomplete(run)
     result = Discovery()
@@ -70,47 +69,24 @@ def _recorded_damage(run: RunLayout) -> int:
         return 1
 
 
-def verify(checkpoint: CheckpointLayout, manifest: Manifest) -> None:
-    """Compare every file with the manifest.
-
-    Raises:
-        ValueError: A file differs; the message names the first.
-    """
-    for name, expected in manifest.files.items():
-        path = checkpoint.root / name
-        if not path.is_file():
-            raise ValueError(f"{name} is missing")
-        if path.stat().st_size != expected.size:
-            raise ValueError(f"{name} has {path.stat().st_size} bytes instead of {expected.size}")
-        if file_sha256(path) != expected.sha256:
-            raise ValueError(f"{name} has another digest")
-
-
 def require_valid_checkpoint(checkpoint: CheckpointLayout, ranks: Ranks) -> Manifest | None:
-    """Validate the checkpoint that a fork starts from on rank 0, and return its manifest there.
+    """Validate the checkpoint that a fork starts from, and return its manifest on rank 0. A collective.
 
     Raises:
         RefusedError: On all ranks; the checkpoint is damaged.
     """
     manifest, problem = None, None
-    if ranks.is_first:
-        try:
-            manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
-            verify(checkpoint, manifest)
-        except (ValueError, OSError) as error:
-            problem = str(error)
+    with shared_verification(ranks) as verify_together:
+        if ranks.is_first:
+            try:
+                manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
+                verify_together(checkpoint, manifest)
+            except (ValueError, OSError) as error:
+                problem = str(error)
     if ranks.from_rank_0(int(problem is not None)):
         message = f"the checkpoint that the run starts from ({checkpoint.root}) is damaged: {problem or 'see rank 0'}"
         raise RefusedError(message, "Start from another checkpoint: resume_from: <job id>:<step>.")
     return manifest
-
-
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def remove_incomplete(run: RunLayout) -> None:

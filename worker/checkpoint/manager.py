@@ -9,9 +9,10 @@ from itertools import islice
 from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
 from trainyard.contract.spec.sections import Checkpoint
 from trainyard.contract.wire.launch import LaunchDocument
-from trainyard.contract.wire.manifest import Manifest, ManifestFile
+from trainyard.contract.wire.manifest import Manifest
 from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointReport
-from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_valid_checkpoint
+from worker.checkpoint.digests import Files, describe_files, shared_verification
+from worker.checkpoint.discovery import Discovery, discover, remove, require_valid_checkpoint
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
@@ -49,7 +50,10 @@ class CheckpointManager:
             self._fence.check()
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
-        self._discovery = discover(run, launch.first_execution, execution) if ranks.is_first else Discovery()
+        self._discovery = Discovery()
+        with shared_verification(ranks) as verify:
+            if ranks.is_first:
+                self._discovery = discover(run, launch.first_execution, execution, verify=verify)
         self._all_damaged = bool(ranks.from_rank_0(int(self._discovery.all_damaged)))
         latest = self._discovery.latest
         own_step = ranks.from_rank_0(latest.step if latest else 0)
@@ -125,11 +129,13 @@ class CheckpointManager:
                 self._reporter.event("checkpoint_failed", message, level="error", data={"step": self.last_step})
 
     def _complete(self, checkpoint: CheckpointLayout, metrics: dict[str, float]) -> None:
-        """On rank 0, once all files are on disk: write the manifest, report, remove old checkpoints."""
+        """Once all files are on disk: compute their digests. On rank 0 write the manifest, report, and remove old
+        checkpoints."""
+        files = describe_files(checkpoint, self._ranks)
         if not self._ranks.is_first:
             return
         assert self._reporter is not None
-        manifest = self._build_manifest(checkpoint, metrics)
+        manifest = self._build_manifest(checkpoint, files, metrics)
         text = manifest.model_dump_json(indent=1).encode()
         sync_folder(checkpoint)
         self._fence.check()
@@ -144,14 +150,7 @@ class CheckpointManager:
         self._manifests = [manifest for manifest in self._manifests if manifest.step not in removed]
         log.info("checkpoint of step %d: %d bytes", manifest.step, manifest.size_bytes)
 
-    def _build_manifest(self, checkpoint: CheckpointLayout, metrics: dict[str, float]) -> Manifest:
-        files = {
-            path.relative_to(checkpoint.root).as_posix(): ManifestFile(
-                size=path.stat().st_size, sha256=file_sha256(path)
-            )
-            for path in sorted(checkpoint.root.rglob("*"))
-            if path.is_file()
-        }
+    def _build_manifest(self, checkpoint: CheckpointLayout, files: Files, metrics: dict[str, float]) -> Manifest:
         return Manifest(
             job_id=self._launch.job_id,
             step=checkpoint.step,
@@ -159,7 +158,7 @@ class CheckpointManager:
             attempt=self._launch.attempt,
             world_size=self._ranks.world,
             strategy=self._launch.spec.strategy,
-            files=files,
+            files=dict(files),
             metrics=metrics,
             created_at=datetime.now(UTC),
         )

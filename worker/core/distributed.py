@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -59,6 +60,14 @@ class Ranks:
         if self.world > 1:
             dist.broadcast(tensor, 0, group=self.bookkeeping)
         return int(tensor.item())
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return the value of rank `source` on every rank. A collective; the value is pickled."""
+        if self.world == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=source, group=self.bookkeeping)
+        return box[0]
 
     def barrier(self) -> None:
         if self.world > 1:

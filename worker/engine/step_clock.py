@@ -50,12 +50,12 @@ class CudaClock:
         self._device = device
 
     def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        return start.elapsed_time(end) / 1000.0
+        return float(start.elapsed_time(end)) / 1000.0
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._device)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.sections import Profile
@@ -129,13 +128,13 @@ class Profiler(Callback):
             return None
         self._handled = number
         latest = self._requests.latest() if self._requests else None
-        request: TraceRequest | None = _broadcast(self._ranks, 0, latest)
+        request: TraceRequest | None = self._ranks.broadcast(latest)
         return request
 
     def _close(self, trace: "_Trace", last: int) -> None:
         self._open = None
         request = trace.request
-        operations = _broadcast(self._ranks, request.ranks[0], trace.close(self._folder, last))
+        operations = self._ranks.broadcast(trace.close(self._folder, last), request.ranks[0])
         if request.request and self._requests:
             self._requests.done(request.request)
         if operations is None:
@@ -206,12 +205,3 @@ class _Trace:
 def _most_expensive(averages: Sequence[Any], cost: str) -> list[str]:
     ordered = sorted(averages, key=lambda row: float(getattr(row, cost)), reverse=True)
     return [str(row.key)[:80] for row in ordered[:MAX_OPERATIONS]]
-
-
-def _broadcast(ranks: Ranks, rank: int, value: Any) -> Any:
-    """Return that rank's value on every rank. A collective."""
-    if ranks.world == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=rank, group=ranks.bookkeeping)
-    return box[0]

@@ -5,7 +5,8 @@ import pytest
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.sections import Checkpoint, KeepBest
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
-from worker.checkpoint.discovery import discover, file_sha256
+from worker.checkpoint.digests import file_sha256
+from worker.checkpoint.discovery import discover
 from worker.checkpoint.manager import removable_steps
 
 
