@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,18 +34,20 @@ def load_rows(
     length: int,
     *,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> TokenRows:
     """Return the rows of a file, each of at most `length` tokens; they depend on the file and the spec alone.
 
     Args:
         field: The spec's field that names the file, for messages.
         roots: Where the file may be.
+        on_progress: Called after each 1,000 lines, so that the watchdog does not take a long file for a stall.
 
     Raises:
         RefusedError: The file or a line is invalid, or a link leads out of the roots. The message names the line, and
             never quotes it.
     """
-    reader = _Reader(field, path, data.format, tokenizer, roots)
+    reader = _Reader(field, path, data.format, tokenizer, roots, on_progress)
     segments = (part for segment in reader.segments() for part in _cut(segment, length, split=reader.format == "text"))
     useful = (segment for segment in segments if segment.targets[1:].any())
     rows = list(pack(useful, length) if data.packing else ([segment] for segment in useful))
@@ -68,11 +70,20 @@ def _cut(segment: Segment, length: int, *, split: bool) -> Iterator[Segment]:
 
 
 class _Reader:
-    def __init__(self, field: str, path: str, format: str, tokenizer: Tokenizer, roots: AllowedRoots) -> None:
+    def __init__(
+        self,
+        field: str,
+        path: str,
+        format: str,
+        tokenizer: Tokenizer,
+        roots: AllowedRoots,
+        on_progress: Callable[[], None],
+    ) -> None:
         self._field = field
         self._path = Path(path)
         self._tokenizer = tokenizer
         self._roots = roots
+        self._on_progress = on_progress
         self._lengths: dict[int, int] = {}
         self.format = format
 
@@ -82,6 +93,7 @@ class _Reader:
     def segments(self) -> Iterator[Segment]:
         lines = self._lines()
         while some := list(islice(lines, _LINES_PER_CHUNK)):
+            self._on_progress()
             for segment in self._encoded(some):
                 size = len(segment.tokens)
                 self._lengths[size] = self._lengths.get(size, 0) + 1

@@ -156,7 +156,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     if run.spec.code:
         # Appended: a user's file named like a module of ours or of torch does not shadow it.
         sys.path.append(str(run.layout.code))
-    task = select_task(run.spec, run.launch.roots)
+    task = select_task(run.spec, run.launch.roots, lambda: progress.mark("starting"))
     progress.mark("starting")
     trainer = _build_trainer(run, ranks, task, reporter, checkpoints, progress)
     _report_start(run, reporter, ranks, start=checkpoints.start_step, trainer=trainer)

@@ -1,6 +1,7 @@
 """Next-token prediction: the built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -59,27 +60,42 @@ def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
     return CausalLm(lambda: Gpt(model), examples, weights, model.context)
 
 
-def build_gpt_on_jsonl(model: GptModel, data: JsonlData, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> CausalLm:
-    return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context, roots)
+def build_gpt_on_jsonl(
+    model: GptModel,
+    data: JsonlData,
+    roots: AllowedRoots = UNRESTRICTED_ROOTS,
+    on_progress: Callable[[], None] = lambda: None,
+) -> CausalLm:
+    return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context, roots, on_progress)
 
 
-def build_hf_on_jsonl(model: HfModel, data: JsonlData, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> CausalLm:
+def build_hf_on_jsonl(
+    model: HfModel,
+    data: JsonlData,
+    roots: AllowedRoots = UNRESTRICTED_ROOTS,
+    on_progress: Callable[[], None] = lambda: None,
+) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, roots)
     tokenizer = HfTokenizer(folder.tokenizer)
-    return _on_jsonl(lambda: folder.load(packed=data.packing), data, tokenizer, folder.context, roots)
+    return _on_jsonl(lambda: folder.load(packed=data.packing), data, tokenizer, folder.context, roots, on_progress)
 
 
 def _on_jsonl(
-    build: Callable[[], nn.Module], data: JsonlData, tokenizer: Tokenizer, context: int | None, roots: AllowedRoots
+    build: Callable[[], nn.Module],
+    data: JsonlData,
+    tokenizer: Tokenizer,
+    context: int | None,
+    roots: AllowedRoots,
+    on_progress: Callable[[], None],
 ) -> CausalLm:
     length = row_length(data.max_length, context)
-    rows = load_rows("data.path", data.path, data, tokenizer, length, roots=roots)
+    load = partial(load_rows, data=data, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress)
+    rows = load("data.path", data.path)
     train = len(rows.ends)
     if data.eval_path:
-        held_out = load_rows("data.eval_path", data.eval_path, data, tokenizer, length, roots=roots)
-        rows = concatenate_rows(rows, held_out)
+        rows = concatenate_rows(rows, load("data.eval_path", data.eval_path))
     examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
     return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())))
 

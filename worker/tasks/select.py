@@ -1,5 +1,7 @@
 """Returns the task of a spec. The module of a task is imported only if the spec needs it."""
 
+from collections.abc import Callable
+
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -7,11 +9,14 @@ from worker.core.errors import RefusedError
 from worker.tasks.base import Task
 
 
-def select_task(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> Task:
+def select_task(
+    spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS, on_progress: Callable[[], None] = lambda: None
+) -> Task:
     """Return the task with its data loaded.
 
     Args:
         roots: Where models and data may be, except for task `custom`, whose code reads what it wants.
+        on_progress: Called now and then while data is loaded.
 
     Raises:
         RefusedError: There is no task for the spec's model and data, or they cannot be loaded.
@@ -28,11 +33,11 @@ def select_task(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) ->
         case GptModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_gpt_on_jsonl
 
-            return build_gpt_on_jsonl(model, data, roots)
+            return build_gpt_on_jsonl(model, data, roots, on_progress)
         case HfModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_hf_on_jsonl
 
-            return build_hf_on_jsonl(model, data, roots)
+            return build_hf_on_jsonl(model, data, roots, on_progress)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 

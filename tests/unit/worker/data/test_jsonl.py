@@ -60,6 +60,13 @@ def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
             assert len(load_rows("data.path", path, data, ByteTokenizer(), 16, roots=roots).ends) == 1
 
 
+def test_loading_a_long_file_makes_progress(file):
+    marks = []
+    path = file(*({"text": "a"} for _ in range(2500)))
+    load_rows("data.path", path, JsonlData(path=path), ByteTokenizer(), 16, on_progress=lambda: marks.append(1))
+    assert len(marks) == 3
+
+
 class TestTargets:
     def test_text_trains_every_token_and_the_end_token(self, file):
         inputs, labels = batch(rows(file({"text": "abc"}), packing=False))
