@@ -9,12 +9,17 @@ from typing import Any
 import psycopg
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
 from service.db.migrate import upgrade
 from service.db.models import Base
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
 from tests.support.world import World
+
+# Hypothesis measures wall time, which on a busy machine says nothing about the code.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 LONGEST_FOLDERS = ("tests/web/", "tests/e2e/", "tests/integration/worker/")
 
