@@ -83,6 +83,10 @@ class RowExamples(Examples):
     rows: TokenRows
     packed: bool
 
+    def largest(self, count: int) -> Indices:
+        """Return the longest rows."""
+        return np.argsort(-self.rows.lengths[: self.train], kind="stable")[:count].astype(np.int64)
+
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Return inputs, labels and, with `packed`, positions: int64, each of shape (len(indices), longest row - 1).
 

@@ -85,6 +85,9 @@ class MicroBatchFinder:
         if recorded:
             return recorded
         choice = self._search(share, dry_run, module)
+        if self._ranks.device.type == "cuda":
+            # The reported peak is that of training, not of sizes that did not fit.
+            torch.cuda.reset_peak_memory_stats(self._ranks.device)
         if self._ranks.is_first:
             self._record(choice, share)
         return choice.micro_size

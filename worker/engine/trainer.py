@@ -31,7 +31,7 @@ from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
 from worker.engine.trainable import freeze_parameters
 from worker.reporting.reporter import Reporter
-from worker.tasks.base import Task, check_model
+from worker.tasks.base import Task, check_model, largest_examples
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,10 @@ class Trainer:
         """Choose the micro-batch size, warm up, load the checkpoint; return the steps done before."""
         first_batch = self._batches.at(0)
         if self._spec.batch.micro_size == "auto":
-            largest_share = -(-len(first_batch) // self._ranks.world)
+            share = -(-len(first_batch) // self._ranks.world)
+            largest = largest_examples(self._task, share)
             size = self._micro_batch_finder.find(
-                largest_share, lambda size: self._train_step.dry_run(first_batch[:size]), self._model.module
+                share, lambda size: self._train_step.dry_run(largest[:size]), self._model.module
             )
             self._train_step.set_micro_batch_size(size)
         self._train_step.warm_up(first_batch)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -40,6 +41,13 @@ class Task(Protocol):
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         """Return sums over the batch by metric name, `eval/loss` among them; each of shape ()."""
         ...
+
+
+def largest_examples(task: Task, count: int) -> Indices:
+    """Return `count` training examples that need the most memory, as far as the task's examples know their sizes."""
+    largest = getattr(task.examples, "largest", None)
+    chosen: Indices = largest(count) if largest else np.arange(count, dtype=np.int64)
+    return chosen
 
 
 def check_model(spec: TrainingSpec, model: object) -> None:

@@ -49,7 +49,8 @@ class MetricsLogger(Callback):
         self.latest = {}
         if not self._due(result.step):
             return
-        step, losses = result.step, self._global_losses(result)
+        step = result.step
+        losses, performance = self._gather(result)
         assert result.grad_norm is not None
         metrics = {**losses, **self._learning_rates.metrics(), "train/grad_norm": float(result.grad_norm.item())}
         if self._precision.scaler:
@@ -57,7 +58,7 @@ class MetricsLogger(Callback):
         if self._guard.counts_skips:
             metrics["train/skipped_steps"] = float(self._guard.skipped)
         self.latest["train/loss"] = losses["train/loss"]
-        metrics |= self._performance.collect()
+        metrics |= performance
         self._reporter.points(step, metrics, self._progress(step))
         if self._ranks.is_first:
             speed = metrics["perf/examples_per_second"]
@@ -71,12 +72,15 @@ class MetricsLogger(Callback):
             values = "  ".join(f"{key} {value:.6f}" for key, value in metrics.items())
             log.info("step %d/%d  %s", step, self._total_steps, values)
 
-    def _global_losses(self, result: StepResult) -> dict[str, float]:
-        """Return the loss and each named loss, summed over the ranks. A collective that waits for the device."""
+    def _gather(self, result: StepResult) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the losses, summed over the ranks, and the performance. One collective, which waits for the device."""
         named = {f"train/loss/{name}": loss for name, loss in result.losses.items() if name}
         parts = {"train/loss": result.loss, **named}
-        rows = self._ranks.gather([float(part.item()) for part in parts.values()])
-        return {key: math.fsum(column) for key, column in zip(parts, zip(*rows, strict=True), strict=True)}
+        own = [float(part.item()) for part in parts.values()]
+        rows = self._ranks.gather([*own, *self._performance.measure()])
+        columns = zip(*(row[: len(parts)] for row in rows), strict=True)
+        losses = {key: math.fsum(column) for key, column in zip(parts, columns, strict=True)}
+        return losses, self._performance.metrics([row[len(parts) :] for row in rows])
 
     def _progress(self, step: int) -> Progress:
         return Progress(

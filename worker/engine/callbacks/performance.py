@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,8 @@ class PerformanceMonitor(Callback):
         self._peak = peak
         self.step_time = StepTimeAverage()
         self._clock = clock or step_clock(ranks.device)
-        self._totals = _Totals()
+        self._totals = self._ended = _Totals()
+        self._phases = _NONE
         self._marks: deque[StepMarks] = deque(maxlen=_MAX_PHASE_STEPS)
         self._host_peak = 0
         self._running_since: float | None = None
@@ -110,27 +111,33 @@ class PerformanceMonitor(Callback):
             self._running_since = None
         self._paused_at = time.perf_counter()
 
-    def _phases(self) -> PhaseSeconds:
+    def _mean_phases(self) -> PhaseSeconds:
         """Return the mean seconds of the phases of the steps since the last call."""
         steps = [marks.seconds(self._clock) for marks in self._marks]
         self._marks.clear()
-        return (
-            PhaseSeconds(*(sum(phase) / max(1, len(steps)) for phase in zip(*steps, strict=True))) if steps else _NONE
-        )
+        return PhaseSeconds(*(sum(phase) / len(steps) for phase in zip(*steps, strict=True))) if steps else _NONE
 
     def collect(self) -> dict[str, float]:
         """Return the metrics since the last call, and start anew. A collective."""
+        return self.metrics(self._ranks.gather(self.measure()))
+
+    def measure(self) -> list[float]:
+        """End the interval, and return this rank's values for `metrics`."""
         self._pause()
-        totals, self._totals = self._totals, _Totals()
-        phases = self._phases()
-        steps = max(1, totals.steps)
+        self._ended, self._totals = self._totals, _Totals()
+        self._phases = self._mean_phases()
         # The part of a step in which a rank depends on no other: data and forward. All else ends together.
-        own = phases.data + phases.forward
+        own = self._phases.data + self._phases.forward
         rss_now = host_rss()
         # The kernel computes the peak from counters that lag behind the current ones by some pages a core.
         self._host_peak = max(self._host_peak, host_peak(), rss_now)
-        memory = [float(rss_now), float(self._host_peak), *map(float, device_peaks(self._ranks.device))]
-        owns, rss, host_peaks, peaks, reserved = zip(*self._ranks.gather([own, *memory]), strict=True)
+        return [own, float(rss_now), float(self._host_peak), *map(float, device_peaks(self._ranks.device))]
+
+    def metrics(self, rows: Sequence[Sequence[float]]) -> dict[str, float]:
+        """Return the metrics of the interval that `measure` has ended, from the values of all ranks."""
+        totals, phases = self._ended, self._phases
+        steps = max(1, totals.steps)
+        owns, rss, host_peaks, peaks, reserved = zip(*rows, strict=True)
         elapsed = totals.step_seconds + totals.evaluation + totals.stall
         self.step_time.add(totals.steps, elapsed)
         if self._stragglers:

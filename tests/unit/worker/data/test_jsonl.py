@@ -67,6 +67,12 @@ def test_loading_a_long_file_makes_progress(file):
     assert len(marks) == 3
 
 
+def test_largest_examples_are_the_longest_training_rows(file):
+    result = rows(file(*({"text": "a" * length} for length in (3, 9, 5, 9, 12))), packing=False)
+    examples = RowExamples((), 4, 1, rows=result, packed=False)
+    assert examples.largest(3).tolist() == [1, 3, 2]
+
+
 class TestTargets:
     def test_text_trains_every_token_and_the_end_token(self, file):
         inputs, labels = batch(rows(file({"text": "abc"}), packing=False))
