@@ -17,7 +17,7 @@ def add_openapi_route(app: FastAPI) -> None:
     def get_document() -> Response:
         return Response(document.get(), media_type="application/json")
 
-    app.add_api_route(PATH, get_document, include_in_schema=False)
+    app.add_api_route(PATH, get_document, name="openapi", include_in_schema=False)
 
 
 class RenderedDocument:

@@ -26,6 +26,7 @@ CROSS_CHECKED = {
     "submit_job",
     "make_plan",
     "resolve_job",
+    "resolve_orphan",
     "profile_job",
     "get_log",
     "create_webhook",
