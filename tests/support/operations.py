@@ -72,7 +72,7 @@ def all_operations(world: World) -> list[Operation]:
         for path, verbs in document["paths"].items()
         for verb, operation in verbs.items()
     ]
-    operations = [*described, Operation("openapi", "GET", "/openapi.json"), *page_routes(world.app)]
+    operations = [*described, *page_routes(world.app)]
     return sorted(operations, key=lambda operation: (operation.id == "sign_out", operation.method == "DELETE"))
 
 
