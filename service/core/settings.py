@@ -299,7 +299,9 @@ class Settings(BaseSettings):
     def _own_files(self) -> tuple[str, ...]:
         """The state folder, and the service's files that may be elsewhere."""
         database = sa.make_url(self.database_url).database if self.database_url.startswith("sqlite:") else None
-        files = (self.admin_token_file, self.database_password_file, self.secrets_key_file, database)
+        # SQLite writes the newest rows into files beside the database.
+        parts = [f"{database}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")] if database else []
+        files = (self.admin_token_file, self.database_password_file, self.secrets_key_file, *parts)
         return (str(self.state), *(str(Path(file).expanduser().absolute()) for file in files if file))
 
     @property
