@@ -92,7 +92,8 @@ class JobRepository:
         """Return the users by one look-up in the index for each name; DISTINCT would read every queued job."""
         users = sa.select(sa.func.min(Job.created_by).label("name")).cte("users", recursive=True)
         following = sa.select(sa.func.min(Job.created_by)).where(Job.created_by > users.c.name).correlate(users)
-        names = users.union_all(sa.select(following.scalar_subquery()).where(users.c.name.is_not(None)))
+        recursion = sa.select(following.scalar_subquery()).select_from(users).where(users.c.name.is_not(None))
+        names = users.union_all(recursion)
         is_queued = sa.exists().where(Job.created_by == names.c.name, Job.status == "queued")
         return list(self._session.scalars(sa.select(names.c.name).where(is_queued).order_by(names.c.name)))
 
