@@ -1,9 +1,14 @@
 """Queued jobs of one user do not hold up those of another."""
 
+from datetime import datetime
+from types import SimpleNamespace
+
 import pytest
 from fastapi.testclient import TestClient
 
 from service.jobs.repository import JobRepository
+from service.reconciler import spool_ingest
+from service.reconciler.spool_ingest import JOB_SECONDS, MIN_SECONDS, USER_SECONDS, SpoolIngest
 from service.reconciler.submission.checks import CheckedJob, SubmissionChecks
 from service.reconciler.submission.user_turns import UserTurns
 from tests.support.world import SPEC, World
@@ -56,3 +61,24 @@ def test_expensive_checks_of_one_user_delay_no_other(world: World, monkeypatch: 
     assert submitted(world) == [expensive[0], *cheap]
     world.tick(2)
     assert submitted(world) == [expensive[0], *cheap, *expensive[1:]]
+
+
+@pytest.mark.databases("sqlite")
+def test_long_spools_of_one_user_leave_time_to_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    given: list[float] = []
+
+    def use_all_time(_ingest: SpoolIngest, _now: datetime, seconds: float) -> bool:
+        given.append(seconds)
+        now[0] += seconds
+        return True
+
+    monkeypatch.setattr(spool_ingest, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(SpoolIngest, "run", use_all_time)
+    jobs = [*submit(world.new_user("user", "anna"), 3), *submit(world.new_user("user", "bert"), 1)]
+    workers = [world.start(job) for job in jobs]
+    assert {worker.finish("completed").status_code for worker in workers} == {200}
+    world.scheduler.set_states("ended")
+    world.tick()
+    assert USER_SECONDS == 2 * JOB_SECONDS
+    assert given == [JOB_SECONDS, JOB_SECONDS, MIN_SECONDS, JOB_SECONDS]
