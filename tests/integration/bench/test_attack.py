@@ -1,4 +1,4 @@
-"""`/livez` responds beside the attacks of `bench.attack`, with a wide bound: the machine may be busy."""
+"""`/livez` responds during the attacks of `bench.attack`, with a wide bound: the machine may be busy."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ATTACKS = 12
 @pytest.mark.parametrize(
     "only", [("62 kB", "YAML", "64 targets"), pytest.param((), marks=pytest.mark.slow)], ids=["quick", "all"]
 )
-def test_livez_responds_beside_every_attack(only: tuple[str, ...]) -> None:
+def test_livez_responds_during_every_attack(only: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "bench.attack", "--seconds", "0.3", "--clients", "8"]
     command += [f"--only={part}" for part in only]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -28,9 +28,14 @@ def test_used_time_counts_for_its_user_until_the_next_tick() -> None:
     with turns.measure("a"):
         now[0] += 1.9
     assert not turns.is_used_up("a")
-    with pytest.raises(ValueError, match="a failed check"), turns.measure("a"):
-        now[0] += 0.1
-        raise ValueError("a failed check")
+
+    def fail() -> None:
+        with turns.measure("a"):
+            now[0] += 0.1
+            raise ValueError("a failed check")
+
+    with pytest.raises(ValueError, match="a failed check"):
+        fail()
     assert (turns.is_used_up("a"), turns.is_used_up("b")) == (True, False)
     turns.start_tick()
     assert not turns.is_used_up("a")
