@@ -95,7 +95,8 @@ class JobCalls(Transport):
         source = (self.job(job_id)).resource
         origin = source.id if step is None else f"{source.id}:{step}"
         changes = changes or {}
-        return self.submit({**source.spec, "resume_from": origin, **fields_reset_by(changes), **changes}, force=force)
+        defaults = {"resume_from": origin, "resume": "state", **fields_reset_by(changes)}
+        return self.submit({**source.spec, **defaults, **changes}, force=force)
 
     def job(self, job_id: str) -> JobHandle:
         """Return a handle of the job: its current state, and the calls about it."""
