@@ -133,6 +133,11 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             f"applies only to wrap `size`, and `fsdp.wrap` is `{spec.fsdp.wrap}`",
         ),
         (
+            sharded and spec.fsdp.reduce_dtype == "bf16" and spec.precision != "bf16",
+            "fsdp.reduce_dtype",
+            f"`bf16` is for precision `bf16`, and `precision` is `{spec.precision}`",
+        ),
+        (
             spec.strategy == "hsdp" and spec.fsdp.replicas == 1,
             "fsdp.replicas",
             "must be at least 2 for strategy `hsdp`; with one replica, use `fsdp`",
