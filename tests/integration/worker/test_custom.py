@@ -94,7 +94,7 @@ class TestEvaluation:
 
 @pytest.mark.parametrize("world", [1, 2])
 class TestAdjustedResume:
-    def test_the_optimizers_state_is_kept_with_another_rate(self, layouts, world):
+    def test_another_rate_continues_with_the_optimizers_state(self, layouts, world):
         def change(name):
             before, after = (layouts[world][0][case]["parameters"]["weight"] for case in (f"before {name}", name))
             return [new - old for old, new in zip(before, after, strict=True)]

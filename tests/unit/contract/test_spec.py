@@ -181,7 +181,7 @@ class TestNames:
     @pytest.mark.parametrize(
         "character", ["\u061c", "\u200b", "\u200f", "\u202e", "\u2066", "\u2069", "\ufeff"], ids=ascii
     )
-    def test_a_name_that_may_look_like_another_is_refused(self, character):
+    def test_a_name_with_invisible_characters_is_refused(self, character):
         (problem,) = problems(name=f"run{character}1")
         assert problem.startswith("name: ")
 
