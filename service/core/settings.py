@@ -293,7 +293,7 @@ class Settings(BaseSettings):
             return self.accelerator
         if self.backend == "slurm":
             return None
-        return "cuda" if Path("/dev/nvidia0").exists() else "cpu"
+        return "cuda" if has_gpu() else "cpu"
 
     @property
     def _own_files(self) -> tuple[str, ...]:
@@ -314,6 +314,11 @@ class Settings(BaseSettings):
             gpus_per_node=self.slurm_gpus_per_node,
             slots=self.local_slots if self.backend == "local" else None,
         )
+
+
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Return whether there is a GPU's device file; in a container its number may be any."""
+    return any(path.name.removeprefix("nvidia").isdecimal() for path in devices.glob("nvidia*"))
 
 
 def misspelled_variables(names: Iterable[str]) -> Iterator[tuple[str, str]]:
