@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from service.planner.activation_memory import Adapters, ComputeDtype, block_ops, head_of, layer_op, no_head
 from service.planner.model_structure import ModelStructure, Transformer
+from service.planner.optimizer_state import state_elements, update_bytes
 from service.planner.step_memory import Block, Layout, Memory, MicroBatchWork, peak_memory
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
@@ -24,17 +25,20 @@ def examples_per_rank(spec: TrainingSpec) -> int:
 
 @dataclass(frozen=True)
 class BlockModel:
-    """A trainable model cut into blocks; it does not depend on strategy, precision or batch."""
+    """A trainable model cut into blocks, with its optimizer; it does not depend on strategy, precision or batch."""
 
     trainable: TrainableModel
     blocks: tuple[Block, ...]
     """Only element counts are set. Equal neighbouring blocks of a decoder are merged into one with a `count`."""
+    optimizer_elements: int
+    """Values that the optimizer stores."""
 
 
 def block_model(spec: TrainingSpec, trainable: TrainableModel) -> BlockModel:
     """Cut a model into its blocks. Slow for large models, because it visits every parameter."""
     blocks = _plain_blocks(trainable, spec)
-    return BlockModel(trainable, tuple(blocks) if trainable.structure.sizes else _merged(blocks))
+    merged = tuple(blocks) if trainable.structure.sizes else _merged(blocks)
+    return BlockModel(trainable, merged, state_elements(spec.optimizer, trainable))
 
 
 def micro_batch_memory(
@@ -50,13 +54,17 @@ def micro_batch_memory(
     micro = min(micro_size, examples_per_rank(spec))
     layout = step_layout(spec, micro)
     work = micro_batch_work(spec, model, micro, layout.dtype, context)
-    return None if work is None else peak_memory(work, layout)
+    if work is None:
+        return None
+    update = update_bytes(spec.optimizer, model.trainable, shards=layout.shards)
+    return peak_memory(replace(work, update=update), layout)
 
 
 def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
     """Return the memory of parameters, gradients and optimizer state, without activations."""
     trainable = model.trainable
-    work = MicroBatchWork(model.blocks, no_head(0, 0), trainable.structure.count, trainable.trained_count, 0)
+    elements, trained = trainable.structure.count, trainable.trained_count
+    work = MicroBatchWork(model.blocks, no_head(0, 0), elements, trained, 0, model.optimizer_elements)
     return peak_memory(work, step_layout(spec, examples_per_rank(spec)))
 
 
@@ -69,7 +77,6 @@ def step_layout(spec: TrainingSpec, micro: int) -> Layout:
         shards=spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1,
         dtype=dtype,
         accumulates=micro < examples_per_rank(spec),
-        optimizer_states=2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0),
         checkpointing=spec.activation_checkpointing,
         offload=spec.strategy in SHARDED and spec.fsdp.cpu_offload,
         bucket_view=spec.ddp.gradient_as_bucket_view,
@@ -110,7 +117,8 @@ def _decoder(
     head = head_of(model, tokens, dtype, frozen=adapters is not None)
     rows = examples_per_rank(spec) * (length + 1)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
-    return MicroBatchWork(blocks, head, trainable.structure.count, trainable.trained_count, batch)
+    elements, trained = trainable.structure.count, trainable.trained_count
+    return MicroBatchWork(blocks, head, elements, trained, batch, sizes.optimizer_elements)
 
 
 def _layers(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDtype) -> MicroBatchWork:
@@ -128,6 +136,7 @@ def _layers(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDty
         structure.count,
         trainable.trained_count,
         4 * values * examples_per_rank(spec),
+        model.optimizer_elements,
     )
 
 

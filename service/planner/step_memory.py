@@ -44,6 +44,10 @@ class MicroBatchWork:
     trained: int
     batch: int
     """Bytes of the rank's examples of one step."""
+    optimizer_elements: int
+    """Values that the optimizer stores, fp32."""
+    update: int = 0
+    """Bytes of temporary values in the optimizer's update."""
 
     @property
     def root(self) -> int:
@@ -65,8 +69,6 @@ class Layout:
     dtype: ComputeDtype
     accumulates: bool
     """Whether a step has several micro-batches."""
-    optimizer_states: int
-    """Values that the optimizer stores for each trained parameter."""
     checkpointing: str = "none"
     offload: bool = False
     bucket_view: bool = True
@@ -104,7 +106,7 @@ def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     sim = _Simulation(work, layout, _constant_memory(work, layout))
     phases = [*_forward(sim), *_head(sim), *_blocks(sim), *_root(sim), _step(sim)]
     name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
-    state = 4 * work.elements + (4 + 4 * layout.optimizer_states) * work.trained
+    state = 4 * (work.elements + work.trained + work.optimizer_elements)
     host = -(-state // layout.shards) if layout.offload else 0
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
 
@@ -119,7 +121,7 @@ def _constant_memory(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
     shards = layout.shards if layout.sharded else 1
     memory = {
         "parameters": -(-4 * work.elements // shards),
-        "optimizer": -(-4 * layout.optimizer_states * work.trained // shards),
+        "optimizer": -(-4 * work.optimizer_elements // shards),
         "activations": work.batch,
     }
     if layout.strategy == "ddp":
@@ -338,4 +340,5 @@ def _root(sim: _Simulation) -> Iterator[Phase]:
 
 
 def _step(sim: _Simulation) -> Phase:
-    return "the optimizer's step", _add(sim.base, gradients=_gradients(sim, sim.work.trained))
+    update = 0 if sim.layout.offload else sim.work.update
+    return "the optimizer's step", _add(sim.base, gradients=_gradients(sim, sim.work.trained), transient=update)

@@ -127,6 +127,10 @@ class TestUnsupported:
         ("changes", "param"),
         [
             ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "precision": "fp16"}, "fsdp.cpu_offload"),
+            ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "optimizer": {"name": "muon"}}, "fsdp.cpu_offload"),
+            ({"optimizer": {"name": "sgd", "betas": [0.5, 0.5]}}, "optimizer.betas"),
+            ({"optimizer": {"name": "lion", "momentum": 0.9}}, "optimizer.momentum"),
+            ({"optimizer": {"name": "adafactor", "eps": 1e-6}}, "optimizer.eps"),
             ({"strategy": "fsdp", "fsdp": {"wrap": "naive", "prefetch": 1}}, "fsdp.prefetch"),
             ({"strategy": "dp", "gpus": 4, "resources": {"gpus_per_node": 2}}, "strategy"),
             ({"strategy": "dp", "activation_checkpointing": "full"}, "strategy"),

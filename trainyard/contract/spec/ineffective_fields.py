@@ -20,6 +20,13 @@ TRAINING_FIELDS = (
 )
 """Fields that only Trainyard's training loop reads."""
 
+_OPTIMIZER_FIELDS = {
+    "momentum": ("sgd", "muon"),
+    "betas": ("adam", "adamw", "lion", "muon"),
+    "eps": ("adam", "adamw", "muon"),
+}
+"""Fields that only some optimizers use."""
+
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 
@@ -41,10 +48,9 @@ def _ineffective_without_training(spec: TrainingSpec) -> Iterator[tuple[str, str
 
 def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     optimizer, data = spec.optimizer, spec.data
-    if optimizer.name != "sgd" and _changed(optimizer, "momentum"):
-        yield "optimizer.momentum", f"has no effect for `{optimizer.name}`; it is for `sgd`"
-    if optimizer.name == "sgd" and _changed(optimizer, "betas"):
-        yield "optimizer.betas", "has no effect for `sgd`; it is for `adam` and `adamw`"
+    for field, users in _OPTIMIZER_FIELDS.items():
+        if optimizer.name not in users and _changed(optimizer, field):
+            yield f"optimizer.{field}", f"has no effect for `{optimizer.name}`; it is for {_listed(users)}"
     if spec.resume_from is None and spec.resume != "state":
         yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:
@@ -70,6 +76,11 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     if spec.strategy != "ddp" and spec.ddp != type(spec.ddp)():
         yield "ddp", f"has no effect for strategy `{spec.strategy}`"
     yield from _evaluation(spec)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    *others, last = (f"`{name}`" for name in names)
+    return f"{', '.join(others)} and {last}"
 
 
 def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

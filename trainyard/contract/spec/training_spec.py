@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
+from trainyard.contract.spec.optimization import Optimizer, Schedule
 from trainyard.contract.spec.sections import (
     MAX_PATTERNS,
     Amp,
@@ -23,11 +24,9 @@ from trainyard.contract.spec.sections import (
     Lora,
     Model,
     NamePattern,
-    Optimizer,
     Profile,
     Resources,
     Restart,
-    Schedule,
 )
 from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problems
 
@@ -159,6 +158,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
         if spec.steps is not None and spec.profile.start_step > spec.steps:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
+    if spec.optimizer.name == "muon" and not spec.optimizer.momentum:
+        refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
         refuse("trainable", "cannot be combined with `lora_rank`, which trains only adapters; remove one of them")
     if spec.strategy == "hsdp" and spec.gpus < spec.fsdp.replicas:
