@@ -104,7 +104,7 @@ class Reconciler:
         self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._adoption = Adoption(lease, clock, settings, scheduler.name, failpoint)
-        self._orphans = OrphanScan(clock, settings, scheduler, lease, self._adoption.examine)
+        self._orphans = OrphanScan(clock, settings, scheduler, lease, self._adoption)
         self._may_have_unread_spools = True
         self._may_state_maintenance = True
         """Whether jobs may still name a maintenance mode that has ended."""
