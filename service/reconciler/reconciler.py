@@ -285,7 +285,7 @@ class Reconciler:
         if decision != NO_CHANGE:
             startup_error, stalled = snapshot.unclaimed.startup_error, snapshot.stalled_hosts
             node = failed_node(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
-            self._decisions.apply(job, attempt, decision, exit_record, node)
+            self._decisions.apply(job, attempt, decision, exit_record, node, observation.message)
             self._failpoint("tick.after-apply")
 
     def _ingest_late_reports(self, job: Job) -> bool:
