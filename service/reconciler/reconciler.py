@@ -201,7 +201,9 @@ class Reconciler:
         observations: Mapping[str, Observation] | None = None
         try:
             observations = self._scheduler.observe(submitted)
-            self._unavailable_since = None
+            if self._unavailable_since is not None:
+                self._unavailable_since = None
+                self._cluster_poll.expire()
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
             self._unavailable_since = self._unavailable_since or self._clock()

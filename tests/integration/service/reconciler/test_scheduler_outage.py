@@ -42,6 +42,18 @@ def test_a_cancellation_is_carried_out_when_the_scheduler_responds(world: World)
     assert world.status(job) == "cancelled"
 
 
+@pytest.mark.databases("sqlite")
+def test_readiness_reports_the_end_of_an_outage_at_once(world: World) -> None:
+    world.submit()
+    world.scheduler.unavailable = True
+    world.tick()
+    assert world.client.get("/readyz").json()["status"] == "degraded"
+    world.scheduler.unavailable = False
+    world.clock.advance(5)
+    world.tick(times=2)
+    assert world.client.get("/readyz").json()["status"] == "ok"
+
+
 @pytest.mark.scenario(41)
 def test_a_suspended_job_reports_it_and_has_no_eta(world: World) -> None:
     job = world.submit()
