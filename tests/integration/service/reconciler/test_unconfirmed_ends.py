@@ -151,6 +151,38 @@ def test_only_attempts_without_exit_record_are_read_again(world: World) -> None:
     assert steps(world, job) == []
 
 
+@pytest.mark.databases("sqlite")
+@pytest.mark.parametrize(("leaves_record", "seconds"), [(False, 15), (True, 0)])
+def test_next_attempt_waits_for_processes_that_may_live_on(world: World, leaves_record: bool, seconds: int) -> None:
+    world.scheduler.name = "slurm"
+    world.reconciler = world.new_reconciler("slurm")
+    world.clock.advance(60)
+    job = world.submit()
+    worker = world.start(job)
+    assert launch_document(world, job)["settle_seconds"] == 0
+    if leaves_record:
+        assert worker.finish("preempted", step=3).status_code == 200
+    observe(world, NODE_FAIL)
+    world.clock.advance(60)
+    world.tick(2)
+    assert (world.job(job)["attempt"]["number"], launch_document(world, job)["settle_seconds"]) == (2, seconds)
+
+
+def launch_document(world: World, job: str) -> Any:
+    return json.loads(world.folder(job, world.job(job)["attempt"]["number"]).launch.read_bytes())
+
+
+@pytest.mark.databases("sqlite")
+def test_launch_document_names_the_newest_checkpoint(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    assert launch_document(world, job)["checkpoint_step"] is None
+    assert worker.checkpoint(10).status_code == 200
+    worker.end("preempted", step=10)
+    world.tick(2)
+    assert launch_document(world, job)["checkpoint_step"] == 10
+
+
 def test_current_attempt_has_the_highest_execution(world: World) -> None:
     job = world.submit()
     first = world.start(job)
