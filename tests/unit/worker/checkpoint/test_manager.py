@@ -135,7 +135,7 @@ class TestAllDamaged:
     def test_a_run_without_checkpoints_starts(self, run):
         assert not discover(run).all_damaged
 
-    @pytest.mark.parametrize("delete", [lambda folder: shutil.rmtree(folder), lambda folder: unlink_manifests(folder)])
+    @pytest.mark.parametrize("delete", [shutil.rmtree, unlink_manifests])
     def test_a_run_whose_checkpoints_were_deleted_does_not_start(self, run, delete):
         for step in (1, 2):
             write(run, step)
