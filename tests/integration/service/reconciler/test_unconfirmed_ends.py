@@ -141,6 +141,30 @@ def test_late_reports_are_stored_when_the_next_attempt_ends_early(world: World) 
     assert known == [20], "the second attempt has reported newer checkpoints"
 
 
+@pytest.mark.databases("sqlite")
+def test_late_reports_of_a_resolved_attempt_are_stored(world: World) -> None:
+    world.scheduler.name = "slurm"
+    world.reconciler = world.new_reconciler("slurm")
+    world.clock.advance(60)
+    job = world.submit()
+    worker = world.start(job)
+    assert worker.metrics([("train/loss", step, 1.0) for step in (1, 2, 3)]).status_code == 200
+    world.scheduler.states = {}
+    world.clock.advance(60)
+    world.tick()
+    assert world.status(job) == "lost"
+    assert world.client.post(f"/v1/jobs/{job}/resolve", json={"action": "resubmit"}).status_code == 202
+    world.tick(2)
+    assert launch_document(world, job)["settle_seconds"] == 15
+    write_spool(world, job, checkpoint=6, last_step=8)
+    second = world.start(job)
+    assert second.metrics([("train/loss", step, 1.0) for step in (7, 8, 9)], resumed=6).status_code == 200
+    world.clock.advance(31)
+    heartbeat(second)
+    world.tick()
+    assert steps(world, job) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
 def test_only_attempts_without_exit_record_are_read_again(world: World) -> None:
     job = world.submit()
     world.start(job).end("preempted", step=3)
