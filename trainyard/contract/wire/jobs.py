@@ -92,8 +92,8 @@ class AttemptResource(Resource):
     resumed_from_step: int | None = None
     exit_reason: str | None = None
     scheduler_end: str | None = None
-    """The scheduler's own report of the end: its state, by whom the attempt was cancelled, the exit code, and why a node
-    is out of service."""
+    """The scheduler's own report of the end: its state, by whom the attempt was cancelled, the exit code, and why a
+    node is out of service."""
     failure: str | None = None
     """What the worker reported as the cause, in one line."""
     failed_node: str | None = None
