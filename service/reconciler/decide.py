@@ -367,7 +367,8 @@ def _cause(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
     if exit_record is not None and exit_record.reason == "node_failure" and exit_record.failure is not None:
         cause = exit_record.failure.message
     elif observation is not None and observation.ended_as == "node_failure":
-        cause = "node failure" if snapshot.claimed or observation.nodes else "ended by Slurm before it started"
+        began = snapshot.claimed or observation.nodes or snapshot.unclaimed != UnclaimedAttempt()
+        cause = "node failure" if began else "ended by Slurm before it started"
     elif observation is not None and observation.ended_as == "dropped":
         cause = "removed by Slurm's controller, not by a user"
     elif startup_error := _startup_error(snapshot, exit_reason):

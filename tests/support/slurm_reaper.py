@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-
 DAEMON_VARIABLE = "TRAINYARD_LAB_DAEMON"
 """Set in the environment of a lab's daemons, which slurmstepd inherits."""
 _BY_SLURM = (f"{DAEMON_VARIABLE}=".encode(), b"SLURM_JOB_ID=", b"SLURMD_NODENAME=")

@@ -273,9 +273,10 @@ def test_failing_adoption_does_not_delay_other_requests(world: World, monkeypatc
     make = orphan_module._new_job
 
     def fail_for_one(job_id: str, *arguments: Any) -> Any:
+        row = make(job_id, *arguments)
         if job_id != job:
-            raise OverflowError
-        return make(job_id, *arguments)
+            row.gpus = 2**70
+        return row
 
     monkeypatch.setattr(orphan_module, "_new_job", fail_for_one)
     for orphan in orphans(world):
