@@ -166,9 +166,9 @@ def test_database_that_takes_no_writes_is_a_503_and_not_ready(world: World) -> N
     try:
         refused = world.client.post("/v1/jobs", json=SPEC)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database")
-        # An internal error would make the worker put its points aside.
         unstored = worker.metrics([("train/loss", 1, 1.0)])
         assert (unstored.status_code, unstored.json()["error"]["code"]) == (503, "database")
+        assert unstored.json()["error"]["message"].startswith("the database ")
         unready = world.new_client(None).get("/readyz")
         assert unready.status_code == 503
         assert "database" in unready.json()["checks"]["database"]
