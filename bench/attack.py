@@ -15,12 +15,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -44,6 +44,7 @@ _GPT: dict[str, Any] = {
 }
 _JSON = {"Content-Type": "application/json"}
 
+T = TypeVar("T")
 Attack = Callable[[httpx.Client, int], httpx.Response]
 """Sends one request; the number distinguishes requests."""
 
@@ -97,6 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=8.0, help="duration of each attack")
     parser.add_argument("--clients", type=int, default=DEFAULT_CLIENTS, help="connections of each attack")
+    parser.add_argument("--only", action="append", default=[], help="part of an attack's name; can be repeated")
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
     passed = True
@@ -109,14 +111,11 @@ def main() -> int:
             print(f"{'attack':34} {'median ms':>10} {'max ms':>8} {'ratio':>6}  responses to the attack")
             quiet = probe(service.url, options.seconds)
             report("none", quiet, quiet, Counter())
-            for name, attack in attacks(service.url, token).items():
+            for name, attack in selected(attacks(service.url, token), options.only).items():
                 times, statuses = measure_alongside(service.url, attack, options.clients, options.seconds)
                 passed &= report(name, times, quiet, statuses)
-            for name, opener in (
-                ("idle connections", lambda: idle(service.url)),
-                ("withheld bodies", lambda: withheld(service.url)),
-            ):
-                connections = opener()
+            for name, opener in selected({"idle connections": idle, "withheld bodies": withheld}, options.only).items():
+                connections = opener(service.url)
                 counts: Counter[Any] = Counter({"connections": len(connections)})
                 passed &= report(name, probe(service.url, options.seconds), quiet, counts)
                 for connection in connections:
@@ -126,6 +125,11 @@ def main() -> int:
             service.stop()
     print(f"target: at most {MAX_SECONDS:g} s: {'met' if passed else 'MISSED'}")
     return 0 if passed else 1
+
+
+def selected(by_name: dict[str, T], parts: Sequence[str]) -> dict[str, T]:
+    """Return what has one of these texts in its name; everything if there are none."""
+    return {name: value for name, value in by_name.items() if not parts or any(part in name for part in parts)}
 
 
 def report(name: str, times: list[float], quiet: list[float], statuses: "Counter[Any]") -> bool:

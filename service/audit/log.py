@@ -34,8 +34,13 @@ _MAX_ADDRESSES = 20
 """Addresses that one entry about failed authentications lists."""
 _MAX_COUNTED_ADDRESSES = 1000
 _REFUSAL_WINDOW = timedelta(seconds=60)
-_MAX_COUNTED_REFUSALS = 1000
-"""Kinds of refusals that are counted at once; further ones are only logged."""
+_MAX_REFUSAL_WINDOW = timedelta(hours=1)
+"""While refusals of a kind continue, each summary stands for twice the time of the last one, up to this. A kind is
+counted until none has come for this long: else a client that repeats each request once a minute would add an entry
+each time."""
+_MAX_COUNTED_REFUSALS = 4000
+"""Kinds of refusals that are counted at once; further ones are counted together."""
+_OTHER_REFUSALS = "other_refusals"
 
 _MAX_REFUSALS_OF_TOKEN = 100
 """Kinds of refusals of one token; beyond that, details do not distinguish them."""
@@ -46,10 +51,12 @@ RefusalKey = tuple[str | None, str, int, str]
 
 @dataclass
 class _Refusals:
-    """Refused requests of one kind within a minute. The first has an entry of its own; the others are counted."""
+    """Refused requests of one kind. The first has an entry of its own; the others are counted."""
 
     last: AuditEntry
     started_at: datetime
+    window: timedelta = _REFUSAL_WINDOW
+    """The time after which the counted ones get a summary."""
     count: int = 0
 
 
@@ -138,35 +145,45 @@ class AuditLog:
             self._write([*self._ended_refusals(), *self._count_refusal(entry, status)])
 
     def flush(self) -> None:
-        """Write the summaries of refused requests and of failed authentications whose minute is over."""
+        """Write the summaries of refused requests and of failed authentications whose time is over."""
         if ended := self._ended_refusals():
             self._write(ended)
         self._flush_failures()
 
     def _count_refusal(self, entry: AuditEntry, status: int) -> list[AuditEntry]:
-        """Return the entry if it is the first of its kind within a minute; else count it."""
+        """Return the entry if it is the first of its kind; else count it."""
         with self._lock:
-            token_refusals = sum(key[0] == entry.token_id for key in self._refusals)
-            detail = str(entry.detail) if entry.detail and token_refusals < _MAX_REFUSALS_OF_TOKEN else ""
-            key = (entry.token_id, entry.action, status, detail)
+            detail = str(entry.detail) if entry.detail and self._may_distinguish(entry.token_id) else ""
+            key: RefusalKey = (entry.token_id, entry.action, status, detail)
+            if key not in self._refusals and len(self._refusals) >= _MAX_COUNTED_REFUSALS:
+                key, entry = (None, _OTHER_REFUSALS, 0, ""), _other_refusal(entry)
             known = self._refusals.get(key)
             if known is not None:
                 known.count += 1
                 known.last = entry
                 return []
-            if len(self._refusals) >= _MAX_COUNTED_REFUSALS:
-                log.warning("refusal without audit entry", actor=entry.actor, action=entry.action, status=status)
-                return []
             self._refusals[key] = _Refusals(entry, entry.created_at)
             return [entry]
 
+    def _may_distinguish(self, token_id: str | None) -> bool:
+        """Whether further refusals of a token are distinguished by their details."""
+        return sum(key[0] == token_id for key in self._refusals) < _MAX_REFUSALS_OF_TOKEN
+
     def _ended_refusals(self) -> list[AuditEntry]:
-        """Return a summary for each kind of refusal that was counted for a minute."""
+        """Return a summary for each kind of refusal that was counted and whose time is over."""
+        summaries = []
         with self._lock:
             now = self._clock()
-            ended = [key for key, one in self._refusals.items() if now - one.started_at >= _REFUSAL_WINDOW]
-            counted = [self._refusals.pop(key) for key in ended]
-        return [_summary(refusals) for refusals in counted if refusals.count]
+            for key, refusals in list(self._refusals.items()):
+                if now - refusals.started_at < refusals.window:
+                    continue
+                if refusals.count:
+                    summaries.append(_summary(refusals))
+                    refusals.window, refusals.count = min(2 * refusals.window, _MAX_REFUSAL_WINDOW), 0
+                elif now - refusals.last.created_at >= _MAX_REFUSAL_WINDOW:
+                    del self._refusals[key]
+                refusals.started_at = now
+        return summaries
 
     def _flush_failures(self) -> None:
         with self._lock:
@@ -228,6 +245,19 @@ def _summary(refusals: _Refusals) -> AuditEntry:
         outcome=entry.outcome,
         status=entry.status,
         detail={**entry.detail, "count": refusals.count},
+    )
+
+
+def _other_refusal(entry: AuditEntry) -> AuditEntry:
+    """Return an entry for refusals of any token and action."""
+    return AuditEntry(
+        created_at=entry.created_at,
+        actor=ANONYMOUS,
+        action=_OTHER_REFUSALS,
+        address=entry.address,
+        request_id=entry.request_id,
+        outcome=entry.outcome,
+        detail={},
     )
 
 

@@ -293,13 +293,15 @@ class Settings(BaseSettings):
             return self.accelerator
         if self.backend == "slurm":
             return None
-        return "cuda" if Path("/dev/nvidia0").exists() else "cpu"
+        return "cuda" if has_gpu() else "cpu"
 
     @property
     def _own_files(self) -> tuple[str, ...]:
         """The state folder, and the service's files that may be elsewhere."""
         database = sa.make_url(self.database_url).database if self.database_url.startswith("sqlite:") else None
-        files = (self.admin_token_file, self.database_password_file, self.secrets_key_file, database)
+        # SQLite writes the newest rows into files beside the database.
+        parts = [f"{database}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")] if database else []
+        files = (self.admin_token_file, self.database_password_file, self.secrets_key_file, *parts)
         return (str(self.state), *(str(Path(file).expanduser().absolute()) for file in files if file))
 
     @property
@@ -312,6 +314,11 @@ class Settings(BaseSettings):
             gpus_per_node=self.slurm_gpus_per_node,
             slots=self.local_slots if self.backend == "local" else None,
         )
+
+
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Return whether there is a GPU's device file; in a container its number may be any."""
+    return any(path.name.removeprefix("nvidia").isdecimal() for path in devices.glob("nvidia*"))
 
 
 def misspelled_variables(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -15,22 +15,29 @@ from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
 from trainyard.contract.layout import MANIFEST, CheckpointLayout, RunLayout
-from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.forks import incompatible_fields, layout_differences, parse_origin, trajectory_differences
+from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec.forks import (
+    adjusted_differences,
+    fixed_differences,
+    incompatible_fields,
+    layout_differences,
+    parse_origin,
+)
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.launch import Origin
 
 _PARAM = "resume_from"
+_WEIGHTS = "set `resume: weights` to start at step 1 from its weights"
 _MAX_FILES = 100_000
 
 
 def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin | None:
-    """Return the checkpoint that `resume_from` names, and whether the job continues it exactly; None without it.
+    """Return the checkpoint that `resume_from` names, and how the job continues it; None without it.
 
     Raises:
         InvalidRequestError: the job or the checkpoint does not exist.
         ConflictError: the job has no checkpoint yet.
-        InvalidSpecError: the checkpoint's weights do not fit the spec.
+        InvalidSpecError: the checkpoint's weights, or with `resume: state` its state, do not fit the spec.
     """
     reference = parse_origin(spec.resume_from) if spec.resume_from else None
     if reference is None:
@@ -47,11 +54,15 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
     if problems := incompatible_fields(source_spec, spec):
         raise InvalidSpecError(problems)
     step = _select_step(source, steps, requested_step)
-    changed = trajectory_differences(source_spec, spec)
-    if not changed:
-        _require_remaining_steps(source, source_spec, spec, step)
-    layout = () if changed else tuple(layout_differences(source_spec, spec))
-    return Origin(job_id=source.id, step=step, continues=not changed, differs=tuple(changed), layout_differs=layout)
+    fixed, adjusted = fixed_differences(source_spec, spec), adjusted_differences(source_spec, spec)
+    if spec.resume == "weights":
+        return Origin(job_id=source.id, step=step, continues=False, differs=tuple(fixed + adjusted))
+    if fixed:
+        message = f"differs from that of job {source.id}, whose training cannot continue with it; {_WEIGHTS}"
+        raise InvalidSpecError([Problem(param=name, message=message) for name in fixed])
+    _require_remaining_steps(source, source_spec, spec, step)
+    layout = tuple(layout_differences(source_spec, spec))
+    return Origin(job_id=source.id, step=step, continues=True, differs=tuple(adjusted), layout_differs=layout)
 
 
 def _spec_of(source: Job) -> TrainingSpec:
@@ -76,14 +87,14 @@ def _select_step(source: Job, steps: list[int], requested: int | None) -> int:
 
 
 def _require_remaining_steps(source: Job, source_spec: TrainingSpec, spec: TrainingSpec, step: int) -> None:
-    """Raises InvalidRequestError: an exact continuation would have no step left to run."""
+    """Raises InvalidRequestError: a continuation would have no step left to run."""
     total = spec.steps
     if total is None and spec.epochs == source_spec.epochs and source.progress is not None:
         total = source.progress["total_steps"]
     if total is not None and step >= total:
         field = "steps" if spec.steps is not None else "epochs"
         message = f"ends at step {total}, and the checkpoint in `{_PARAM}` is of step {step}: no steps remain"
-        raise InvalidRequestError(message, param=field)
+        raise InvalidRequestError(f"{message}; {_WEIGHTS}", param=field)
 
 
 def link_origin(source: CheckpointLayout, target: CheckpointLayout) -> None:

@@ -182,12 +182,14 @@ def record_warnings(jobs: JobRepository, job: Job, warnings: Iterable[str]) -> N
 
 def _describe_fork(origin: Origin) -> str:
     start = f"starts from the checkpoint of step {origin.step} of job {origin.job_id}"
+    if not origin.continues:
+        return f"{start}, with the weights only"
+    if origin.differs:
+        return f"{start}, as a continuation with other values of {', '.join(origin.differs)}"
     if origin.layout_differs:
         fields = ", ".join(origin.layout_differs)
         return f"{start}, as a continuation that is equal to rounding, not to the last digit; changed: {fields}"
-    if origin.continues:
-        return f"{start}, as an exact continuation"
-    return f"{start}, with the weights only; changed: {', '.join(origin.differs)}"
+    return f"{start}, as an exact continuation"
 
 
 def claim_key(

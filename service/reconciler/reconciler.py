@@ -47,7 +47,7 @@ _LATE_REPORTS_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 """Time that `close` waits for submissions in flight."""
 _QUEUED_PER_TICK = 50
-"""Queued jobs that a tick loads: more than it can submit or reject."""
+"""Queued jobs that a tick loads, of all users alike: more than it can submit or reject."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,8 @@ class Reconciler:
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._ingests.start_tick({entry.attempt.id for entry in entries if entry.attempt is not None})
         self._read_again()
-        for entry in entries:
+        self._submitter.turns.start_tick()
+        for entry in self._in_turns(entries):
             job = entry.job
             with structlog.contextvars.bound_contextvars(**_log_context(entry)), self._isolate_errors(job):
                 if job.pk in blocked:
@@ -194,6 +195,12 @@ class Reconciler:
             rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK)
             return [_JobEntry(job, attempt) for job, attempt in rows]
 
+    def _in_turns(self, entries: Sequence[_JobEntry]) -> list[_JobEntry]:
+        """Return the entries with the queued jobs last: their checks may take long, and their users take turns."""
+        queued = [entry for entry in entries if entry.job.status == "queued"]
+        others = [entry for entry in entries if entry.job.status != "queued"]
+        return [*others, *self._submitter.turns.sort(queued, lambda entry: entry.job.created_by)]
+
     def _observe(self, entries: Sequence[_JobEntry]) -> _TickState:
         """Observe all submitted attempts with one call to the scheduler."""
         attempts = [(entry.job, entry.attempt) for entry in entries if entry.attempt is not None]
@@ -222,7 +229,7 @@ class Reconciler:
             return
         started = "the next attempt started" if job.attempts else "the start"
         if job.desired == "run" and job.status == "queued":
-            self._submitter.submit(job.pk)
+            self._submitter.submit(job.pk, job.created_by)
         elif job.desired == "run":
             step = job.last_checkpoint_step
             start = "the start" if step is None else f"the checkpoint of step {step}"

@@ -1,4 +1,4 @@
-"""SQL of the reconciler alone: newest events, and what a restore concerns."""
+"""SQL of the reconciler alone: newest events, users of attempts, and what a restore concerns."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -37,6 +37,12 @@ def jobs_to_examine(session: Session, recent: timedelta) -> list[int]:
 
 def attempt_ids(session: Session, job_pk: int) -> set[str]:
     return set(session.scalars(sa.select(Attempt.id).where(Attempt.job_pk == job_pk)))
+
+
+def user_of_attempt(session: Session, attempt_id: str) -> str:
+    """Return the user of the attempt's job."""
+    query = sa.select(Job.created_by).join(Attempt, Attempt.job_pk == Job.pk).where(Attempt.id == attempt_id)
+    return session.scalars(query).one()
 
 
 def unread_attempts(session: Session) -> list[tuple[int, str, Attempt]]:

@@ -8,6 +8,7 @@ import errno
 import re
 import stat
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from service.core.untrusted_files import list_names, open_regular_file, read_reg
 from service.db.engine import Database
 from service.logs.service import LogWriter
 from service.metrics.ingest.writer import store_batch
+from service.reconciler.repository import user_of_attempt
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
@@ -32,6 +34,8 @@ JOB_SECONDS = 2.0
 """Time that one job's reports take of a tick."""
 TICK_SECONDS = 10.0
 """Time that the reports of all jobs take of a tick. When it is used up, each further job has `MIN_SECONDS`."""
+USER_SECONDS = 4.0
+"""Time that the reports of one user's jobs take of a tick. When it is used up, each further one has `MIN_SECONDS`."""
 MIN_SECONDS = 0.1
 RETRY_SECONDS = 60.0
 """Time for which files are read again after an error of the filesystem that may pass."""
@@ -76,11 +80,14 @@ class SpoolIngests:
         self._count = count
         self._unfinished: dict[str, SpoolIngest] = {}
         self._seconds = 0.0
+        self._used: defaultdict[str, float] = defaultdict(float)
+        """Seconds of this tick by user."""
 
     def start_tick(self, attempts: Collection[str]) -> None:
         """Begin a tick over these current attempts; the ingests of others are dropped, except for late ones."""
         self._unfinished = {key: ingest for key, ingest in self._unfinished.items() if ingest.late or key in attempts}
         self._seconds = TICK_SECONDS
+        self._used.clear()
 
     def run(
         self, attempt_id: str, folder: AttemptLayout, now: datetime, *, late: bool = False, from_start: bool = False
@@ -99,9 +106,13 @@ class SpoolIngests:
             ingest = SpoolIngest(
                 self._database, attempt_id, folder, now, self._log_limit, self._count, late=late, from_start=from_start
             )
+        with self._database.read() as session:
+            user = user_of_attempt(session, attempt_id)
         started = time.monotonic()
-        is_done = ingest.run(now, max(MIN_SECONDS, min(JOB_SECONDS, self._seconds)))
-        self._seconds -= time.monotonic() - started
+        is_done = ingest.run(now, max(MIN_SECONDS, min(JOB_SECONDS, self._seconds, USER_SECONDS - self._used[user])))
+        seconds = time.monotonic() - started
+        self._seconds -= seconds
+        self._used[user] += seconds
         if not is_done:
             self._unfinished[attempt_id] = ingest
         return is_done

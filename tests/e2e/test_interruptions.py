@@ -106,7 +106,7 @@ def source(service: ServiceProcess) -> JobResource:
 def test_a_fork_continues_the_run_or_only_takes_its_weights(client: Client, source: JobResource) -> None:
     expected = losses(client, source.id)
     same = client.submit(long_run(steps=80, checkpoint__keep_last=10, resume_from=f"{source.id}:40"))
-    other = client.submit(long_run(steps=20, gpus=1, optimizer__lr=1e-4, resume_from=f"{source.id}:80"))
+    other = client.submit(long_run(steps=20, gpus=1, seed=1, resume="weights", resume_from=f"{source.id}:80"))
     done = wait_for_status(client, same.id, "succeeded", "failed")
     assert done.status == "succeeded", done.status_message
     assert losses(client, same.id) == {step: loss for step, loss in expected.items() if step > 40}
@@ -123,7 +123,7 @@ def test_fork_with_another_strategy_continues_the_run(client: Client, source: Jo
     same = client.submit(long_run(steps=80, strategy="fsdp", resume_from=f"{source.id}:40"))
     assert same.origin is not None
     assert same.origin.continues
-    other = client.submit(long_run(steps=20, strategy="zero2", seed=1, resume_from=f"{source.id}:80"))
+    other = client.submit(long_run(steps=20, strategy="zero2", seed=1, resume="weights", resume_from=f"{source.id}:80"))
     wait_for_status(client, same.id, "succeeded")
     for step, loss in losses(client, same.id).items():
         assert float(loss) == pytest.approx(float(expected[step]), rel=1e-3, abs=1e-5)

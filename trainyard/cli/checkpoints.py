@@ -209,7 +209,8 @@ def fork(
             raise UsageError(f"{report_bytes}; submit its spec anew, or run it again: trainyard retry {source.id}")
         if step is not None:
             _find_checkpoint(client, source, str(step), "step")
-        changes = apply_settings(source.spec | ({"name": name} if name is not None else {}), settings or [])
+        own = {"resume": "state"} | ({"name": name} if name is not None else {})
+        changes = apply_settings(source.spec | own, settings or [])
         changes.pop("resume_from", None)
         made = client.fork(source.id, step=step, changes=changes, force=force).resource
         if as_json:
@@ -228,7 +229,9 @@ def _print_fork(source: JobResource, made: JobResource) -> None:
 
 def _describe_origin(origin: Origin) -> str:
     if not origin.continues:
-        return f"uses only its weights, because these fields differ: {', '.join(origin.differs)}"
+        return "uses only its weights, as `resume` requests"
+    if origin.differs:
+        return f"continues it with other values of {', '.join(origin.differs)}"
     if origin.layout_differs:
         fields = ", ".join(origin.layout_differs)
         return f"continues it, equal to rounding and not to the last digit, because sums have another order: {fields}"

@@ -80,7 +80,14 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
         raise UsageError(f"{option} {given}: the value is not valid YAML ({problem})") from None
 
 
-def find_code(document: dict[str, Any], source: str) -> Path | None:
+def upload_code(client: Client, document: dict[str, Any], source: str, folder: Path | None) -> None:
+    """Upload the given folder, or the default one, without the spec file, and set the spec's `code`."""
+    if folder := folder or _find_code(document, source):
+        # With the spec in the archive, a changed spec, such as one with `resume_from`, would be other code.
+        document["code"] = client.upload(folder, without=Path(source))
+
+
+def _find_code(document: dict[str, Any], source: str) -> Path | None:
     """Return the default folder to upload: that of the spec file or of the presets, if it contains the program."""
     expected = expected_code_files(document.get("task"), document.get("target"), document.get("argv"))
     if document.get("code") is not None:

@@ -25,7 +25,7 @@ from trainyard.cli.output import (
     print_table,
     print_text,
 )
-from trainyard.cli.specs import CodeOption, find_code, read_spec
+from trainyard.cli.specs import CodeOption, read_spec, upload_code
 from trainyard.cli.watch import watch
 from trainyard.client import Client
 from trainyard.contract.spec.templates import Template
@@ -57,8 +57,8 @@ def submit(
         document = read_spec(client, source, settings or [])
         document |= {"name": name} if name is not None else {}
         document |= {"gpus": gpus} if gpus is not None else {}
-        folder = code or find_code(document, source)
-        job = client.submit(document, code=folder, idempotency_key=idempotency_key, force=force).resource
+        upload_code(client, document, source, code)
+        job = client.submit(document, idempotency_key=idempotency_key, force=force).resource
         if as_json:
             print_json(job)
         else:

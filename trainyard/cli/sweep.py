@@ -29,7 +29,7 @@ from trainyard.cli.output import (
     print_table,
     status_text,
 )
-from trainyard.cli.specs import CodeOption, find_code, read_spec, read_value
+from trainyard.cli.specs import CodeOption, read_spec, read_value, upload_code
 from trainyard.client import Client, ConflictError, NotFoundError
 from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.jobs import TERMINAL
@@ -77,8 +77,7 @@ def sweep(
     with make_client(ctx) as client:
         document = read_spec(client, source, settings or [])
         document |= fields_reset_by(axes)
-        if folder := code or find_code(document, source):
-            document["code"] = client.upload(folder)
+        upload_code(client, document, source, code)
         made = client.submit_sweep(
             document, grid=axes, max_parallel=max_parallel, name=name, idempotency_key=idempotency_key, force=force
         )

@@ -29,11 +29,14 @@ class CodeArchive:
     digest: str
 
 
-def pack(folder: Path, *, limit: int = MAX_CODE_BYTES) -> CodeArchive:
+def pack(folder: Path, *, without: Path | None = None, limit: int = MAX_CODE_BYTES) -> CodeArchive:
     """Archive a folder, without caches and the like, and without what its `.trainyardignore` excludes.
 
     That file has one pattern on each line: `*.csv` and `data` match a name at any depth, `runs/old` a path from the
     folder's root, and a trailing slash only folders; `#` starts a comment.
+
+    Args:
+        without: A file to leave out, such as the spec: a change of the spec is no change of the code.
 
     Raises:
         SpecError: it is not a folder, is larger than `limit` bytes, or contains a link that leads out of it.
@@ -41,7 +44,8 @@ def pack(folder: Path, *, limit: int = MAX_CODE_BYTES) -> CodeArchive:
     root = folder.expanduser().resolve()
     if not root.is_dir():
         raise _problem(f"{str(folder)!r} is not a folder")
-    files = sorted(_files(root, root, _patterns(root)))
+    excluded = without.expanduser().resolve() if without else None
+    files = sorted((name, path) for name, path in _files(root, root, _patterns(root)) if path.resolve() != excluded)
     sizes = {name: path.stat().st_size for name, path in files}
     if sum(sizes.values()) > limit:
         raise _too_large(folder, sizes, limit)

@@ -43,8 +43,11 @@ Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValida
 
 CONTROL_FREE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
-DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=CONTROL_FREE_PATTERN)]
-"""Text on one line, for display; it is never passed to the scheduler."""
+_DISPLAY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]*$"
+
+DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=_DISPLAY_PATTERN)]
+"""Text on one line, for display; it is never passed to the scheduler. Characters that change the direction of writing,
+or are invisible, could make it look like another name."""
 
 ShortText = Annotated[str, StringConstraints(max_length=512, pattern=CONTROL_FREE_PATTERN)]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout
 from worker.core.errors import read_errors
 
-_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""Errors of a filesystem that is full, over quota or read-only."""
 _PROBE_BYTES = 64 * 1024
 """More than a filesystem keeps in a block that is already allocated."""
 
@@ -29,7 +30,7 @@ def disk_problem(folder: Path) -> OSError | None:
             file.write(bytes(_PROBE_BYTES))
             os.fsync(file.fileno())
     except OSError as error:
-        return error if error.errno in _ERRORS else None
+        return error if error.errno in DISK_ERRORS else None
     finally:
         with suppress(OSError):
             probe.unlink()

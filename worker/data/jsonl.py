@@ -55,6 +55,8 @@ def load_rows(
         raise RefusedError(f"{field}: {path} holds no example with a target token")
     result = build_token_rows(rows)
     log.info("%s: %d rows of %d tokens, %d of them targets", path, len(rows), len(result.tokens), result.targets.sum())
+    if reader.format != "chat" and not tokenizer.has_end_token:
+        log.warning("%s: the tokenizer has no end token, so the model does not learn where an example ends", path)
     if reader.format != "text" and (long := reader.longer_than(length)):
         log.warning("%s: %d examples are longer than %d tokens and were truncated", path, long, length)
     return result

@@ -14,6 +14,9 @@ Message = Mapping[str, str]
 class Tokenizer(Protocol):
     """Turns examples into segments of tokens. The methods raise ValueError for an invalid example."""
 
+    has_end_token: bool
+    """Whether texts and completions end with a token from which the model learns to stop."""
+
     def texts(self, texts: Sequence[str]) -> list[Segment]:
         """Encode whole texts; every token is a target."""
         ...
@@ -29,6 +32,8 @@ class Tokenizer(Protocol):
 
 class ByteTokenizer:
     """UTF-8 bytes as tokens 0 to 255; byte 0 ends an example."""
+
+    has_end_token = True
 
     def texts(self, texts: Sequence[str]) -> list[Segment]:
         return [_segment([], [*text.encode(), 0]) for text in texts]
@@ -46,6 +51,7 @@ class HfTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._end: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        self.has_end_token = bool(self._end)
 
     def texts(self, texts: Sequence[str]) -> list[Segment]:
         return [_segment([], self._strip_end_token(ids) + self._end) for ids in self._ids(texts, special=True)]

@@ -69,7 +69,9 @@ class TrainingState:
         if self.precision.scaler:
             scale, growth = progress["scaler"].tolist()
             scaler = self.precision.scaler
-            scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": int(growth)})
+            # Zero where the run before had another precision.
+            if scale:
+                scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": int(growth)})
         if "rng" in state:
             restore_random_state(state["rng"][f"rank-{self.ranks.rank}"], self.ranks.device)
         else:

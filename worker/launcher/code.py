@@ -12,7 +12,8 @@ from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
-from worker.launcher.exit_record import rejected
+from worker.core.full_disk import DISK_ERRORS
+from worker.launcher.exit_record import not_started, rejected
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,9 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
         if argv and runs_uploaded_file(argv) and not (layout.code / argv[0]).is_file():
             raise CodeError(f"argv: there is no file `{argv[0]}` in the uploaded folder")
     except (CodeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            log.error("the code cannot be unpacked: %s", error)
+            return not_started(layout, execution, str(error), type_=type(error).__name__, reason="disk_full")
         log.error("the code cannot be used: %s", error)
         return rejected(layout, execution, str(error), type_="CodeError")
     return None

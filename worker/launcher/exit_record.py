@@ -62,10 +62,12 @@ def finalize(
     return write_record(layout, record)
 
 
-def not_started(layout: AttemptLayout, execution: int, message: str, *, type_: str) -> FinishRecord:
+def not_started(
+    layout: AttemptLayout, execution: int, message: str, *, type_: str, reason: ExitReason = "error"
+) -> FinishRecord:
     """Write the record of an execution that did not start, and may in another attempt."""
     failure = Failure(host=socket.gethostname(), type=type_, message=message)
-    record = FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC))
+    record = FinishRecord(execution=execution, reason=reason, failure=failure, time=datetime.now(UTC))
     return write_record(layout, record)
 
 

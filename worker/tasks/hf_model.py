@@ -1,5 +1,6 @@
 """A Hugging Face causal language model from a local folder of safetensors, and its tokenizer."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -16,6 +17,7 @@ from worker.tasks.language_loss import summed_loss, token_loss
 _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 _PROBE_TOKENS = 8
 _MAX_FILES = 10_000
+_INDEX = "model.safetensors.index.json"
 
 
 class HfFolder:
@@ -92,6 +94,7 @@ class HfFolder:
                 "Pickled weights can run code and are not loaded: save the model again with save_pretrained.",
             )
         self._check_links(prefix)
+        self._check_index(prefix)
 
     def _check_links(self, prefix: str) -> None:
         """Check every file of the folder: transformers opens more of them than the configuration and the weights."""
@@ -102,6 +105,19 @@ class HfFolder:
                 self._roots.resolve(path)
             except (OutsideRootsError, OSError, RuntimeError) as error:
                 raise RefusedError(f"model.path: {error}") from None
+
+    def _check_index(self, prefix: str) -> None:
+        """Check the names in the index of the weights, each of which transformers opens as a path."""
+        index = self._path / _INDEX
+        if not index.is_file():
+            return
+        try:
+            names = list(json.loads(index.read_bytes())["weight_map"].values())
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise RefusedError(f"{prefix} has a {_INDEX} without a `weight_map` from tensors to files") from None
+        for name in names:
+            if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
+                raise RefusedError(f"{prefix} has a {_INDEX} that names {name!r}, which is no *.safetensors file of it")
 
     def _read(self, kind: str, load: Callable[..., Any]) -> Any:
         try:

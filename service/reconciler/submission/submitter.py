@@ -30,6 +30,7 @@ from service.reconciler.submission.lookup_policy import LookupPolicy, lookup_pol
 from service.reconciler.submission.outcomes import OutcomeRecorder
 from service.reconciler.submission.pool import NotSubmitted, Outcome, SubmitPool, SubmitResult, Superseded
 from service.reconciler.submission.prepare import BatchScript, Preparation
+from service.reconciler.submission.user_turns import UserTurns
 from service.scheduler.base import (
     Accepted,
     Postponed,
@@ -62,6 +63,7 @@ class Submitter:
     lease: LeaderLease
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     pool: SubmitPool = field(default_factory=SubmitPool)
+    turns: UserTurns = field(default_factory=UserTurns)
     search_path: Sequence[Path] = ()
     """Where the job's Python finds our packages if they are not installed."""
     batch_script: BatchScript | None = None
@@ -99,11 +101,12 @@ class Submitter:
     def _may_begin(self) -> bool:
         return self.pool.has_room and not self.paused
 
-    def submit(self, job_pk: int) -> None:
-        """Begin the next attempt of a queued job, if the pool has room."""
-        if not self._may_begin:
+    def submit(self, job_pk: int, user: str) -> None:
+        """Begin the next attempt of a queued job, if the pool has room and its user has time left in this tick."""
+        if not self._may_begin or self.turns.is_used_up(user):
             return
-        checked = self._checks.check(job_pk)
+        with self.turns.measure(user):
+            checked = self._checks.check(job_pk)
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
             job = jobs.get_for_update(job_pk)

@@ -47,7 +47,9 @@ function showOrigin() {
   const from = field ? editor.text.slice(field.from, field.to) : "";
   byId("preset").value = Object.entries(data.presets).find(([, text]) => text === editor.text)?.[0] ?? "";
   const source = data.source?.id === from ? `${data.source.name} from step ${count(data.source.step)}` : from;
-  const origin = from ? `Continues ${source}.` : data.source ? `Starts from scratch with the spec of ${data.source.name}.` : "";
+  const resume = fieldsOf(editor.text).get("resume");
+  const weights = resume && editor.text.slice(resume.from, resume.to) === "weights";
+  const origin = from ? `${weights ? "Starts with the weights of" : "Continues"} ${source}.` : data.source ? `Starts from scratch with the spec of ${data.source.name}.` : "";
   setText(byId("origin"), byId("preset").value ? "" : origin);
   const toggle = byId("toggle-origin");
   toggle.hidden = (data.source?.step ?? null) === null || Boolean(byId("preset").value);

@@ -24,6 +24,7 @@ LOW_PRECISION = [
     (2, "zero1", "bf16"),
     (2, "zero2", "fp16"),
     (2, "layer", "bf16"),
+    (2, "layer", "reduced"),
     (2, "layer", "fp16"),
     (4, "hsdp", "fp16"),
 ]
@@ -106,6 +107,8 @@ def resumed_cases(layouts, world):
 
 
 def _scaled(precision):
+    if precision == "reduced":
+        return {"precision": "bf16", "fsdp": {"reduce_dtype": "bf16"}}
     return {"amp": {"init_scale": 1024}} if precision == "fp16" else {}
 
 

@@ -30,6 +30,14 @@ def resumed(**changes):
     }
 
 
+def adjusted(name, **changes):
+    """Return five steps, and a sixth with changes."""
+    return {
+        f"before {name}": {"spec": spec("Plain"), "run": name, "until": 5},
+        name: {"spec": spec("Plain", steps=6, **changes), "run": name},
+    }
+
+
 FP16 = {"precision": "fp16", "amp": {"init_scale": 1024}}
 
 CASES = {
@@ -47,6 +55,9 @@ CASES = {
     "normalized": {"spec": spec("Normalized", steps=3, batch={"size": 16, "micro_size": 4})},
     "one example": {"spec": spec("Normalized", steps=3, batch={"size": 10, "micro_size": 1})},
     **resumed(),
+    **adjusted("same"),
+    **adjusted("a tenth", optimizer={"lr": 0.005}),
+    **adjusted("in fp16", **FP16),
 }
 
 
@@ -79,6 +90,19 @@ class TestEvaluation:
         limited, whole = (series(layouts, world, case, "eval/loss")[0] for case in ("limited", "first"))
         assert limited == pytest.approx(series(layouts, 1, "limited", "eval/loss")[0])
         assert limited != pytest.approx(whole)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+class TestAdjustedResume:
+    def test_another_rate_continues_with_the_optimizers_state(self, layouts, world):
+        def change(name):
+            before, after = (layouts[world][0][case]["parameters"]["weight"] for case in (f"before {name}", name))
+            return [new - old for old, new in zip(before, after, strict=True)]
+
+        assert change("a tenth") == pytest.approx([0.1 * value for value in change("same")], rel=1e-3)
+
+    def test_another_precision_starts_with_its_initial_loss_scale(self, layouts, world):
+        assert layouts[world][0]["in fp16"]["scales"] == {"6": 1024.0}
 
 
 @pytest.mark.parametrize(("world", "batches"), [(1, 12), (2, 6)])

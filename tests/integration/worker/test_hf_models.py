@@ -161,6 +161,19 @@ class TestRejectedFolder:
         (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
         assert refusal(copy) == "has no *.safetensors file"
 
+    @pytest.mark.parametrize("name", ["../outside.safetensors", "pytorch_model.bin", 1])
+    def test_index_that_names_no_weights_of_the_folder(self, copy, name):
+        (copy / "model.safetensors").rename(copy.parent / "outside.safetensors")
+        (copy / "model-1.safetensors").write_bytes(b"")
+        index = {"metadata": {}, "weight_map": {"lm_head.weight": name}}
+        (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+        expected = f"has a model.safetensors.index.json that names {name!r}, which is no *.safetensors file of it"
+        assert refusal(copy) == expected
+
+    def test_index_without_a_weight_map(self, copy):
+        (copy / "model.safetensors.index.json").write_text("[]")
+        assert refusal(copy).startswith("has a model.safetensors.index.json without a `weight_map`")
+
     def test_missing_tokenizer(self, copy):
         for path in copy.glob("token*"):
             path.unlink()

@@ -95,7 +95,8 @@ def test_services_own_files_are_never_allowed(tmp_path):
     )
     roots = settings.site.allowed_roots
     assert roots.contains(tmp_path / "data.jsonl")
-    for name in ("state", "state/admin_token", "state/runs/x", "key", "db.sqlite"):
+    database = ("db.sqlite", "db.sqlite-wal", "db.sqlite-shm", "db.sqlite-journal")
+    for name in ("state", "state/admin_token", "state/runs/x", "key", *database):
         assert not roots.contains(tmp_path / name), name
     default = Settings(state_dir=tmp_path / "state").site.allowed_roots
     assert default.contains(tmp_path / "state" / "runs" / "job_1" / "export")

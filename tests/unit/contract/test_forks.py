@@ -2,7 +2,13 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.spec.forks import incompatible_fields, layout_differences, parse_origin, trajectory_differences
+from trainyard.contract.spec.forks import (
+    adjusted_differences,
+    fixed_differences,
+    incompatible_fields,
+    layout_differences,
+    parse_origin,
+)
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 ID = "job_" + "0" * 26
@@ -29,7 +35,7 @@ def test_parse_origin(text: str, expected: object) -> None:
 def test_another_model_folder_is_checked_by_the_worker() -> None:
     other = spec(model={"source": "hf", "path": "/other"})
     assert incompatible_fields(spec(), other) == []
-    assert trajectory_differences(spec(), other) == ["model"]
+    assert fixed_differences(spec(), other) == ["model"]
 
 
 @pytest.mark.parametrize(
@@ -49,5 +55,5 @@ def test_layout_and_health_fields_keep_the_trajectory() -> None:
     other = spec(
         gpus=4, strategy="fsdp", name="x", log={"every_steps": 1}, checkpoint={"keep_last": 1}, metadata={"a": "b"}
     )
-    assert trajectory_differences(spec(), other) == []
+    assert fixed_differences(spec(), other) + adjusted_differences(spec(), other) == []
     assert layout_differences(spec(), other) == ["gpus", "strategy"]

@@ -131,6 +131,7 @@ class TestUnsupported:
             ({"strategy": "dp", "gpus": 4, "resources": {"gpus_per_node": 2}}, "strategy"),
             ({"strategy": "dp", "activation_checkpointing": "full"}, "strategy"),
             ({"strategy": "dp", "compile": True}, "strategy"),
+            ({"strategy": "fsdp", "precision": "fp16", "fsdp": {"reduce_dtype": "bf16"}}, "fsdp.reduce_dtype"),
             ({"tf32": True, "precision": "bf16"}, "tf32"),
         ],
     )

@@ -177,6 +177,19 @@ SPECS = st.fixed_dictionaries(
 )
 
 
+class TestNames:
+    @pytest.mark.parametrize(
+        "character", ["\u061c", "\u200b", "\u200f", "\u202e", "\u2066", "\u2069", "\ufeff"], ids=ascii
+    )
+    def test_a_name_with_invisible_characters_is_refused(self, character):
+        (problem,) = problems(name=f"run{character}1")
+        assert problem.startswith("name: ")
+
+    @pytest.mark.parametrize("name", ["Größe", "学習", "run 1 \N{ROCKET}", "a\u200db"])
+    def test_names_in_any_language_are_accepted(self, name):
+        assert parse_spec({**BASE, "name": name}).name == name
+
+
 class TestRoundTrip:
     @given(SPECS)
     def test_serialized_spec_parses_to_an_equal_spec(self, document):

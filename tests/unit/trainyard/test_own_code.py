@@ -71,8 +71,8 @@ class TestClient:
 
 class TestSweepCommand:
     def test_all_members_get_the_code_of_the_spec_folder(self, service, run, folder):
-        (folder / "spec.yaml").write_text(yaml.safe_dump(CUSTOM))
         digest = pack(folder).digest
+        (folder / "spec.yaml").write_text(yaml.safe_dump(CUSTOM))
         service.on("HEAD", f"/v1/code/{digest}", httpx.Response(404)).on("PUT", f"/v1/code/{digest}", {})
         run("sweep", str(folder / "spec.yaml"), "--grid", "seed=1,2")
         assert [request.method for request in service.requests] == ["HEAD", "PUT", "POST"]
@@ -98,11 +98,12 @@ class TestSubmitCommand:
 
     @pytest.mark.parametrize("spec", [SCRIPT, CUSTOM], ids=["script", "custom"])
     def test_spec_folder_is_uploaded_if_it_has_the_program(self, service, run, folder, spec):
-        (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
         digest = pack(folder).digest
         service.on("HEAD", f"/v1/code/{digest}", {}).on("POST", "/v1/jobs", job())
-        assert run("submit", str(folder / "spec.yaml")).exit_code == 0
-        assert sent_spec(service)["code"] == digest
+        for steps in (3, 4):
+            (folder / "spec.yaml").write_text(yaml.safe_dump({**spec, "steps": steps}))
+            assert run("submit", str(folder / "spec.yaml")).exit_code == 0
+            assert sent_spec(service)["code"] == digest, "the spec file is not part of the code"
 
     def test_other_folders_need_the_code_option(self, service, run, folder, code, tmp_path):
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SCRIPT))

@@ -62,13 +62,16 @@ class AsyncJobCalls(AsyncTransport):
         request = Request("POST", "/v1/jobs", model(JobResource), force_param(force), headers, content)
         return AsyncJobHandle(self, await self._send(request))
 
-    async def upload(self, folder: str | Path) -> str:
+    async def upload(self, folder: str | Path, *, without: Path | None = None) -> str:
         """Upload a folder with your code, unless the service has it, and return its digest for the spec's `code`.
+
+        Args:
+            without: a file to leave out, such as the spec.
 
         Raises:
             SpecError: the folder cannot be packed.
         """
-        archive = await asyncio.to_thread(pack, Path(folder))
+        archive = await asyncio.to_thread(pack, Path(folder), without=without)
         path = f"/v1/code/{archive.digest}"
         try:
             await self._send(Request("HEAD", path, no_result))
@@ -92,9 +95,8 @@ class AsyncJobCalls(AsyncTransport):
         source = (await self.job(job_id)).resource
         origin = source.id if step is None else f"{source.id}:{step}"
         changes = changes or {}
-        return await self.submit(
-            {**source.spec, "resume_from": origin, **fields_reset_by(changes), **changes}, force=force
-        )
+        defaults = {"resume_from": origin, "resume": "state", **fields_reset_by(changes)}
+        return await self.submit({**source.spec, **defaults, **changes}, force=force)
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         """Return a handle of the job: its current state, and the calls about it."""

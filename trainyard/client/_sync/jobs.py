@@ -62,13 +62,16 @@ class JobCalls(Transport):
         request = Request("POST", "/v1/jobs", model(JobResource), force_param(force), headers, content)
         return JobHandle(self, self._send(request))
 
-    def upload(self, folder: str | Path) -> str:
+    def upload(self, folder: str | Path, *, without: Path | None = None) -> str:
         """Upload a folder with your code, unless the service has it, and return its digest for the spec's `code`.
+
+        Args:
+            without: a file to leave out, such as the spec.
 
         Raises:
             SpecError: the folder cannot be packed.
         """
-        archive = pack(Path(folder))
+        archive = pack(Path(folder), without=without)
         path = f"/v1/code/{archive.digest}"
         try:
             self._send(Request("HEAD", path, no_result))
@@ -92,7 +95,8 @@ class JobCalls(Transport):
         source = (self.job(job_id)).resource
         origin = source.id if step is None else f"{source.id}:{step}"
         changes = changes or {}
-        return self.submit({**source.spec, "resume_from": origin, **fields_reset_by(changes), **changes}, force=force)
+        defaults = {"resume_from": origin, "resume": "state", **fields_reset_by(changes)}
+        return self.submit({**source.spec, **defaults, **changes}, force=force)
 
     def job(self, job_id: str) -> JobHandle:
         """Return a handle of the job: its current state, and the calls about it."""

@@ -8,11 +8,18 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 
 _FORM = re.compile(r"(job_[0-9a-z]{26})(?::([0-9]{1,10}))?")
 
-TRAJECTORY = (
-    *("task", "target", "code", "model", "data", "batch.size", "batch.last", "optimizer", "schedule", "precision"),
-    *("amp", "tf32", "lora_rank", "lora.alpha", "lora.dropout", "lora.targets", "trainable", "seed", "health.on_nan"),
+ADJUSTABLE = (
+    *("optimizer.lr", "optimizer.weight_decay", "optimizer.betas", "optimizer.eps", "optimizer.clip_norm"),
+    *("optimizer.no_decay", "optimizer.lr_scale", "schedule", "precision", "amp", "tf32", "health.on_nan"),
 )
-"""Specs with equal values of these fields make the same updates, with any strategy and number of ranks."""
+"""Fields that change the updates, and that a run may change between two steps: state and position remain valid."""
+
+FIXED = (
+    *("task", "target", "code", "model", "data", "batch.size", "batch.last", "optimizer.name", "optimizer.momentum"),
+    *("lora_rank", "lora.alpha", "lora.dropout", "lora.targets", "trainable", "seed"),
+)
+"""Fields to which the optimizer's state and the position in the data belong. Specs with equal values of these and of
+the adjustable fields make the same updates, with any strategy and number of ranks."""
 
 LAYOUT = ("gpus", "strategy", "fsdp", "ddp", "batch.micro_size", "compile", "backend")
 """Fields that change the order in which numbers are added, but not the updates."""
@@ -30,9 +37,14 @@ def parse_origin(text: str) -> tuple[str, int | None] | None:
     return (match[1], int(match[2]) if match[2] else None) if match else None
 
 
-def trajectory_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
-    """Return the differing fields because of which the fork cannot continue the source's training exactly."""
-    names = [name for name in TRAJECTORY if _value(source, name) != _value(fork, name)]
+def fixed_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
+    """Return the differing fields because of which the fork can use only the source's weights."""
+    return [name for name in FIXED if _value(source, name) != _value(fork, name)]
+
+
+def adjusted_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
+    """Return the differing fields because of which the fork's updates differ from those that the source would make."""
+    names = [name for name in ADJUSTABLE if _value(source, name) != _value(fork, name)]
     if fork.schedule.name != "constant" or fork.schedule.warmup_ratio:
         # The learning rate at a step depends on the number of steps.
         names += [name for name in ("steps", "epochs") if _value(source, name) != _value(fork, name)]

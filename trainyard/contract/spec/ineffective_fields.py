@@ -16,7 +16,7 @@ EVALUATION_METRICS = {
 TRAINING_FIELDS = (
     *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "optimizer", "schedule"),
     *("fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation", "checkpoint"),
-    *("resume_from", "amp", "tf32", "health", "profile", "log", "seed"),
+    *("resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
 )
 """Fields that only Trainyard's training loop reads."""
 
@@ -45,6 +45,8 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "optimizer.momentum", f"has no effect for `{optimizer.name}`; it is for `sgd`"
     if optimizer.name == "sgd" and _changed(optimizer, "betas"):
         yield "optimizer.betas", "has no effect for `sgd`; it is for `adam` and `adamw`"
+    if spec.resume_from is None and spec.resume != "state":
+        yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:
         yield "optimizer.no_decay", "has no effect without `optimizer.weight_decay`"
     if spec.schedule.name == "constant" and _changed(spec.schedule, "final"):

@@ -200,6 +200,8 @@ class Fsdp(Strict):
     with at least `min_params` parameters (`size`)."""
     min_params: PositiveInt | None = None
     """Minimum number of parameters of a unit; required with wrap `size`."""
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Type in which gradients are summed over the ranks; `bf16` halves the traffic and loses digits."""
     cpu_offload: bool = False
     """Keep parameters, gradients and optimizer state in host memory; GPUs only."""
     replicas: PositiveInt = 1

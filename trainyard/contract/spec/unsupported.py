@@ -31,7 +31,7 @@ _BUILTIN_PAIRS = {
 
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     """Return a problem for every field that this release or this site does not support, with a supported choice."""
-    rules = [*_general_rules(spec, site), *_sharding_rules(spec, site)]
+    rules = [*_general_rules(spec, site), *_replication_rules(spec, site), *_sharding_rules(spec, site)]
     if site.scheduler == "slurm":
         rules += _slurm_rules(spec, site)
     problems = [(param, message) for rejected, param, message in rules if rejected]
@@ -41,10 +41,9 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
 
 def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     on_cpu = site.accelerator == "cpu"
-    needs_gpus = "needs GPUs, and this service's workers have none"
     return [
         (spec.task == "comm_check" and spec.gpus == 1, "gpus", "must be at least 2 for task `comm_check`"),
-        (spec.tf32 and on_cpu, "tf32", f"{needs_gpus}; use `false`"),
+        (spec.tf32 and on_cpu, "tf32", f"{_NEEDS_GPUS}; use `false`"),
         (
             spec.resume_from is not None and parse_origin(spec.resume_from) is None,
             "resume_from",
@@ -55,7 +54,7 @@ def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             "model.classes",
             f"must be at least {DIGITS_CLASSES}, the number of classes of the data set `digits`",
         ),
-        (spec.backend == "nccl" and on_cpu, "backend", f"`nccl` {needs_gpus}; use `gloo` or `auto`"),
+        (spec.backend == "nccl" and on_cpu, "backend", f"`nccl` {_NEEDS_GPUS}; use `gloo` or `auto`"),
         (
             site.scheduler == "local" and any(v is not None for k, v in spec.resources if k != "time_limit_minutes"),
             "resources",
@@ -91,6 +90,22 @@ def _slurm_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     ]
 
 
+_NEEDS_GPUS = "needs GPUs, and this service's workers have none"
+
+
+def _replication_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
+    """Return the rules about `dp`."""
+    used = spec.strategy == "dp"
+    return [
+        (used and site.accelerator == "cpu", "strategy", f"`dp` {_NEEDS_GPUS}; use `ddp`"),
+        (
+            used and not can_be_copied(spec),
+            "strategy",
+            "`dp` cannot copy the layers of `hf` models, of activation checkpointing and of `compile`; use `ddp`",
+        ),
+    ]
+
+
 def can_be_copied(spec: TrainingSpec) -> bool:
     """Return whether `dp` can copy the model to each GPU. Layers whose `forward` was replaced would compute with the
     parameters of the original."""
@@ -103,15 +118,8 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     by_size = spec.fsdp.wrap == "size"
     offload = sharded and spec.fsdp.cpu_offload
     on_cpu = site.accelerator == "cpu"
-    needs_gpus = "needs GPUs, and this service's workers have none"
     return [
-        (spec.strategy == "dp" and on_cpu, "strategy", f"`dp` {needs_gpus}; use `ddp`"),
-        (
-            spec.strategy == "dp" and not can_be_copied(spec),
-            "strategy",
-            "`dp` cannot copy the layers of `hf` models, of activation checkpointing and of `compile`; use `ddp`",
-        ),
-        (offload and on_cpu, "fsdp.cpu_offload", f"{needs_gpus}; use `false`"),
+        (offload and on_cpu, "fsdp.cpu_offload", f"{_NEEDS_GPUS}; use `false`"),
         (
             offload and spec.precision == "fp16",
             "fsdp.cpu_offload",
@@ -120,7 +128,7 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
         (
             spec.strategy == "ddp" and spec.ddp.sync_batchnorm and on_cpu,
             "ddp.sync_batchnorm",
-            f"{needs_gpus}; use `false`",
+            f"{_NEEDS_GPUS}; use `false`",
         ),
         (
             sharded and by_size and spec.fsdp.min_params is None,
@@ -131,6 +139,11 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             sharded and not by_size and spec.fsdp.min_params is not None,
             "fsdp.min_params",
             f"applies only to wrap `size`, and `fsdp.wrap` is `{spec.fsdp.wrap}`",
+        ),
+        (
+            sharded and spec.fsdp.reduce_dtype == "bf16" and spec.precision != "bf16",
+            "fsdp.reduce_dtype",
+            f"`bf16` is for precision `bf16`, and `precision` is `{spec.precision}`",
         ),
         (
             spec.strategy == "hsdp" and spec.fsdp.replicas == 1,

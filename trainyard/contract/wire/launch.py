@@ -17,10 +17,11 @@ class Origin(Strict):
     job_id: Identifier
     step: NonNegativeInt
     continues: bool
-    """Whether the run continues exactly after that step, with optimizer, schedule and data, because both specs make the
-    same updates. Else it loads only the weights and starts at its first step."""
+    """Whether the run continues after that step, with the optimizer's state and the position in the data. Else it loads
+    only the weights and starts at its first step."""
     differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
-    """The fields that differ, if it does not continue."""
+    """The fields that differ and change the updates. Without any, a run that continues makes the updates that the
+    source would make."""
     layout_differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
     """The fields that differ, if it continues with another layout, such as `gpus`. Ranks and micro-batches are
     then added in another order, so that its numbers agree with the source's to rounding, not to the last digit."""

@@ -53,9 +53,9 @@ class FsdpModel(ParallelModel):
 
 
 def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
-    """Shard a model in place, unit by unit. Gradients are sums over all ranks, in fp32."""
+    """Shard a model in place, unit by unit. Gradients are sums over all ranks."""
     mesh = _mesh(spec, ranks)
-    policy = _policy(spec.precision)
+    policy = _policy(spec)
     reshard_after_forward = spec.strategy not in {"zero1", "zero2"}
     units = plan_units(model, spec.fsdp)
     footprint = parameter_footprint(
@@ -102,9 +102,10 @@ def _mesh(spec: TrainingSpec, ranks: Ranks) -> DeviceMesh:
     return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
-def _policy(precision: str) -> MixedPrecisionPolicy:
-    """Return the policy: parameters and reductions in fp32, forward and backward in the spec's precision."""
-    return MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE.get(precision), reduce_dtype=torch.float32)
+def _policy(spec: TrainingSpec) -> MixedPrecisionPolicy:
+    """Return the policy: parameters in fp32, forward and backward in the spec's precision."""
+    reduced = torch.bfloat16 if spec.fsdp.reduce_dtype == "bf16" else torch.float32
+    return MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE.get(spec.precision), reduce_dtype=reduced)
 
 
 def _sum_gradients(unit: FSDPModule) -> None:

@@ -38,7 +38,8 @@ def test_report_of_an_ended_attempt_is_refused_and_audited(world: World, reason:
     assert worker.claim().status_code == 409
     assert (world.job(job), world.client.get(f"/v1/jobs/{job}/checkpoints").json()) == before
     audit = world.client.get("/v1/audit?outcome=refused").json()["data"]
-    assert {"report_checkpoint", "report_events", "finish_attempt"} <= {entry["action"] for entry in audit}
+    reports = {"report_metrics", "report_events", "report_checkpoint", "append_log", "finish_attempt"}
+    assert reports <= {entry["action"] for entry in audit}
     assert all(entry["status"] == 403 for entry in audit)
 
 

@@ -151,6 +151,39 @@ def test_refusals_are_counted_by_token_action_and_minute(world: World) -> None:
     assert len(entries(world, "actor=eve")) == 4
 
 
+def test_continuing_refusals_add_few_entries(world: World) -> None:
+    job = world.submit()
+    viewer = world.new_user("viewer", "eve")
+    for _ in range(150):
+        assert viewer.post(f"/v1/jobs/{job}/cancel").status_code == 403
+        world.clock.advance(61)
+    world.clock.advance(3600)
+    world.run_maintenance()
+    rows = entries(world, "actor=eve")
+    assert len(rows) < 12
+    assert sum(row["detail"].get("count", 1) for row in rows) == 150
+    world.clock.advance(3600)
+    world.run_maintenance()
+    viewer.post(f"/v1/jobs/{job}/cancel")
+    assert entries(world, "actor=eve")[0]["detail"] == {}, "after an hour without refusals, the next one has an entry"
+
+
+def test_refusals_over_the_limit_are_counted_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.audit.log._MAX_COUNTED_REFUSALS", 1)
+    job = world.submit()
+    viewer = world.new_user("viewer", "eve")
+    for action in ("cancel", "pause", "pause", "resume", "cancel"):
+        assert viewer.post(f"/v1/jobs/{job}/{action}").status_code == 403
+    world.clock.advance(61)
+    world.run_maintenance()
+    assert [row["detail"] for row in entries(world, "actor=eve&action=cancel_job")] == [{"count": 1}, {}]
+    others = entries(world, "action=other_refusals")
+    assert [(row["actor"], row["outcome"], row["detail"]) for row in others] == [
+        ("anonymous", "refused", {"count": 2}),
+        ("anonymous", "refused", {}),
+    ]
+
+
 def test_changes_are_never_counted_together(world: World) -> None:
     job = world.submit()
     for _ in range(3):

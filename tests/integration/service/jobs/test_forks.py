@@ -67,7 +67,7 @@ def test_launch_document_contains_the_origin(world: World, source: str) -> None:
     world.tick()
     launch = LaunchDocument.model_validate_json(world.folder(made["id"]).launch.read_bytes())
     assert launch.origin is not None
-    assert (launch.origin.step, launch.origin.continues, launch.origin.differs) == (5, False, ("optimizer",))
+    assert (launch.origin.step, launch.origin.continues, launch.origin.differs) == (5, True, ("optimizer.lr",))
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,43 @@ def test_launch_document_contains_the_origin(world: World, source: str) -> None:
         ({"strategy": "ddp", "gpus": 4, "log": {"every_steps": 1}, "checkpoint": {"every_steps": 2}}, []),
         ({"steps": 40}, []),
         ({"steps": 40, "schedule": {"name": "cosine"}}, ["schedule", "steps"]),
-        ({"batch": {"size": 20}, "seed": 3}, ["batch.size", "seed"]),
         ({"precision": "bf16"}, ["precision"]),
+        (
+            {"optimizer": {"lr": 0.5, "clip_norm": 1, "weight_decay": 0.1}},
+            ["optimizer.lr", "optimizer.weight_decay", "optimizer.clip_norm"],
+        ),
     ],
 )
-def test_changed_training_fields_reduce_the_fork_to_the_weights(
+def test_adjusted_fields_keep_state_and_position(
     world: World, source: str, changes: dict[str, Any], differs: list[str]
 ) -> None:
     made = fork(world, source, **changes).json()
-    assert made["origin"]["differs"] == differs, made
-    assert made["origin"]["continues"] is (not differs)
+    assert (made["origin"]["continues"], made["origin"]["differs"]) == (True, differs), made
+
+
+@pytest.mark.parametrize(
+    ("changes", "params"),
+    [
+        ({"batch": {"size": 20}, "seed": 3}, ["batch.size", "seed"]),
+        ({"optimizer": {"name": "sgd"}}, ["optimizer.name"]),
+        ({"data": {"source": "builtin", "name": "parity", "examples": 50}}, ["data"]),
+    ],
+)
+def test_other_fields_need_resume_weights(
+    world: World, source: str, changes: dict[str, Any], params: list[str]
+) -> None:
+    refused = fork(world, source, **changes)
+    assert refused.status_code == 422
+    problems = refused.json()["problems"]
+    assert [problem["param"] for problem in problems] == params
+    assert all("set `resume: weights`" in problem["message"] for problem in problems)
+    made = fork(world, source, resume="weights", **changes).json()
+    assert (made["origin"]["continues"], made["origin"]["differs"]) == (False, params)
+
+
+def test_resume_weights_starts_at_the_first_step_of_any_length(world: World, source: str) -> None:
+    made = fork(world, source, resume="weights", steps=3).json()
+    assert made["origin"] == {"job_id": source, "step": 10, "continues": False, "differs": [], "layout_differs": []}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """The size and cost of resources, streams and exports of jobs with very many metrics."""
 
+import json
+
 import pytest
 
 from service.metrics.queries import MAX_SERIES, CurveQuery, read_curves
 from service.metrics.repository import CurveRepository
+from service.streaming.broadcaster import StreamOffset
+from service.streaming.sources import GlobalSource
 from tests.support.world import World
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS
 from trainyard.contract.wire.reports import MAX_POINTS
@@ -28,6 +32,11 @@ def test_resources_carry_a_bounded_number_of_metrics(world: World) -> None:
     assert job["metrics"]["train/loss"] == 1.0
     for path in ("/v1/jobs", f"/v1/jobs/{job_id}"):
         assert len(world.client.get(path).content) < 50_000
+    source = GlobalSource(world.database, world.settings.runs, world.clock)
+    source.head()
+    texts = [item.text for item in source.read(StreamOffset(0), True).items]
+    (message,) = [text for text in texts if "event: metrics" in text]
+    assert len(json.loads(message.partition("data: ")[2])["values"]) == MAX_SHOWN_METRICS
 
 
 def test_response_has_a_bounded_number_of_curves(world: World) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from service.core.errors import ServiceError
-from service.core.settings import Settings, misspelled_variables
+from service.core.settings import Settings, has_gpu, misspelled_variables
 from service.main import main
 from service.planner.service import preview_script
 from trainyard.contract.spec.resolve import resolve
@@ -146,3 +146,12 @@ def test_invalid_setting_is_explained_in_plain_english(
     monkeypatch.setenv("TRAINYARD_PORT", "x")
     main(["doctor"])
     assert capsys.readouterr().err == "TRAINYARD_PORT: must be a whole number\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(["nvidia3", "nvidiactl"], True), (["nvidiactl", "nvidia-uvm", "null"], False)]
+)
+def test_gpu_is_detected_by_any_device_file(tmp_path: Path, names: list[str], expected: bool) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert has_gpu(tmp_path) == expected

@@ -73,6 +73,15 @@ def test_largest_examples_are_the_longest_training_rows(file):
     assert examples.largest(3).tolist() == [1, 3, 2]
 
 
+@pytest.mark.parametrize("has_end_token", [True, False])
+def test_tokenizer_without_an_end_token_is_logged(file, caplog, has_end_token):
+    tokenizer = ByteTokenizer()
+    tokenizer.has_end_token = has_end_token
+    path = file({"text": "abc"})
+    load_rows("data.path", path, JsonlData(path=path), tokenizer, 16)
+    assert ("has no end token" in caplog.text) != has_end_token
+
+
 class TestTargets:
     def test_text_trains_every_token_and_the_end_token(self, file):
         inputs, labels = batch(rows(file({"text": "abc"}), packing=False))

@@ -1,5 +1,6 @@
 """Unpacking of uploaded code: no archive can write outside the folder."""
 
+import errno
 import hashlib
 import io
 import random
@@ -124,14 +125,19 @@ MALFORMED = {
 }
 
 
-def rejected_reason(tmp_path, data):
-    """Why the launcher rejects these bytes; None if it accepts them."""
+def prepare(tmp_path, data):
+    """The exit record of the launcher for an archive of these bytes; None if it accepts them."""
     spec = parse_spec({"task": "script", "argv": ["-m", "x"], "code": f"sha256:{hashlib.sha256(data).hexdigest()}"})
     layout = RunLayout(tmp_path / "runs" / "job_1").attempt("1")
     path = code_archive(tmp_path / "runs", spec.code)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    record = prepare_code(layout, document(spec=spec), 1)
+    return prepare_code(layout, document(spec=spec), 1)
+
+
+def rejected_reason(tmp_path, data):
+    """Why the launcher rejects these bytes; None if it accepts them."""
+    record = prepare(tmp_path, data)
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     if record is None:
         return None
@@ -146,6 +152,15 @@ def archives(tmp_path):
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_archive_is_rejected_with_a_reason(tmp_path, data):
     assert len(rejected_reason(tmp_path, data + b"\0" * 1024)) > 10
+
+
+def test_full_disk_is_no_fault_of_the_archive(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("worker.launcher.code.shutil.copyfileobj", fail)
+    record = prepare(tmp_path, header("a.py", 3, content=b"x=1") + b"\0" * 1024)
+    assert (record.reason, record.failure.final) == ("disk_full", False)
 
 
 def test_too_many_members_are_rejected(tmp_path, monkeypatch):
