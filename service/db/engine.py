@@ -175,6 +175,7 @@ _UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = (
 
 _READ_ONLY = "25006"
 """SQLSTATE of a write on a standby, or with `default_transaction_read_only`."""
+_INTERNAL_ERRORS: tuple[type[Exception], ...] = (InternalError,)
 _STORAGE_ERRORS: tuple[type[Exception], ...] = (StatementError, OverflowError)
 
 
@@ -189,7 +190,7 @@ def _translate_errors(
         yield
     except (*_UNAVAILABLE_ERRORS, *driver_errors) as error:
         raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
-    except (InternalError, *internal_errors) as error:
+    except (*_INTERNAL_ERRORS, *internal_errors) as error:
         if getattr(getattr(error, "orig", error), "sqlstate", None) != _READ_ONLY:
             raise
         raise UnavailableError(f"the database takes no writes: {_first_line(error)}", code="database") from error
