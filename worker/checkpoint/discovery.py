@@ -25,7 +25,7 @@ class Discovery:
     skipped: dict[int, str] = field(default_factory=dict)
     """The damaged checkpoints by step, with the problem of each."""
     incomplete: list[int] = field(default_factory=list)
-    """The steps of the checkpoints that an earlier execution did not complete; they were removed."""
+    """The steps of the checkpoints whose save or removal was interrupted; they were removed."""
     all_damaged: bool = False
     """Whether no checkpoint is left because all were damaged or deleted, for this execution or for an earlier one."""
 
@@ -102,15 +102,15 @@ def require_valid_checkpoint(checkpoint: CheckpointLayout, ranks: Ranks) -> Mani
 def _clear_incomplete(run: RunLayout, known_step: int | None, result: Discovery) -> None:
     """Remove checkpoint folders without a manifest. Only the current execution of a job may call this.
 
-    The one of `known_step` had a manifest, so it is damaged and set aside. Others may be left from a save or a removal
-    that was interrupted.
+    The one of `known_step` had a manifest, so it is damaged and set aside, unless retention may have begun to remove it
+    after a newer one. Others may be left from a save or a removal that was interrupted.
     """
-    complete = {checkpoint.root for checkpoint in run.complete_checkpoints()}
+    complete = {checkpoint.step for checkpoint in run.complete_checkpoints()}
     for folder in sorted(run.checkpoints.glob("step-" + "[0-9]" * 10)):
         step = CheckpointLayout(folder).step
-        if folder in complete:
+        if step in complete:
             continue
-        if step == known_step:
+        if step == known_step and step > max(complete, default=0):
             result.skipped[step] = "its manifest is missing"
             _quarantine(folder)
         else:

@@ -86,7 +86,7 @@ class CheckpointManager:
             message = f"the checkpoint of step {step} is damaged and was skipped: {problem}"
             reporter.event("checkpoint_damaged", message, level="warning", data={"step": step, "problem": problem})
         for step in self._discovery.incomplete:
-            message = f"the checkpoint of step {step} was removed: the run had ended before it was complete"
+            message = f"the incomplete checkpoint of step {step} was removed: its save or removal was interrupted"
             reporter.event("checkpoint_incomplete", message, data={"step": step})
         if self._all_damaged:
             reporter.flush_to_disk()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.scheduler.base import Observation
+from service.scheduler.base import Ambiguous, Observation
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import CheckpointReport, MetricsBatch
 from trainyard.contract.wire.spool import format_record
@@ -163,6 +163,26 @@ def test_late_reports_of_a_resolved_attempt_are_stored(world: World) -> None:
     heartbeat(second)
     world.tick()
     assert steps(world, job) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.databases("sqlite")
+def test_resolved_submission_leaves_the_spool_of_an_earlier_attempt_open(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    observe(world, NODE_FAIL)
+    world.scheduler.outcome = Ambiguous("Socket timed out")
+    world.clock.advance(60)
+    world.tick(2)
+    assert (world.status(job), world.job(job)["attempt"]["number"]) == ("submitting", 2)
+    world.scheduler.outcome = None
+    assert world.client.post(f"/v1/jobs/{job}/resolve", json={"action": "resubmit"}).status_code == 202
+    world.tick(2)
+    write_spool(world, job, checkpoint=6, last_step=8)
+    third = world.start(job)
+    world.clock.advance(31)
+    heartbeat(third)
+    world.tick()
+    assert steps(world, job) == [4, 5, 6, 7, 8]
 
 
 def test_only_attempts_without_exit_record_are_read_again(world: World) -> None:

@@ -115,6 +115,14 @@ class TestDiscover:
         assert (result.latest.step, result.skipped) == (1, {2: "its manifest is missing"})
         assert (run.checkpoints / "step-0000000002.damaged" / "data").read_bytes() == b"weights"
 
+    def test_checkpoint_that_retention_had_begun_to_remove_is_not_damaged(self, run):
+        write(run, 1)
+        write(run, 2)
+        run.checkpoint(1).manifest.unlink()
+        result = discover(run, known_step=1)
+        assert (result.latest.step, result.skipped) == (2, {})
+        assert not run.checkpoint(1).root.exists()
+
 
 class TestAllDamaged:
     def test_every_start_is_refused_until_one_from_scratch(self, run):
