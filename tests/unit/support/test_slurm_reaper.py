@@ -33,7 +33,9 @@ def test_daemons_and_what_jobs_started_end_with_the_lab(process: int) -> None:
     assert [each.pid for each in cluster_processes(CONF)] == [process]
 
 
-@pytest.mark.parametrize("process", [{"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node2"}], indirect=True)
+@pytest.mark.parametrize(
+    "process", [{"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node2"}, {DAEMON_VARIABLE: "node2"}], indirect=True
+)
 def test_processes_of_another_node_live_on(process: int) -> None:
     assert cluster_processes(CONF, "node1") == []
     assert [each.pid for each in cluster_processes(CONF, "node2")] == [process]
