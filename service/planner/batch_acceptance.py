@@ -16,7 +16,7 @@ from service.specs.acceptance import AcceptedSpec, RejectedSpec, SpecAcceptance
 from trainyard.contract.problems import MAX_PROBLEMS, Problem
 from trainyard.contract.wire.cluster import ClusterResource
 
-_MAX_SECONDS = 0.05
+_MAX_SECONDS = 0.25
 """Processor time in the service's own process for one batch. A single spec takes at most about as long again."""
 
 
