@@ -13,7 +13,7 @@ import torch
 
 from worker.engine.optimizers.shards import local_part, shard_group, sum_over_shards, zeros_by_row
 
-SECOND_MOMENT_DECAY = -0.8
+VARIANCE_DECAY = -0.8
 """The second moment of step t is averaged with the factor 1 - t^-0.8."""
 EPSILON = torch.finfo(torch.float32).eps
 """The smallest root of a second moment."""
@@ -45,7 +45,7 @@ class _Update:
     def average_moments(self) -> list[torch.Tensor]:
         """Average the moments of which this rank has all terms. Return the sums over this rank's rows: of the squared
         weights, and of a matrix's squared gradients by column and its row moments."""
-        fraction = self.step**SECOND_MOMENT_DECAY
+        fraction = self.step**VARIANCE_DECAY
         sums = [self.weight.square().sum()]
         if len(self.shape) < 2:
             local_part(self.state["variance"]).lerp_(self.gradient.square(), fraction)
@@ -64,15 +64,15 @@ class _Update:
         Args:
             sums: Those of `average_moments`, over all ranks.
         """
-        self.gradient.mul_(self._second_moment(sums).clamp_(min=EPSILON**2).rsqrt_())
+        self.gradient.mul_(self._variance(sums).clamp_(min=EPSILON**2).rsqrt_())
         return self.gradient.square().sum()
 
-    def _second_moment(self, sums: list[torch.Tensor]) -> torch.Tensor:
+    def _variance(self, sums: list[torch.Tensor]) -> torch.Tensor:
         if len(self.shape) < 2:
             return local_part(self.state["variance"]).clone()
         rows, columns = local_part(self.state["row_var"]), local_part(self.state["col_var"])
         if self.splits_columns:
-            columns.lerp_(sums[1] / self.shape[0], self.step**SECOND_MOMENT_DECAY)
+            columns.lerp_(sums[1] / self.shape[0], self.step**VARIANCE_DECAY)
             mean = sums[2] / self.shape[0]
         else:
             mean = rows.mean(dim=-2, keepdim=True)
