@@ -226,6 +226,12 @@ def _absent(snapshot: JobSnapshot) -> Decision:
     return Decision(status="lost", message=MSG_LOST)
 
 
+def _completion_message(record: FinishRecord | None) -> str:
+    if record is None or record.best_step is None:
+        return "Completed all steps."
+    return f"Stopped early at step {record.step}: the evaluations did not improve after step {record.best_step}."
+
+
 def _after_end(snapshot: JobSnapshot) -> Decision:
     exit_reason = _exit_reason(snapshot)
     is_cancelled = snapshot.desired == "cancelled" or snapshot.status == "cancelling"
@@ -233,7 +239,8 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
         message = f"The run directory was deleted: {_RUN_DIR_VANISHED.message}."
         return Decision("failed", message, "error", _RUN_DIR_VANISHED, ended=True, exit_reason="error")
     if exit_reason == "completed":
-        return Decision("succeeded", "Completed all steps.", "completed", ended=True, exit_reason=exit_reason)
+        message = _completion_message(snapshot.exit_record)
+        return Decision("succeeded", message, "completed", ended=True, exit_reason=exit_reason)
     if is_cancelled:
         return _cancelled(snapshot)
     if exit_reason in ("error", "out_of_memory", "disk_full", "stalled", "rejected"):

@@ -14,6 +14,7 @@ from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
 from worker.engine.callbacks.base import Callback
+from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.garbage_collector import GarbageCollector
 from worker.engine.callbacks.metrics_logger import MetricsLogger
 from worker.engine.callbacks.non_finite import NonFiniteGuard
@@ -36,11 +37,13 @@ from worker.tasks.base import Task, check_model, largest_examples
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the loop ended: all steps done, or stopped before."""
+    """How the loop ended: completed, with all steps or stopped early, or interrupted."""
 
     step: int
     completed: bool
     module: nn.Module
+    best_step: int | None = None
+    """The step of the best evaluation, if the run was stopped early."""
 
 
 class Trainer:
@@ -80,13 +83,19 @@ class Trainer:
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
         self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, self._log_due)
         self._train_step = self._build_train_step()
-        self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
+        stopping = spec.early_stopping
+        self._early_stopping = EarlyStopping(stopping, reporter, total_steps=self.total_steps) if stopping else None
+        self._state = TrainingState(
+            self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed, self._early_stopping
+        )
         stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
         peak = run_peak_flops(spec, ranks.device)
         performance = PerformanceMonitor(ranks.device, task.tokens_per_example, flops, peak, stragglers)
         self._metrics = self._build_metrics_logger(reporter, performance)
         # Ends run in reverse: garbage is collected and traces close before metrics are logged.
-        own = [GarbageCollector(), ProgressMarker(self._progress), performance]
+        own: list[Callback] = [GarbageCollector(), ProgressMarker(self._progress), performance]
+        if self._early_stopping is not None:
+            own.append(self._early_stopping)
         self._callbacks: list[Callback] = [self._guard, self._metrics, *callbacks, *own]
 
     @property
@@ -95,7 +104,8 @@ class Trainer:
         return self._model.module
 
     def run(self) -> Outcome:
-        """Train from the latest checkpoint to the last step, or to the step at which the ranks agree to stop.
+        """Train from the latest checkpoint to the last step, or to the step at which the ranks agree to stop or the
+        evaluations no longer improve.
 
         Raises:
             RefusedError: the task or the checkpoint does not fit the spec.
@@ -104,7 +114,7 @@ class Trainer:
         step = self._prepare()
         if self._spec.evaluation.first and step == 0 and self._task.examples.held_out:
             self._evaluate(step)
-        while step < self.total_steps and not self._step_sync.should_stop():
+        while step < self.total_steps and not self._stops_early and not self._step_sync.should_stop():
             step += 1
             for callback in self._callbacks:
                 callback.on_step_start(step)
@@ -122,10 +132,15 @@ class Trainer:
         if 0 < step < self.total_steps:
             self._save(step)
         self._checkpoints.finish()
-        completed = step == self.total_steps
+        completed = step == self.total_steps or self._stops_early
         if completed:
             self._guard.check_trained(step)
-        return Outcome(step, completed=completed, module=self._model.module)
+        best = self._early_stopping.best_step if self._early_stopping and step < self.total_steps else None
+        return Outcome(step, completed=completed, module=self._model.module, best_step=best if completed else None)
+
+    @property
+    def _stops_early(self) -> bool:
+        return self._early_stopping is not None and self._early_stopping.reached
 
     def _prepare(self) -> int:
         """Choose the micro-batch size, warm up, load the checkpoint; return the steps done before."""
@@ -141,7 +156,7 @@ class Trainer:
         seed_generators(self._spec.seed, self._ranks.rank)
         start = self._checkpoints.start_step
         if start:
-            state = self._state.template(self._checkpoints.saved_ranks)
+            state = self._state.template(self._checkpoints.saved_ranks, is_fork=self._checkpoints.is_fork)
             self._checkpoints.load(state)
             self._guard.restore(self._state.restore(state))
         elif self._checkpoints.weights_only:

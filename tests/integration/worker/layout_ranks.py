@@ -33,13 +33,14 @@ from worker.tasks.select import select_task
 class ListReporter:
     def __init__(self):
         self.series = {}
+        self.events = []
 
     def points(self, step, values, progress=None):
         for key, value in values.items():
             self.series.setdefault(key, {})[step] = repr(value)
 
-    def event(self, *args, **options):
-        pass
+    def event(self, type_, message, *, level="info", data=None):
+        self.events.append({"type": type_, "message": message, "data": data})
 
     def flush_to_disk(self):
         pass
@@ -196,6 +197,7 @@ def train(case, ranks, folder):
     return {
         "logits": logits,
         "series": reporter.series,
+        "events": [event for event in reporter.events if event["type"] == "stopped_early"],
         "examples": recorder.examples,
         "scales": recorder.scales,
         "error": error,

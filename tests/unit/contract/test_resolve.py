@@ -172,6 +172,36 @@ class TestSizes:
         return f"{problem.param}: {problem.message}"
 
 
+class TestEarlyStopping:
+    STOPPING: ClassVar = {"early_stopping": {"patience": 2}}
+
+    def problems(self, **changes):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec(BASE | self.STOPPING | changes), CPU)
+        return [str(problem) for problem in caught.value.problems]
+
+    def test_run_must_be_evaluated_more_than_once(self):
+        assert self.problems() == [
+            "early_stopping: has no effect without evaluations during the run; set `evaluation.every_steps`"
+        ]
+
+    def test_metric_must_be_one_of_the_evaluation(self):
+        stopping = {"patience": 2, "metric": "train/loss"}
+        assert self.problems(early_stopping=stopping, evaluation={"every_steps": 5}) == [
+            "early_stopping.metric: task `regression` has no evaluation metric `train/loss`; use one of eval/loss"
+        ]
+
+    def test_evaluation_data_is_required(self):
+        data = {"source": "builtin", "name": "parity", "eval_fraction": 0}
+        assert self.problems(data=data) == [
+            "early_stopping: has no effect without evaluation data; set `data.eval_fraction` above 0"
+        ]
+
+    def test_regular_evaluations_suffice(self):
+        spec = parse_spec(BASE | self.STOPPING | {"evaluation": {"every_steps": 5}})
+        assert resolve(spec, CPU).early_stopping.metric == "eval/loss"
+
+
 class TestNodes:
     def test_ranks_per_node_default_to_the_site(self):
         site = Site("cuda", "slurm", gpus_per_node=4)

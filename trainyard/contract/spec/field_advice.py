@@ -20,6 +20,8 @@ _ALIASES = {
     "evaluation.first": ("eval_on_start",),
     "evaluation.limit": ("max_eval_samples",),
     "evaluation.micro_size": ("per_device_eval_batch_size", "eval_batch_size"),
+    "early_stopping.patience": ("early_stopping_patience", "patience"),
+    "early_stopping.min_delta": ("early_stopping_threshold", "min_delta"),
     "checkpoint.every_steps": ("save_steps", "save_every"),
     "log.every_steps": ("logging_steps", "log_every"),
     "activation_checkpointing": ("gradient_checkpointing",),

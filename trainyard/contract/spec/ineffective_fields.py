@@ -15,8 +15,8 @@ EVALUATION_METRICS = {
 }
 TRAINING_FIELDS = (
     *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "optimizer", "schedule"),
-    *("fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation", "checkpoint"),
-    *("resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
+    *("fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation", "early_stopping"),
+    *("checkpoint", "resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
 )
 """Fields that only Trainyard's training loop reads."""
 
@@ -88,6 +88,7 @@ def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     for field in ("every_steps", "first", "limit", "micro_size"):
         if not has_data and _changed(spec.evaluation, field):
             yield f"evaluation.{field}", f"has no effect without evaluation data; {advice}"
+    yield from _early_stopping(spec, has_data=has_data, advice=advice)
     best, known = spec.checkpoint.keep_best, EVALUATION_METRICS.get(spec.task)
     if best is None or known is None:
         return
@@ -97,6 +98,21 @@ def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield (
             "checkpoint.keep_best.metric",
             f"task `{spec.task}` has no metric `{best.metric}`; use one of {', '.join(known)}",
+        )
+
+
+def _early_stopping(spec: TrainingSpec, *, has_data: bool, advice: str) -> Iterator[tuple[str, str]]:
+    stopping, known = spec.early_stopping, EVALUATION_METRICS.get(spec.task)
+    if stopping is None:
+        return
+    if not has_data:
+        yield "early_stopping", f"has no effect without evaluation data; {advice}"
+    elif spec.evaluation.every_steps is None:
+        yield "early_stopping", "has no effect without evaluations during the run; set `evaluation.every_steps`"
+    elif known is not None and stopping.metric not in known:
+        yield (
+            "early_stopping.metric",
+            f"task `{spec.task}` has no evaluation metric `{stopping.metric}`; use one of {', '.join(known)}",
         )
 
 

@@ -11,6 +11,7 @@ from trainyard.contract.base import (
     ConstraintName,
     Float,
     Fraction,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -220,6 +221,20 @@ class Evaluation(Strict):
     """Number of held-out examples to use, from the first one on. Absent: all."""
     micro_size: PositiveInt | None = None
     """Examples that a rank evaluates at once. Absent: as many as in training."""
+
+
+class EarlyStopping(Strict):
+    """End the run when its evaluations no longer improve. It then completes as after its last step, with the final
+    checkpoint and the export."""
+
+    metric: ShortText = "eval/loss"
+    """A metric of the evaluation."""
+    patience: PositiveInt
+    """Evaluations in a row without an improvement after which the run ends."""
+    min_delta: NonNegativeFloat = 0.0
+    """An improvement is a difference of more than this from the best value so far."""
+    mode: Literal["min", "max"] = "min"
+    """Whether a smaller or a larger value is better."""
 
 
 class KeepBest(Strict):

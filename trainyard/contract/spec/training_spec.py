@@ -16,6 +16,7 @@ from trainyard.contract.spec.sections import (
     Checkpoint,
     Data,
     Ddp,
+    EarlyStopping,
     Environment,
     Evaluation,
     Fsdp,
@@ -91,6 +92,8 @@ class TrainingSpec(Strict):
     tf32: bool = False
     """Use TF32 for fp32 matrix products on GPUs: faster, with about three significant digits."""
     evaluation: Evaluation = Evaluation()
+    early_stopping: EarlyStopping | None = None
+    """Absent: the run has all its steps."""
     checkpoint: Checkpoint = Checkpoint()
     resume_from: ShortText | None = None
     """`<job id>` or `<job id>:<step>`: start from that job's newest checkpoint or from that of the step."""

@@ -221,6 +221,8 @@ class FinishRecord(Strict):
     reason: ExitReason
     step: Step = 0
     """Completed steps."""
+    best_step: Step | None = None
+    """If the run was stopped early, the step of its best evaluation."""
     failure: Failure | None = None
     restarts: NonNegativeInt = 0
     """In-place restarts of torchrun within the attempt; each used one retry."""
