@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
+from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, GptModel, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
@@ -17,6 +18,7 @@ from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
 from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
+from worker.tasks.cross_entropy import PLAIN
 from worker.tasks.gpt import Gpt
 
 MAX_ROW_TOKENS = 2048
@@ -24,7 +26,7 @@ MAX_ROW_TOKENS = 2048
 
 
 class CausalLm:
-    """Cross entropy in nats, summed over the tokens that are targets."""
+    """The loss in nats, summed over the tokens that are targets."""
 
     def __init__(
         self, build: Callable[[], nn.Module], examples: Examples, weights: NDArray[np.int64], tokens_per_example: int
@@ -51,13 +53,13 @@ class CausalLm:
         return {"eval/loss": self.loss_sum(model, batch)}
 
 
-def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
+def build_gpt_on_stdlib(model: GptModel, data: BuiltinData, loss: Loss = PLAIN) -> CausalLm:
     """Return the task on windows of bytes, each of the model's context plus one: uint8, shape (rows, context + 1)."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
     weights = np.full(len(rows), model.context, dtype=np.int64)
-    return CausalLm(lambda: Gpt(model), examples, weights, model.context)
+    return CausalLm(lambda: Gpt(model, loss), examples, weights, model.context)
 
 
 def build_gpt_on_jsonl(
@@ -65,8 +67,9 @@ def build_gpt_on_jsonl(
     data: JsonlData,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
+    loss: Loss = PLAIN,
 ) -> CausalLm:
-    return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context, roots, on_progress)
+    return _on_jsonl(lambda: Gpt(model, loss), data, ByteTokenizer(), model.context, roots, on_progress)
 
 
 def build_hf_on_jsonl(
@@ -74,12 +77,15 @@ def build_hf_on_jsonl(
     data: JsonlData,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
+    loss: Loss = PLAIN,
 ) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, roots)
     tokenizer = HfTokenizer(folder.tokenizer)
-    return _on_jsonl(lambda: folder.load(packed=data.packing), data, tokenizer, folder.context, roots, on_progress)
+    return _on_jsonl(
+        lambda: folder.load(packed=data.packing, loss=loss), data, tokenizer, folder.context, roots, on_progress
+    )
 
 
 def _on_jsonl(

@@ -4,7 +4,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import GptModel
+from worker.tasks.cross_entropy import PLAIN
 from worker.tasks.language_loss import summed_loss
 
 
@@ -56,8 +58,10 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """A language model whose forward returns logits, or with labels the summed loss."""
 
-    def __init__(self, spec: GptModel) -> None:
+    def __init__(self, spec: GptModel, loss: Loss = PLAIN) -> None:
+        """`loss`: the terms of the loss in training mode."""
         super().__init__()
+        self._loss = loss
         self.embedding = nn.Embedding(spec.vocab, spec.width)
         self.positions = nn.Embedding(spec.context, spec.width)
         self.blocks = nn.ModuleList(Block(spec.width, spec.heads, spec.dropout) for _ in range(spec.layers))
@@ -71,7 +75,7 @@ class Gpt(nn.Module):
     def forward(
         self, tokens: torch.Tensor, labels: torch.Tensor | None = None, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return logits (batch, length, vocabulary), or with `labels` the cross entropy summed over them (fp32, ()).
+        """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
 
         Args:
             tokens: int64, (batch, length).
@@ -87,7 +91,8 @@ class Gpt(nn.Module):
             x = block(x, mask)
         x = self.norm(x)
         if labels is not None:
-            return summed_loss(x, labels, self._logits, self.embedding.num_embeddings)
+            terms = self._loss if self.training else PLAIN
+            return summed_loss(x, labels, self._logits, self.embedding.num_embeddings, terms)
         return self._logits(x)
 
     def get_output_embeddings(self) -> nn.Module:

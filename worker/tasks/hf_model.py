@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
+from trainyard.contract.spec.optimization import Loss
 from worker.core.errors import RefusedError, is_out_of_memory
-from worker.tasks.language_loss import summed_loss, token_loss
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
+from worker.tasks.language_loss import summed_loss
 
 _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 _PROBE_TOKENS = 8
@@ -44,11 +46,12 @@ class HfFolder:
         limit = getattr(self.config.get_text_config(), "max_position_embeddings", None)
         return limit if isinstance(limit, int) and limit > 0 else None
 
-    def load(self, *, packed: bool) -> nn.Module:
+    def load(self, *, packed: bool, loss: Loss = PLAIN) -> nn.Module:
         """Return the model in fp32 and training mode; called with labels it returns the loss summed over them.
 
         Args:
             packed: Several examples may share a row, so the model must not let them attend to each other.
+            loss: The terms of the loss in training mode.
         """
         from transformers import AutoModelForCausalLM
         from transformers.utils.logging import disable_progress_bar
@@ -78,7 +81,7 @@ class HfFolder:
             )
         own_forward = model.forward
         # The method is replaced instead of the module being wrapped, so that parameter names stay those of the folder.
-        model.forward = partial(_forward, model, own_forward, _logits_are_plain_head(model))
+        model.forward = partial(_forward, model, own_forward, _logits_are_plain_head(model), loss)
         model.train()
         return model  # type: ignore[no-any-return]
 
@@ -143,6 +146,7 @@ def _forward(
     model: Any,
     own_forward: Callable[..., Any],
     chunked: bool,
+    loss: Loss,
     tokens: torch.Tensor,
     labels: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
@@ -153,12 +157,13 @@ def _forward(
     between examples. With `chunked` the logits are computed chunk by chunk from the body's hidden states.
     """
     placed = {} if positions is None else {"position_ids": positions}
+    terms = loss if model.training else PLAIN
     if labels is None or not chunked:
         logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
-        return logits if labels is None else token_loss(logits.flatten(0, 1), labels.flatten())
+        return logits if labels is None else summed_cross_entropy(logits.flatten(0, 1), labels.flatten(), terms)
     hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
     head = model.get_output_embeddings()
-    return summed_loss(hidden, labels, head, head.weight.shape[0])
+    return summed_loss(hidden, labels, head, head.weight.shape[0], terms)
 
 
 @torch.no_grad()

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import torch
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from worker.data.examples import IGNORED_LABEL
+from trainyard.contract.spec.optimization import Loss
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 
 MAX_LOGITS = 2**26
 """Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072."""
@@ -15,9 +15,15 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 
 def summed_loss(
-    hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int, *, max_logits: int = MAX_LOGITS
+    hidden: torch.Tensor,
+    labels: torch.Tensor,
+    head: Head,
+    vocabulary: int,
+    options: Loss = PLAIN,
+    *,
+    max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
-    """Return the cross entropy in nats, summed over the targets: fp32, shape ().
+    """Return the cross entropy in nats with the terms of `options`, summed over the targets: fp32, shape ().
 
     More than `max_logits` logits are computed in chunks, and again in the backward. The head's weights must not be
     sharded here, so this must run inside the forward of the module that owns them.
@@ -30,19 +36,14 @@ def summed_loss(
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     chunk = max(1, max_logits // vocabulary)
     if len(hidden) <= chunk:
-        return token_loss(head(hidden), labels)
+        return summed_cross_entropy(head(hidden), labels, options)
     total = torch.zeros((), device=hidden.device)
     for part, targets in zip(torch.split(hidden, chunk), torch.split(labels, chunk), strict=True):
-        loss = checkpoint(_chunk_loss, part, targets, head, use_reentrant=False)
+        loss = checkpoint(_chunk_loss, part, targets, head, options, use_reentrant=False)
         assert isinstance(loss, torch.Tensor)
         total = total + loss
     return total
 
 
-def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the same for logits (tokens, vocabulary) and labels (tokens,)."""
-    return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
-
-
-def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head) -> torch.Tensor:
-    return token_loss(head(hidden), labels)
+def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head, options: Loss) -> torch.Tensor:
+    return summed_cross_entropy(head(hidden), labels, options)

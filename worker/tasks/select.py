@@ -29,19 +29,19 @@ def select_task(
         case GptModel() as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import build_gpt_on_stdlib
 
-            return build_gpt_on_stdlib(model, data)
+            return build_gpt_on_stdlib(model, data, spec.loss)
         case GptModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_gpt_on_jsonl
 
-            return build_gpt_on_jsonl(model, data, roots, on_progress)
+            return build_gpt_on_jsonl(model, data, roots, on_progress, spec.loss)
         case HfModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_hf_on_jsonl
 
-            return build_hf_on_jsonl(model, data, roots, on_progress)
+            return build_hf_on_jsonl(model, data, roots, on_progress, spec.loss)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 
-            return ImageClassification(model, data)
+            return ImageClassification(model, data, spec.loss)
         case MlpModel() as model, BuiltinData(name="parity") as data:
             from worker.tasks.regression import Regression
 

@@ -75,6 +75,7 @@ class TestUnsupported:
                 },
                 ["data.format"],
             ),
+            ({"loss": {"label_smoothing": 0.1}}, ["loss"]),
             ({"tf32": True}, ["tf32"]),
             ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, ["ddp.sync_batchnorm"]),
             ({"resume_from": "job_1"}, ["resume_from"]),

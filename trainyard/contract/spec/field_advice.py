@@ -3,6 +3,8 @@
 _ALIASES = {
     "optimizer.lr": ("learning_rate", "lr_rate", "optimizer.learning_rate"),
     "optimizer.clip_norm": ("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clipping"),
+    "loss.label_smoothing": ("label_smoothing", "label_smoothing_factor"),
+    "loss.z_loss": ("z_loss", "z_loss_weight", "softmax_auxiliary_loss"),
     "batch.size": ("batch_size", "train_batch_size", "global_batch_size", "batch.batch_size"),
     "batch.micro_size": ("micro_batch_size", "per_device_train_batch_size"),
     "gpus": ("num_gpus", "n_gpus", "ngpus", "num_devices", "devices", "world_size", "resources.gpus"),

@@ -14,12 +14,14 @@ EVALUATION_METRICS = {
     "regression": ("eval/loss",),
 }
 TRAINING_FIELDS = (
-    *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "optimizer", "schedule"),
-    *("fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation", "early_stopping"),
-    *("checkpoint", "resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
+    *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "loss", "optimizer"),
+    *("schedule", "fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation"),
+    *("early_stopping", "checkpoint", "resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
 )
 """Fields that only Trainyard's training loop reads."""
 
+LOSS_TASKS = ("causal_lm", "image_classification")
+"""Tasks whose loss is a cross entropy."""
 _OPTIMIZER_FIELDS = {
     "momentum": ("sgd", "muon"),
     "betas": ("adam", "adamw", "lion", "muon"),
@@ -51,6 +53,8 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     for field, users in _OPTIMIZER_FIELDS.items():
         if optimizer.name not in users and _changed(optimizer, field):
             yield f"optimizer.{field}", f"has no effect for `{optimizer.name}`; it is for {_listed(users)}"
+    if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)():
+        yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
     if spec.resume_from is None and spec.resume != "state":
         yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:

@@ -1,10 +1,10 @@
-"""The sections of a training spec that determine the updates: optimizer and learning rate schedule."""
+"""The sections of a training spec that determine the updates: loss, optimizer and learning rate schedule."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from trainyard.contract.base import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, Strict
+from trainyard.contract.base import Float, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, Strict
 from trainyard.contract.spec.sections import MAX_PATTERNS, NamePattern
 
 _OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {"lion": {"betas": (0.9, 0.99)}, "muon": {"momentum": 0.95}}
@@ -42,6 +42,17 @@ class Optimizer(Strict):
         """Add the defaults that depend on the name."""
         name = values.get("name") if isinstance(values, dict) else None
         return _OPTIMIZER_DEFAULTS.get(name, {}) | values if isinstance(name, str) else values
+
+
+class Loss(Strict):
+    """Terms of the training loss, for the tasks `causal_lm` and `image_classification`. An evaluation reports the cross
+    entropy alone."""
+
+    label_smoothing: Annotated[Float, Field(ge=0, lt=1)] = 0.0
+    """Part of a target's probability that is spread evenly over all classes or tokens (arXiv:1512.00567, section 7)."""
+    z_loss: NonNegativeFloat = 0.0
+    """Weight of the squared logarithm of the softmax's normalizer, which keeps logits small (arXiv:2204.02311,
+    section 5); 1e-4 is usual."""
 
 
 class Schedule(Strict):

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
-from trainyard.contract.spec.optimization import Optimizer, Schedule
+from trainyard.contract.spec.optimization import Loss, Optimizer, Schedule
 from trainyard.contract.spec.sections import (
     MAX_PATTERNS,
     Amp,
@@ -78,6 +78,7 @@ class TrainingSpec(Strict):
     epochs: PositiveInt | None = None
     """Number of passes over the data. Set this or `steps`, not both."""
     batch: Batch = Batch()
+    loss: Loss = Loss()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     fsdp: Fsdp = Fsdp()
