@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from service.planner.activation_memory import Adapters, ComputeDtype, block_ops, head_of, layer_op, no_head
 from service.planner.model_structure import ModelStructure, Transformer
-from service.planner.optimizer_state import state_elements, update_bytes
+from service.planner.optimizer_state import stored_elements, update_bytes
 from service.planner.step_memory import Block, Layout, Memory, MicroBatchWork, peak_memory
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
@@ -31,14 +31,14 @@ class BlockModel:
     blocks: tuple[Block, ...]
     """Only element counts are set. Equal neighbouring blocks of a decoder are merged into one with a `count`."""
     optimizer_elements: int
-    """Values that the optimizer stores."""
+    """Values that the optimizer stores, and the average of the weights."""
 
 
 def block_model(spec: TrainingSpec, trainable: TrainableModel) -> BlockModel:
     """Cut a model into its blocks. Slow for large models, because it visits every parameter."""
     blocks = _plain_blocks(trainable, spec)
     merged = tuple(blocks) if trainable.structure.sizes else _merged(blocks)
-    return BlockModel(trainable, merged, state_elements(spec.optimizer, trainable))
+    return BlockModel(trainable, merged, stored_elements(spec, trainable))
 
 
 def micro_batch_memory(

@@ -5,9 +5,16 @@ from math import prod
 from service.planner.model_structure import ModelStructure, Parameter
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.optimization import Optimizer
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 LION_CHUNK = 2**26
 """Elements that Lion updates at once. The constant of `worker/engine/optimizers/lion.py`; a test compares the two."""
+
+
+def stored_elements(spec: TrainingSpec, trainable: TrainableModel) -> int:
+    """Return the number of values that a run stores beside the weights: optimizer state, and their average."""
+    average = trainable.trained_count if spec.ema else 0
+    return state_elements(spec.optimizer, trainable) + average
 
 
 def state_elements(optimizer: Optimizer, trainable: TrainableModel) -> int:

@@ -45,7 +45,7 @@ class MicroBatchWork:
     batch: int
     """Bytes of the rank's examples of one step."""
     optimizer_elements: int
-    """Values that the optimizer stores, fp32."""
+    """Values that the optimizer stores, and the average of the weights, fp32."""
     update: int = 0
     """Bytes of temporary values in the optimizer's update."""
 

@@ -1,5 +1,6 @@
 """The training loop: step, evaluate, checkpoint, stop."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.callbacks.performance import PerformanceMonitor
 from worker.engine.callbacks.progress import ProgressMarker
 from worker.engine.callbacks.stragglers import StragglerReporter
+from worker.engine.callbacks.weight_average import WeightAverage
 from worker.engine.evaluation import evaluate
 from worker.engine.flops import flops_per_example, run_peak_flops
 from worker.engine.micro_batch_size import MicroBatchFinder
@@ -42,6 +44,7 @@ class Outcome:
     step: int
     completed: bool
     module: nn.Module
+    """The model as the export shall have it: with the average of its weights if the spec says so."""
     best_step: int | None = None
     """The step of the best evaluation, if the run was stopped early."""
 
@@ -85,8 +88,15 @@ class Trainer:
         self._train_step = self._build_train_step()
         stopping = spec.early_stopping
         self._early_stopping = EarlyStopping(stopping, reporter, total_steps=self.total_steps) if stopping else None
+        self._average = WeightAverage(spec.ema, self._model.module) if spec.ema else None
         self._state = TrainingState(
-            self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed, self._early_stopping
+            self._model.module,
+            list(optimizers.values()),
+            self._precision,
+            ranks,
+            spec.seed,
+            self._early_stopping,
+            self._average,
         )
         stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
         peak = run_peak_flops(spec, ranks.device)
@@ -94,8 +104,7 @@ class Trainer:
         self._metrics = self._build_metrics_logger(reporter, performance)
         # Ends run in reverse: garbage is collected and traces close before metrics are logged.
         own: list[Callback] = [GarbageCollector(), ProgressMarker(self._progress), performance]
-        if self._early_stopping is not None:
-            own.append(self._early_stopping)
+        own += [policy for policy in (self._early_stopping, self._average) if policy is not None]
         self._callbacks: list[Callback] = [self._guard, self._metrics, *callbacks, *own]
 
     @property
@@ -135,6 +144,8 @@ class Trainer:
         completed = step == self.total_steps or self._stops_early
         if completed:
             self._guard.check_trained(step)
+            if self._average and self._average.options.export:
+                self._average.swap()
         best = self._early_stopping.best_step if self._early_stopping and step < self.total_steps else None
         return Outcome(step, completed=completed, module=self._model.module, best_step=best if completed else None)
 
@@ -176,15 +187,17 @@ class Trainer:
     def _evaluate(self, step: int) -> None:
         for callback in self._callbacks:
             callback.on_evaluation_start(step)
-        metrics = evaluate(
-            self._task,
-            self._model,
-            self._precision,
-            self._ranks,
-            self._progress,
-            options=self._spec.evaluation,
-            training_size=self._train_step.micro_batch_length(self._batches.size),
-        )
+        averaged = self._average is not None and self._average.options.evaluate
+        with self._average.applied() if self._average and averaged else contextlib.nullcontext():
+            metrics = evaluate(
+                self._task,
+                self._model,
+                self._precision,
+                self._ranks,
+                self._progress,
+                options=self._spec.evaluation,
+                training_size=self._train_step.micro_batch_length(self._batches.size),
+            )
         for callback in self._callbacks:
             callback.on_evaluation(step, metrics)
 
@@ -248,5 +261,7 @@ def _check_steps(spec: TrainingSpec, total: int) -> None:
     """Raise RefusedError if something is due after the run's last step, which depends on the size of the data."""
     if spec.schedule.warmup_steps > total:
         raise RefusedError(f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {total} steps")
+    if spec.ema is not None and spec.ema.every > total:
+        raise RefusedError(f"ema.every is {spec.ema.every}, more than the run's {total} steps")
     if spec.profile is not None and spec.profile.start_step > total:
         raise RefusedError(f"profile.start_step is {spec.profile.start_step}, after the run's last step, {total}")

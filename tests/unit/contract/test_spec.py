@@ -62,6 +62,7 @@ class TestConflicts:
                 {"optimizer": {"name": "muon", "momentum": 0}},
                 "optimizer.momentum: is 0, and `muon` needs a momentum; remove the field for the default, 0.95",
             ),
+            ({"ema": {"every": 11}}, "ema.every: is 11, more than the run's 10 steps"),
             ({"schedule": {"warmup_steps": 11}}, "schedule.warmup_steps: is 11, more than the run's 10 steps"),
             (
                 {"strategy": "hsdp", "gpus": 4, "fsdp": {"replicas": 3}},

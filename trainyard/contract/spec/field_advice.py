@@ -18,6 +18,8 @@ _ALIASES = {
     "schedule.name": ("scheduler", "lr_scheduler", "lr_scheduler_type"),
     "schedule.warmup_ratio": ("warmup_ratio",),
     "schedule.warmup_steps": ("warmup_steps", "num_warmup_steps"),
+    "ema.decay": ("ema_decay", "ema.beta", "ema.momentum"),
+    "ema.every": ("ema.every_steps", "ema.update_every"),
     "evaluation.every_steps": ("eval_steps", "eval_every"),
     "evaluation.first": ("eval_on_start",),
     "evaluation.limit": ("max_eval_samples",),

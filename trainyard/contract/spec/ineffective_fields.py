@@ -14,7 +14,7 @@ EVALUATION_METRICS = {
     "regression": ("eval/loss",),
 }
 TRAINING_FIELDS = (
-    *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "loss", "optimizer"),
+    *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "loss", "optimizer", "ema"),
     *("schedule", "fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation"),
     *("early_stopping", "checkpoint", "resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
 )

@@ -1,10 +1,19 @@
-"""The sections of a training spec that determine the updates: loss, optimizer and learning rate schedule."""
+"""The sections of a training spec that determine the updates: loss, optimizer, learning rate
+schedule, and the average of the weights."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from trainyard.contract.base import Float, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, Strict
+from trainyard.contract.base import (
+    Float,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Strict,
+)
 from trainyard.contract.spec.sections import MAX_PATTERNS, NamePattern
 
 _OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {"lion": {"betas": (0.9, 0.99)}, "muon": {"momentum": 0.95}}
@@ -53,6 +62,20 @@ class Loss(Strict):
     z_loss: NonNegativeFloat = 0.0
     """Weight of the squared logarithm of the softmax's normalizer, which keeps logits small (arXiv:2204.02311,
     section 5); 1e-4 is usual."""
+
+
+class Ema(Strict):
+    """An exponential moving average of the trained parameters. Checkpoints hold it beside the weights."""
+
+    decay: Annotated[Float, Field(gt=0, lt=1)] = 0.999
+    """An update sets the average to `decay` times itself plus `1 - decay` times the weights; the first one copies
+    them."""
+    every: PositiveInt = 1
+    """Steps between updates of the average."""
+    evaluate: bool = True
+    """Evaluate the average instead of the weights."""
+    export: bool = True
+    """Export the average instead of the weights."""
 
 
 class Schedule(Strict):

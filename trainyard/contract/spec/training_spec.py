@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
-from trainyard.contract.spec.optimization import Loss, Optimizer, Schedule
+from trainyard.contract.spec.optimization import Ema, Loss, Optimizer, Schedule
 from trainyard.contract.spec.sections import (
     MAX_PATTERNS,
     Amp,
@@ -81,6 +81,8 @@ class TrainingSpec(Strict):
     loss: Loss = Loss()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
+    ema: Ema | None = None
+    """Absent: no average of the weights."""
     fsdp: Fsdp = Fsdp()
     ddp: Ddp = Ddp()
     lora: Lora = Lora()
@@ -155,6 +157,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("schedule.warmup_steps", f"is {spec.schedule.warmup_steps}, more than the run's {spec.steps} steps")
     if spec.schedule.warmup_steps and spec.schedule.warmup_ratio:
         refuse("schedule.warmup_ratio", "cannot be combined with `schedule.warmup_steps`; remove one of them")
+    if spec.ema is not None and spec.steps is not None and spec.ema.every > spec.steps:
+        refuse("ema.every", f"is {spec.ema.every}, more than the run's {spec.steps} steps")
     if spec.profile is not None:
         last = 0 if spec.strategy == "dp" else spec.gpus - 1
         outside = [rank for rank in spec.profile.ranks if rank > last]

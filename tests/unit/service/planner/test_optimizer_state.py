@@ -48,6 +48,17 @@ def test_planned_values_equal_those_of_the_optimizer(model, changes, options):
     assert state_elements(spec.optimizer, trainable) == stored(optimizer)
 
 
+def test_average_of_the_weights_is_stored_and_saved():
+    parts = [estimate(ema=ema).memory.parts["optimizer"] for ema in (None, {"decay": 0.9})]
+    needs = []
+    for ema in (None, {"decay": 0.9}):
+        spec = spec_of(ema=ema)
+        trainable = trainable_model(builtin_models.structure_of(spec.model), spec)
+        needs.append(host_and_disk.disk_need(spec, trainable).checkpoint_bytes)
+    assert parts[1] == 1.5 * parts[0]
+    assert needs[1] > needs[0] + 4 * trainable.trained_count
+
+
 def test_constant_equals_that_of_the_worker():
     assert LION_CHUNK == lion.CHUNK
 
