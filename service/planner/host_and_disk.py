@@ -37,7 +37,8 @@ def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:
     """Return upper bounds of the disk space in the run directory.
 
     A checkpoint holds the trained parameters, their moments and their average in fp32. While one is written, there
-    is one more than `keep_last`. Files that an export copies from the model's folder, such as the tokenizer, are not counted.
+    is one more than `keep_last`. Files that an export copies from the model's folder, such as the tokenizer, are not
+    counted.
     """
     checkpoint, count = spec.checkpoint, spec.checkpoint.keep_last + 1
     count += int(checkpoint.keep_best is not None)
