@@ -43,7 +43,7 @@ class _SummedLoss(torch.autograd.Function):
         return torch.where(counted, losses, 0.0).sum()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         logits, normalizer, targets, counted = ctx.saved_tensors
         result = (logits - normalizer[:, None]).exp_()
         result.mul_((1 + 2 * ctx.z_loss * normalizer)[:, None]).sub_(ctx.smoothing / logits.shape[-1])

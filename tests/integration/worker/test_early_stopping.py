@@ -13,6 +13,7 @@ SPEC = mlp(
     steps=200,
     data={"source": "builtin", "name": "parity", "examples": 60, "eval_fraction": 0.25},
     early_stopping=STOPPING,
+    optimizer={"name": "sgd", "lr": 1.0},
 ) | {"evaluation": {"every_steps": 4}}
 
 
@@ -33,11 +34,11 @@ def stopped_after(values, options):
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopping")
     unlimited = {key: value for key, value in SPEC.items() if key != "early_stopping"} | {"steps": 60}
-    alone = run_layout(1, {"whole": {"spec": SPEC}, "unlimited": {"spec": unlimited}}, folder / "1")
+    alone = run_layout(1, {"whole": {"spec": SPEC, "run": "alone"}, "unlimited": {"spec": unlimited}}, folder / "1")
     last, best = stopped_after(alone[0]["unlimited"]["series"]["eval/loss"], STOPPING)
     layout = SPEC | VARIANTS["layer"]
     # The second part starts in the middle of the patience, and the third after the end.
-    cases = {"whole": {"spec": layout}}
+    cases = {"whole": {"spec": layout, "run": "whole"}}
     cases |= {f"until-{step}": {"spec": layout, "run": "run", "until": step} for step in (last - 2, last + 8)}
     cases["again"] = {"spec": layout, "run": "run"}
     return {1: alone, 2: run_layout(2, cases, folder / "2"), "last": last, "best": best}
