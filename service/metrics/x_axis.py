@@ -80,7 +80,7 @@ def token_axis(points: Iterable[tuple[int, float]]) -> Axis:
     """Return the axis of tokens, which interpolates between the reported numbers, and continues the last interval.
 
     Args:
-        points: Steps and values of `TOKENS`, ordered by step. The worker reports the values, and any number is possible.
+        points: Steps and values of `TOKENS`, ordered by step. A worker may report any number.
     """
     steps, totals = [0], [0.0]
     for step, total in points:
