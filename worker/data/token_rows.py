@@ -93,7 +93,7 @@ class RowExamples(Examples):
         # The last token of a row is only a target.
         lengths[np.append(np.flatnonzero(np.diff(rows)), len(rows) - 1)] -= 1
         squares = np.bincount(rows, weights=lengths.astype(np.float64) ** 2, minlength=len(self.rows.ends))
-        return TokenCounts(self.rows.lengths - 1, squares)
+        return TokenCounts(self.rows.lengths - 1, squares.astype(np.float64))
 
     def largest(self, count: int) -> Indices:
         """Return the `count` longest rows for training: int64, shape (count,)."""
