@@ -226,12 +226,6 @@ def _absent(snapshot: JobSnapshot) -> Decision:
     return Decision(status="lost", message=MSG_LOST)
 
 
-def _completion_message(record: FinishRecord | None) -> str:
-    if record is None or record.best_step is None:
-        return "Completed all steps."
-    return f"Stopped early at step {record.step}: the evaluations did not improve after step {record.best_step}."
-
-
 def _after_end(snapshot: JobSnapshot) -> Decision:
     exit_reason = _exit_reason(snapshot)
     is_cancelled = snapshot.desired == "cancelled" or snapshot.status == "cancelling"
@@ -239,7 +233,7 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
         message = f"The run directory was deleted: {_RUN_DIR_VANISHED.message}."
         return Decision("failed", message, "error", _RUN_DIR_VANISHED, ended=True, exit_reason="error")
     if exit_reason == "completed":
-        message = _completion_message(snapshot.exit_record)
+        message = snapshot.exit_record.completion if snapshot.exit_record else "Completed all steps."
         return Decision("succeeded", message, "completed", ended=True, exit_reason=exit_reason)
     if is_cancelled:
         return _cancelled(snapshot)

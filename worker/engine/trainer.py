@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -89,15 +90,7 @@ class Trainer:
         stopping = spec.early_stopping
         self._early_stopping = EarlyStopping(stopping, reporter, total_steps=self.total_steps) if stopping else None
         self._average = WeightAverage(spec.ema, self._model.module) if spec.ema else None
-        self._state = TrainingState(
-            self._model.module,
-            list(optimizers.values()),
-            self._precision,
-            ranks,
-            spec.seed,
-            self._early_stopping,
-            self._average,
-        )
+        self._state = self._build_state(list(optimizers.values()))
         stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
         peak = run_peak_flops(spec, ranks.device)
         performance = PerformanceMonitor(ranks.device, flops, peak, stragglers)
@@ -225,6 +218,17 @@ class Trainer:
             micro_batch_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
             clip_norm=spec.optimizer.clip_norm,
             progress=self._progress,
+        )
+
+    def _build_state(self, optimizers: Sequence[torch.optim.Optimizer]) -> TrainingState:
+        return TrainingState(
+            self._model.module,
+            optimizers,
+            self._precision,
+            self._ranks,
+            self._spec.seed,
+            self._early_stopping,
+            self._average,
         )
 
     def _build_metrics_logger(self, reporter: Reporter, performance: PerformanceMonitor) -> MetricsLogger:
