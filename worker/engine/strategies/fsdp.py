@@ -14,8 +14,10 @@ from torch.distributed.tensor import DTensor
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
+from worker.deferred.model import DeferredModel
 from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.strategies.base import ParallelModel
+from worker.engine.strategies.shards import allocate_shards
 from worker.engine.strategies.units import parameter_footprint, plan_units
 
 log = logging.getLogger(__name__)
@@ -52,8 +54,12 @@ class FsdpModel(ParallelModel):
         return self.module
 
 
-def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
-    """Shard a model in place, unit by unit. Gradients are sums over all ranks."""
+def wrap_fsdp(
+    spec: TrainingSpec, model: nn.Module, ranks: Ranks, deferred: DeferredModel | None = None
+) -> FsdpModel:
+    """Shard a model in place, unit by unit, and fill its shards if it is deferred. Gradients are sums over all
+    ranks."""
+    tensors = deferred.tensors() if deferred else {}
     mesh = _mesh(spec, ranks)
     policy = _policy(spec)
     reshard_after_forward = spec.strategy not in {"zero1", "zero2"}
@@ -77,6 +83,16 @@ def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
             reshard_after_forward=reshard_after_forward,
             **offload,
         )
+    if deferred:
+        destinations = allocate_shards(
+            model,
+            tensors,
+            device=torch.device("cpu") if spec.fsdp.cpu_offload else ranks.device,
+            buffer_device=ranks.device,
+            rank=mesh.get_local_rank("shard"),
+            shards=mesh["shard"].size(),
+        )
+        deferred.fill(destinations)
     _prefetch([model.get_submodule(unit.module) for unit in units], spec.fsdp.prefetch)
     for module in _units(model):
         _sum_gradients(module)

@@ -129,10 +129,14 @@ def parameter_footprint(
 
 def _rows(parameter: nn.Parameter, rank: int, shards: int) -> int:
     """Return a rank's elements after `torch.chunk`: equal parts, rounded up, the last ones short or empty."""
-    rows = parameter.shape[0]
+    start, stop = shard_rows(parameter.shape[0], rank, shards)
+    return (stop - start) * (parameter.numel() // parameter.shape[0])
+
+
+def shard_rows(rows: int, rank: int, shards: int) -> tuple[int, int]:
+    """Return the first row of a rank's shard and the row after its last."""
     chunk = -(-rows // shards)
-    rank_rows = max(0, min(chunk, rows - rank * chunk))
-    return rank_rows * (parameter.numel() // rows)
+    return min(rows, rank * chunk), min(rows, (rank + 1) * chunk)
 
 
 def _contains(outer: Unit, inner: Unit) -> bool:
