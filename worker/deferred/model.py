@@ -86,7 +86,9 @@ class DeferredModel:
         return found
 
     def fill(self, destinations: Mapping[DeferredTensor, Sequence[Destination]]) -> None:
-        """Draw, compute or read the values, and store each rank's part of them."""
+        """Draw, compute or read the values, and store each rank's part of them. Afterwards torch's default generator is
+        where a usual start leaves it."""
+        torch.set_rng_state(self.recordings[0].generator_state)
         for recording in self.recordings:
             computed = {
                 tensor: [destination.store for destination in chosen]

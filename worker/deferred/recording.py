@@ -116,8 +116,8 @@ class Operation:
 
     @property
     def draws(self) -> bool:
-        """Whether it advances torch's default generator."""
-        return torch.Tag.nondeterministic_seeded in getattr(self.function, "tags", ())
+        """Whether it advances or seeds torch's default generator."""
+        return torch.Tag.nondeterministic_seeded in getattr(self.function, "tags", (torch.Tag.nondeterministic_seeded,))
 
 
 @dataclass
@@ -200,6 +200,10 @@ class _Recorder(TorchDispatchMode):
         if self._refused:
             raise CannotDeferError(self._refused)
         find_uninitialised(self._recording)
+
+    def add_seed(self, function: Callable[[int], object], seed: int) -> None:
+        """Record that the default generator is seeded."""
+        self._recording.operations.append(Operation(function, (seed,), {}, (), None, frozenset()))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -292,14 +296,17 @@ class _Reads(TorchFunctionMode):
 
 @contextlib.contextmanager
 def _guard_generator(recorder: _Recorder) -> Iterator[None]:
-    """Refuse to seed, save or restore torch's default generator, which the recording does not advance."""
+    """Record that torch's default generator is seeded, and refuse to save, restore or advance it."""
+    original = torch.default_generator
 
     class Guard:
+        def manual_seed(self, seed: int) -> None:
+            recorder.add_seed(original.manual_seed, seed)
+
         def __getattr__(self, name: str) -> Callable[..., None]:
             # Only a call is refused: modules that are imported meanwhile may look at the methods.
             return lambda *args: recorder.refuse(f"`{name}` of torch's default generator")
 
-    original = torch.random.default_generator
     torch.random.default_generator = torch.default_generator = Guard()  # type: ignore[assignment]
     try:
         yield
@@ -350,9 +357,21 @@ def find_uninitialised(recording: Recording) -> set[StorageKey]:
 
 def _check_strays(module: nn.Module, recording: Recording) -> None:
     """Raise CannotDeferError if a deferred tensor is anything but a parameter or buffer of the module: nothing would
-    replace it. Garbage is collected first, since it may hold some."""
+    replace it."""
+    if _stray(module, recording) is not None:
+        # It may be garbage.
+        gc.collect()
+        if (stray := _stray(module, recording)) is not None:
+            raise CannotDeferError(f"a tensor of shape {list(stray.shape)} that is no parameter and no buffer")
+
+
+def _stray(module: nn.Module, recording: Recording) -> torch.Tensor | None:
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
-    gc.collect()
-    for tracked in gc.get_objects():
-        if issubclass(type(tracked), torch.Tensor) and id(tracked) not in known and recording.describe(tracked):
-            raise CannotDeferError(f"a tensor of shape {list(tracked.shape)} that is no parameter and no buffer")
+    return next(
+        (
+            tracked
+            for tracked in gc.get_objects()
+            if issubclass(type(tracked), torch.Tensor) and id(tracked) not in known and recording.describe(tracked)
+        ),
+        None,
+    )

@@ -20,14 +20,13 @@ Store: TypeAlias = Callable[[torch.Tensor], None]
 
 @torch.no_grad()
 def replay(recording: Recording, destinations: Mapping[DeferredTensor, Sequence[Store]], *, draw: bool = True) -> None:
-    """Compute the recording's operations.
+    """Compute the recording's operations, with torch's default generator as it is.
 
     Args:
         destinations: For each tensor that is needed, what takes its values.
         draw: Compute operations that draw random numbers even if no destination needs them, so that torch's default
             generator is afterwards where it would be without a recording.
     """
-    torch.set_rng_state(recording.generator_state)
     operations = _needed(recording, {tensor.storage for tensor in destinations}, draw=draw)
     storages: dict[StorageKey, torch.UntypedStorage] = {}
     outputs: dict[StorageKey, list[DeferredTensor]] = defaultdict(list)

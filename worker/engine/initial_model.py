@@ -66,5 +66,5 @@ def _deferred(spec: TrainingSpec, task: Task) -> DeferredModel:
         check_model(spec, model)
         return model
 
-    module, recording = record(build, strict=spec.task == "custom")
+    module, recording = record(build, strict=True)
     return DeferredModel(module, (recording,))
