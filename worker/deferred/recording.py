@@ -58,7 +58,7 @@ _REPLACING = frozenset({"aten::set_", "aten::resize_"})
 """Operations that give a tensor another storage."""
 _DEVICE_READS = frozenset(
     {
-        torch.Tensor.device.__get__,  # type: ignore[attr-defined]
+        torch.Tensor.device.__get__,
         torch.Tensor.is_cpu.__get__,  # type: ignore[attr-defined]
         torch.Tensor.is_cuda.__get__,  # type: ignore[attr-defined]
         torch.Tensor.is_meta.__get__,  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ class Recording:
         key = tensor.untyped_storage()._cdata
         if key not in self.sizes:
             return None
-        return DeferredTensor(key, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        return DeferredTensor(key, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     def add(self, tensor: torch.Tensor) -> DeferredTensor:
         storage = tensor.untyped_storage()
@@ -177,11 +177,11 @@ def record(build: Callable[[], nn.Module], *, strict: bool = False) -> tuple[nn.
     return module, recording
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Creates tensors on the meta device and records what happens to them."""
 
     def __init__(self, recording: Recording) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
         self._dtype = torch.get_default_dtype()
         self._refused: str | None = None
@@ -307,11 +307,14 @@ def _guard_generator(recorder: _Recorder) -> Iterator[None]:
             # Only a call is refused: modules that are imported meanwhile may look at the methods.
             return lambda *args: recorder.refuse(f"`{name}` of torch's default generator")
 
-    torch.random.default_generator = torch.default_generator = Guard()  # type: ignore[assignment]
+    owners: tuple[Any, ...] = (torch, torch.random)
+    for owner in owners:
+        owner.default_generator = Guard()
     try:
         yield
     finally:
-        torch.random.default_generator = torch.default_generator = original
+        for owner in owners:
+            owner.default_generator = original
 
 
 def _without_data(leaf: Any) -> Any:

@@ -74,7 +74,7 @@ def _compute(
 ) -> None:
     key = operation.overwrites
     if key is not None and key not in storages:
-        storages[key] = torch.UntypedStorage(sizes[key])
+        storages[key] = _allocate(sizes[key])
 
     def real(leaf: Any) -> Any:
         return _view(leaf, storages[leaf.storage]) if isinstance(leaf, DeferredTensor) else leaf
@@ -96,11 +96,14 @@ def _arranged(expected: DeferredTensor, tensor: torch.Tensor, size: int) -> torc
     layout = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     if layout == (expected.dtype, expected.size, expected.stride, expected.offset) and storage.nbytes() == size:
         return storage
-    rearranged = torch.UntypedStorage(size)
+    rearranged = _allocate(size)
     _view(expected, rearranged).copy_(tensor)
     return rearranged
 
 
+def _allocate(size: int) -> torch.UntypedStorage:
+    return torch.empty(size, dtype=torch.uint8).untyped_storage()
+
+
 def _view(tensor: DeferredTensor, storage: torch.UntypedStorage) -> torch.Tensor:
-    empty = torch.empty(0, dtype=tensor.dtype)
-    return empty.set_(storage, tensor.offset, tensor.size, tensor.stride)  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.offset, tensor.size, tensor.stride)

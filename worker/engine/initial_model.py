@@ -1,6 +1,7 @@
 """Builds the model of a run: whole, or for sharded strategies without memory until each rank fills its shards."""
 
 import logging
+from typing import Any
 
 from torch import nn
 
@@ -27,10 +28,12 @@ def build_initial_model(
     differ then: the model is whole in the host memory of each rank, and an event names the reason.
     """
     if spec.strategy in SHARDED:
-        deferred, reason = _try_to_defer(spec, task)
+        deferred, result, reason = _try_to_defer(spec, task, examine=ranks.is_first)
         # All ranks must shard the same kind of model.
         reasons = [text for text in ranks.gather_text(reason) if text]
         if deferred is not None and not reasons:
+            if deferred.examination is not None:
+                deferred.examination.apply(ranks.broadcast(result))
             return deferred.module, deferred
         del deferred
         message = f"each rank builds the whole model in host memory before it shards it: {reasons[0]}"
@@ -47,20 +50,28 @@ def _whole(spec: TrainingSpec, task: Task) -> nn.Module:
     return model
 
 
-def _try_to_defer(spec: TrainingSpec, task: Task) -> tuple[DeferredModel | None, str]:
-    """Return the deferred model, or None and the reason."""
+def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[DeferredModel | None, Any, str]:
+    """Return the deferred model and, with `examine`, the result of its examination; or None and the reason."""
     if spec.task == "custom" and hasattr(task, "flops_per_example"):
-        return None, "the task's flops_per_example() may read the model"
+        return None, None, "the task's flops_per_example() may read the model"
     seed_generators(spec.seed)
     try:
-        deferred = _deferred(spec, task).extended(lambda module: freeze_parameters(spec, module))
+        deferred = _defer(spec, task)
+        # Before adapters are added, which are in no file.
+        result = deferred.examination.run() if examine and deferred.examination else None
+        deferred = deferred.extended(lambda module: freeze_parameters(spec, module))
         deferred.tensors()
     except CannotDeferError as error:
-        return None, str(error)
-    return deferred, ""
+        return None, None, str(error)
+    return deferred, result, ""
 
 
-def _deferred(spec: TrainingSpec, task: Task) -> DeferredModel:
+def _defer(spec: TrainingSpec, task: Task) -> DeferredModel:
+    own = getattr(task, "deferred_model", None)
+    stored: DeferredModel | None = own() if own and spec.task != "custom" else None
+    if stored is not None:
+        return stored
+
     def build() -> nn.Module:
         model = task.build_model()
         check_model(spec, model)

@@ -42,16 +42,6 @@ class ListReporter:
         for key, value in values.items():
             self.series.setdefault(key, {})[step] = repr(value)
 
-    def event(self, *args, **options):
-        pass
-
-    def flush_to_disk(self):
-        pass
-
-    def checkpoint(self, report):
-        pass
-
-
     def event(self, type_, message, **options):
         self.events[type_] = message
 

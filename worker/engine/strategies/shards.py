@@ -39,11 +39,11 @@ def allocate_shards(
         current = getattr(owner, attribute)
         if id(current) not in replaced:
             if isinstance(current, DTensor):
-                new, memory = _shard(current, device, shard_rows(current.shape[0], rank, shards))
                 rows = slice(*shard_rows(current.shape[0], rank, shards))
+                new, memory = _shard(current, device, rows)
             else:
-                new = memory = torch.empty_like(current, device=buffer_device)
                 rows = slice(None)
+                new, memory = (torch.empty_like(current, device=buffer_device),) * 2
             # With the tensor before, so that its id is not used again.
             replaced[id(current)] = current, new
             destinations[tensor].append(Destination(memory, rows))
@@ -51,8 +51,8 @@ def allocate_shards(
     return destinations
 
 
-def _shard(parameter: DTensor, device: torch.device, rows: tuple[int, int]) -> tuple[nn.Parameter, torch.Tensor]:
-    memory = torch.empty((rows[1] - rows[0], *parameter.shape[1:]), dtype=parameter.dtype, device=device)
+def _shard(parameter: DTensor, device: torch.device, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    memory = torch.empty((rows.stop - rows.start, *parameter.shape[1:]), dtype=parameter.dtype, device=device)
     sharded = DTensor.from_local(
         memory,
         parameter.device_mesh,

@@ -126,7 +126,7 @@ def forks_the_generator():
         return nn.Linear(3, 4)
 
 
-def draws_beside():
+def draws_elsewhere():
     layer = nn.Linear(3, 4)
     layer.scale = float(torch.tensor([0.0]).normal_())
     return layer
@@ -175,7 +175,7 @@ REFUSED = {
     branches_on_values: "_local_scalar_dense",
     orthogonal: "`is_meta` of a tensor",
     forks_the_generator: "`get_state` of torch's default generator",
-    draws_beside: "normal_.default on a tensor with data",
+    draws_elsewhere: "normal_.default on a tensor with data",
     has_a_generator: "with its own generator",
     holds_an_alias: "a tensor of shape \\[4, 3\\] that is no parameter and no buffer",
     reads_the_device: "`device` of a tensor",
