@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from worker.deferred.recorder import record
 from worker.deferred.recording import (
     CannotDeferError,
     DeferredTensor,
     Recording,
     StorageKey,
     find_uninitialised,
-    record,
 )
 from worker.deferred.replay import replay
 
@@ -99,6 +99,8 @@ class DeferredModel:
         for name, tensor in _named_tensors(self.module):
             described = next(filter(None, (recording.describe(tensor) for recording in self.recordings)), None)
             if described is None:
+                if tensor.is_meta:
+                    raise CannotDeferError(f"`{name}`, which has no memory")
                 continue
             if described.storage in empty and not self._is_stored(described.storage):
                 raise CannotDeferError(f"`{name}`, whose memory is not initialised")

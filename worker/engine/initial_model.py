@@ -9,7 +9,8 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.random_state import seed_generators
 from worker.deferred.model import DeferredModel
-from worker.deferred.recording import CannotDeferError, record
+from worker.deferred.recorder import record
+from worker.deferred.recording import CannotDeferError
 from worker.engine.strategies.select import SHARDED
 from worker.engine.trainable import freeze_parameters
 from worker.reporting.reporter import Reporter

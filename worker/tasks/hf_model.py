@@ -14,7 +14,7 @@ from torch import nn
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
 from worker.core.errors import RefusedError, is_out_of_memory
 from worker.deferred.model import DeferredModel
-from worker.deferred.recording import record
+from worker.deferred.recorder import record
 from worker.tasks.hf_forward import read_traits, set_forward
 from worker.tasks.hf_slices import INDEX, StreamedTraits, locate_parameters
 

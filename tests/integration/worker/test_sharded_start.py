@@ -95,7 +95,6 @@ class TestSharded:
             assert rank[case]["differing"] == []
             assert rank[case]["same_generator"]
 
-
     def test_files_with_other_names_are_loaded_whole(self, starts, world):
         first = starts(world)[0]["renamed"]
         assert first["differing"] == []

@@ -9,7 +9,8 @@ from torch import nn
 from trainyard.contract.spec.sections import GptModel
 from worker.core.random_state import seed_generators
 from worker.deferred.model import DeferredModel, Destination
-from worker.deferred.recording import CannotDeferError, record
+from worker.deferred.recorder import record
+from worker.deferred.recording import CannotDeferError
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
 from worker.tasks.regression import mlp
