@@ -72,8 +72,12 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "created_at": _TIME,
             "submitted_at": _TIME,
             "started_at": _LATER,
+            "ended_at": _LATER,
             "execution": 1,
             "resumed_from_step": 0,
+            "exit_reason": "node_failure",
+            "scheduler_end": "Slurm: NODE_FAIL; node1 is down: Not responding",
+            "failed_node": "node1",
         },
         "EventResource": {
             "object": "event",

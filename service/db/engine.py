@@ -73,6 +73,7 @@ class Database:
         driver: Any = self._writer.dialect.dbapi
         self._driver_errors: tuple[type[Exception], ...] = (driver.OperationalError, driver.InterfaceError)
         self._data_errors: tuple[type[Exception], ...] = (driver.DataError,)
+        self._internal_errors: tuple[type[Exception], ...] = (driver.InternalError,)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -108,7 +109,7 @@ class Database:
             UnavailableError: as `write`, but if the commit was not answered, the transaction may be written.
         """
         with (
-            _translate_errors(self._driver_errors, self._data_errors),
+            _translate_errors(self._driver_errors, self._data_errors, self._internal_errors),
             self._hold_write_lock(),
             raw_transaction(self._writer) as transaction,
         ):
@@ -174,19 +175,23 @@ _UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = (
 
 _READ_ONLY = "25006"
 """SQLSTATE of a write on a standby, or with `default_transaction_read_only`."""
+_INTERNAL_ERRORS: tuple[type[Exception], ...] = (InternalError,)
 _STORAGE_ERRORS: tuple[type[Exception], ...] = (StatementError, OverflowError)
 
 
 @contextmanager
 def _translate_errors(
-    driver_errors: tuple[type[Exception], ...] = (), data_errors: tuple[type[Exception], ...] = ()
+    driver_errors: tuple[type[Exception], ...] = (),
+    data_errors: tuple[type[Exception], ...] = (),
+    internal_errors: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
+    """Translate the errors of SQLAlchemy, and those of the driver that are given."""
     try:
         yield
     except (*_UNAVAILABLE_ERRORS, *driver_errors) as error:
         raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
-    except InternalError as error:
-        if getattr(error.orig, "sqlstate", None) != _READ_ONLY:
+    except (*_INTERNAL_ERRORS, *internal_errors) as error:
+        if getattr(getattr(error, "orig", error), "sqlstate", None) != _READ_ONLY:
             raise
         raise UnavailableError(f"the database takes no writes: {_first_line(error)}", code="database") from error
     except (*_STORAGE_ERRORS, *data_errors) as error:

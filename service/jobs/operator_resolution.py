@@ -102,6 +102,9 @@ def _resolve(jobs: JobRepository, job: Job, attempt: Attempt, request: ResolveRe
     if request.action == "resubmit" and job.desired == "cancelled":
         raise ConflictError(f"job {job.id} is being cancelled; use `give_up` instead", code="job_cancelling")
     attempt.ended_at, attempt.exit_reason = jobs.now, _EXIT_REASON[request.action]
+    if attempt.claimed_at is not None or job.open_spool is None:
+        # Its processes may live on where neither the scheduler nor the service hears of them: a next attempt waits.
+        job.open_spool = attempt.number
     if request.action == "resubmit":
         jobs.transition(job, "queued", f"Queued to be resubmitted, as resolved by {by}.")
     else:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from service.core.skipped_rows import log_skipped_row
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.states import SUSPENDED
@@ -15,6 +17,7 @@ from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.reports import Failure
 
+_MAX_SUMMARY = 500
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -95,7 +98,19 @@ def attempt_resource(attempt: Attempt) -> AttemptResource:
         execution=attempt.reported_execution,
         resumed_from_step=attempt.resumed_from_step,
         exit_reason=attempt.exit_reason,
+        scheduler_end=attempt.scheduler_end,
+        failure=_failure_summary(attempt),
+        failed_node=attempt.failed_node,
     )
+
+
+def _failure_summary(attempt: Attempt) -> str | None:
+    """Return the failure in the attempt's exit record; None if there is none, or an invalid one of a former release."""
+    failure = (attempt.finish or {}).get("failure")
+    try:
+        return Failure.model_validate(failure).summary[:_MAX_SUMMARY] if failure else None
+    except ValidationError:
+        return None
 
 
 def event_resource(job_id: str, event: Event) -> EventResource:

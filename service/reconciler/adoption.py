@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Literal
 
 import structlog
+from sqlalchemy.orm import Session
 
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
@@ -109,13 +110,30 @@ class Adoption:
             if row.attempt_id is not None:
                 self._mark_unread(jobs.reload_attempt(row.attempt_id), row, run, is_current=not unknown)
             if unknown:
-                rows = [self._new_attempt(jobs, row, attempt) for attempt in unknown]
-                session.add_all(rows)
-                self._adopt(jobs, row, unknown, rows)
+                self._insert(session, jobs, row, unknown)
             elif row.attempt_id is not None:
                 self._restore_claim(jobs, row, jobs.reload_attempt(row.attempt_id), run)
             self.failpoint("adoption.before-commit")
         self._adopted += len(unknown)
+
+    def insert(self, job: Job) -> None:
+        """Insert a job that the database lacks, and with it the attempts in its run directory, or nothing.
+
+        A job without its running attempt could be resumed, and then two attempts would run.
+        """
+        unknown = read_unknown_attempts(RunLayout(self.settings.runs / job.id), job, ())
+        with self.lease.write() as session:
+            jobs = JobRepository(session, self.clock())
+            jobs.add(job)
+            if unknown:
+                self._insert(session, jobs, job, unknown)
+            self.failpoint("adoption.before-commit")
+
+    def _insert(self, session: Session, jobs: JobRepository, job: Job, unknown: Sequence[UnknownAttempt]) -> None:
+        """Insert these attempts of a job, and make the last of them its current one."""
+        rows = [self._new_attempt(jobs, job, attempt) for attempt in unknown]
+        session.add_all(rows)
+        self._adopt(jobs, job, unknown, rows)
 
     def _mark_unread(self, attempt: Attempt, job: Job, run: RunLayout, *, is_current: bool) -> None:
         """Have the whole spool read of an attempt that had not ended before the backup."""

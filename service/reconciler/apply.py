@@ -33,8 +33,14 @@ class DecisionWriter:
         decision: Decision,
         exit_record: FinishRecord | None = None,
         failed_node: str | None = None,
+        scheduler_end: str = "",
     ) -> None:
         """Apply a decision, unless the job has changed since it was loaded or the rows already say the same.
+
+        Args:
+            exit_record: Of an attempt that ends; read from disk if the worker could not send it.
+            failed_node: The node that made it fail.
+            scheduler_end: The scheduler's own report of the end.
 
         Raises:
             LeaseLostError: another service is the leader; nothing was written.
@@ -50,9 +56,11 @@ class DecisionWriter:
             if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), now)
-                row.failed_node = failed_node
+                row.failed_node, row.scheduler_end = failed_node, scheduler_end or None
                 if exit_record is None:
                     fresh.open_spool = row.number
+                elif row.finish is None:
+                    row.finish = exit_record.model_dump(mode="json")
             elif attempt is not None:
                 row = jobs.get_attempt(attempt.id)
                 row.estimated_start = decision.estimated_start

@@ -1,6 +1,6 @@
 """Storing the cluster snapshot, with at most one scheduler query per interval."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
@@ -28,6 +28,11 @@ class ClusterPoll:
     lease: LeaderLease
     polled_at: datetime | None = None
     """The last query of this process; the database holds those of earlier leaders."""
+    _is_outdated: bool = field(default=False, init=False)
+
+    def expire(self) -> None:
+        """Query at the next call: the scheduler responds again, and the stored error would be shown for a minute."""
+        self._is_outdated = True
 
     def run_once(self) -> None:
         """Store a new snapshot, or the scheduler's error, if the last one is old enough.
@@ -37,9 +42,9 @@ class ClusterPoll:
             LeaseLostError: another service is the leader.
         """
         now = self.clock()
-        if not self._is_due(now):
+        if not self._is_outdated and not self._is_due(now):
             return
-        self.polled_at = now
+        self.polled_at, self._is_outdated = now, False
         result: ClusterSnapshot | str
         try:
             result = self.scheduler.cluster()

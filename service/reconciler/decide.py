@@ -242,7 +242,8 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
     if snapshot.pausing:
         return _paused(snapshot, exit_reason)
     if exit_reason == "user_cancelled":
-        message = "Cancelled outside Trainyard, such as by `scancel`. `trainyard retry` continues from the checkpoint."
+        by = f" ({snapshot.observation.message})" if snapshot.observation and snapshot.observation.message else ""
+        message = f"Cancelled outside Trainyard, such as by `scancel`{by}. `trainyard retry` continues the job."
         return Decision("cancelled", message, "cancelled_outside", ended=True, exit_reason=exit_reason)
     if exit_reason == "time_limit" and snapshot.on_time_limit == "fail":
         message = "Time limit reached. `restart.on_time_limit: continue` would continue from the last checkpoint."
@@ -281,8 +282,6 @@ _OUT_OF_MEMORY = Failure(
     message="the scheduler ended the attempt because it exceeded its memory allocation",
     hint="Raise resources.memory_gb_per_gpu or lower batch.micro_size.",
 )
-
-
 _RUN_DIR_VANISHED = Failure(
     type="RunDirectoryVanished",
     message="reports that had not reached the service and the checkpoints are lost",
@@ -317,9 +316,7 @@ def _after_error(
     reported: Failure | None,
 ) -> Decision:
     failure = reported or Failure(type="UnknownError", message="the worker reported no cause")
-    rank = f"rank {failure.rank}: " if failure.rank is not None else ""
-    first_line = (failure.message.strip().splitlines() or [""])[0]
-    message = f"{rank}{failure.type}: {first_line}"
+    message = failure.summary
     waits_for_disk = exit_reason == "disk_full" and snapshot.full_disks <= MAX_DISK_WAITS
     if exit_reason == "rejected" or failure.final or (snapshot.retries_left <= 0 and not waits_for_disk):
         return Decision("failed", message, exit_reason, failure, ended=True, exit_reason=exit_reason)
@@ -364,11 +361,14 @@ def _cause(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
     if exit_reason == "preempted" and observation is not None and observation.ended_as == "failed":
         # Slurm names a preemption; the worker only knows that it received a signal to end.
         return f"ended by a signal that is no preemption ({observation.message})"
+    if exit_reason == "preempted" and observation is not None and observation.ended_as == "completed":
+        return f"requested to stop by a signal, as before a preemption ({observation.message})"
     cause = _CAUSES[exit_reason]
     if exit_record is not None and exit_record.reason == "node_failure" and exit_record.failure is not None:
         cause = exit_record.failure.message
     elif observation is not None and observation.ended_as == "node_failure":
-        cause = "node failure"
+        began = snapshot.claimed or observation.nodes or snapshot.unclaimed != UnclaimedAttempt()
+        cause = "node failure" if began else "ended by Slurm before it started"
     elif observation is not None and observation.ended_as == "dropped":
         cause = "removed by Slurm's controller, not by a user"
     elif startup_error := _startup_error(snapshot, exit_reason):

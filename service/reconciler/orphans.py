@@ -5,7 +5,7 @@ After a restore these are the jobs that were submitted since the backup. They ar
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -23,7 +23,7 @@ from service.core.settings import Settings
 from service.core.untrusted_files import read_regular_file
 from service.db.leader_lease import LeaderLease
 from service.db.models import Job, Orphan
-from service.jobs.repository import JobRepository
+from service.reconciler.adoption import Adoption
 from service.reconciler.repository import find_job, job_ids, known_tags
 from service.reconciler.unknown_attempts import read_current
 from service.scheduler.base import QueueEntry, Scheduler, SchedulerUnavailableError, SubmittedJob
@@ -53,8 +53,7 @@ class OrphanScan:
     settings: Settings
     scheduler: Scheduler
     lease: LeaderLease
-    examine: Callable[[int], None]
-    """Adopts the attempts in the run directory of a job, by its primary key."""
+    adoption: Adoption
     _entries_at: datetime | None = field(default=None, init=False)
     _folders_at: datetime | None = field(default=None, init=False)
     _folders: Sequence[UnknownEntry] = field(default=(), init=False)
@@ -180,16 +179,15 @@ class OrphanScan:
         """Make a job of a run directory. It is paused, and runs if an attempt is adopted with it."""
         if orphan.job_id is None or (spec := _read_spec(RunLayout(self.settings.runs / orphan.job_id))) is None:
             raise ValueError("the spec in the run directory cannot be read")
-        with self.lease.write() as session:
+        with self.lease.database.read() as session:
             job = find_job(session, orphan.job_id)
-            if job is None:
-                owner, role, now = orphan.requested_by or "admin", "admin", self.clock()
-                if orphan.owner is not None:
-                    owner, role = orphan.owner, TokenRepository(session).submitter_role(orphan.owner, now) or "user"
-                job = _new_job(orphan.job_id, spec, owner, role, now)
-                JobRepository(session, self.clock()).add(job)
-            job_pk = job.pk
-        self.examine(job_pk)
+            owner, role, now = orphan.requested_by or "admin", "admin", self.clock()
+            if orphan.owner is not None:
+                owner, role = orphan.owner, TokenRepository(session).submitter_role(orphan.owner, now) or "user"
+        if job is None:
+            self.adoption.insert(_new_job(orphan.job_id, spec, owner, role, now))
+        else:
+            self.adoption.examine(job.pk)
         with self.lease.write() as session:
             session.delete(OrphanRepository(session).require(orphan.id))
         self.scan_again()
@@ -218,6 +216,8 @@ def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: dateti
         gpus=spec.gpus,
         created_at=job_created_at(job_id) or now,
         updated_at=now,
+        attempts=0,
+        next_execution=1,
         latest={},
     )
 

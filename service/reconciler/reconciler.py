@@ -104,7 +104,7 @@ class Reconciler:
         self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._adoption = Adoption(lease, clock, settings, scheduler.name, failpoint)
-        self._orphans = OrphanScan(clock, settings, scheduler, lease, self._adoption.examine)
+        self._orphans = OrphanScan(clock, settings, scheduler, lease, self._adoption)
         self._may_have_unread_spools = True
         self._may_state_maintenance = True
         """Whether jobs may still name a maintenance mode that has ended."""
@@ -208,7 +208,9 @@ class Reconciler:
         observations: Mapping[str, Observation] | None = None
         try:
             observations = self._scheduler.observe(submitted)
-            self._unavailable_since = None
+            if self._unavailable_since is not None:
+                self._unavailable_since = None
+                self._cluster_poll.expire()
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
             self._unavailable_since = self._unavailable_since or self._clock()
@@ -292,7 +294,7 @@ class Reconciler:
         if decision != NO_CHANGE:
             startup_error, stalled = snapshot.unclaimed.startup_error, snapshot.stalled_hosts
             node = failed_node(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
-            self._decisions.apply(job, attempt, decision, exit_record, node)
+            self._decisions.apply(job, attempt, decision, exit_record, node, observation.message)
             self._failpoint("tick.after-apply")
 
     def _ingest_late_reports(self, job: Job) -> bool:

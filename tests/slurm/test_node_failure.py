@@ -31,5 +31,6 @@ def test_node_failure_is_a_continuation_without_a_retry(
         assert done.status == "succeeded", done.status_message
         first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
         assert first.exit_reason == "node_failure"
+        assert f"{dead} is down: Not responding" in str(first.scheduler_end)
         assert (second.resumed_from_step or 0) >= 10
         assert sorted(losses(client, job.id)) == list(range(1, 121))

@@ -18,7 +18,7 @@ import psutil
 
 from tests.support.packages import install
 from tests.support.slurm_accounting import Accounting
-from tests.support.slurm_reaper import cluster_processes, kill
+from tests.support.slurm_reaper import DAEMON_VARIABLE, cluster_processes, kill
 from tests.support.wait import wait_until
 
 PROGRAMS = ("munged", "bindfs", "slurmctld", "slurmd", "sbatch", "squeue", "slurmdbd", "mariadbd", "mariadb-install-db")
@@ -192,7 +192,7 @@ class SlurmLab:
         with (self.root / f"{name}.log").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
                 [program, *command[1:]],
-                env=self.environment,
+                env=self.environment | {DAEMON_VARIABLE: name},
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

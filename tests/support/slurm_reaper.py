@@ -10,17 +10,25 @@ from pathlib import Path
 
 import psutil
 
+DAEMON_VARIABLE = "TRAINYARD_LAB_DAEMON"
+"""Names a lab's daemon (a node's slurmd by the node) in its environment, which slurmstepd inherits."""
+_BY_SLURM = (f"{DAEMON_VARIABLE}=".encode(), b"SLURM_JOB_ID=", b"SLURMD_NODENAME=")
+"""The environment of daemons and of what runs in a job. Shells in which a user only named the configuration have none
+of these."""
+
 
 def cluster_processes(conf: Path, node: str = "") -> list[psutil.Process]:
-    """Return the processes that were started with this configuration (on one node), and their descendants."""
+    """Return the processes that the cluster of this configuration has started (on one node), and their descendants."""
     own = psutil.Process().pid
+    daemon = f"{DAEMON_VARIABLE}={node}".encode()
     processes: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             # psutil stops at an empty entry, which slurmstepd leaves when it sets its title.
             environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            here = not node or f"SLURMD_NODENAME={node}".encode() in environ
-            if process.pid != own and f"SLURM_CONF={conf}".encode() in environ and here:
+            here = not node or not {f"SLURMD_NODENAME={node}".encode(), daemon}.isdisjoint(environ)
+            by_slurm = any(entry.startswith(_BY_SLURM) for entry in environ)
+            if process.pid != own and f"SLURM_CONF={conf}".encode() in environ and by_slurm and here:
                 processes[process.pid] = process
                 processes.update({child.pid: child for child in process.children(recursive=True)})
     return list(processes.values())

@@ -44,14 +44,14 @@ def attempts(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = Fals
     """
     with make_client(ctx) as client:
         result = client.attempts(find_job(client, job_id).id)
-    headings = ("ATTEMPT", "SCHEDULER ID", "NODES", "FROM STEP", "STARTED", "RUNTIME", "EXIT REASON")
+    headings = ("ATTEMPT", "SCHEDULER ID", "NODES", "FROM STEP", "STARTED", "RUNTIME", "EXIT REASON", "EVIDENCE")
     print_list(
         result,
         headings,
         _attempt_row,
         as_json=as_json,
         empty_message="no attempt yet",
-        optional=("FROM STEP", "STARTED"),
+        optional=("FROM STEP", "STARTED", "EVIDENCE"),
     )
 
 
@@ -60,7 +60,9 @@ def _attempt_row(attempt: AttemptResource) -> tuple[str, ...]:
     took = format_duration((ended - began).total_seconds()) if began and ended else "-"
     step = "-" if attempt.resumed_from_step is None else str(attempt.resumed_from_step)
     started, how = format_age(began) if began else "-", attempt.exit_reason or "-"
-    return str(attempt.number), attempt.scheduler_id or "-", ", ".join(attempt.nodes) or "-", step, started, took, how
+    evidence = "; ".join(text for text in (attempt.scheduler_end, attempt.failure) if text) or "-"
+    nodes = ", ".join(attempt.nodes) or "-"
+    return str(attempt.number), attempt.scheduler_id or "-", nodes, step, started, took, how, evidence
 
 
 def script(

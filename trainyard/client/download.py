@@ -26,7 +26,6 @@ from trainyard.contract.wire.jobs import JobResource
 Progress = Callable[[str, int, int], None]
 """Called with a file's path, the number of its bytes on disk, and its size."""
 
-_BLOCK = 4 * 2**20
 _MAX_NAME = 230
 """Bytes of a file's name, of 255 that filesystems allow, so that a suffix fits."""
 MANIFEST = "manifest.json"
@@ -221,8 +220,5 @@ def _hidden_path(path: Path, suffix: str) -> Path:
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,8 +11,6 @@ from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from worker.core.distributed import Ranks
 
-_BLOCK = 4 * 2**20
-
 Files = Mapping[str, ManifestFile]
 """Size and digest of files, by their path in the checkpoint's folder."""
 Verify = Callable[[CheckpointLayout, Manifest], None]
@@ -24,15 +22,13 @@ class DigestError(Exception):
 
 
 def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_files(checkpoint: CheckpointLayout, ranks: Ranks) -> Files:
-    """Return all files of a checkpoint that the ranks have just written. A collective of the saving threads.
+    """Return the files of a checkpoint that the ranks have just written, on rank 0 with the index and all others. A
+    collective of the saving threads.
 
     Raises:
         DigestError: On all ranks; a rank could not read its files.

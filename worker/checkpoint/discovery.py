@@ -24,20 +24,30 @@ class Discovery:
     """Of all complete checkpoints, oldest first."""
     skipped: dict[int, str] = field(default_factory=dict)
     """The damaged checkpoints by step, with the problem of each."""
+    incomplete: list[int] = field(default_factory=list)
+    """The steps of the checkpoints whose save or removal was interrupted; they were removed."""
     all_damaged: bool = False
-    """Whether no checkpoint is left because all were damaged, for this execution or for an earlier one."""
+    """Whether no checkpoint is left because all were damaged or deleted, for this execution or for an earlier one."""
 
 
-def discover(run: RunLayout, first_execution: int = 1, execution: int = 1, *, verify: Verify = verify) -> Discovery:
+def discover(
+    run: RunLayout,
+    first_execution: int = 1,
+    execution: int = 1,
+    *,
+    known_step: int | None = None,
+    verify: Verify = verify,
+) -> Discovery:
     """Find the latest valid checkpoint. Set damaged newer ones aside, and remove incomplete ones of a killed run.
 
     Args:
         first_execution: Checkpoints of earlier executions are removed: a retry started from scratch after them.
         execution: The execution that is about to start.
+        known_step: The newest checkpoint that the service knows; it was complete.
         verify: Compares the files with their manifest.
     """
-    remove_incomplete(run)
     result = Discovery()
+    _clear_incomplete(run, known_step, result)
     for checkpoint in reversed(run.complete_checkpoints()):
         try:
             manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
@@ -53,7 +63,7 @@ def discover(run: RunLayout, first_execution: int = 1, execution: int = 1, *, ve
             _quarantine(checkpoint.root)
     if result.latest is not None:
         run.damage.unlink(missing_ok=True)
-    elif result.skipped:
+    elif result.skipped or known_step is not None:
         write_atomic(run.damage, json.dumps({"execution": execution}))
     result.all_damaged = _recorded_damage(run) >= first_execution
     return result
@@ -89,13 +99,24 @@ def require_valid_checkpoint(checkpoint: CheckpointLayout, ranks: Ranks) -> Mani
     return manifest
 
 
-def remove_incomplete(run: RunLayout) -> None:
-    """Remove checkpoint folders without a manifest. Only the current execution of a job may call this."""
-    complete = {checkpoint.root for checkpoint in run.complete_checkpoints()}
-    for folder in run.checkpoints.glob("step-" + "[0-9]" * 10):
-        if folder not in complete:
+def _clear_incomplete(run: RunLayout, known_step: int | None, result: Discovery) -> None:
+    """Remove checkpoint folders without a manifest. Only the current execution of a job may call this.
+
+    The one of `known_step` had a manifest, so it is damaged and set aside, unless retention may have begun to remove it
+    after a newer one. Others may be left from a save or a removal that was interrupted.
+    """
+    complete = {checkpoint.step for checkpoint in run.complete_checkpoints()}
+    for folder in sorted(run.checkpoints.glob("step-" + "[0-9]" * 10)):
+        step = CheckpointLayout(folder).step
+        if step in complete:
+            continue
+        if step == known_step and step > max(complete, default=0):
+            result.skipped[step] = "its manifest is missing"
+            _quarantine(folder)
+        else:
             log.info("removing the incomplete checkpoint %s", folder.name)
             shutil.rmtree(folder, ignore_errors=True)
+            result.incomplete.append(step)
 
 
 def remove(checkpoint: CheckpointLayout) -> None:

@@ -13,6 +13,7 @@ from trainyard.contract.wire.manifest import Manifest
 from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointReport
 from worker.checkpoint.digests import Files, describe_files, shared_verification
 from worker.checkpoint.discovery import Discovery, discover, remove, require_valid_checkpoint
+from worker.checkpoint.save_failures import SaveFailures
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
@@ -22,11 +23,12 @@ from worker.reporting.reporter import Reporter
 log = logging.getLogger(__name__)
 
 _ALL_DAMAGED = (
-    "all checkpoints of the run are damaged, and starting again from the beginning would discard its progress"
+    "all checkpoints of the run are damaged or missing, and starting again from the beginning would discard its "
+    "progress"
 )
 _ALL_DAMAGED_HINT = (
     "Restore a checkpoint's folder (checkpoints/step-*) from a backup and retry the job, or accept the loss: "
-    "trainyard retry JOB --from-scratch. The damaged folders (*.damaged) remain for inspection."
+    "trainyard retry JOB --from-scratch. Damaged folders (*.damaged) remain for inspection."
 )
 
 
@@ -53,7 +55,9 @@ class CheckpointManager:
         self._discovery = Discovery()
         with shared_verification(ranks) as verify:
             if ranks.is_first:
-                self._discovery = discover(run, launch.first_execution, execution, verify=verify)
+                self._discovery = discover(
+                    run, launch.first_execution, execution, known_step=launch.checkpoint_step, verify=verify
+                )
         self._all_damaged = bool(ranks.from_rank_0(int(self._discovery.all_damaged)))
         latest = self._discovery.latest
         own_step = ranks.from_rank_0(latest.step if latest else 0)
@@ -69,6 +73,7 @@ class CheckpointManager:
         self.saved_ranks = ranks.from_rank_0(latest.world_size if latest else 0)
         self.last_step = self.start_step
         self._manifests = self._discovery.manifests
+        self._failures = SaveFailures()
 
     def bind(self, reporter: Reporter) -> None:
         """Report to this reporter from now on, first the events of the start.
@@ -80,6 +85,9 @@ class CheckpointManager:
         for step, problem in self._discovery.skipped.items():
             message = f"the checkpoint of step {step} is damaged and was skipped: {problem}"
             reporter.event("checkpoint_damaged", message, level="warning", data={"step": step, "problem": problem})
+        for step in self._discovery.incomplete:
+            message = f"the incomplete checkpoint of step {step} was removed: its save or removal was interrupted"
+            reporter.event("checkpoint_incomplete", message, data={"step": step})
         if self._all_damaged:
             reporter.flush_to_disk()
             raise RefusedError(_ALL_DAMAGED, _ALL_DAMAGED_HINT)
@@ -124,9 +132,11 @@ class CheckpointManager:
             self._storage.wait()
         except Exception as error:
             log.exception("the checkpoint of step %d could not be written", self.last_step)
-            if self._reporter:
-                message = f"the checkpoint of step {self.last_step} could not be written: {error}"
+            message = self._failures.add(self.last_step, error)
+            if self._reporter and message is not None:
                 self._reporter.event("checkpoint_failed", message, level="error", data={"step": self.last_step})
+        else:
+            self._failures.reset()
 
     def _complete(self, checkpoint: CheckpointLayout, metrics: dict[str, float]) -> None:
         """Once all files are on disk: compute their digests. On rank 0 write the manifest, report, and remove old
@@ -138,13 +148,16 @@ class CheckpointManager:
         manifest = self._build_manifest(checkpoint, files, metrics)
         text = manifest.model_dump_json(indent=1).encode()
         sync_folder(checkpoint)
-        self._fence.check()
         # The points up to this step are durable before the checkpoint is: a run that resumes from it has them all.
         self._reporter.flush_to_disk()
+        # The calls before this one may wait for minutes, such as for a filesystem that does not answer.
+        self._fence.check()
         write_atomic(checkpoint.manifest, text)
         self._manifests.append(manifest)
         removed = removable_steps(self._manifests, self._policy)
         self._reporter.checkpoint(_report(manifest, text, removed))
+        if removed:
+            self._fence.check()
         for step in removed:
             remove(self._run.checkpoint(step))
         self._manifests = [manifest for manifest in self._manifests if manifest.step not in removed]

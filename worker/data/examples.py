@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from worker.data.sampler import Indices
@@ -26,10 +25,6 @@ class Examples:
         """Gather the rows `indices` (int64, shape (n,)) of every tensor on `device`: shapes (n, ...)."""
         rows = torch.from_numpy(indices)
         return tuple(tensor[rows].to(device, non_blocking=True) for tensor in self.tensors)
-
-    def largest(self, count: int) -> Indices:
-        """Return `count` training examples (int64, shape (count,)) that need the most memory as one batch."""
-        return np.arange(min(count, self.train), dtype=np.int64)
 
     def held_out_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Gather held-out rows, counted from 0 at the first held-out example."""

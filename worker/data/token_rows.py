@@ -84,7 +84,7 @@ class RowExamples(Examples):
     packed: bool
 
     def largest(self, count: int) -> Indices:
-        """Return the longest rows."""
+        """Return the `count` longest rows for training: int64, shape (count,)."""
         return np.argsort(-self.rows.lengths[: self.train], kind="stable")[:count].astype(np.int64)
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:

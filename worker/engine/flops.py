@@ -15,6 +15,8 @@ from worker.engine.strategies.units import layers
 from worker.tasks.base import Task
 
 _TERA = 1e12
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Names under which configurations of transformers give the number of experts."""
 
 # (part of the device's name, {precision: TFLOP/s}); the first match counts.
 _PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
@@ -116,9 +118,6 @@ def _active_share(model: nn.Module) -> float:
     experts = next((n for key in _EXPERTS if (n := getattr(config, key, None))), None)
     chosen = getattr(config, "num_experts_per_tok", None)
     return chosen / experts if chosen and experts else 1.0
-
-
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 def _text_config(model: nn.Module) -> Any:

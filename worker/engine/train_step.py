@@ -102,9 +102,9 @@ class TrainStep:
         return self._loader.load(self._substitute(share, indices))
 
     def _substitute(self, share: Indices, indices: Indices) -> Indices:
-        # A rank without an example computes others with weight zero, so that every rank takes part in every collective.
-        # They are as many as those of the other ranks, since batch normalization cannot train on a single one.
-        return share if len(share) else indices[: self.micro_batch_length(len(indices))]
+        # A rank without an example computes another one with weight zero, so that it takes part in every collective.
+        # The micro-batch of the others has a single example then, since shares differ by at most one.
+        return share if len(share) else indices[:1]
 
     def _forward(self, batch: Tensors, weight: float, *, empty: bool) -> dict[str, torch.Tensor]:
         """Return each named loss of a micro-batch divided by the global weight: fp32, shape ()."""

@@ -83,7 +83,7 @@ class Trainer:
         self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
         stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
         peak = run_peak_flops(spec, ranks.device)
-        performance = PerformanceMonitor(ranks, task.tokens_per_example, flops, peak, stragglers)
+        performance = PerformanceMonitor(ranks.device, task.tokens_per_example, flops, peak, stragglers)
         self._metrics = self._build_metrics_logger(reporter, performance)
         # Ends run in reverse: garbage is collected and traces close before metrics are logged.
         own = [GarbageCollector(), ProgressMarker(self._progress), performance]

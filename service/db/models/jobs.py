@@ -141,6 +141,8 @@ class Attempt(Base):
     """When the worker was first requested to stop because Slurm had ended the attempt although it still ran."""
     ended_at: Mapped[datetime | None]
     exit_reason: Mapped[str | None] = mapped_column(String(32))
+    scheduler_end: Mapped[str | None] = mapped_column(Text)
+    """The scheduler's own report of the end: state, by whom it was cancelled, exit code, why a node failed."""
     failed_node: Mapped[str | None] = mapped_column(String(64))
     """The node that made the attempt fail, by the scheduler's name."""
     excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")

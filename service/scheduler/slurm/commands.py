@@ -19,6 +19,7 @@ _ENDED_JOB = ("Invalid job id specified", "already completing or completed")
 """What scancel states about a job that has ended or was forgotten: nothing is left to cancel."""
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_COLUMN = "invalid"
+_MAX_REASON = 200
 _SEPARATOR = "|"
 
 CommandCounter = Callable[[str, Literal["ok", "failed", "timeout"]], None]
@@ -95,6 +96,18 @@ class SlurmCommands:
             # Old releases do not have the column; the next query omits it.
             self._has_used_gpus = not (_UNKNOWN_COLUMN in str(error).lower() and "format" in str(error).lower())
             raise
+
+    def node_reasons(self, nodes: str) -> list[str]:
+        """Why nodes of a list are out of service, such as `node1 is down: Not responding`."""
+        output = self._run(["sinfo", "--all", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T|%E"])
+        reasons = []
+        for line in dict.fromkeys(output.splitlines()):
+            name, _, rest = line.partition("|")
+            state, _, reason = rest.partition("|")
+            if reason.strip() not in ("", "none"):
+                text = "".join(c if c.isprintable() else "?" for c in reason.strip())
+                reasons.append(f"{name} is {state.rstrip('*~#!%$@^+-')}: {text[:_MAX_REASON]}")
+        return reasons
 
     def configuration(self) -> str:
         """The output of `scontrol show config`."""

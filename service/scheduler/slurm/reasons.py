@@ -4,6 +4,7 @@ _RESUBMIT = "Cancel the job and submit it again."
 _ADMINISTRATOR = "Ask an administrator of the cluster."
 _LATER = "The job starts when other jobs end."
 _LATER_OR_LESS = "The job starts when other jobs end, or with smaller requests."
+_FEWER_GPUS = "To continue on fewer GPUs, cancel the job and run `trainyard fork JOB --set gpus=N`."
 _REDUCE = "It cannot start as it is: reduce the requested resources."
 
 _REASONS: dict[str, tuple[str, str]] = {
@@ -42,12 +43,12 @@ _REASONS: dict[str, tuple[str, str]] = {
     ),
     "ReqNodeNotAvail": (
         "a required node is down or reserved",
-        "`sinfo -R` and `scontrol show reservation` show why.",
+        f"`sinfo -R` and `scontrol show reservation` show why. {_FEWER_GPUS}",
     ),
-    "NodeDown": ("a required node is down", "`sinfo -R` shows why."),
+    "NodeDown": ("a required node is down", f"`sinfo -R` shows why. {_FEWER_GPUS}"),
     "NodesUnavailable": (
         "the required nodes are down, drained or reserved for jobs with higher priority",
-        "`sinfo -R` lists them.",
+        f"`sinfo -R` lists them. {_FEWER_GPUS}",
     ),
     "TimeLimit": ("its time limit is used up", ""),
     "AccountNotAllowed": (

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -48,6 +48,8 @@ _MAX_IDS = 10_000
 """Ids in one accounting query: 90 kB as an argument, of which Linux allows 128 kB."""
 _MAX_ENTRIES, _MAX_RECORDED = 1000, 20
 """Entries of an attempt's folder that are looked at, and submissions that are taken from it: a job may fill it."""
+_MAX_FAILED_LISTS, _MAX_REASONS = 4, 4
+"""Node lists of failed jobs whose reasons one poll queries, and reasons in one message."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
 
 
@@ -151,7 +153,7 @@ class SlurmScheduler:
         needed = known or isinstance(self._observed, SchedulerUnavailableError)
         if needed and time.monotonic() - self._polled_at >= self._poll_seconds:
             try:
-                self._observed = self._poll(known)
+                self._observed = self._add_node_reasons(self._poll(known))
             except SchedulerUnavailableError as error:
                 self._observed = error
             self._polled_at = time.monotonic()
@@ -178,6 +180,21 @@ class SlurmScheduler:
         observed |= {tag: observation for tag, observation in recorded.items() if observation.state == "ended"}
         observed = {job.tag: Observation("absent") for job in missing} | observed
         return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in known}
+
+    def _add_node_reasons(self, observed: dict[str, CachedObservation]) -> dict[str, CachedObservation]:
+        """Add to each node failure why the nodes are out of service, with a bounded number of calls."""
+        failed = {tag: known for tag, known in observed.items() if _is_node_failure(known.observation)}
+        reasons: dict[str, str] = {}
+        try:
+            for nodes in sorted({",".join(_nodes(known)) for known in failed.values()})[:_MAX_FAILED_LISTS]:
+                reasons[nodes] = "; ".join(self._commands.node_reasons(nodes)[:_MAX_REASONS])
+        except SchedulerUnavailableError as error:
+            log.warning("reasons of nodes are unavailable", error=str(error))
+        for tag, known in failed.items():
+            if known.observation and (text := reasons.get(",".join(_nodes(known)))):
+                explained = replace(known.observation, message=f"{known.observation.message}; {text}")
+                observed[tag] = replace(known, observation=explained)
+        return observed
 
     def _next_batch(self, missing: Sequence[SubmittedJob]) -> Sequence[SubmittedJob]:
         """As many jobs as one accounting query can hold; further ones in the next queries."""
@@ -254,6 +271,14 @@ class SlurmScheduler:
         return self._accounts.add_to(self._commands.sinfo())
 
 
+def _is_node_failure(observation: Observation | None) -> bool:
+    return observation is not None and observation.ended_as == "node_failure" and bool(observation.nodes)
+
+
+def _nodes(known: CachedObservation) -> tuple[str, ...]:
+    return known.observation.nodes if known.observation else ()
+
+
 def _numeric_id(job: SubmittedJob) -> tuple[int, str]:
     return len(job.scheduler_id), job.scheduler_id
 
@@ -283,7 +308,8 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
         if ended_as == "failed" and not code and row.detail not in ("", "None"):
             # The queue has no exit code, but a reason such as NonZeroExitCode or RaisedSignal:10.
             code = f", {row.detail}"
-        name = row.state if ended_as == "dropped" else state_name(row.state)
+        # The accounting adds who cancelled a job: `CANCELLED by 1000`.
+        name = row.state if ended_as in ("cancelled", "dropped") else state_name(row.state)
         return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as)
     suspended = describe_suspended(row.state, row.id)
     message = suspended or describe_completing(row.state, row.id)

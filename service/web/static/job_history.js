@@ -23,13 +23,15 @@ export function showAttempts(attempts) {
     const timeline = make("div", { class: "timeline", "aria-hidden": "true" }, make("i", { class: "waiting", style: style(created, started ?? end) }));
     const reason = attempt.exit_reason;
     if (started) timeline.append(make("i", { class: `running ${FAILURES.has(reason) ? "bad" : reason === "completed" ? "good" : ""}`, style: style(started, end) }));
+    const evidence = [attempt.scheduler_end, attempt.failure].filter(Boolean).join("; ");
     const allocation = [attempt.scheduler_id, attempt.nodes.join(", ")].filter(Boolean).join(" on ");
     return make("li", {},
       make("div", {}, make("strong", { text: `Attempt ${attempt.number}` }), ` ${attemptState(attempt)}`),
       make("time", { datetime: attempt.created_at }),
       timeline,
       make("div", { class: "detail", text: allocation }),
-      make("div", { class: "detail", text: durations(created, started, end) }));
+      make("div", { class: "detail", text: durations(created, started, end) }),
+      evidence ? make("div", { class: "detail", text: evidence }) : null);
   }));
   formatTimes(byId("attempts"));
 }

@@ -60,6 +60,13 @@ class TestAttempts:
         for there in ("n1, n2", "preempted", "1 min"):
             assert there in shown
 
+    def test_attempt_shows_the_evidence_of_its_end(self, run, service, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "200")
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        evidence = {"scheduler_end": "Slurm: NODE_FAIL; node1 is down: Not responding", "failure": "rank 1: SIGKILL: x"}
+        service.on("GET", "/v1/jobs/a1/attempts", page(attempt(number=1, exit_reason="node_failure", **evidence)))
+        assert "Slurm: NODE_FAIL; node1 is down: Not responding; rank 1: SIGKILL: x" in run("attempts", "a1").stdout
+
     def test_job_without_attempts_is_reported(self, run, service):
         service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/attempts", page())
         assert run("attempts", "a1").stderr == "no attempt yet\n"

@@ -121,7 +121,7 @@ class AsyncServiceCalls(AsyncTransport):
             owner: the user to whom the adopted job belongs; None: you.
         """
         path = f"/v1/orphans/{segment(orphan_id, 'orphan')}/resolve"
-        body = json_body({"action": action} | ({"owner": owner} if owner is not None else {}))
+        body = json_body(without_none(action=action, owner=owner))
         return await self._send(Request("POST", path, model(OrphanResource), headers=JSON, content=body))
 
     async def usage(self) -> UsageResource:

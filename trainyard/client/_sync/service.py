@@ -120,7 +120,7 @@ class ServiceCalls(Transport):
             owner: the user to whom the adopted job belongs; None: you.
         """
         path = f"/v1/orphans/{segment(orphan_id, 'orphan')}/resolve"
-        body = json_body({"action": action} | ({"owner": owner} if owner is not None else {}))
+        body = json_body(without_none(action=action, owner=owner))
         return self._send(Request("POST", path, model(OrphanResource), headers=JSON, content=body))
 
     def usage(self) -> UsageResource:

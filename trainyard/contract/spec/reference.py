@@ -93,7 +93,8 @@ def _kind(field: Schema) -> str:
         case "array":
             return _list(field)
         case "object":
-            return "names and texts"
+            values: list[Schema] = list(field.get("patternProperties", {}).values())
+            return "names and numbers" if values and values[0].get("type") == "number" else "names and texts"
         case "integer" | "number":
             return _number(field)
         case "boolean":

@@ -20,6 +20,7 @@ Rule = tuple[bool, str, str]
 """Whether the rule rejects the spec, the path of the field, and the message."""
 
 _SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
+_NEEDS_GPUS = "needs GPUs, and this service's workers have none"
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
 _BUILTIN_PAIRS = {
     "causal_lm": ("gpt", "stdlib"),
@@ -88,9 +89,6 @@ def _slurm_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             "must be one GPU type of Slurm; only letters, digits and `_ . -` are allowed",
         ),
     ]
-
-
-_NEEDS_GPUS = "needs GPUs, and this service's workers have none"
 
 
 def _replication_rules(spec: TrainingSpec, site: Site) -> list[Rule]:

@@ -91,6 +91,13 @@ class AttemptResource(Resource):
     """The newest execution that has sent a report."""
     resumed_from_step: int | None = None
     exit_reason: str | None = None
+    scheduler_end: str | None = None
+    """The scheduler's own report of the end: its state, by whom the attempt was cancelled, the exit code, and why a
+    node is out of service."""
+    failure: str | None = None
+    """What the worker reported as the cause, in one line."""
+    failed_node: str | None = None
+    """The node that caused the end; the next attempts exclude it."""
 
 
 class JobResource(Resource):

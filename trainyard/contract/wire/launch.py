@@ -53,6 +53,9 @@ class LaunchDocument(Strict):
     origin: Origin | None = None
     first_execution: PositiveInt = 1
     """Checkpoints of lower executions precede a retry from scratch and are removed."""
+    checkpoint_step: NonNegativeInt | None = None
+    """Step of the run's newest checkpoint, as far as the service knows. If no valid checkpoint is left, the run is
+    refused: it does not start again from the beginning by itself."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
     accelerator: Literal["cpu", "cuda"] = "cpu"

@@ -207,6 +207,12 @@ class Failure(Strict):
     consequence: StrictBool = False
     """Whether another rank, which left no error, caused this one."""
 
+    @property
+    def summary(self) -> str:
+        """The rank, the type and the first line of the message."""
+        rank = f"rank {self.rank}: " if self.rank is not None else ""
+        return f"{rank}{self.type}: {(self.message.strip().splitlines() or [''])[0]}"
+
 
 class FinishRecord(Strict):
     """The exit record: the file `finish-<execution>.json`, and the body of the finish request."""

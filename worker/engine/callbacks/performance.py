@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from worker.core.distributed import Ranks
 from worker.engine.callbacks.base import Callback, StepResult
 from worker.engine.callbacks.stragglers import StragglerReporter
 from worker.engine.step_clock import PhaseSeconds, StepClock, StepMarks, step_clock
@@ -52,7 +51,7 @@ class StepTimeAverage:
 
 
 class PerformanceMonitor(Callback):
-    """Sums times and examples over the steps since the last log; `collect` returns them as metrics.
+    """Sums times and examples over the steps since the last log: `measure` ends the interval, `metrics` reports it.
 
     The time of the loop runs from the start of a step to the next log, evaluation or checkpoint, which all wait for the
     device; within this time the host may be ahead of the device.
@@ -60,7 +59,7 @@ class PerformanceMonitor(Callback):
 
     def __init__(
         self,
-        ranks: Ranks,
+        device: torch.device,
         tokens_per_example: int,
         example_flops: float | None = None,
         peak: float | None = None,
@@ -68,13 +67,13 @@ class PerformanceMonitor(Callback):
         clock: StepClock | None = None,
     ) -> None:
         """`example_flops` is for the forward and backward of one example, `peak` in FLOP/s for all devices together."""
-        self._ranks = ranks
+        self._device = device
         self._stragglers = stragglers
         self._tokens_per_example = tokens_per_example
         self._example_flops = example_flops
         self._peak = peak
         self.step_time = StepTimeAverage()
-        self._clock = clock or step_clock(ranks.device)
+        self._clock = clock or step_clock(device)
         self._totals = self._ended = _Totals()
         self._phases = _NONE
         self._marks: deque[StepMarks] = deque(maxlen=_MAX_PHASE_STEPS)
@@ -117,10 +116,6 @@ class PerformanceMonitor(Callback):
         self._marks.clear()
         return PhaseSeconds(*(sum(phase) / len(steps) for phase in zip(*steps, strict=True))) if steps else _NONE
 
-    def collect(self) -> dict[str, float]:
-        """Return the metrics since the last call, and start anew. A collective."""
-        return self.metrics(self._ranks.gather(self.measure()))
-
     def measure(self) -> list[float]:
         """End the interval, and return this rank's values for `metrics`."""
         self._pause()
@@ -131,7 +126,7 @@ class PerformanceMonitor(Callback):
         rss_now = host_rss()
         # The kernel computes the peak from counters that lag behind the current ones by some pages a core.
         self._host_peak = max(self._host_peak, host_peak(), rss_now)
-        return [own, float(rss_now), float(self._host_peak), *map(float, device_peaks(self._ranks.device))]
+        return [own, float(rss_now), float(self._host_peak), *map(float, device_peaks(self._device))]
 
     def metrics(self, rows: Sequence[Sequence[float]]) -> dict[str, float]:
         """Return the metrics of the interval that `measure` has ended, from the values of all ranks."""
@@ -159,7 +154,7 @@ class PerformanceMonitor(Callback):
             metrics |= {f"perf/rank_seconds/{rank}": seconds for rank, seconds in enumerate(owns)}
         if self._tokens_per_example:
             metrics["perf/tokens_per_second"] = examples_per_second * self._tokens_per_example
-        if self._ranks.device.type == "cuda":
+        if self._device.type == "cuda":
             metrics["memory/device_peak_bytes"] = max(peaks)
             metrics["memory/device_reserved_bytes"] = max(reserved)
         if self._example_flops and self._peak:

@@ -153,13 +153,10 @@ def test_probes_need_no_token_and_name_the_components(world: World) -> None:
 
 @pytest.mark.scenario(34)
 def test_database_that_takes_no_writes_is_a_503_and_not_ready(world: World) -> None:
-    world.submit()
+    worker = world.start(world.submit())
     engine = world.database._writer
-    switch, reset = (
-        ("PRAGMA query_only = ON", "PRAGMA query_only = OFF")
-        if world.database.dialect == "sqlite"
-        else ("SET default_transaction_read_only = on", "SET default_transaction_read_only = off")
-    )
+    is_sqlite = world.database.dialect == "sqlite"
+    switch = "PRAGMA query_only = ON" if is_sqlite else "SET default_transaction_read_only = on"
 
     @sa.event.listens_for(engine, "checkout")
     def refuse_writes(connection: Any, *_: Any) -> None:
@@ -169,16 +166,18 @@ def test_database_that_takes_no_writes_is_a_503_and_not_ready(world: World) -> N
     try:
         refused = world.client.post("/v1/jobs", json=SPEC)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database")
+        unstored = worker.metrics([("train/loss", 1, 1.0)])
+        assert (unstored.status_code, unstored.json()["error"]["code"]) == (503, "database")
+        assert unstored.json()["error"]["message"].startswith("the database ")
         unready = world.new_client(None).get("/readyz")
         assert unready.status_code == 503
         assert "database" in unready.json()["checks"]["database"]
     finally:
         sa.event.remove(engine, "checkout", refuse_writes)
-        connection = engine.raw_connection()
-        connection.cursor().execute(reset)
-        connection.commit()
-        connection.close()
+        # Later connections accept writes.
+        engine.dispose()
     assert world.new_client(None).get("/readyz").status_code == 200
+    assert worker.metrics([("train/loss", 1, 1.0)]).status_code == 200
     assert world.client.post("/v1/jobs", json=SPEC).status_code == 201
 
 

@@ -104,6 +104,17 @@ def test_running_orphan_is_adopted_with_its_attempt(world: World) -> None:
     assert (world.status(job), len(world.scheduler.submitted)) == ("succeeded", submitted)
 
 
+def test_interrupted_adoption_stores_no_job_without_its_attempt(world: World) -> None:
+    job = running_orphan(world)
+    world.client.post(f"/v1/orphans/{job}/resolve", json={"action": "adopt"})
+    world.fail_at("adoption.before-commit")
+    with pytest.raises(SystemExit):
+        world.tick()
+    assert world.client.get(f"/v1/jobs/{job}").status_code == 404
+    world.tick(3)
+    assert (world.status(job), orphans(world)) == ("running", [])
+
+
 def test_orphan_is_adopted_for_the_user_whom_an_administrator_names(world: World) -> None:
     alice = world.new_user("user", "alice")
     job = running_orphan(world, alice)
@@ -262,9 +273,10 @@ def test_failing_adoption_does_not_delay_other_requests(world: World, monkeypatc
     make = orphan_module._new_job
 
     def fail_for_one(job_id: str, *arguments: Any) -> Any:
+        row = make(job_id, *arguments)
         if job_id != job:
-            raise OverflowError
-        return make(job_id, *arguments)
+            row.gpus = 2**70
+        return row
 
     monkeypatch.setattr(orphan_module, "_new_job", fail_for_one)
     for orphan in orphans(world):

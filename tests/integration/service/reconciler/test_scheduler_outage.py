@@ -1,9 +1,11 @@
 """Jobs while the scheduler is unavailable, suspends a job, reports a failed node or has forgotten a job."""
 
 import json
+from datetime import timedelta
 
 import pytest
 
+from service.reconciler import cluster_poll
 from service.scheduler.base import Observation
 from tests.support.world import World
 
@@ -40,6 +42,18 @@ def test_a_cancellation_is_carried_out_when_the_scheduler_responds(world: World)
     world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "cancelled"
+
+
+@pytest.mark.databases("sqlite")
+def test_readiness_reports_the_end_of_an_outage_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cluster_poll.POLL_INTERVALS, "local", timedelta(seconds=60))
+    world.scheduler.unavailable = True
+    world.tick()
+    assert world.client.get("/readyz").json()["status"] == "degraded"
+    world.scheduler.unavailable = False
+    world.clock.advance(5)
+    world.tick(times=2)
+    assert world.client.get("/readyz").json()["status"] == "ok"
 
 
 @pytest.mark.scenario(41)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.scheduler.base import Observation
+from service.scheduler.base import Ambiguous, Observation
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import CheckpointReport, MetricsBatch
 from trainyard.contract.wire.spool import format_record
@@ -141,6 +141,50 @@ def test_late_reports_are_stored_when_the_next_attempt_ends_early(world: World) 
     assert known == [20], "the second attempt has reported newer checkpoints"
 
 
+@pytest.mark.databases("sqlite")
+def test_late_reports_of_a_resolved_attempt_are_stored(world: World) -> None:
+    world.scheduler.name = "slurm"
+    world.reconciler = world.new_reconciler("slurm")
+    world.clock.advance(60)
+    job = world.submit()
+    worker = world.start(job)
+    assert worker.metrics([("train/loss", step, 1.0) for step in (1, 2, 3)]).status_code == 200
+    world.scheduler.states = {}
+    world.clock.advance(60)
+    world.tick()
+    assert world.status(job) == "lost"
+    assert world.client.post(f"/v1/jobs/{job}/resolve", json={"action": "resubmit"}).status_code == 202
+    world.tick(2)
+    assert launch_document(world, job)["settle_seconds"] == 15
+    write_spool(world, job, checkpoint=6, last_step=8)
+    second = world.start(job)
+    assert second.metrics([("train/loss", step, 1.0) for step in (7, 8, 9)], resumed=6).status_code == 200
+    world.clock.advance(31)
+    heartbeat(second)
+    world.tick()
+    assert steps(world, job) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.databases("sqlite")
+def test_resolved_submission_leaves_the_spool_of_an_earlier_attempt_open(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    observe(world, NODE_FAIL)
+    world.scheduler.outcome = Ambiguous("Socket timed out")
+    world.clock.advance(60)
+    world.tick(2)
+    assert (world.status(job), world.job(job)["attempt"]["number"]) == ("submitting", 2)
+    world.scheduler.outcome = None
+    assert world.client.post(f"/v1/jobs/{job}/resolve", json={"action": "resubmit"}).status_code == 202
+    world.tick(2)
+    write_spool(world, job, checkpoint=6, last_step=8)
+    third = world.start(job)
+    world.clock.advance(31)
+    heartbeat(third)
+    world.tick()
+    assert steps(world, job) == [4, 5, 6, 7, 8]
+
+
 def test_only_attempts_without_exit_record_are_read_again(world: World) -> None:
     job = world.submit()
     world.start(job).end("preempted", step=3)
@@ -149,6 +193,38 @@ def test_only_attempts_without_exit_record_are_read_again(world: World) -> None:
     world.start(job).end("completed", step=20)
     world.tick(2)
     assert steps(world, job) == []
+
+
+@pytest.mark.databases("sqlite")
+@pytest.mark.parametrize(("leaves_record", "seconds"), [(False, 15), (True, 0)])
+def test_next_attempt_waits_for_processes_that_may_live_on(world: World, leaves_record: bool, seconds: int) -> None:
+    world.scheduler.name = "slurm"
+    world.reconciler = world.new_reconciler("slurm")
+    world.clock.advance(60)
+    job = world.submit()
+    worker = world.start(job)
+    assert launch_document(world, job)["settle_seconds"] == 0
+    if leaves_record:
+        assert worker.finish("preempted", step=3).status_code == 200
+    observe(world, NODE_FAIL)
+    world.clock.advance(60)
+    world.tick(2)
+    assert (world.job(job)["attempt"]["number"], launch_document(world, job)["settle_seconds"]) == (2, seconds)
+
+
+def launch_document(world: World, job: str) -> Any:
+    return json.loads(world.folder(job, world.job(job)["attempt"]["number"]).launch.read_bytes())
+
+
+@pytest.mark.databases("sqlite")
+def test_launch_document_names_the_newest_checkpoint(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    assert launch_document(world, job)["checkpoint_step"] is None
+    assert worker.checkpoint(10).status_code == 200
+    worker.end("preempted", step=10)
+    world.tick(2)
+    assert launch_document(world, job)["checkpoint_step"] == 10
 
 
 def test_current_attempt_has_the_highest_execution(world: World) -> None:

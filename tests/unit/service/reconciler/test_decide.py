@@ -170,6 +170,9 @@ def test_a_signal_without_a_preemption_is_not_called_one() -> None:
     decision = decide(snapshot(exit_record=exit_record("preempted"), observation=killed))
     assert (decision.status, decision.uses_retry) == ("queued", False)
     assert "Cause: ended by a signal that is no preemption (Slurm: FAILED, exit code 0:9)" in (decision.message or "")
+    by_itself = Observation("ended", "Slurm: COMPLETED, exit code 0:0", ended_as="completed")
+    decision = decide(snapshot(exit_record=exit_record("preempted"), observation=by_itself))
+    assert "Cause: requested to stop by a signal, as before a preemption (Slurm: COMPLETED" in (decision.message or "")
     gone = Observation("ended", "Slurm: PREEMPTED", ended_as="preempted")
     decision = decide(snapshot(exit_record=exit_record("preempted"), observation=gone))
     assert "Cause: preempted" in (decision.message or "")
@@ -437,6 +440,18 @@ def test_slurms_node_failure_overrides_a_lost_peer(reported: ExitReason) -> None
     )
     assert (decision.status, decision.uses_retry, decision.exit_reason) == ("queued", False, "node_failure")
     assert "node failure (Slurm: NODE_FAIL)" in str(decision.message)
+
+
+def test_a_node_failure_before_the_start_is_not_blamed_on_a_node() -> None:
+    observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    message = decide(snapshot(status="pending", claimed=False, observation=observation)).message or ""
+    assert "Cause: ended by Slurm before it started (Slurm: NODE_FAIL)" in message
+
+
+def test_a_cancellation_outside_names_who_cancelled() -> None:
+    observation = Observation("ended", "Slurm: CANCELLED by 1000", ended_as="cancelled")
+    message = decide(snapshot(observation=observation)).message or ""
+    assert message.startswith("Cancelled outside Trainyard, such as by `scancel` (Slurm: CANCELLED by 1000).")
 
 
 def test_a_program_error_remains_one_on_a_failing_node() -> None:

@@ -1,3 +1,4 @@
+import shutil
 from datetime import UTC, datetime
 
 import pytest
@@ -32,6 +33,11 @@ def write(run, step, content=b"weights"):
     files = {"data": ManifestFile(size=len(content), sha256=file_sha256(data))}
     checkpoint.manifest.write_text(manifest(step, files).model_dump_json())
     return data
+
+
+def unlink_manifests(folder):
+    for manifest_file in folder.glob("*/manifest.json"):
+        manifest_file.unlink()
 
 
 @pytest.fixture
@@ -92,11 +98,30 @@ class TestDiscover:
         assert (run.checkpoints / "step-0000000002.damaged").is_dir()
 
     @pytest.mark.scenario(26, 47)
-    def test_checkpoint_without_a_manifest_is_removed(self, run):
+    @pytest.mark.parametrize("known", [None, 1])
+    def test_incomplete_checkpoint_is_removed_and_reported(self, run, known):
         write(run, 1)
         run.checkpoint(3).root.mkdir()
-        assert discover(run).latest.step == 1
+        result = discover(run, known_step=known)
+        assert (result.latest.step, result.skipped, result.incomplete) == (1, {}, [3])
         assert not run.checkpoint(3).root.exists()
+
+    @pytest.mark.scenario(47)
+    def test_newest_checkpoint_whose_manifest_was_deleted_is_damaged(self, run):
+        write(run, 1)
+        write(run, 2)
+        run.checkpoint(2).manifest.unlink()
+        result = discover(run, known_step=2)
+        assert (result.latest.step, result.skipped) == (1, {2: "its manifest is missing"})
+        assert (run.checkpoints / "step-0000000002.damaged" / "data").read_bytes() == b"weights"
+
+    def test_checkpoint_that_retention_had_begun_to_remove_is_not_damaged(self, run):
+        write(run, 1)
+        write(run, 2)
+        run.checkpoint(1).manifest.unlink()
+        result = discover(run, known_step=1)
+        assert (result.latest.step, result.skipped) == (2, {})
+        assert not run.checkpoint(1).root.exists()
 
 
 class TestAllDamaged:
@@ -117,3 +142,11 @@ class TestAllDamaged:
 
     def test_a_run_without_checkpoints_starts(self, run):
         assert not discover(run).all_damaged
+
+    @pytest.mark.parametrize("delete", [shutil.rmtree, unlink_manifests])
+    def test_a_run_whose_checkpoints_were_deleted_does_not_start(self, run, delete):
+        for step in (1, 2):
+            write(run, step)
+        delete(run.checkpoints)
+        assert discover(run, known_step=2).all_damaged
+        assert not discover(run, first_execution=6, execution=6).all_damaged

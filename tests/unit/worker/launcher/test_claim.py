@@ -51,6 +51,24 @@ def test_the_first_node_sends_the_others_home(layout: AttemptLayout, monkeypatch
     assert refusal(layout).reason == "rejected"
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(0, ["start"]), (15, [15, "start"])])
+def test_ranks_start_when_the_preceding_attempt_has_settled(
+    layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch, seconds: int, expected: list[object]
+) -> None:
+    layout.launch.write_text(document(settle_seconds=seconds).model_dump_json(by_alias=True))
+    calls: list[object] = []
+
+    def fail(*_: object) -> None:
+        calls.append("start")
+        raise OSError("no torchrun here")
+
+    monkeypatch.setattr(launch.time, "sleep", calls.append)
+    monkeypatch.setattr(launch.torchrun, "start", fail)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    launch.run(str(layout.root))
+    assert calls == expected
+
+
 def test_rejection_on_another_node_ends_the_waiting_nodes(
     layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,12 @@ def test_an_old_release_is_queried_without_used_gpus(programs: Path) -> None:
     assert commands.sinfo().gpus[0].total == 2
 
 
+def test_nodes_out_of_service_are_listed_with_their_reasons(programs: Path) -> None:
+    rows = "node1|down*|Not responding\nnode1|down*|Not responding\nnode2|idle|none\nnode3|drained|bad\tDIMM"
+    program(programs, "sinfo", f"cat <<'END'\n{rows}\nEND")
+    assert SlurmCommands().node_reasons("node[1-3]") == ["node1 is down: Not responding", "node3 is drained: bad?DIMM"]
+
+
 def test_jobs_of_other_accounts_are_queried_on_request(programs: Path) -> None:
     program(programs, "squeue", f'echo "$*" >> {programs}/calls')
     commands = SlurmCommands()

@@ -24,6 +24,12 @@ class FakeCommands(SlurmCommands):
         self.queue_queries = 0
         self.past: list[Row] = []
         self.ids: list[Sequence[str]] = []
+        self.reasons: list[str] = []
+        self.nodes: list[str] = []
+
+    def node_reasons(self, nodes: str) -> list[str]:
+        self.nodes.append(nodes)
+        return self.reasons
 
     def squeue(self, *, everyone: bool = False) -> tuple[list[Row], list[Row]]:
         self.queue_queries += 1
@@ -84,6 +90,21 @@ def test_a_failed_job_is_observed_with_slurms_reason(
 ) -> None:
     commands.queue = [Row("1", "ty-1", "FAILED", reason, "node1")]
     assert scheduler.observe([FIRST])["ty-1"].message == (message or f"Slurm: FAILED, exit code {reason}")
+
+
+def test_a_node_failure_states_why_the_node_is_out_of_service(
+    scheduler: SlurmScheduler, commands: FakeCommands
+) -> None:
+    commands.queue = [row(FIRST, "NODE_FAIL"), row(SECOND, "RUNNING")]
+    commands.reasons = ["node1 is down: Not responding"]
+    observed = scheduler.observe([FIRST, SECOND])
+    assert observed["ty-1"].message == "Slurm: NODE_FAIL; node1 is down: Not responding"
+    assert (observed["ty-2"].message, commands.nodes) == ("", ["node1"])
+
+
+def test_a_cancelled_job_states_by_whom(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    commands.past = [Row("1", "ty-1", "CANCELLED by 1000", "0:15", "node1")]
+    assert scheduler.observe([FIRST])["ty-1"].message == "Slurm: CANCELLED by 1000, exit code 0:15"
 
 
 def test_a_job_submitted_since_the_last_poll_is_pending(scheduler: SlurmScheduler, commands: FakeCommands) -> None:

@@ -100,6 +100,7 @@ class TestReasons:
             ("PartitionInactive", "does not start jobs"),
             ("BadConstraints", "no node can satisfy"),
             ("ReqNodeNotAvail, UnavailableNodes:node1", "down or reserved"),
+            ("ReqNodeNotAvail, UnavailableNodes:node1", "`trainyard fork JOB --set gpus=N`"),
             ("ReqNodeNotAvail, May be reserved for other job", "`scontrol show reservation`"),
             ("NodeDown", "is down"),
             (

@@ -12,9 +12,7 @@ from worker.engine.step_clock import StepMarks
 
 @pytest.fixture
 def performance():
-    return PerformanceMonitor(
-        SimpleNamespace(device=torch.device("cpu"), gather=lambda own: [own]), tokens_per_example=0
-    )
+    return PerformanceMonitor(torch.device("cpu"), tokens_per_example=0)
 
 
 def test_the_memory_peak_is_never_below_the_current_value(performance, monkeypatch):
@@ -22,22 +20,25 @@ def test_the_memory_peak_is_never_below_the_current_value(performance, monkeypat
     for held, most in ((400, 380), (390, 380), (300, 500)):
         monkeypatch.setattr(metrics, "host_rss", lambda held=held: held)
         monkeypatch.setattr(metrics, "host_peak", lambda most=most: most)
-        result = performance.collect()
+        result = collected(performance)
         reported.append((result["memory/host_rss_bytes"], result["memory/host_peak_bytes"]))
     assert reported == [(400, 400), (390, 400), (300, 500)]
 
 
 @pytest.mark.parametrize(("world", "reported"), [(1, []), (3, [0, 1, 2]), (64, list(range(64))), (65, [])])
 def test_per_rank_metrics_up_to_64_ranks(world, reported):
-    def gather(own):
-        return [[float(rank), *own[1:]] for rank in range(world)]
-
-    ranks = SimpleNamespace(device=torch.device("cpu"), gather=gather)
-    result = PerformanceMonitor(ranks, tokens_per_example=0).collect()
+    monitor = PerformanceMonitor(torch.device("cpu"), tokens_per_example=0)
+    _, *others = monitor.measure()
+    result = monitor.metrics([[float(rank), *others] for rank in range(world)])
     assert {key: value for key, value in result.items() if key.startswith("perf/rank_seconds/")} == {
         f"perf/rank_seconds/{rank}": float(rank) for rank in reported
     }
     assert result["perf/rank_spread_seconds"] == world - 1
+
+
+def collected(monitor):
+    """Return the metrics of the interval that ends, of one rank."""
+    return monitor.metrics([monitor.measure()])
 
 
 class AsynchronousDevice:
@@ -69,8 +70,7 @@ def device(monkeypatch):
 
 @pytest.fixture
 def monitor(device):
-    ranks = SimpleNamespace(device=torch.device("cpu"), gather=lambda own: [own])
-    return PerformanceMonitor(ranks, tokens_per_example=0, example_flops=1e9, peak=1e12, clock=device)
+    return PerformanceMonitor(torch.device("cpu"), tokens_per_example=0, example_flops=1e9, peak=1e12, clock=device)
 
 
 def make_steps(monitor, device, count):
@@ -91,7 +91,7 @@ def make_steps(monitor, device, count):
 def test_times_are_those_of_the_device_and_not_of_the_launches(monitor, device):
     make_steps(monitor, device, 10)
     assert device.now < 0.1
-    result = monitor.collect()
+    result = collected(monitor)
     assert result["perf/step_seconds"] == pytest.approx(0.1, rel=0.01)
     assert result["perf/examples_per_second"] == pytest.approx(100, rel=0.01)
     assert result["perf/mfu"] == pytest.approx(0.1, rel=0.01)
@@ -109,19 +109,19 @@ def test_evaluations_and_checkpoints_count_for_the_eta_alone(monitor, device):
     device.now += 3.0
     monitor.on_checkpoint_end(10)
     make_steps(monitor, device, 10)
-    result = monitor.collect()
+    result = collected(monitor)
     assert result["perf/step_seconds"] == pytest.approx(0.1, rel=0.01)
     assert result["perf/evaluation_seconds"] == pytest.approx(2.0, rel=0.01)
     assert result["perf/checkpoint_stall_seconds"] == pytest.approx(3.0)
     assert monitor.step_time.seconds_per_step == pytest.approx(7.0 / 20, rel=0.01)
     make_steps(monitor, device, 10)
-    assert monitor.collect()["perf/evaluation_seconds"] == 0.0
+    assert collected(monitor)["perf/evaluation_seconds"] == 0.0
 
 
 def test_phases_are_those_of_the_newest_steps(monitor, device):
     make_steps(monitor, device, 300)
-    assert monitor.collect()["perf/forward_backward_seconds"] == pytest.approx(0.09, rel=0.02)
-    assert monitor.collect()["perf/forward_backward_seconds"] == 0.0
+    assert collected(monitor)["perf/forward_backward_seconds"] == pytest.approx(0.09, rel=0.02)
+    assert collected(monitor)["perf/forward_backward_seconds"] == 0.0
 
 
 def test_step_time_covers_the_last_minute():

@@ -1,0 +1,33 @@
+"""The evidence of each attempt's end is stored with the attempt."""
+
+import pytest
+
+from service.scheduler.base import Observation
+from tests.support.world import World
+from trainyard.contract.layout import write_atomic
+from trainyard.contract.wire.reports import Failure, FinishRecord
+
+pytestmark = pytest.mark.databases("sqlite")
+
+
+def test_attempts_show_the_schedulers_report_and_the_workers(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    failure = Failure(rank=1, type="OSError", message="[Errno 5] Input/output error\nmore", node="node1")
+    record = FinishRecord(execution=worker.execution, reason="node_failure", failure=failure, time=world.clock())
+    # The worker cannot send it: the service reads the file.
+    write_atomic(world.folder(job).finish(worker.execution), record.model_dump_json())
+    tag = world.scheduler.submitted[0].tag
+    end = "Slurm: NODE_FAIL; node1 is down: Not responding"
+    world.scheduler.states[tag] = Observation("ended", end, ("node1",), ended_as="node_failure")
+    world.tick()
+    (first, *_) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
+    assert (first["exit_reason"], first["scheduler_end"], first["failed_node"]) == ("node_failure", end, "node1")
+    assert first["failure"] == "rank 1: OSError: [Errno 5] Input/output error"
+
+
+def test_attempt_that_runs_has_no_evidence_of_an_end(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    (attempt,) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
+    assert (attempt["scheduler_end"], attempt["failure"], attempt["failed_node"]) == (None, None, None)
