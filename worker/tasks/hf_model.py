@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
 from worker.core.errors import RefusedError, is_out_of_memory
 from worker.deferred.model import DeferredModel
 from worker.deferred.recorder import record
+from worker.deferred.recording import CannotDeferError
 from worker.tasks.hf_forward import read_traits, set_forward
 from worker.tasks.hf_slices import INDEX, StreamedTraits, locate_parameters
 
@@ -74,12 +76,16 @@ class HfFolder:
         """Return the same model without its parameters, and where they are in the files.
 
         Raises:
-            CannotDeferError: The files do not hold the model's parameters one to one.
+            CannotDeferError: The files do not hold the model's parameters one to one, or cannot be read.
         """
         from transformers import AutoModelForCausalLM
 
         model, recording = record(partial(AutoModelForCausalLM.from_config, self.config, dtype=torch.float32))
-        files = locate_parameters(self._path, model, recording)
+        try:
+            files = locate_parameters(self._path, model, recording)
+        except (OSError, ValueError, LookupError, SafetensorError) as error:
+            # `load` explains what is wrong with the folder.
+            raise CannotDeferError(str(error)) from error
         self._check_vocabulary(model)
         deferred = DeferredModel(model, (recording,), files)
         deferred.compute_buffers()

@@ -6,6 +6,7 @@ import os
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,7 @@ from worker.engine.train_step import TrainStep
 from worker.engine.trainable import freeze_parameters
 from worker.engine.trainer import Trainer
 from worker.export.weights import export_weights, whole_weights
+from worker.tasks.language_loss import summed_loss
 from worker.tasks.select import select_task
 
 
@@ -183,7 +185,8 @@ def train(case, ranks, folder):
     stop = StepSync(ranks, StopSignal(folder / "stop"))
     if "until" in case:
         stop = StopBefore(checkpoints.start_step, case["until"])
-    with StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False)) as recorder:
+    chunks = patch.dict(summed_loss.__kwdefaults__, {"max_logits": case["max_logits"]} if "max_logits" in case else {})
+    with chunks, StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False)) as recorder:
         task = recorder.wrap(select_task(spec), ranks.rank)
         trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):

@@ -30,6 +30,18 @@ CASES = {
     "mlp": {"spec": mlp(steps=2, strategy="fsdp")},
     "convnet": {"spec": _CONVNET},
 }
+CUSTOM = {
+    name: {
+        "spec": {
+            "task": "custom",
+            "target": f"tests.integration.worker.custom_tasks:{name}",
+            "strategy": "fsdp",
+            "steps": 2,
+            "batch": {"size": 8},
+        }
+    }
+    for name in ("Normalized", "BranchesOnValues")
+}
 STORED = ("stored", "stored tied", "stored in parts", "stored lora")
 LARGE = [name for name in CASES if name not in ("mlp", "convnet")] + list(STORED)
 """Models whose shards are larger than their largest tensor."""
@@ -64,7 +76,7 @@ def stored_cases(folder):
 def starts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("starts")
     replicas = {"hsdp": {"spec": gpt(steps=2, model=_GPT) | VARIANTS["hsdp"]}}
-    cases = {name: case | {"only_start": True} for name, case in (CASES | stored_cases(folder)).items()}
+    cases = {name: case | {"only_start": True} for name, case in (CASES | CUSTOM | stored_cases(folder)).items()}
     results = {}
 
     def on(world):
@@ -88,7 +100,7 @@ class TestSharded:
             assert start["peak"] <= SLACK * (start["shards"] + start["largest"])
             assert world == 1 or start["peak"] < 0.8 * start["whole"]
 
-    @pytest.mark.parametrize("case", [*CASES, *STORED])
+    @pytest.mark.parametrize("case", [*CASES, *STORED, "Normalized"])
     def test_tensors_and_generator_equal_those_of_a_whole_model(self, starts, case, world):
         for rank in starts(world):
             assert rank[case]["events"] == {}
@@ -99,6 +111,11 @@ class TestSharded:
         first = starts(world)[0]["renamed"]
         assert first["differing"] == []
         assert "`model.embed_tokens.weight` has 0 tensors in the files" in first["events"]["whole_model_built"]
+
+    def test_code_that_reads_values_builds_the_whole_model(self, starts, world):
+        first = starts(world)[0]["BranchesOnValues"]
+        assert first["differing"] == []
+        assert "_local_scalar_dense" in first["events"]["whole_model_built"]
 
 
 @pytest.mark.slow

@@ -120,6 +120,20 @@ class TestCommunication:
         assert counts == {"scatters": scatters, "gathers": gathers, "sums": sums}
 
 
+class TestUntiedHead:
+    """Units: the embeddings, two blocks, the head, and the root. Four micro-batches. The last block, the head and the
+    root stay gathered until their backward."""
+
+    def test_head_is_gathered_once_for_all_chunks(self, layouts):
+        collectives = {"scatters": 20, "gathers": 28, "sums": 0}
+        assert layouts[2][0]["untied"]["collectives"]["2"] == collectives
+        assert layouts[2][0]["chunked"]["collectives"]["2"] == collectives
+
+    def test_chunks_change_the_loss_by_rounding_only(self, layouts):
+        whole, chunked = (series(layouts[2], case, "train/loss") for case in ("untied", "chunked"))
+        assert chunked == pytest.approx(whole, rel=1e-5)
+
+
 class TestSmallNetwork:
     """A 2-2-2-3 network with 21 parameters on two ranks: the parameters on each rank during forward and backward."""
 
