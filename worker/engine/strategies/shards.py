@@ -39,26 +39,15 @@ def allocate_shards(
         current = getattr(owner, attribute)
         if id(current) not in replaced:
             if isinstance(current, DTensor):
+                shard = torch.empty_like(current, device=device)
+                memory = shard.to_local()
+                new: torch.Tensor = nn.Parameter(shard, requires_grad=current.requires_grad)
                 rows = slice(*shard_rows(current.shape[0], rank, shards))
-                new, memory = _shard(current, device, rows)
             else:
+                new = memory = torch.empty_like(current, device=buffer_device)
                 rows = slice(None)
-                new, memory = (torch.empty_like(current, device=buffer_device),) * 2
             # With the tensor before, so that its id is not used again.
             replaced[id(current)] = current, new
             destinations[tensor].append(Destination(memory, rows))
         setattr(owner, attribute, replaced[id(current)][1])
     return destinations
-
-
-def _shard(parameter: DTensor, device: torch.device, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    memory = torch.empty((rows.stop - rows.start, *parameter.shape[1:]), dtype=parameter.dtype, device=device)
-    sharded = DTensor.from_local(
-        memory,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
-    return nn.Parameter(sharded, requires_grad=parameter.requires_grad), memory
