@@ -40,6 +40,7 @@ def allocate_shards(
         if id(current) not in replaced:
             if isinstance(current, DTensor):
                 shard = torch.empty_like(current, device=device)
+                assert isinstance(shard, DTensor)
                 memory = shard.to_local()
                 new: torch.Tensor = nn.Parameter(shard, requires_grad=current.requires_grad)
                 rows = slice(*shard_rows(current.shape[0], rank, shards))
