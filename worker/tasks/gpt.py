@@ -7,7 +7,7 @@ from torch.nn import functional
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import GptModel
 from worker.tasks.cross_entropy import PLAIN
-from worker.tasks.language_loss import summed_loss
+from worker.tasks.language_loss import head_loss
 
 
 class Attention(nn.Module):
@@ -58,10 +58,11 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """A language model whose forward returns logits, or with labels the summed loss."""
 
-    def __init__(self, spec: GptModel, loss: Loss = PLAIN) -> None:
-        """`loss`: the terms of the loss in training mode."""
+    calls_embeddings = True
+    """Untied embeddings and head are only called, and their weights not read elsewhere: each may be a sharding unit."""
+
+    def __init__(self, spec: GptModel) -> None:
         super().__init__()
-        self._loss = loss
         self.embedding = nn.Embedding(spec.vocab, spec.width)
         self.positions = nn.Embedding(spec.context, spec.width)
         self.blocks = nn.ModuleList(Block(spec.width, spec.heads, spec.dropout) for _ in range(spec.layers))
@@ -73,7 +74,11 @@ class Gpt(nn.Module):
                 nn.init.normal_(output.weight, std=0.02 / (2 * spec.layers) ** 0.5)  # type: ignore[union-attr, arg-type]
 
     def forward(
-        self, tokens: torch.Tensor, labels: torch.Tensor | None = None, positions: torch.Tensor | None = None
+        self,
+        tokens: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        terms: Loss = PLAIN,
     ) -> torch.Tensor:
         """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
 
@@ -82,6 +87,7 @@ class Gpt(nn.Module):
             labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
             positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
                 attend to each other.
+            terms: What the loss contains beside the cross entropy.
         """
         if positions is None:
             x, mask = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], None
@@ -91,9 +97,12 @@ class Gpt(nn.Module):
             x = block(x, mask)
         x = self.norm(x)
         if labels is not None:
-            terms = self._loss if self.training else PLAIN
-            return summed_loss(x, labels, self._logits, self.embedding.num_embeddings, terms)
+            return head_loss(x, labels, self.head or self._logits, self.embedding.num_embeddings, terms)
         return self._logits(x)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embeddings of tokens (transformers' name)."""
+        return self.embedding
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the layer that computes the logits, or the embedding that shares its weight (transformers' name)."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainyard.contract.spec.optimization import Loss
@@ -19,11 +20,11 @@ def summed_loss(
     labels: torch.Tensor,
     head: Head,
     vocabulary: int,
-    options: Loss = PLAIN,
+    terms: Loss = PLAIN,
     *,
     max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
-    """Return the cross entropy in nats with the terms of `options`, summed over the targets: fp32, shape ().
+    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape ().
 
     More than `max_logits` logits are computed in chunks, and again in the backward. The head's weights must not be
     sharded here, so this must run inside the forward of the module that owns them.
@@ -36,14 +37,29 @@ def summed_loss(
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     chunk = max(1, max_logits // vocabulary)
     if len(hidden) <= chunk:
-        return summed_cross_entropy(head(hidden), labels, options)
+        return summed_cross_entropy(head(hidden), labels, terms)
     total = torch.zeros((), device=hidden.device)
     for part, targets in zip(torch.split(hidden, chunk), torch.split(labels, chunk), strict=True):
-        loss = checkpoint(_chunk_loss, part, targets, head, options, use_reentrant=False)
+        loss = checkpoint(_chunk_loss, part, targets, head, terms, use_reentrant=False)
         assert isinstance(loss, torch.Tensor)
         total = total + loss
     return total
 
 
-def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head, options: Loss) -> torch.Tensor:
-    return summed_cross_entropy(head(hidden), labels, options)
+def head_loss(
+    hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int, terms: Loss = PLAIN
+) -> torch.Tensor:
+    """Return the same. A head that is a sharding unit computes the loss itself, in one call."""
+    own: Callable[[torch.Tensor, torch.Tensor, Loss], torch.Tensor] | None = getattr(head, "summed_loss", None)
+    return summed_loss(hidden, labels, head, vocabulary, terms) if own is None else own(hidden, labels, terms)
+
+
+def summed_loss_of(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor, terms: Loss = PLAIN) -> torch.Tensor:
+    """Return the same by a head whose weight has shape (vocabulary, width) and is not sharded now."""
+    weight = head.weight
+    assert isinstance(weight, torch.Tensor)
+    return summed_loss(hidden, labels, head.forward, weight.shape[0], terms)
+
+
+def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head, terms: Loss) -> torch.Tensor:
+    return summed_cross_entropy(head(hidden), labels, terms)

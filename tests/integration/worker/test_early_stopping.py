@@ -52,7 +52,7 @@ class TestStop:
     def test_run_ends_at_the_evaluation_that_exhausts_the_patience(self, results):
         for world in (1, 2):
             assert steps(results[world], "whole")[-1] == results["last"] < 200
-            assert [event["data"]["best_step"] for event in results[world][0]["whole"]["events"]] == [results["best"]]
+            assert [event["best_step"] for event in results[world][0]["whole"]["stopped_early"]] == [results["best"]]
 
     def test_resumed_run_ends_at_the_same_step_with_the_same_losses(self, results):
         whole = results[2][0]["whole"]["series"]

@@ -228,12 +228,12 @@ class FinishRecord(Strict):
     """In-place restarts of torchrun within the attempt; each used one retry."""
     time: Timestamp
 
-    @property
-    def completion(self) -> str:
-        """A sentence about a completed run."""
-        if self.best_step is None:
-            return "Completed all steps."
-        return f"Stopped early at step {self.step}: the evaluations did not improve after step {self.best_step}."
+
+def end_summary(record: FinishRecord | None) -> str:
+    """Return a sentence about a run that has completed."""
+    if record is None or record.best_step is None:
+        return "Completed all steps."
+    return f"Stopped early at step {record.step}: the evaluations did not improve after step {record.best_step}."
 
 
 SpoolKind = Literal["metrics", "events", "checkpoint"]

@@ -1,5 +1,6 @@
 """Label smoothing and z-loss: the value and the gradients of their definition, and the memory of a cross entropy."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -8,8 +9,8 @@ from bench._host_memory import LiveTensorBytes
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel
 from worker.data.examples import IGNORED_LABEL
+from worker.tasks.causal_lm import build_gpt_on_stdlib
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
-from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import ImageClassification
 
 TARGETS, CLASSES = 12, 7
@@ -81,14 +82,15 @@ def test_terms_need_no_more_memory_than_a_cross_entropy():
 
 class TestEvaluation:
     def test_language_model_reports_the_cross_entropy_alone(self):
-        torch.manual_seed(0)
-        model = Gpt(GptModel(layers=1, width=16, heads=2, context=8), BOTH)
-        tokens = torch.arange(16).view(2, 8)
-        labels = tokens.roll(-1, dims=1)
-        logits = model(tokens).flatten(0, 1)
-        assert model(tokens, labels).item() == pytest.approx(defined(logits, labels.flatten(), BOTH).item(), rel=1e-6)
-        model.eval()
-        assert model(tokens, labels).item() == pytest.approx(defined(logits, labels.flatten(), PLAIN).item(), rel=1e-6)
+        data = BuiltinData(name="stdlib")
+        task = build_gpt_on_stdlib(GptModel(layers=1, width=16, heads=2, context=8), data, BOTH)
+        model = task.build_model()
+        batch = task.examples.train_batch(np.arange(3), torch.device("cpu"))
+        tokens = batch[0].long()
+        logits, labels = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        assert task.loss_sum(model, batch).item() == pytest.approx(defined(logits, labels, BOTH).item(), rel=1e-6)
+        evaluated = task.evaluation_sums(model, batch)["eval/loss"]
+        assert evaluated.item() == pytest.approx(defined(logits, labels, PLAIN).item(), rel=1e-6)
 
     def test_classifier_reports_the_cross_entropy_alone(self):
         task = ImageClassification(ConvnetModel(channels=2), BuiltinData(name="digits"), BOTH)
