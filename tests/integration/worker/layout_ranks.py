@@ -206,6 +206,7 @@ def train(case, ranks, folder):
     return {
         "logits": logits,
         "series": reporter.series,
+        "stopped_early": reporter.stopped_early,
         "examples": recorder.examples,
         "scales": recorder.scales,
         "error": error,
@@ -246,7 +247,6 @@ def measure_start(case, ranks):
         + [name for name, value in expected.named_buffers() if not torch.equal(buffers[name], value)],
         "same_generator": torch.equal(generator, torch.get_rng_state()),
         "events": reporter.events,
-        "stopped_early": reporter.stopped_early,
     }
 
 

@@ -229,7 +229,7 @@ class FinishRecord(Strict):
     time: Timestamp
 
 
-def end_summary(record: FinishRecord | None) -> str:
+def end_text(record: FinishRecord | None) -> str:
     """Return a sentence about a run that has completed."""
     if record is None or record.best_step is None:
         return "Completed all steps."
