@@ -1,20 +1,23 @@
-"""Writes a whole model: a Hugging Face folder, or one safetensors file for a built-in model."""
+"""Writes a whole model: a Hugging Face folder, or one safetensors file for the other built-in models."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.sections import HfModel, LlamaModel
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.export.llama import save_llama_files
 
 
 def save_model(folder: Path, weights: dict[str, Any], spec: TrainingSpec) -> None:
     """Write all of a model's weights."""
     if isinstance(spec.model, HfModel):
         save_hf(folder, weights, spec.model.path)
-    else:
-        save_tensors(folder / "model.safetensors", weights)
+        return
+    save_tensors(folder / "model.safetensors", weights)
+    if isinstance(spec.model, LlamaModel):
+        save_llama_files(folder, spec.model)
 
 
 def save_tensors(path: Path, weights: dict[str, Any]) -> None:

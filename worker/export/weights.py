@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.sections import HfModel, LlamaModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.random_state import seed_generators
@@ -63,7 +63,7 @@ def _describe(folder: Path, kind: str, spec: TrainingSpec, step: int) -> None:
     note: dict[str, Any] = {"kind": kind, "task": spec.task, "model": model, "seed": spec.seed, "step": step}
     if spec.trainable:
         note["trainable"] = list(spec.trainable)
-    name = "export.json" if isinstance(spec.model, HfModel) else "config.json"
+    name = "export.json" if isinstance(spec.model, HfModel | LlamaModel) else "config.json"
     (folder / name).write_text(json.dumps(note, indent=1))
 
 
