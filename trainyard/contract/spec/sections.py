@@ -73,7 +73,7 @@ class LlamaModel(Strict):
     """Tokens per example."""
     vocab: PositiveInt = 256
     """At least 256: tokens are bytes."""
-    rope_theta: Annotated[PositiveFloat, Field(ge=1)] = 10_000.0
+    rope_theta: Annotated[Float, Field(ge=1)] = 10_000.0
     """Base of the wavelengths of the rotary positions."""
     norm_eps: PositiveFloat = 1e-5
     """Term that RMSNorm adds to the mean square."""

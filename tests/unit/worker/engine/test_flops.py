@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.sections import GptModel, LlamaModel
 from worker.engine.flops import flops_per_example, peak_flops
 from worker.tasks.gpt import Gpt
+from worker.tasks.llama import Llama
 
 TOKENS = 64
 SIZES = {
@@ -61,6 +62,20 @@ class TestTransformers:
     def test_flops_equal_those_that_torch_counts(self, kind, sizes):
         model = build(kind, **sizes)
         assert flops_per_example(Text(), model, None) == pytest.approx(counted(model), rel=0.02)
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_flops_of_the_builtin_llama_equal_those_of_transformers(self, tied):
+        spec = LlamaModel(
+            vocab=SIZES["vocab_size"],
+            width=SIZES["hidden_size"],
+            feed_forward=SIZES["intermediate_size"],
+            layers=SIZES["num_hidden_layers"],
+            heads=SIZES["num_attention_heads"],
+            key_value_heads=SIZES["num_key_value_heads"],
+            tied=tied,
+        )
+        theirs = flops_per_example(Text(), build("Llama", tie_word_embeddings=tied), None)
+        assert flops_per_example(Text(), Llama(spec), spec) == theirs
 
     def test_layers_below_the_first_trained_one_have_no_backward(self):
         model = only_last_layer(build("Llama"))
