@@ -2,10 +2,10 @@
 functions. Bytes are those of one micro-batch on one rank.
 
 The accounting follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), with the tensors that autograd saves for
-`worker/tasks/gpt.py`, `worker/tasks/llama.py` and the Llama of transformers, counted from live tensors (`bench/planner.py` compares them).
-Attention is fused (FlashAttention, arXiv:2205.14135): it saves q, k, v, its output and 4 bytes per token and head. For
-an fp16 Llama this sums to T h (12 + 4 r + 8 f / h) bytes: T tokens, width h, feed-forward width f, and r the number of
-key-value heads over the number of heads.
+`worker/tasks/gpt.py`, `worker/tasks/llama.py` and the Llama of transformers, counted from live tensors
+(`bench/planner.py` compares them). Attention is fused (FlashAttention, arXiv:2205.14135): it saves q, k, v, its output
+and 4 bytes per token and head. For an fp16 Llama this sums to T h (12 + 4 r + 8 f / h) bytes: T tokens, width h,
+feed-forward width f, and r the number of key-value heads over the number of heads.
 """
 
 from collections.abc import Iterable

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from service.planner.model_structure import ModelStructure, Parameter, Transformer
-from trainyard.contract.spec.sections import ConvnetModel, BuiltinDecoder, GptModel, LlamaModel, MlpModel
+from trainyard.contract.spec.sections import BuiltinDecoder, ConvnetModel, GptModel, LlamaModel, MlpModel
 
 MAX_LAYERS = 512
 """A model with more layers is not counted, because its list of parameters would take too much memory."""

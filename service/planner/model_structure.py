@@ -40,8 +40,8 @@ class Transformer:
     feed_forward: int
     vocabulary: int
     gated: bool
-    """Whether the feed-forward has two up-projections, one through the activation, and norms are RMSNorm (Llama), instead
-    of one and LayerNorm (GPT)."""
+    """Whether the feed-forward has two up-projections, one through the activation, and norms are RMSNorm (Llama),
+    instead of one and LayerNorm (GPT)."""
     builtin: bool = False
     """Whether it is a builtin model; `llama` computes the rotation of positions in each layer."""
     chunked_logits: bool = True

@@ -177,7 +177,9 @@ class TestSizes:
         assert self.refusal(**self.GPT, model={"name": "llama", **model}) == expected
 
     def test_llama_has_sizes_that_were_left_out(self):
-        model = resolve(parse_spec(BASE | self.GPT | {"model": {"name": "llama", "width": 4096, "heads": 32}}), CPU).model
+        model = resolve(
+            parse_spec(BASE | self.GPT | {"model": {"name": "llama", "width": 4096, "heads": 32}}), CPU
+        ).model
         assert (model.feed_forward_width, model.grouped_heads) == (10944, 32)
 
     def refusal(self, **changes):

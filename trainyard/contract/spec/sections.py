@@ -136,7 +136,8 @@ Model = Annotated[
     Discriminator(
         _model_tag,
         custom_error_type="model",
-        custom_error_message="must be {source: hf, path: ...} or {source: builtin, name: gpt | llama | convnet | mlp, ...}",
+        custom_error_message="must be {source: hf, path: ...} or "
+        "{source: builtin, name: gpt | llama | convnet | mlp, ...}",
     ),
 ]
 

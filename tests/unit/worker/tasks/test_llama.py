@@ -6,10 +6,8 @@ from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from tests.support.hf import texts
-from trainyard.contract.spec.sections import LlamaModel
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.data.examples import IGNORED_LABEL
-from worker.data.tokenizers import ByteTokenizer
 from worker.engine.activations import checkpoint_activations
 from worker.engine.strategies.units import layers
 from worker.export.model import save_model
