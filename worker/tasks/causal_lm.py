@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.spec.sections import BuiltinData, BuiltinDecoder, HfModel, JsonlData, LlamaModel
+from trainyard.contract.spec.sections import BuiltinData, BuiltinDecoder, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
@@ -17,8 +17,7 @@ from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
 from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
-from worker.tasks.gpt import Gpt
-from worker.tasks.llama import Llama
+from worker.tasks.builtin_models import build_builtin
 
 MAX_ROW_TOKENS = 2048
 """Tokens of a row unless the spec or the model's context sets a limit."""
@@ -58,7 +57,7 @@ def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData) -> CausalL
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
     weights = np.full(len(rows), model.context, dtype=np.int64)
-    return CausalLm(lambda: _build_decoder(model), examples, weights, model.context)
+    return CausalLm(lambda: build_builtin(model), examples, weights, model.context)
 
 
 def build_builtin_on_jsonl(
@@ -67,11 +66,7 @@ def build_builtin_on_jsonl(
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
 ) -> CausalLm:
-    return _on_jsonl(lambda: _build_decoder(model), data, ByteTokenizer(), model.context, roots, on_progress)
-
-
-def _build_decoder(model: BuiltinDecoder) -> nn.Module:
-    return Llama(model) if isinstance(model, LlamaModel) else Gpt(model)
+    return _on_jsonl(lambda: build_builtin(model), data, ByteTokenizer(), model.context, roots, on_progress)
 
 
 def build_hf_on_jsonl(
