@@ -61,7 +61,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     Tests of SQL, locks, streams and the reconciler run on SQLite and on Postgres, which is the default. Tests of what
     the API does above the database carry `@pytest.mark.databases("sqlite")`, mostly for the whole module
-    (`pytestmark`); a closer marker wins. `--databases` overrides the markers.
+    (`pytestmark`); a closer marker wins. `--databases` overrides the markers, except those of tests about one kind of
+    database, which carry `@pytest.mark.databases("sqlite", only=True)`.
     """
     if "database_url" not in metafunc.fixturenames:
         return
@@ -70,7 +71,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kinds: tuple[str, ...] = ("sqlite", "postgres")
     if option == "sqlite":
         kinds = ("sqlite",)
-    elif option == "marked" and marker is not None:
+    elif marker is not None and (option == "marked" or marker.kwargs.get("only")):
         kinds = marker.args
     metafunc.parametrize("database_url", kinds, indirect=True)
 

@@ -69,6 +69,7 @@ class AppState:
         self.user_slots = ThreadSlots(each=4, total=12)
         self.worker_slots = ThreadSlots(each=4, total=12)
         self.curve_slots = ThreadSlots(each=2, total=3)
+        self.sweep_slots = ThreadSlots(each=1, total=3)
         self.planner = Planner(settings, pool=self.process_pool)
         self.acceptance = SpecAcceptance(database, settings, self.planner)
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)

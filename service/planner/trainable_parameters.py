@@ -1,7 +1,7 @@
 """Which parameters a run trains, by the rules of the worker's engine. Pure functions."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property, lru_cache
@@ -39,7 +39,8 @@ def _select(
     structure: ModelStructure, rank: int | None, lora: Lora, trainable: tuple[str, ...] | None
 ) -> TrainableModel | Problem:
     if rank is not None:
-        return _with_adapters(structure, rank, lora)
+        targets = _adapted_layers(structure, rank, lora)
+        return targets if isinstance(targets, Problem) else _with_adapters(structure, rank, targets)
     names = [parameter.name for parameter in structure.parameters]
     if trainable is None:
         return TrainableModel(structure, frozenset(names))
@@ -75,11 +76,15 @@ def _builtin_problem(
 ) -> Problem | None:
     """Return the problem of a builtin model. Cached, because the members of a sweep mostly share their model."""
     structure = builtin_models.structure_of(model)
-    result = _select(structure, rank, lora, trainable) if structure else None
+    if structure is None:
+        return None
+    # Without the adapters themselves, whose construction takes longer than all else.
+    result = _select(structure, rank, lora, trainable) if rank is None else _adapted_layers(structure, rank, lora)
     return result if isinstance(result, Problem) else None
 
 
-def _with_adapters(structure: ModelStructure, rank: int, lora: Lora) -> TrainableModel | Problem:
+def _adapted_layers(structure: ModelStructure, rank: int, lora: Lora) -> list[str] | Problem:
+    """Return the layers that get adapters, or why the spec does not match the model."""
     layers = {p.module: p for p in structure.parameters if p.kind == "linear" and p.name.endswith(".weight")}
     if lora.targets == "auto":
         targets = [name for name in layers if name != structure.output and name not in structure.tied]
@@ -102,6 +107,10 @@ def _with_adapters(structure: ModelStructure, rank: int, lora: Lora) -> Trainabl
     if rank > (most := min(_linear_shape(layers[smallest]))):
         message = f"is {rank}, larger than the smallest side of its target `{smallest}`; take {most} or less"
         return Problem(param="lora_rank", message=message)
+    return targets
+
+
+def _with_adapters(structure: ModelStructure, rank: int, targets: Sequence[str]) -> TrainableModel:
     chosen = set(targets)
     parameters: list[Parameter] = []
     adapters: list[Parameter] = []

@@ -31,7 +31,7 @@ def locked(world: World) -> Iterator[None]:
     sa.event.remove(engine, "checkout", shorten)
 
 
-@pytest.mark.databases("sqlite")
+@pytest.mark.databases("sqlite", only=True)
 def test_writers_do_not_wait_one_after_another_for_a_locked_file(world: World, locked: None) -> None:
     clients = [world.new_client(world.token) for _ in range(8)]
     started = time.monotonic()
@@ -41,7 +41,7 @@ def test_writers_do_not_wait_one_after_another_for_a_locked_file(world: World, l
     assert time.monotonic() - started < 5 * BUSY_MILLISECONDS / 1000, "one after another they would take 8 times that"
 
 
-@pytest.mark.databases("sqlite")
+@pytest.mark.databases("sqlite", only=True)
 @pytest.mark.scenario(35)
 def test_locked_file_is_not_ready_until_it_is_released(world: World, locked: None) -> None:
     unready = world.new_client(None).get("/readyz")

@@ -1,10 +1,17 @@
 """Sweeps: created as a whole or not at all, limited in concurrency, and cancelled."""
 
+import asyncio
+import threading
+from collections.abc import Sequence
 from typing import Any
 
+import httpx
 import pytest
 
+from service.planner.batch_acceptance import BatchAcceptance
+from service.specs.acceptance import RejectedSpec
 from tests.support.world import SPEC, World
+from trainyard.contract.problems import Problem
 
 BODY: dict[str, Any] = {"name": "rates", "spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2, 0.3]}, "max_parallel": 1}
 
@@ -183,3 +190,28 @@ def test_too_many_members_are_refused_before_any_is_validated(world: World) -> N
     answer = world.client.post("/v1/sweeps", json={"spec": SPEC, "members": [{"not a path": 1}] * (limit + 1)})
     assert answer.status_code == 422
     assert f"the limit is {limit}" in answer.text
+
+
+def test_sweeps_of_one_user_are_checked_one_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(2)
+    met: list[int] = []
+
+    def check(self: BatchAcceptance, owner: str, documents: Sequence[Any], now: Any) -> list[RejectedSpec]:
+        try:
+            met.append(together.wait(0.3))
+        except threading.BrokenBarrierError:
+            together.reset()
+        return [RejectedSpec((Problem(param="gpus", message="is refused"),)) for _ in documents]
+
+    monkeypatch.setattr(BatchAcceptance, "accept_all", check)
+
+    async def submit() -> list[int]:
+        transport = httpx.ASGITransport(app=world.app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url=str(world.client.base_url), headers=world.client.headers
+        ) as http:
+            answers = await asyncio.gather(*(http.post("/v1/sweeps", json=BODY) for _ in range(3)))
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(submit()) == [422, 422, 422]
+    assert met == []
