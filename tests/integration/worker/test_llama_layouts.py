@@ -1,11 +1,16 @@
-"""The builtin Llama makes the updates of one process under every strategy."""
+"""The builtin Llama makes the updates of one process under every strategy, and its sharded checkpoints are exported."""
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.integration.worker.harness import run_layout
 from tests.integration.worker.parity_matrix import ADAMW, VARIANTS, mlp
+from tests.support.checkpoints import export_request
 from tests.support.hf import texts, write_lines
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.training_spec import parse_spec
+from worker.export.checkpoint import export_checkpoint
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -43,7 +48,10 @@ def spec(folder, trained):
 
 
 def cases_on(folder, layouts):
-    cases = {f"{trained}/{name}": {"spec": spec(folder, trained) | SPREAD[name]} for _, name, trained in layouts}
+    saved = {"spec": spec(folder, "tied") | SPREAD["layer"], "run": "saved"}
+    cases = {"saved": saved} | {
+        f"{trained}/{name}": {"spec": spec(folder, trained) | SPREAD[name]} for _, name, trained in layouts
+    }
     return cases | {
         f"{how}/{name}": {"spec": spec(folder, "untied") | SPREAD[name] | {"activation_checkpointing": how}}
         for how, name in RECOMPUTED
@@ -70,6 +78,16 @@ def on_two(folder):
 @pytest.fixture(scope="module")
 def on_three(folder):
     return run_layout(3, cases_on(folder, SLOW_LAYOUTS), folder / "3")
+
+
+def test_checkpoint_of_two_shards_becomes_a_model(on_two, folder, tmp_path):
+    (checkpoint,) = RunLayout(folder / "saved").complete_checkpoints()
+    request = export_request(checkpoint, parse_spec(spec(folder, "tied")), tmp_path / "export")
+    assert export_checkpoint(request, lambda _: None) == "model"
+    weights, trained = load_file(tmp_path / "export" / "model.safetensors"), on_two[0]["saved"]["parameters"]
+    assert weights.keys() == trained.keys() - {"lm_head.weight"}
+    for name, tensor in weights.items():
+        assert torch.equal(tensor.flatten(), torch.tensor(trained[name])), name
 
 
 def series(result, key):
