@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 
 import httpx
@@ -85,6 +84,18 @@ def converted(monkeypatch):
     return requests
 
 
+def shell(command, pids=None):
+    """Return a Popen that runs a shell's command instead of the conversion."""
+
+    class Shell(subprocess.Popen):
+        def __init__(self, _, **options):
+            super().__init__(["/bin/sh", "-c", command], **options)
+            if pids is not None:
+                pids.append(self.pid)
+
+    return Shell
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -118,23 +129,17 @@ class TestConversion:
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {folder.stat().st_mode & 0o666}
         assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == [folder.name]
 
-    def test_error_of_the_conversion_is_printed_and_leaves_nothing(self, run, with_job, tmp_path):
-        with_job(model=SPEC["model"] | {"layers": 2})
+    def test_error_of_the_conversion_is_printed_and_leaves_nothing(self, run, with_job, tmp_path, monkeypatch):
+        with_job()
+        update = conversion.ExportUpdate(phase="failed", message="the checkpoint is damaged")
+        monkeypatch.setattr(conversion.subprocess, "Popen", shell(f"echo '{update.model_dump_json()}'; exit 1"))
         done = run("export", "a1:best")
-        assert done.exit_code == 1
-        assert done.stderr.startswith("error: the checkpoint does not fit the model: missing: model.layers.1.")
+        assert (done.exit_code, done.stderr) == (1, "error: the checkpoint is damaged\n")
         assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == []
 
     def test_interrupt_ends_the_conversion(self, monkeypatch):
-        monkeypatch.setattr(sys, "executable", "/bin/sleep")
         pids = []
-
-        class Sleep(subprocess.Popen):
-            def __init__(self, command, **options):
-                super().__init__(["/bin/sleep", "60"], **options)
-                pids.append(self.pid)
-
-        monkeypatch.setattr(conversion.subprocess, "Popen", Sleep)
+        monkeypatch.setattr(conversion.subprocess, "Popen", shell("exec sleep 60", pids))
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         request = export.ExportRequest(job_id="a1", step=1, spec={}, checkpoint="", output="")
@@ -144,11 +149,7 @@ class TestConversion:
             os.kill(pids[0], 0)
 
     def test_killed_conversion_suggests_the_cause(self, monkeypatch):
-        class Killed(subprocess.Popen):
-            def __init__(self, command, **options):
-                super().__init__(["/bin/sh", "-c", "kill -9 $$"], **options)
-
-        monkeypatch.setattr(conversion.subprocess, "Popen", Killed)
+        monkeypatch.setattr(conversion.subprocess, "Popen", shell("kill -9 $$"))
         request = export.ExportRequest(job_id="a1", step=1, spec={}, checkpoint="", output="")
         with pytest.raises(ConversionError, match="was killed while verifying, probably because this machine has too"):
             conversion.convert(request, quiet=True)

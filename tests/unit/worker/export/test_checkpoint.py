@@ -84,8 +84,8 @@ class TestWholeModels:
         spec = hf_spec()
         module = trained_module(spec)
         folder, _, _ = exported(tmp_path, spec, module, dtype=dtype)
-        if dtype == "bf16":
-            module.bfloat16().float()
+        for parameter in module.parameters():
+            parameter.data = parameter.data.to(conversion.DTYPES[dtype]).float()
         assert torch.equal(logits_of(load(folder)), logits_of(module))
         config = json.loads((folder / "config.json").read_text())
         assert config["dtype"] == {"fp32": "float32", "bf16": "bfloat16"}[dtype]
