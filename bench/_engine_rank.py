@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench._engines import ENGINES
 from bench._workload import Workload, load_task, single_process_spec
 from worker.core import distributed
-from worker.engine.flops import flops_per_example, run_peak_flops
+from worker.engine.flops import model_flops, run_peak_flops
+from worker.tasks.base import count_tokens
 
 WARM_STEPS = 3
 COMPILE_SUFFIX = " +compile"
@@ -88,12 +90,12 @@ def measure(workload: Workload, name: str) -> tuple[float, float]:
 def _result(workload: Workload, times: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
     model = workload.task.build_model()
     spec = workload.spec()
-    flops = flops_per_example(workload.task, model, spec.model)
+    flops = model_flops(workload.task, model, spec.model)
     return {
         "seconds": {name: [wall for wall, _ in rows] for name, rows in times.items()},
         "cpu_seconds": {name: [cpu for _, cpu in rows] for name, rows in times.items()},
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "flops": flops and flops * spec.batch.size,
+        "flops": flops and flops.of(spec.batch.size, count_tokens(workload.task, np.arange(spec.batch.size))),
         "peak": run_peak_flops(spec, workload.device),
     }
 

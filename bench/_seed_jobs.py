@@ -43,7 +43,7 @@ def seed_jobs(database: Database, count: int, *, status: str = "paused") -> list
             session.add(
                 Attempt(
                     id=attempt_id, job_pk=job.pk, number=1, tag=f"ty-bench-{secrets.token_hex(8)}", scheduler="local",
-                    token_hash=hash_token(token), execution=1, max_restarts=0, created_at=now, ended_at=now,
+                    token_hash=hash_token(token), execution=1, max_restarts=0, created_at=now,
                 )
             )  # fmt: skip
             jobs.append(SeededJob(job.pk, job_id, attempt_id, token))

@@ -14,7 +14,7 @@ from service.jobs.repository import JobRepository
 from service.metrics.queries import CurveQuery, CurveState, read_curves, read_state
 from service.metrics.repository import CurveRepository
 from service.metrics.values import decode_value
-from service.metrics.x_axis import token_axis
+from service.metrics.x_axis import TOKENS, check_token_axis
 from trainyard.contract.base import wire_time
 from trainyard.contract.wire.curves import AXIS_COLUMNS, PointResource, Series
 from trainyard.contract.wire.pages import Page
@@ -73,10 +73,11 @@ def csv_lines(database: Database, job_id: str, query: CurveQuery, now: datetime)
         InvalidRequestError: The job does not have the axis.
     """
     with database.read() as session:
-        job = JobRepository(session, now).get(job_id)
+        job, repository = JobRepository(session, now).get(job_id), CurveRepository(session, database)
         if query.axis == "tokens":
-            token_axis(job.id, job.spec, job.latest)
-        names = list(query.keys or CurveRepository(session, database).keys(job.pk))
+            reported = bool(repository.keys(job.pk, (TOKENS,)))
+            check_token_axis(job.id, job.spec, reported=reported)
+        names = list(query.keys or repository.keys(job.pk))
     return _csv_chunks(database, job_id, names, query, now)
 
 

@@ -13,7 +13,7 @@ from service.metrics.downsampling.levels import MAX_STEP, NO_LEVEL, choose_level
 from service.metrics.downsampling.minmax import downsample_minmax
 from service.metrics.repository import CurveRepository, CurveRow, DownsampleCursor
 from service.metrics.values import decode_value
-from service.metrics.x_axis import Axis, ExecutionSpan, StepTime, token_axis, training_seconds
+from service.metrics.x_axis import TOKENS, Axis, ExecutionSpan, StepTime, check_token_axis, token_axis, training_seconds
 from trainyard.contract.wire.curves import CurveAxis, MetricsResource, Series
 
 _REFERENCE_METRIC = "train/loss"
@@ -89,7 +89,9 @@ def read_curves(
         curves = _JobCurves(repository, query, state)
         axis: Axis | None = None
         if query.axis == "tokens":
-            axis = token_axis(job.id, job.spec, job.latest)
+            points = curves.token_points()
+            check_token_axis(job.id, job.spec, reported=bool(points))
+            axis = token_axis(points)
         elif query.axis == "time":
             axis = training_seconds(curves.execution_spans())
         names = curves.names()
@@ -128,6 +130,12 @@ class _JobCurves:
             ends = self._repository.first_and_last(self._job_pk, key_pk, execution, (first, last), raw=raw)
             if ends:
                 yield ExecutionSpan(execution, self._resumed[execution], *(StepTime(*end) for end in ends))
+
+    def token_points(self) -> list[tuple[int, float]]:
+        """Return the steps and values of the tokens counted so far."""
+        key_pk = self._repository.keys(self._job_pk, (TOKENS,)).get(TOKENS)
+        rows, _ = ([], False) if key_pk is None else self._rows(key_pk)
+        return [(row[0], row[2]) for row in rows if row[2] is not None]
 
     def series(self, name: str, axis: Axis | None) -> Series:
         key_pk = self._keys.get(name)

@@ -6,6 +6,7 @@ step that it resumed from, at the time that the execution before had reached the
 estimated from its own time per step.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +14,8 @@ from service.core.errors import ConflictError
 from trainyard.contract.base import MAX_SAFE_INT
 
 _MICROS_PER_SECOND = 1e6
-_TOKEN_RATE, _EXAMPLE_RATE = "perf/tokens_per_second", "perf/examples_per_second"
+TOKENS = "train/tokens"
+"""The metric with the tokens of all steps until then."""
 
 
 class StepTime(NamedTuple):
@@ -63,26 +65,34 @@ def training_seconds(spans: Iterable[ExecutionSpan]) -> Axis:
     return seconds
 
 
-def token_axis(job_id: str, spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Axis:
-    """Return the axis of tokens: steps times examples per step times mean tokens per example.
-
-    The mean is the ratio of the two rates that the worker reports. The short last batch of an epoch
-    (`batch.last: keep`) counts as a whole one.
+def check_token_axis(job_id: str, spec: Mapping[str, Any], *, reported: bool) -> None:
+    """Check that the job counts tokens: it has reported some, or will.
 
     Raises:
         ConflictError: The job does not train on tokens.
     """
-    token_rate, example_rate = _number(latest.get(_TOKEN_RATE)), _number(latest.get(_EXAMPLE_RATE))
-    ratio = token_rate / example_rate if token_rate and example_rate else 0.0
-    # The worker reports the rates, and any two finite numbers are possible.
-    if 0 < ratio <= MAX_SAFE_INT:
-        tokens_per_step = round(ratio) * int(spec["batch"]["size"])
-        return lambda step, execution, time: float(step * tokens_per_step)
-    if spec["task"] != "causal_lm":
+    if not reported and spec["task"] != "causal_lm":
         message = f"job {job_id} counts no tokens: `{spec['task']}` trains on examples; use `step` or `time`"
         raise ConflictError(message, param="x", code="no_tokens")
-    return lambda step, execution, time: None
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+def token_axis(points: Iterable[tuple[int, float]]) -> Axis:
+    """Return the axis of tokens, which interpolates between the reported numbers, and continues the last interval.
+
+    Args:
+        points: Steps and values of `TOKENS`, ordered by step. A worker may report any number.
+    """
+    steps, totals = [0], [0.0]
+    for step, total in points:
+        if step > steps[-1] and totals[-1] <= total <= MAX_SAFE_INT:
+            steps.append(step)
+            totals.append(total)
+
+    def tokens(step: int, execution: int, time: int) -> float | None:
+        if len(steps) == 1:
+            return None
+        end = min(max(1, bisect_left(steps, step)), len(steps) - 1)
+        slope = (totals[end] - totals[end - 1]) / (steps[end] - steps[end - 1])
+        return float(round(totals[end] + slope * (step - steps[end])))
+
+    return tokens

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from worker.data.sampler import Indices
 
@@ -10,6 +12,26 @@ Tensors = tuple[torch.Tensor, ...]
 
 IGNORED_LABEL = -100
 """The label of a position that is no target; `cross_entropy` and transformers use the same value."""
+
+
+@dataclass(frozen=True)
+class BatchTokens:
+    """The tokens of a batch that the model computes, without padding."""
+
+    tokens: int = 0
+    squares: float = 0.0
+    """The sum of the squared lengths of the sequences that attend to themselves, to which attention is proportional."""
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """The values of `BatchTokens` of each example, those for training before the held-out ones; shape (examples,)."""
+
+    tokens: NDArray[np.int64]
+    squares: NDArray[np.float64]
+
+    def of(self, indices: Indices) -> BatchTokens:
+        return BatchTokens(int(self.tokens[indices].sum()), float(self.squares[indices].sum()))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The global batches: a fixed set of examples for each step, from the seed, the epoch and the step alone."""
 
 import hashlib
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -51,6 +52,15 @@ class GlobalBatches:
         if self._last == "pad" and len(batch) < self.size:
             batch = np.concatenate([batch, np.resize(order, self.size - len(batch))])
         return batch
+
+    def before(self, step: int) -> Iterator[Indices]:
+        """Yield all examples of the first `step` steps, in long parts."""
+        for epoch in range(-(-step // self.steps_per_epoch)):
+            batches = min(self.steps_per_epoch, step - epoch * self.steps_per_epoch)
+            order = self._shuffled(epoch)
+            yield order[: batches * self.size]
+            if self._last == "pad" and batches * self.size > len(order):
+                yield np.resize(order, batches * self.size - len(order))
 
     def _order(self, epoch: int) -> Indices:
         if self._cached is None or self._cached[0] != epoch:

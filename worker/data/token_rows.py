@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from worker.data.examples import IGNORED_LABEL, Examples, Tensors
+from worker.data.examples import IGNORED_LABEL, Examples, Tensors, TokenCounts
 from worker.data.sampler import Indices
 
 OPEN_ROWS = 64
@@ -82,6 +83,17 @@ class RowExamples(Examples):
 
     rows: TokenRows
     packed: bool
+
+    @cached_property
+    def token_counts(self) -> TokenCounts:
+        """The tokens that the model computes for each row. Those of a segment attend to each other alone."""
+        segments = np.flatnonzero(self.rows.positions == 0)
+        rows = np.searchsorted(self.rows.ends, segments, side="right")
+        lengths = np.diff(segments, append=len(self.rows.tokens))
+        # The last token of a row is only a target.
+        lengths[np.append(np.flatnonzero(np.diff(rows)), len(rows) - 1)] -= 1
+        squares = np.bincount(rows, weights=lengths.astype(np.float64) ** 2, minlength=len(self.rows.ends))
+        return TokenCounts(self.rows.lengths - 1, squares.astype(np.float64))
 
     def largest(self, count: int) -> Indices:
         """Return the `count` longest rows for training: int64, shape (count,)."""

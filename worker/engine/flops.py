@@ -11,6 +11,7 @@ from torch import nn
 
 from trainyard.contract.spec.sections import BuiltinDecoder, Model
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.data.examples import BatchTokens
 from worker.engine.strategies.units import layers
 from worker.tasks.base import Task
 
@@ -66,8 +67,22 @@ def run_peak_flops(spec: TrainingSpec, device: torch.device) -> float | None:
     return peak * spec.gpus if peak else None
 
 
-def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> float | None:
-    """Return the FLOPs of one example in forward and backward, without recomputation; None if unknown.
+@dataclass(frozen=True)
+class ModelFlops:
+    """The FLOPs of forward and backward, without recomputation."""
+
+    per_example: float = 0.0
+    per_token: float = 0.0
+    per_square: float = 0.0
+    """For each pair of tokens of a sequence that attends to itself."""
+
+    def of(self, examples: int, batch: BatchTokens) -> float:
+        """Return those of a batch."""
+        return self.per_example * examples + self.per_token * batch.tokens + self.per_square * batch.squares
+
+
+def model_flops(task: Task, model: nn.Module, described: Model | None) -> ModelFlops | None:
+    """Return the FLOPs of the model as it is trained; None if unknown.
 
     A task may define `flops_per_example(model)`. For text: 6 N T + 12 L W T^2 (PaLM, arXiv:2204.02311, appendix B) with
     N parameters in matrix products, T tokens, L layers with heads of W dimensions in all. Not counted are gradients of
@@ -75,9 +90,8 @@ def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> 
     """
     own = getattr(task, "flops_per_example", None)
     if own is not None:
-        return float(own(model))
-    tokens = task.tokens_per_example
-    if not tokens:
+        return ModelFlops(per_example=float(own(model)))
+    if not task.tokens_per_example:
         return None
     lookups, share = _lookup_tables(model), _active_share(model)
     attention, blocks = _attention(model, described), _blocks(model)
@@ -89,7 +103,7 @@ def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> 
         products += factor * parameter.numel() * (share if ".experts." in name else 1.0)
     below = min(blocks.first_trained, attention.layers)
     scores = (4.0 * below + 12.0 * (attention.layers - below)) * attention.width
-    return products * tokens + scores * tokens**2
+    return ModelFlops(per_token=products, per_square=scores)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from worker.engine.optim import LearningRates, optimizer_parameters
 from worker.engine.precision import Precision
 from worker.engine.step_clock import StepMarks, step_clock
 from worker.engine.strategies.base import ParallelModel
-from worker.tasks.base import Task, check_losses
+from worker.tasks.base import Task, check_losses, count_tokens
 
 _ONE_VALUE = "Expected more than 1 value per channel"
 """Part of the message with which torch's batch normalization refuses a batch."""
@@ -96,7 +96,8 @@ class TrainStep:
                 self._precision.step(optimizer)
             self._precision.update()
         marks.updated = self._clock.mark()
-        return StepResult(step, examples=len(indices), loss=loss, losses=losses, grad_norm=norm, marks=marks)
+        tokens = count_tokens(self._task, indices)
+        return StepResult(step, len(indices), tokens, loss=loss, losses=losses, grad_norm=norm, marks=marks)
 
     def _load(self, share: Indices, indices: Indices) -> Tensors:
         return self._loader.load(self._substitute(share, indices))

@@ -21,7 +21,7 @@ from worker.engine.callbacks.performance import PerformanceMonitor
 from worker.engine.callbacks.progress import ProgressMarker
 from worker.engine.callbacks.stragglers import StragglerReporter
 from worker.engine.evaluation import evaluate
-from worker.engine.flops import flops_per_example, run_peak_flops
+from worker.engine.flops import model_flops, run_peak_flops
 from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
@@ -31,7 +31,7 @@ from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
 from worker.engine.trainable import freeze_parameters
 from worker.reporting.reporter import Reporter
-from worker.tasks.base import Task, check_model, largest_examples
+from worker.tasks.base import Task, check_model, count_tokens, largest_examples
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Trainer:
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
         model = _build_model(spec, task)
-        flops = flops_per_example(task, model, spec.model)
+        flops = model_flops(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)
         optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
         self._learning_rates = LearningRates(spec.schedule, optimizers, self.total_steps)
@@ -83,7 +83,7 @@ class Trainer:
         self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
         stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
         peak = run_peak_flops(spec, ranks.device)
-        performance = PerformanceMonitor(ranks.device, task.tokens_per_example, flops, peak, stragglers)
+        performance = PerformanceMonitor(ranks.device, flops, peak, stragglers)
         self._metrics = self._build_metrics_logger(reporter, performance)
         # Ends run in reverse: garbage is collected and traces close before metrics are logged.
         own = [GarbageCollector(), ProgressMarker(self._progress), performance]
@@ -150,6 +150,9 @@ class Trainer:
             self._state.restore_weights(weights)
         return start
 
+    def _tokens_before(self, steps: int) -> int:
+        return sum(count_tokens(self._task, indices).tokens for indices in self._batches.before(steps))
+
     def _log_due(self, step: int) -> bool:
         return step == 1 or step % self._spec.log.every_steps == 0 or step == self.total_steps
 
@@ -203,6 +206,7 @@ class Trainer:
             due=self._log_due,
             total_steps=self.total_steps,
             epoch_of=self._batches.epoch_of,
+            tokens_before=self._tokens_before,
             learning_rates=self._learning_rates,
             precision=self._precision,
             guard=self._guard,

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
-from worker.data.examples import Examples, Tensors
+from worker.data.examples import BatchTokens, Examples, Tensors
 from worker.data.sampler import Indices
 
 
@@ -48,6 +48,16 @@ def largest_examples(task: Task, count: int) -> Indices:
     largest = getattr(task.examples, "largest", None)
     chosen: Indices = largest(count) if largest else np.arange(count, dtype=np.int64)
     return chosen
+
+
+def count_tokens(task: Task, indices: Indices) -> BatchTokens:
+    """Return the tokens of these examples: their own, or the task's mean number for each."""
+    counts = getattr(task.examples, "token_counts", None)
+    if counts is not None:
+        tokens: BatchTokens = counts.of(indices)
+        return tokens
+    each = task.tokens_per_example
+    return BatchTokens(len(indices) * each, float(len(indices) * each**2))
 
 
 def check_model(spec: TrainingSpec, model: object) -> None:

@@ -2,7 +2,7 @@
 
 const LOSSES = ["train/loss", "eval/loss"];
 const RANK_SECONDS = "perf/rank_seconds/";
-const NOT_CHARTED = new Set(["perf/examples_per_second", "perf/tokens_per_second", "perf/rank_spread_seconds"]);
+const NOT_CHARTED = new Set(["train/tokens", "perf/examples_per_second", "perf/tokens_per_second", "perf/rank_spread_seconds"]);
 
 /** Tasks that may run without ever reporting a step. */
 export const STEPLESS = ["script", "comm_check"];
@@ -12,7 +12,7 @@ const chart = (id, title, keys, { unit = "", scale = 1, note = "" } = {}) => ({ 
 
 const LOSS = chart("loss", "Loss", LOSSES);
 const MEMORY_KEYS = ["device_peak_bytes", "device_reserved_bytes", "host_rss_bytes", "host_peak_bytes"].map((name) => `memory/${name}`);
-const TIME_KEYS = ["step", "data", "forward_backward", "optimizer", "checkpoint_stall"].map((name) => `perf/${name}_seconds`);
+const TIME_KEYS = ["step", "data", "forward_backward", "optimizer", "evaluation", "checkpoint_stall"].map((name) => `perf/${name}_seconds`);
 
 /** The charts of a job: the standard charts of its task, then one for each other metric of `keys`. */
 export function chartsOf(spec, keys) {

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from worker.data.examples import BatchTokens
 from worker.engine.step_clock import StepMarks
 
 
@@ -17,6 +18,8 @@ class StepResult:
     """The number of the step, counted from 1."""
     examples: int
     """Examples of the global batch."""
+    tokens: BatchTokens
+    """Tokens of the global batch; zeros for a task without tokens."""
     loss: torch.Tensor
     """fp32, shape (): this rank's part of the global loss; the sum over the ranks is the loss."""
     losses: dict[str, torch.Tensor]

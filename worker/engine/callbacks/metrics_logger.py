@@ -28,16 +28,20 @@ class MetricsLogger(Callback):
         due: Callable[[int], bool],
         total_steps: int,
         epoch_of: Callable[[int], int],
+        tokens_before: Callable[[int], int],
         learning_rates: LearningRates,
         precision: Precision,
         guard: NonFiniteGuard,
         performance: PerformanceMonitor,
     ) -> None:
+        """`tokens_before`: returns the tokens of the first steps of the run, given their number."""
         self._reporter = reporter
         self._ranks = ranks
         self._due = due
         self._total_steps = total_steps
         self._epoch_of = epoch_of
+        self._tokens_before = tokens_before
+        self._tokens: int | None = None
         self._learning_rates = learning_rates
         self._precision = precision
         self._guard = guard
@@ -47,12 +51,16 @@ class MetricsLogger(Callback):
 
     def on_step_end(self, result: StepResult) -> None:
         self.latest = {}
+        before = self._tokens_before(result.step - 1) if self._tokens is None else self._tokens
+        self._tokens = before + result.tokens.tokens
         if not self._due(result.step):
             return
         step = result.step
         losses, performance = self._gather(result)
         assert result.grad_norm is not None
         metrics = {**losses, **self._learning_rates.metrics(), "train/grad_norm": float(result.grad_norm.item())}
+        if self._tokens:
+            metrics["train/tokens"] = float(self._tokens)
         if self._precision.scaler:
             metrics["train/loss_scale"] = self._precision.scaler.get_scale()
         if self._guard.counts_skips:

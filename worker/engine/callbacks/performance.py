@@ -13,6 +13,7 @@ import torch
 
 from worker.engine.callbacks.base import Callback, StepResult
 from worker.engine.callbacks.stragglers import StragglerReporter
+from worker.engine.flops import ModelFlops
 from worker.engine.step_clock import PhaseSeconds, StepClock, StepMarks, step_clock
 
 _MAX_RANK_CURVES = 64
@@ -27,6 +28,8 @@ _NONE = PhaseSeconds(0.0, 0.0, 0.0, 0.0)
 class _Totals:
     steps: int = 0
     examples: int = 0
+    tokens: int = 0
+    flops: float = 0.0
     step_seconds: float = 0.0
     evaluation: float = 0.0
     stall: float = 0.0
@@ -60,17 +63,15 @@ class PerformanceMonitor(Callback):
     def __init__(
         self,
         device: torch.device,
-        tokens_per_example: int,
-        example_flops: float | None = None,
+        flops: ModelFlops | None = None,
         peak: float | None = None,
         stragglers: StragglerReporter | None = None,
         clock: StepClock | None = None,
     ) -> None:
-        """`example_flops` is for the forward and backward of one example, `peak` in FLOP/s for all devices together."""
+        """`peak`: FLOP/s of all devices together."""
         self._device = device
         self._stragglers = stragglers
-        self._tokens_per_example = tokens_per_example
-        self._example_flops = example_flops
+        self._flops = flops
         self._peak = peak
         self.step_time = StepTimeAverage()
         self._clock = clock or step_clock(device)
@@ -88,6 +89,9 @@ class PerformanceMonitor(Callback):
     def on_step_end(self, result: StepResult) -> None:
         self._totals.steps += 1
         self._totals.examples += result.examples
+        self._totals.tokens += result.tokens.tokens
+        if self._flops:
+            self._totals.flops += self._flops.of(result.examples, result.tokens)
         self._marks.append(result.marks)
 
     def on_evaluation_start(self, step: int) -> None:
@@ -137,9 +141,9 @@ class PerformanceMonitor(Callback):
         self.step_time.add(totals.steps, elapsed)
         if self._stragglers:
             self._stragglers.add(owns, totals.step_seconds / steps, elapsed)
-        examples_per_second = totals.examples / max(totals.step_seconds, 1e-9)
+        seconds = max(totals.step_seconds, 1e-9)
         metrics = {
-            "perf/examples_per_second": examples_per_second,
+            "perf/examples_per_second": totals.examples / seconds,
             "perf/step_seconds": totals.step_seconds / steps,
             "perf/data_seconds": phases.data,
             "perf/forward_backward_seconds": phases.forward_backward,
@@ -152,14 +156,14 @@ class PerformanceMonitor(Callback):
         }
         if 1 < len(owns) <= _MAX_RANK_CURVES:
             metrics |= {f"perf/rank_seconds/{rank}": seconds for rank, seconds in enumerate(owns)}
-        if self._tokens_per_example:
-            metrics["perf/tokens_per_second"] = examples_per_second * self._tokens_per_example
+        if totals.tokens:
+            metrics["perf/tokens_per_second"] = totals.tokens / seconds
         if self._device.type == "cuda":
             metrics["memory/device_peak_bytes"] = max(peaks)
             metrics["memory/device_reserved_bytes"] = max(reserved)
-        if self._example_flops and self._peak:
+        if totals.flops and self._peak:
             # Model FLOPs utilization, as in PaLM (arXiv:2204.02311, appendix B).
-            metrics["perf/mfu"] = examples_per_second * self._example_flops / self._peak
+            metrics["perf/mfu"] = totals.flops / seconds / self._peak
         return metrics
 
 

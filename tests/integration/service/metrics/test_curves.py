@@ -228,9 +228,9 @@ def test_token_axis_requires_a_job_that_trains_on_tokens(world: World) -> None:
             "param": "x",
             "code": "no_tokens",
         }
-    worker.metrics([("perf/tokens_per_second", 2, 640.0), ("perf/examples_per_second", 2, 10.0)])
+    worker.metrics([("train/tokens", 2, 1280.0)])
     answer = world.client.get(f"/v1/jobs/{job}/metrics?x=tokens&keys=train/loss").json()
-    assert answer["series"][0]["x"] == [2 * 10 * 64.0]
+    assert answer["series"][0]["x"] == [1280.0]
     text = world.client.get(f"/v1/jobs/{job}/metrics?x=tokens&keys=train/loss&format=csv").text
     assert text.splitlines()[0] == "key,step,value,time,tokens"
     assert text.splitlines()[1].endswith(",1280")

@@ -1,9 +1,11 @@
 """The x-axes of curves: seconds of training and tokens."""
 
+import math
+
 import pytest
 
 from service.core.errors import ConflictError
-from service.metrics.x_axis import ExecutionSpan, StepTime, token_axis, training_seconds
+from service.metrics.x_axis import ExecutionSpan, StepTime, check_token_axis, token_axis, training_seconds
 
 SECOND = 1_000_000
 
@@ -40,19 +42,26 @@ def test_time_is_never_negative() -> None:
     assert training_seconds([span(1, 0, (1, 10.0), (2, 11.0))])(0, 1, 5 * SECOND) == 0.0
 
 
-def test_tokens_are_examples_times_mean_tokens_per_example() -> None:
-    spec = {"task": "causal_lm", "batch": {"size": 8}}
-    latest = {"perf/tokens_per_second": 5120.0, "perf/examples_per_second": 10.0}
-    assert token_axis("job_1", spec, latest)(3, 1, 0) == 3 * 8 * 512
+def test_tokens_between_two_reports_are_interpolated() -> None:
+    tokens = token_axis([(10, 1000.0), (20, 3000.0)])
+    assert [tokens(step, 1, 0) for step in (0, 1, 10, 15, 20, 22)] == [0, 100, 1000, 2000, 3000, 3400]
 
 
-def test_without_reported_rates_there_is_no_coordinate() -> None:
-    assert token_axis("job_1", {"task": "causal_lm", "batch": {"size": 8}}, {})(3, 1, 0) is None
-    non_finite = {"perf/tokens_per_second": "NaN", "perf/examples_per_second": 10.0}
-    assert token_axis("job_1", {"task": "causal_lm", "batch": {"size": 8}}, non_finite)(3, 1, 0) is None
+def test_without_reported_tokens_there_is_no_coordinate() -> None:
+    assert token_axis([])(3, 1, 0) is None
+
+
+@pytest.mark.parametrize("total", [math.nan, math.inf, -math.inf, 1e300, -5.0, 10.0])
+def test_impossible_number_of_tokens_is_ignored(total: float) -> None:
+    assert token_axis([(1, 100.0), (2, total), (3, 300.0)])(2, 1, 0) == 200
 
 
 def test_image_task_has_no_token_axis() -> None:
     with pytest.raises(ConflictError, match="trains on examples") as refused:
-        token_axis("job_1", {"task": "image_classification", "batch": {"size": 8}}, {})
+        check_token_axis("job_1", {"task": "image_classification"}, reported=False)
     assert (refused.value.param, refused.value.code) == ("x", "no_tokens")
+
+
+def test_task_that_reports_tokens_has_a_token_axis() -> None:
+    check_token_axis("job_1", {"task": "custom"}, reported=True)
+    check_token_axis("job_1", {"task": "causal_lm"}, reported=False)

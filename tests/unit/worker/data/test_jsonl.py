@@ -9,7 +9,7 @@ import torch
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.sections import GptModel, JsonlData
 from worker.core.errors import RefusedError
-from worker.data.examples import IGNORED_LABEL
+from worker.data.examples import IGNORED_LABEL, BatchTokens
 from worker.data.jsonl import load_rows
 from worker.data.token_rows import OPEN_ROWS, RowExamples, Segment, pack
 from worker.data.tokenizers import ByteTokenizer
@@ -71,6 +71,18 @@ def test_largest_examples_are_the_longest_training_rows(file):
     result = rows(file(*({"text": "a" * length} for length in (3, 9, 5, 9, 12))), packing=False)
     examples = RowExamples((), 4, 1, rows=result, packed=False)
     assert examples.largest(3).tolist() == [1, 3, 2]
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_tokens_are_those_that_the_model_computes(file, packing):
+    result = rows(file(*({"text": "a" * length} for length in (3, 9, 2, 5))), packing=packing)
+    examples = RowExamples((), len(result.ends), 0, rows=result, packed=packing)
+    for row in range(len(result.ends)):
+        _, _, *positions = examples.train_batch(np.array([row]), CPU)
+        length = int(result.lengths[row]) - 1
+        starts = np.flatnonzero(positions[0][0].numpy() == 0).tolist() if packing else [0]
+        segments = np.diff([*starts, length])
+        assert examples.token_counts.of(np.array([row])) == BatchTokens(length, float((segments**2).sum()))
 
 
 @pytest.mark.parametrize("has_end_token", [True, False])

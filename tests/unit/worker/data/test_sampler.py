@@ -45,6 +45,16 @@ class TestGlobalBatches:
         order = np.concatenate([retained.at(step) for step in range(retained.steps_per_epoch)])
         assert list(final) == [*own, *np.resize(order, size - len(own))]
 
+    @given(examples, sizes, seeds, st.sampled_from(["keep", "drop", "pad"]), st.integers(0, 300))
+    def test_examples_before_a_step_are_those_of_its_batches(self, n, size, seed, last, step):
+        if last == "drop" and n < size:
+            return
+        batches = GlobalBatches(n, size, seed=seed, last=last)
+        one_by_one = [batches.at(earlier) for earlier in range(step)]
+        expected = np.bincount(np.concatenate([[], *one_by_one]).astype(np.int64), minlength=n)
+        counted = np.bincount(np.concatenate([[], *batches.before(step)]).astype(np.int64), minlength=n)
+        assert counted.tolist() == expected.tolist()
+
     def test_epochs_and_seeds_differ(self):
         batches = GlobalBatches(100, 100, seed=1)
         assert digest(batches.at(0)) != digest(batches.at(1))

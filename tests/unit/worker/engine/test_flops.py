@@ -6,7 +6,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainyard.contract.spec.sections import GptModel, LlamaModel
-from worker.engine.flops import flops_per_example, peak_flops
+from worker.data.examples import BatchTokens
+from worker.engine.flops import model_flops, peak_flops
 from worker.tasks.gpt import Gpt
 from worker.tasks.llama import Llama
 
@@ -23,6 +24,12 @@ SIZES = {
 
 class Text:
     tokens_per_example = TOKENS
+
+
+def flops(task, model, described=None):
+    """Return the FLOPs of one example with the task's mean number of tokens."""
+    each = task.tokens_per_example
+    return model_flops(task, model, described).of(1, BatchTokens(each, each**2))
 
 
 def build(kind, **sizes):
@@ -61,7 +68,7 @@ class TestTransformers:
     )
     def test_flops_equal_those_that_torch_counts(self, kind, sizes):
         model = build(kind, **sizes)
-        assert flops_per_example(Text(), model, None) == pytest.approx(counted(model), rel=0.02)
+        assert flops(Text(), model) == pytest.approx(counted(model), rel=0.02)
 
     @pytest.mark.parametrize("tied", [True, False])
     def test_flops_of_the_builtin_llama_equal_those_of_transformers(self, tied):
@@ -74,12 +81,12 @@ class TestTransformers:
             key_value_heads=SIZES["num_key_value_heads"],
             tied=tied,
         )
-        theirs = flops_per_example(Text(), build("Llama", tie_word_embeddings=tied), None)
-        assert flops_per_example(Text(), Llama(spec), spec) == theirs
+        theirs = flops(Text(), build("Llama", tie_word_embeddings=tied))
+        assert flops(Text(), Llama(spec), spec) == theirs
 
     def test_layers_below_the_first_trained_one_have_no_backward(self):
         model = only_last_layer(build("Llama"))
-        assert flops_per_example(Text(), model, None) == pytest.approx(counted(model), rel=0.02)
+        assert flops(Text(), model) == pytest.approx(counted(model), rel=0.02)
 
 
 class TestPeak:
@@ -115,15 +122,15 @@ class TestFlops:
         # Lookups do not multiply: positions never, and token embeddings only if the head shares their weight.
         looked_up = 8 * 16 + (0 if tied else 32 * 16)
         n = sum(p.numel() for p in model.parameters()) - looked_up
-        assert flops_per_example(self.Text(), model, size) == 6 * n * 8 + 12 * 2 * 16 * 8**2
+        assert flops(self.Text(), model, size) == 6 * n * 8 + 12 * 2 * 16 * 8**2
 
     def test_a_frozen_parameter_has_no_gradient_to_compute(self):
         model = nn.Linear(4, 4, bias=False).requires_grad_(False)
-        assert flops_per_example(self.Text(), model, None) == 4 * 16 * 8
+        assert flops(self.Text(), model) == 4 * 16 * 8
 
     def test_flops_of_the_task_take_precedence(self):
         class Own(self.Text):
             def flops_per_example(self, model):
                 return 7
 
-        assert flops_per_example(Own(), nn.Identity(), None) == 7.0
+        assert flops(Own(), nn.Identity()) == 7.0

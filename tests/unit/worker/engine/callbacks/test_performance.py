@@ -5,14 +5,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from worker.data.examples import BatchTokens
 from worker.engine.callbacks import performance as metrics
 from worker.engine.callbacks.performance import PerformanceMonitor, StepTimeAverage
+from worker.engine.flops import ModelFlops
 from worker.engine.step_clock import StepMarks
 
 
 @pytest.fixture
 def performance():
-    return PerformanceMonitor(torch.device("cpu"), tokens_per_example=0)
+    return PerformanceMonitor(torch.device("cpu"))
 
 
 def test_the_memory_peak_is_never_below_the_current_value(performance, monkeypatch):
@@ -27,7 +29,7 @@ def test_the_memory_peak_is_never_below_the_current_value(performance, monkeypat
 
 @pytest.mark.parametrize(("world", "reported"), [(1, []), (3, [0, 1, 2]), (64, list(range(64))), (65, [])])
 def test_per_rank_metrics_up_to_64_ranks(world, reported):
-    monitor = PerformanceMonitor(torch.device("cpu"), tokens_per_example=0)
+    monitor = PerformanceMonitor(torch.device("cpu"))
     _, *others = monitor.measure()
     result = monitor.metrics([[float(rank), *others] for rank in range(world)])
     assert {key: value for key, value in result.items() if key.startswith("perf/rank_seconds/")} == {
@@ -70,7 +72,7 @@ def device(monkeypatch):
 
 @pytest.fixture
 def monitor(device):
-    return PerformanceMonitor(torch.device("cpu"), tokens_per_example=0, example_flops=1e9, peak=1e12, clock=device)
+    return PerformanceMonitor(torch.device("cpu"), ModelFlops(per_example=1e9), peak=1e12, clock=device)
 
 
 def make_steps(monitor, device, count):
@@ -85,7 +87,7 @@ def make_steps(monitor, device, count):
         marks.computed = device.mark()
         device.launch(0.01)
         marks.updated = device.mark()
-        monitor.on_step_end(SimpleNamespace(examples=10, marks=marks))
+        monitor.on_step_end(SimpleNamespace(examples=10, tokens=BatchTokens(70, 490.0), marks=marks))
 
 
 def test_times_are_those_of_the_device_and_not_of_the_launches(monitor, device):
@@ -94,6 +96,7 @@ def test_times_are_those_of_the_device_and_not_of_the_launches(monitor, device):
     result = collected(monitor)
     assert result["perf/step_seconds"] == pytest.approx(0.1, rel=0.01)
     assert result["perf/examples_per_second"] == pytest.approx(100, rel=0.01)
+    assert result["perf/tokens_per_second"] == pytest.approx(700, rel=0.01)
     assert result["perf/mfu"] == pytest.approx(0.1, rel=0.01)
     assert result["perf/forward_backward_seconds"] == pytest.approx(0.09, rel=0.02)
     assert result["perf/optimizer_seconds"] == pytest.approx(0.01, rel=0.02)
