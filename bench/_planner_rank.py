@@ -21,15 +21,15 @@ from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.progress_file import ProgressCounter
 from worker.core import distributed
 from worker.core.distributed import Ranks
-from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
 from worker.engine.callbacks.non_finite import NonFiniteGuard
+from worker.engine.initial_model import build_initial_model
 from worker.engine.micro_batch_size import release_memory
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
-from worker.engine.trainable import freeze_parameters
+from worker.reporting.reporter import NullReporter
 from worker.tasks.base import Task
 from worker.tasks.select import select_task
 
@@ -77,10 +77,8 @@ def measure(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
 
 def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[TrainStep, torch.nn.Module, GlobalBatches]:
     """Build the parts of `worker.engine.trainer.Trainer` and run its dry run."""
-    seed_generators(spec.seed)
-    module = task.build_model()
-    freeze_parameters(spec, module)
-    model = parallelise(spec, module, ranks)
+    module, deferred = build_initial_model(spec, task, ranks, NullReporter())
+    model = parallelise(spec, module, ranks, deferred)
     optimizers = build_optimizers(task, spec, model.module, sharded=spec.strategy in SHARDED)
     precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in MANAGES_DTYPE)
     train_step = TrainStep(

@@ -4,8 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from service.planner.activation_memory import Adapters, ComputeDtype, block_ops, head_of, layer_op, no_head
-from service.planner.model_structure import ModelStructure, Transformer
-from service.planner.step_memory import Block, Layout, Memory, MicroBatchWork, peak_memory
+from service.planner.model_structure import ModelStructure, Parameter, Transformer
+from service.planner.step_memory import (
+    Block,
+    Layout,
+    Memory,
+    MicroBatchWork,
+    Unit,
+    evaluation_memory,
+    peak_memory,
+)
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -50,13 +58,27 @@ def micro_batch_memory(
     micro = min(micro_size, examples_per_rank(spec))
     layout = step_layout(spec, micro)
     work = micro_batch_work(spec, model, micro, layout.dtype, context)
-    return None if work is None else peak_memory(work, layout)
+    if work is None:
+        return None
+    training = peak_memory(work, layout)
+    evaluated = spec.evaluation.micro_size or 0
+    if evaluated <= micro or not _evaluates(spec):
+        return training
+    larger = micro_batch_work(spec, model, evaluated, layout.dtype, context)
+    assert larger is not None
+    return max(training, evaluation_memory(larger, layout, training), key=lambda memory: memory.peak)
+
+
+def _evaluates(spec: TrainingSpec) -> bool:
+    data = spec.data
+    return data is not None and bool(data.eval_path if isinstance(data, JsonlData) else data.eval_fraction)
 
 
 def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
     """Return the memory of parameters, gradients and optimizer state, without activations."""
     trainable = model.trainable
-    work = MicroBatchWork(model.blocks, no_head(0, 0), trainable.structure.count, trainable.trained_count, 0)
+    count, trained = trainable.structure.count, trainable.trained_count
+    work = MicroBatchWork(model.blocks, no_head(0, 0), count, trained, 0, *edge_units(trainable, spec.fsdp))
     return peak_memory(work, step_layout(spec, examples_per_rank(spec)))
 
 
@@ -110,7 +132,28 @@ def _decoder(
     head = head_of(model, tokens, dtype, frozen=adapters is not None)
     rows = examples_per_rank(spec) * (length + 1)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
-    return MicroBatchWork(blocks, head, trainable.structure.count, trainable.trained_count, batch)
+    edges = edge_units(trainable, spec.fsdp)
+    return MicroBatchWork(blocks, head, trainable.structure.count, trainable.trained_count, batch, *edges)
+
+
+def edge_units(trainable: TrainableModel, options: Fsdp) -> tuple[Unit, Unit]:
+    """Return the units of input embeddings and head, by the rules of `worker/engine/strategies/units.py`. Tied ones
+    belong to the root unit."""
+    structure = trainable.structure
+    if structure.transformer is None or structure.aliases or options.wrap == "naive":
+        return Unit(), Unit()
+    tables = [parameter for parameter in structure.parameters if parameter.kind == "embedding"]
+    heads = [parameter for parameter in structure.parameters if parameter.name == f"{structure.output}.weight"]
+    if not tables or not heads or heads[0] == tables[0]:
+        return Unit(), Unit()
+    least = (options.min_params or 1) if options.wrap == "size" else 0
+    return _unit(tables[0], trainable, least), _unit(heads[0], trainable, least)
+
+
+def _unit(parameter: Parameter, trainable: TrainableModel, least: int) -> Unit:
+    if parameter.size < least:
+        return Unit()
+    return Unit(parameter.size, parameter.size if parameter.name in trainable.trained else 0)
 
 
 def _layers(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDtype) -> MicroBatchWork:

@@ -24,12 +24,26 @@ def host_bytes(
 ) -> int:
     """Return the host memory of one rank in bytes.
 
-    It covers the whole model in fp32 while it is built, the rank's share of a checkpoint that is staged for an
-    asynchronous write, offloaded state, and on CPU ranks the whole training step.
+    It covers the start, the rank's share of a checkpoint that is staged for an asynchronous write, offloaded state, and
+    on CPU ranks the whole training step.
     """
+    start = _start_bytes(spec, structure, cpu=cpu)
     staged = _trained_state(spec, trainable) // spec.gpus if spec.checkpoint.asynchronous else 0
     training = staged + (memory.host if memory else 0) + (memory.peak if cpu and memory else 0)
-    return INTERPRETER + max(4 * structure.count, training)
+    return INTERPRETER + max(start, training)
+
+
+def _start_bytes(spec: TrainingSpec, structure: ModelStructure, *, cpu: bool) -> int:
+    """Return the bytes of fp32 parameters in host memory at the start.
+
+    Sharded strategies draw or read one tensor at a time and store the shard on the device. Others build the whole
+    model, as sharded ones do if its tensors are not known to be stored as the worker holds them.
+    """
+    if spec.strategy not in SHARDED or not (structure.transformer or structure.sizes):
+        return 4 * structure.count
+    shards = spec.gpus // spec.fsdp.replicas
+    on_host = -(-4 * structure.count // shards) if cpu or spec.fsdp.cpu_offload else 0
+    return on_host + 4 * max((parameter.size for parameter in structure.parameters), default=0)
 
 
 def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:

@@ -22,6 +22,7 @@ from worker.engine.callbacks.progress import ProgressMarker
 from worker.engine.callbacks.stragglers import StragglerReporter
 from worker.engine.evaluation import evaluate
 from worker.engine.flops import model_flops, run_peak_flops
+from worker.engine.initial_model import build_initial_model
 from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
@@ -29,9 +30,8 @@ from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
-from worker.engine.trainable import freeze_parameters
 from worker.reporting.reporter import Reporter
-from worker.tasks.base import Task, check_model, count_tokens, largest_examples
+from worker.tasks.base import Task, count_tokens, largest_examples
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Trainer:
         self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
-        model = _build_model(spec, task)
+        model, deferred = build_initial_model(spec, task, ranks, reporter)
         flops = model_flops(task, model, spec.model)
-        self._model = parallelise(spec, model, ranks)
+        self._model = parallelise(spec, model, ranks, deferred)
         optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
         self._learning_rates = LearningRates(spec.schedule, optimizers, self.total_steps)
         autocast = spec.strategy not in MANAGES_DTYPE
@@ -212,15 +212,6 @@ class Trainer:
             guard=self._guard,
             performance=performance,
         )
-
-
-def _build_model(spec: TrainingSpec, task: Task) -> nn.Module:
-    """Return the task's model, initialised from the spec's seed alone, with the untrained parameters frozen."""
-    seed_generators(spec.seed)
-    model = task.build_model()
-    check_model(spec, model)
-    freeze_parameters(spec, model)
-    return model
 
 
 def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:

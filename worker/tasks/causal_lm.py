@@ -17,6 +17,7 @@ from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
 from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
+from worker.deferred.model import DeferredModel
 from worker.tasks.builtin_models import build_builtin
 
 MAX_ROW_TOKENS = 2048
@@ -27,15 +28,29 @@ class CausalLm:
     """Cross entropy in nats, summed over the tokens that are targets."""
 
     def __init__(
-        self, build: Callable[[], nn.Module], examples: Examples, weights: NDArray[np.int64], tokens_per_example: int
+        self,
+        build: Callable[[], nn.Module],
+        examples: Examples,
+        weights: NDArray[np.int64],
+        tokens_per_example: int,
     ) -> None:
         self._build = build
+        self.defer: Callable[[], DeferredModel] | None = None
+        """Builds the model without its stored parameters."""
         self._weights = weights
         self.examples = examples
         self.tokens_per_example = tokens_per_example
 
     def build_model(self) -> nn.Module:
         return self._build()
+
+    def deferred_model(self) -> DeferredModel | None:
+        """Return the model without its stored parameters; None if it is not stored.
+
+        Raises:
+            CannotDeferError: The model must be loaded whole.
+        """
+        return self.defer() if self.defer else None
 
     def weight(self, indices: Indices) -> float:
         return float(self._weights[indices].sum())
@@ -79,7 +94,9 @@ def build_hf_on_jsonl(
 
     folder = HfFolder(model.path, roots)
     tokenizer = HfTokenizer(folder.tokenizer)
-    return _on_jsonl(lambda: folder.load(packed=data.packing), data, tokenizer, folder.context, roots, on_progress)
+    task = _on_jsonl(lambda: folder.load(packed=data.packing), data, tokenizer, folder.context, roots, on_progress)
+    task.defer = lambda: folder.defer(packed=data.packing)
+    return task
 
 
 def _on_jsonl(

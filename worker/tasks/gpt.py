@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.sections import GptModel
-from worker.tasks.language_loss import summed_loss
+from worker.tasks.language_loss import head_loss
 from worker.tasks.packing import packed_mask
 
 
@@ -57,6 +57,9 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """A language model whose forward returns logits, or with labels the summed loss."""
 
+    calls_embeddings = True
+    """Untied embeddings and head are only called, and their weights not read elsewhere: each may be a sharding unit."""
+
     def __init__(self, spec: GptModel) -> None:
         super().__init__()
         self.embedding = nn.Embedding(spec.vocab, spec.width)
@@ -88,8 +91,12 @@ class Gpt(nn.Module):
             x = block(x, mask)
         x = self.norm(x)
         if labels is not None:
-            return summed_loss(x, labels, self._logits, self.embedding.num_embeddings)
+            return head_loss(x, labels, self.head or self._logits, self.embedding.num_embeddings)
         return self._logits(x)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embeddings of tokens (transformers' name)."""
+        return self.embedding
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the layer that computes the logits, or the embedding that shares its weight (transformers' name)."""

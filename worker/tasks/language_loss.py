@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -37,6 +38,19 @@ def summed_loss(
         assert isinstance(loss, torch.Tensor)
         total = total + loss
     return total
+
+
+def head_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int) -> torch.Tensor:
+    """Return the same. A head that is a sharding unit computes the loss itself, in one call."""
+    own: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = getattr(head, "summed_loss", None)
+    return summed_loss(hidden, labels, head, vocabulary) if own is None else own(hidden, labels)
+
+
+def summed_loss_of(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the same by a head whose weight has shape (vocabulary, width) and is not sharded now."""
+    weight = head.weight
+    assert isinstance(weight, torch.Tensor)
+    return summed_loss(hidden, labels, head.forward, weight.shape[0])
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

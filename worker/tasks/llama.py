@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.sections import LlamaModel
-from worker.tasks.language_loss import summed_loss
+from worker.tasks.language_loss import head_loss
 from worker.tasks.packing import packed_mask
 
 
@@ -109,6 +109,9 @@ class Decoder(nn.Module):
 class Llama(nn.Module):
     """A language model whose forward returns logits, or with labels the summed loss."""
 
+    calls_embeddings = True
+    """Untied embeddings and head are only called, and their weights not read elsewhere: each may be a sharding unit."""
+
     def __init__(self, spec: LlamaModel) -> None:
         super().__init__()
         self.model = Decoder(spec)
@@ -133,9 +136,13 @@ class Llama(nn.Module):
         """
         x = self.model(tokens, positions)
         if labels is not None:
-            return summed_loss(x, labels, self.lm_head, self.lm_head.out_features)
+            return head_loss(x, labels, self.lm_head, self.lm_head.out_features)
         logits: torch.Tensor = self.lm_head(x)
         return logits
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embeddings of tokens (transformers' name)."""
+        return self.model.embed_tokens
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the layer that computes the logits (transformers' name)."""

@@ -3,7 +3,7 @@
 import pytest
 
 from service.planner import builtin_models, hf_models
-from service.planner.block_model import unit_sizes
+from service.planner.block_model import edge_units, unit_sizes
 from service.planner.hf_folder import read_folder
 from service.planner.trainable_parameters import TrainableModel, trainable_model
 from tests.support.hf import save_llama
@@ -151,6 +151,17 @@ def test_units_equal_the_engine(options, model, build):
     for block, size in sizes.items():
         inside = [unit.size for unit in units if unit.module != ROOT and f"{unit.module}.".startswith(f"{block}.")]
         assert size == max(inside, default=0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("options", [Fsdp(), Fsdp(wrap="naive"), Fsdp(wrap="size", min_params=6300)])
+def test_units_of_embedding_and_head_equal_the_engine(options, tied):
+    model = GptModel(**{**GPT, "vocab": 260, "tied": tied})
+    trainable = trainable_model(builtin_models.structure_of(model), spec_of(trainable=["*.bias", "embedding.*"]))
+    planned = {unit.module: unit.size for unit in plan_units(Gpt(model), options)}
+    expected = [planned.get(name, 0) for name in ("embedding", "head")]
+    assert [unit.elements for unit in edge_units(trainable, options)] == expected
+    assert [unit.trained for unit in edge_units(trainable, options)] == [expected[0], 0]
 
 
 def counted(structure, spec):

@@ -66,6 +66,15 @@ def test_base_parameters_have_no_moments_with_adapters():
     assert parts["optimizer"] < 0.2 * 8 * count()
 
 
+def test_larger_evaluations_are_counted():
+    data = {"source": "jsonl", "path": "/data/x.jsonl", "eval_path": "/data/y.jsonl"}
+    usual = estimate(data=data)
+    large = estimate(data=data, evaluation={"every_steps": 1, "micro_size": 4096})
+    assert large.memory.phase == "the evaluation"
+    assert large.peak > usual.peak
+    assert estimate(data=data, evaluation={"every_steps": 1, "micro_size": 4}) == usual
+
+
 def test_offloaded_state_is_host_memory():
     result = estimate(gpus=2, strategy="fsdp", fsdp={"cpu_offload": True})
     assert result.memory.parts["optimizer"] == 0
