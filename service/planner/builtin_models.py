@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from service.planner.model_structure import ModelStructure, Parameter, Transformer
-from trainyard.contract.spec.sections import BuiltinDecoder, ConvnetModel, GptModel, LlamaModel, MlpModel
+from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
+from trainyard.contract.spec.sections import ConvnetModel, MlpModel
 
 MAX_LAYERS = 512
 """A model with more layers is not counted, because its list of parameters would take too much memory."""

@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 from service.planner import builtin_models
 from service.planner.model_structure import ModelStructure, Parameter
 from trainyard.contract.problems import Problem, nearest_names
-from trainyard.contract.spec.sections import BuiltinDecoder, ConvnetModel, HfModel, Lora, MlpModel
+from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.sections import ConvnetModel, HfModel, Lora, MlpModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 

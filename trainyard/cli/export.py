@@ -74,25 +74,30 @@ def export(
         _check_target(target, force=force)
         with translate_write_errors(target), _working_folder(target) as folder:
             source = _local_folder(checkpoint) or _download(client, job, checkpoint, folder / "checkpoint", as_json)
-            (folder / "export").mkdir()
-            request = ExportRequest(
-                job_id=job.id,
-                step=checkpoint.step,
-                spec=job.spec,
-                checkpoint=str(source),
-                output=str((folder / "export").absolute()),
-                dtype=dtype,
-                merge=merge,
-                base=str(base.absolute()) if base else None,
-            )
-            kind = convert(request, quiet=as_json)
-            _publish(folder / "export", target, folder / "replaced")
+            written = folder / "export"
+            written.mkdir()
+            request = _request(job, checkpoint, source, written, base)
+            kind = convert(request.model_copy(update={"dtype": dtype, "merge": merge}), quiet=as_json)
+            _publish(written, target, folder / "replaced")
     if as_json:
         result = {"object": "export", "job_id": job.id, "step": checkpoint.step, "kind": kind, "dtype": dtype}
         print_json({**result, "path": str(target)})
     else:
         print_line(escape_name(str(target)))
         print_note(_LOADED_WITH[kind])
+
+
+def _request(
+    job: JobResource, checkpoint: CheckpointResource, source: Path, output: Path, base: Path | None
+) -> ExportRequest:
+    return ExportRequest(
+        job_id=job.id,
+        step=checkpoint.step,
+        spec=job.spec,
+        checkpoint=str(source.absolute()),
+        output=str(output.absolute()),
+        base=str(base.absolute()) if base else None,
+    )
 
 
 def split_reference(text: str) -> tuple[str, str]:

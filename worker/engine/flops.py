@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.spec.sections import BuiltinDecoder, Model
+from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.sections import Model
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.data.examples import BatchTokens
 from worker.engine.strategies.units import layers

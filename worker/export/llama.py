@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.spec.sections import LlamaModel
+from trainyard.contract.spec.decoders import LlamaModel
 
 END_TOKEN = 0
 """The byte that ends an example; see `worker.data.tokenizers.ByteTokenizer`."""

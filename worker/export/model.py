@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from trainyard.contract.spec.sections import HfModel, LlamaModel
+from trainyard.contract.spec.decoders import LlamaModel
+from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.export.llama import save_llama_files
 

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.spec.sections import HfModel, LlamaModel
+from trainyard.contract.spec.decoders import LlamaModel
+from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.export import ExportKind
 from worker.core.distributed import Ranks

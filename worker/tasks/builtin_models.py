@@ -2,7 +2,8 @@
 
 from torch import nn
 
-from trainyard.contract.spec.sections import BuiltinDecoder, ConvnetModel, GptModel, LlamaModel, MlpModel
+from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
+from trainyard.contract.spec.sections import ConvnetModel, MlpModel
 
 
 def build_builtin(model: BuiltinDecoder | ConvnetModel | MlpModel) -> nn.Module:

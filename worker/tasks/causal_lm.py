@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.spec.sections import BuiltinData, BuiltinDecoder, HfModel, JsonlData
+from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.sections import BuiltinData, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 from worker.tasks.language_loss import head_loss
 from worker.tasks.packing import packed_mask
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.spec.sections import LlamaModel
+from trainyard.contract.spec.decoders import LlamaModel
 from worker.tasks.language_loss import head_loss
 from worker.tasks.packing import packed_mask
 

@@ -3,15 +3,8 @@
 from collections.abc import Callable
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.spec.sections import (
-    BuiltinData,
-    ConvnetModel,
-    GptModel,
-    HfModel,
-    JsonlData,
-    LlamaModel,
-    MlpModel,
-)
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.tasks.base import Task

@@ -6,8 +6,9 @@ from pathlib import PurePosixPath
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
-from trainyard.contract.spec.sections import BuiltinDecoder, ConvnetModel, HfModel, JsonlData, LlamaModel
+from trainyard.contract.spec.sections import ConvnetModel, HfModel, JsonlData
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec
 

@@ -9,7 +9,8 @@ from service.planner.trainable_parameters import TrainableModel, trainable_model
 from tests.support.hf import save_llama
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.sections import ConvnetModel, Fsdp, GptModel, LlamaModel, MlpModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.sections import ConvnetModel, Fsdp, MlpModel
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.engine.strategies.units import ROOT, plan_units
 from worker.engine.trainable import freeze_parameters

@@ -11,7 +11,7 @@ from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_op
 from service.planner.block_model import MAX_ROW_TOKENS, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
-from trainyard.contract.spec.sections import GptModel, LlamaModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.tasks import causal_lm, language_loss
 from worker.tasks.gpt import Block
 from worker.tasks.llama import Layer

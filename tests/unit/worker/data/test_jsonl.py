@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from trainyard.contract.allowed_roots import AllowedRoots
-from trainyard.contract.spec.sections import GptModel, JsonlData
+from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.sections import JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL, BatchTokens
 from worker.data.jsonl import load_rows

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainyard.contract.spec.sections import GptModel, LlamaModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.core.random_state import seed_generators
 from worker.deferred.model import DeferredModel, Destination
 from worker.deferred.recorder import record

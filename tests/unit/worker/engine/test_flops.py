@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainyard.contract.spec.sections import GptModel, LlamaModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.data.examples import BatchTokens
 from worker.engine.flops import model_flops, peak_flops
 from worker.tasks.gpt import Gpt
