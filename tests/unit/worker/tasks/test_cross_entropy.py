@@ -6,10 +6,11 @@ import torch
 from torch.nn import functional
 
 from bench._host_memory import LiveTensorBytes
+from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.optimization import Loss
-from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel
 from worker.data.examples import IGNORED_LABEL
-from worker.tasks.causal_lm import build_gpt_on_stdlib
+from worker.tasks.causal_lm import build_builtin_on_stdlib
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 from worker.tasks.image_classification import ImageClassification
 
@@ -83,7 +84,7 @@ def test_terms_need_no_more_memory_than_a_cross_entropy():
 class TestEvaluation:
     def test_language_model_reports_the_cross_entropy_alone(self):
         data = BuiltinData(name="stdlib")
-        task = build_gpt_on_stdlib(GptModel(layers=1, width=16, heads=2, context=8), data, BOTH)
+        task = build_builtin_on_stdlib(GptModel(layers=1, width=16, heads=2, context=8), data, BOTH)
         model = task.build_model()
         batch = task.examples.train_batch(np.arange(3), torch.device("cpu"))
         tokens = batch[0].long()

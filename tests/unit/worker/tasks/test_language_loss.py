@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.optimization import Loss
-from trainyard.contract.spec.sections import GptModel
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import language_loss
 from worker.tasks.cross_entropy import PLAIN
