@@ -17,7 +17,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.contract.layout import CheckpointLayout
 
-_MODEL = "model."
+_MODEL, _EMA = "model.", "ema."
+_UPDATES = "ema_updates"
+"""How often the average of the weights was updated; without an update it has no values."""
 _CLASSES: dict[tuple[str, str], Any] = {
     **{
         (one.__module__, one.__qualname__): one
@@ -47,13 +49,17 @@ class IndexFileError(ValueError):
 
 
 class ModelTensors:
-    """The tensors of a checkpoint's model, by name."""
+    """The tensors of a checkpoint's model, by name: its weights, or their average where the checkpoint has one."""
 
-    def __init__(self, checkpoint: CheckpointLayout, files: Collection[str]) -> None:
+    def __init__(self, checkpoint: CheckpointLayout, files: Collection[str], *, averaged: bool = False) -> None:
         """Read the index. `files` are those of the manifest.
+
+        Args:
+            averaged: Read the average.
 
         Raises:
             IndexFileError: The index is not valid.
+            OSError: A file could not be read.
         """
         self._reader = _Reader(checkpoint, files)
         entries = self._reader.read_metadata().state_dict_metadata
@@ -62,6 +68,9 @@ class ModelTensors:
             for name, entry in entries.items()
             if name.startswith(_MODEL) and isinstance(entry, index.TensorStorageMetadata)
         }
+        self._averages: frozenset[str] = frozenset()
+        if averaged and f"progress.{_UPDATES}" in entries and self._average_updates():
+            self._averages = frozenset(name.removeprefix(_EMA) for name in entries if name.startswith(_EMA))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -81,13 +90,23 @@ class ModelTensors:
         tensors = {
             name: torch.empty(self._entries[name].size, dtype=self._entries[name].properties.dtype) for name in names
         }
+        averages = {name: tensor for name, tensor in tensors.items() if name in self._averages}
+        weights = {name: tensor for name, tensor in tensors.items() if name not in self._averages}
+        self._load({part: values for part, values in (("model", weights), ("ema", averages)) if values})
+        return tensors
+
+    def _average_updates(self) -> int:
+        progress = {_UPDATES: torch.tensor(0)}
+        self._load({"progress": progress})
+        return int(progress[_UPDATES])
+
+    def _load(self, state: dict[str, Any]) -> None:
         try:
-            load({"model": tensors}, storage_reader=self._reader, no_dist=True)
+            load(state, storage_reader=self._reader, no_dist=True)
         except CheckpointException as error:
             # It derives from BaseException, and starts with a list of ranks.
             (cause, _), *_ = error.failures.values()
             raise cause from None
-        return tensors
 
 
 class _Reader(FileSystemReader):

@@ -45,7 +45,7 @@ def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
     dtype, merging = DTYPES[request.dtype], spec.lora_rank is not None and spec.lora.merge
     folder, shell = Path(request.output), _build_shell(spec)
     with _noticed_deletion(checkpoint):
-        tensors = _verified_tensors(checkpoint)
+        tensors = _verified_tensors(checkpoint, averaged=spec.ema is not None and spec.ema.export)
         names = _chosen_names(tensors, spec, shell)
         _check_room(folder, _written_bytes(tensors, names, shell if merging else None, dtype))
         weights = _read(tensors, names, torch.float32 if merging else dtype, report)
@@ -93,11 +93,11 @@ def _noticed_deletion(checkpoint: CheckpointLayout) -> Iterator[None]:
         raise RefusedError("the checkpoint has been deleted", "Choose another one.") from None
 
 
-def _verified_tensors(checkpoint: CheckpointLayout) -> ModelTensors:
+def _verified_tensors(checkpoint: CheckpointLayout, *, averaged: bool) -> ModelTensors:
     try:
         manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
         verify(checkpoint, manifest)
-        return ModelTensors(checkpoint, manifest.files.keys())
+        return ModelTensors(checkpoint, manifest.files.keys(), averaged=averaged)
     except ValueError as error:
         raise RefusedError(f"the checkpoint is damaged: {error}", "Choose another one.") from None
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from tests.support.checkpoints import export_request, save_checkpoint, write_man
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
+from worker.engine.callbacks.base import StepResult
+from worker.engine.callbacks.weight_average import WeightAverage
 from worker.engine.trainable import freeze_parameters
 from worker.export import checkpoint as conversion
 from worker.export.checkpoint import export_checkpoint
@@ -98,6 +101,22 @@ class TestWholeModels:
         assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
         elements = sum(parameter.numel() for parameter in model.parameters())
         assert 2 * elements <= (folder / "model.safetensors").stat().st_size <= 2 * elements + 4096
+
+    @pytest.mark.parametrize(("updates", "export"), [(2, True), (2, False), (0, True)])
+    def test_average_of_the_weights(self, tmp_path, updates, export):
+        """An average that was never updated has no values."""
+        spec = spec_of(LLAMA, ema={"decay": 0.5, "export": export})
+        module = trained_module(spec)
+        average = WeightAverage(spec.ema, module)
+        for step in range(1, updates + 1):
+            average.on_step_end(StepResult(step, 1, None, None, {}, None, None))
+            with torch.no_grad():
+                module.lm_head.weight.mul_(1.5)
+        checkpoint = save_checkpoint(tmp_path, module, average=average)
+        export_checkpoint(export_request(checkpoint, spec, tmp_path / "export"), lambda update: None)
+        with average.applied() if updates and export else nullcontext():
+            expected = logits_of(module)
+        assert (logits_of(load(tmp_path / "export")) - expected).abs().max() <= 1e-5
 
     def test_other_builtin_model(self, tmp_path):
         from safetensors.torch import load_file
