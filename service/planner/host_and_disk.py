@@ -27,13 +27,13 @@ def host_bytes(
     It covers the start, the rank's share of a checkpoint that is staged for an asynchronous write, offloaded state, and
     on CPU ranks the whole training step.
     """
-    start = _start_bytes(spec, structure, cpu=cpu)
+    start = start_bytes(spec, structure, cpu=cpu)
     staged = _trained_state(spec, trainable) // spec.gpus if spec.checkpoint.asynchronous else 0
     training = staged + (memory.host if memory else 0) + (memory.peak if cpu and memory else 0)
     return INTERPRETER + max(start, training)
 
 
-def _start_bytes(spec: TrainingSpec, structure: ModelStructure, *, cpu: bool) -> int:
+def start_bytes(spec: TrainingSpec, structure: ModelStructure, *, cpu: bool) -> int:
     """Return the bytes of fp32 parameters in host memory at the start.
 
     Sharded strategies draw or read one tensor at a time and store the shard on the device. Others build the whole
