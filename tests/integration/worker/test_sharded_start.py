@@ -75,13 +75,16 @@ def stored_cases(folder):
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("starts")
+    stored = stored_cases(folder)
+    trained = {name: {"spec": stored["stored"]["spec"] | VARIANTS[name]} for name in ("ddp", "layer", "zero1")}
     replicas = {"hsdp": {"spec": gpt(steps=2, model=_GPT) | VARIANTS["hsdp"]}}
-    cases = {name: case | {"only_start": True} for name, case in (CASES | CUSTOM | stored_cases(folder)).items()}
+    cases = {name: case | {"only_start": True} for name, case in (CASES | CUSTOM | stored).items()}
     results = {}
 
     def on(world):
         if world not in results:
-            chosen = cases | {name: case | {"only_start": True} for name, case in replicas.items() if world == 4}
+            chosen = cases | (trained if world == 2 else {})
+            chosen |= {name: case | {"only_start": True} for name, case in replicas.items() if world == 4}
             results[world] = run_layout(world, chosen, folder / str(world))
         return results[world]
 
@@ -116,6 +119,14 @@ class TestSharded:
         first = starts(world)[0]["BranchesOnValues"]
         assert first["differing"] == []
         assert "_local_scalar_dense" in first["events"]["whole_model_built"]
+
+
+@pytest.mark.parametrize("strategy", ["layer", "zero1"])
+def test_stored_model_with_units_for_its_ends_trains_as_under_ddp(starts, strategy):
+    expected, sharded = (starts(2)[0][name]["series"] for name in ("ddp", strategy))
+    for key in ("train/loss", "train/grad_norm"):
+        values = {step: float(value) for step, value in expected[key].items()}
+        assert {step: float(value) for step, value in sharded[key].items()} == pytest.approx(values, rel=1e-5)
 
 
 @pytest.mark.slow
