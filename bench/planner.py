@@ -13,7 +13,7 @@ from typing import Any
 
 from bench import _llama
 from bench._ranks import run_ranks
-from service.planner.block_model import SHARDED
+from service.planner.block_model import SHARDED, BlockModel
 from service.planner.fit import Estimate, FitEstimator
 from service.planner.host_and_disk import start_bytes
 from service.planner.model_reader import ModelReader
@@ -27,15 +27,25 @@ ALLOWED_ERROR = 0.1
 
 Document = dict[str, Any]
 
-_GPT: dict[str, Document] = {
+_BUILTIN: dict[str, Document] = {
     "gpt small": {"layers": 4, "width": 128, "heads": 4, "context": 64, "vocab": 256},
     "gpt medium": {"layers": 8, "width": 256, "heads": 8, "context": 128, "vocab": 4096},
     "gpt untied": {"layers": 4, "width": 256, "heads": 8, "context": 64, "vocab": 8192, "tied": False},
+    "builtin llama": {"name": "llama", "layers": 8, "width": 256, "heads": 8, "key_value_heads": 2, "vocab": 4096},
 }
 _LLAMA = _llama.Size("llama", 128, 4, 384, 4, 2, 512, length=64, text=2**16)
 _ON_GPU: dict[str, Document] = {
     "gpt small": {"layers": 12, "width": 768, "heads": 12, "context": 1024, "vocab": 50304},
     "gpt medium": {"layers": 24, "width": 1024, "heads": 16, "context": 1024, "vocab": 50304},
+    "builtin llama": {
+        "name": "llama",
+        "layers": 24,
+        "width": 1024,
+        "heads": 16,
+        "key_value_heads": 4,
+        "context": 1024,
+        "vocab": 50304,
+    },
 }
 
 
@@ -81,7 +91,7 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
     strategies = ("single",) if ranks == 1 else ("ddp", "zero2", "fsdp")
     models: dict[str, Document] = {
         "mlp": _mlp(),
-        **{name: _gpt(sizes) for name, sizes in (_ON_GPU if accelerator == "cuda" else _GPT).items()},
+        **{name: _decoder(sizes) for name, sizes in (_ON_GPU if accelerator == "cuda" else _BUILTIN).items()},
         "llama": {**llama, "model": llama["model"]},
         "llama, LoRA": {**llama, "lora_rank": 8},
     }
@@ -121,7 +131,7 @@ def _mlp() -> Document:
     }
 
 
-def _gpt(sizes: Document) -> Document:
+def _decoder(sizes: Document) -> Document:
     return {
         "task": "causal_lm",
         "model": {"source": "builtin", "name": "gpt", **sizes},
@@ -155,9 +165,11 @@ def predict(document: Document, accelerator: str) -> tuple[int, int]:
     spec = resolve(parse_spec(document), Site(accelerator="cuda" if accelerator == "cuda" else "cpu"))
     model = ModelReader().find(spec, UNRESTRICTED_ROOTS)
     assert model.structure is not None, model.unknown
-    estimate = FitEstimator(model.structure, context=model.context).estimate(spec)
+    estimator = FitEstimator(model.structure, context=model.context)
+    estimate, trained = estimator.estimate(spec), estimator.model(spec)
     assert isinstance(estimate, Estimate), estimate
-    return estimate.peak, start_bytes(spec, model.structure, cpu=accelerator == "cpu")
+    assert isinstance(trained, BlockModel), trained
+    return estimate.peak, start_bytes(spec, trained.trainable.structure, cpu=accelerator == "cpu")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ SLACK = 1.1
 """A factor for small buffers."""
 
 _GPT = {"source": "builtin", "name": "gpt", "layers": 6, "width": 64, "heads": 4, "context": 32, "vocab": 257}
+_LLAMA = {"source": "builtin", "name": "llama", "layers": 6, "width": 64, "heads": 4, "context": 32, "vocab": 257}
 _CONVNET = {
     "task": "image_classification",
     "model": {"source": "builtin", "name": "convnet", "channels": 16},
@@ -27,6 +28,8 @@ CASES = {
     "tied": {"spec": gpt(steps=2, model=_GPT | {"tied": True}, strategy="fsdp")},
     "lora": {"spec": gpt(steps=2, model=_GPT, strategy="fsdp", lora_rank=4)},
     "partial": {"spec": gpt(steps=2, model=_GPT, strategy="fsdp", trainable=list(PARTS["tied"]))},
+    "llama": {"spec": gpt(steps=2, model=_LLAMA, strategy="fsdp")},
+    "tied llama": {"spec": gpt(steps=2, model=_LLAMA | {"tied": True}, strategy="fsdp")},
     "mlp": {"spec": mlp(steps=2, strategy="fsdp")},
     "convnet": {"spec": _CONVNET},
 }

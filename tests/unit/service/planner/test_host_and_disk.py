@@ -7,7 +7,7 @@ from service.planner.host_and_disk import INTERPRETER, host_bytes
 from service.planner.model_structure import ModelStructure, Parameter
 from service.planner.trainable_parameters import trainable_model
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 
 MODEL = builtin_models.structure_of(GptModel(**GPT))
 LARGEST = 4 * GPT["vocab"] * GPT["width"]
@@ -15,7 +15,7 @@ LARGEST = 4 * GPT["vocab"] * GPT["width"]
 
 def start(structure=MODEL, *, cpu=False, **changes):
     spec = spec_of(gpus=4, checkpoint={"asynchronous": False}, **{"strategy": "fsdp", **changes})
-    return host_bytes(spec, structure, trainable_model(structure, spec), None, cpu=cpu) - INTERPRETER
+    return host_bytes(spec, trainable_model(structure, spec), None, cpu=cpu) - INTERPRETER
 
 
 def test_sharded_start_on_gpus_holds_the_largest_tensor():
