@@ -20,21 +20,19 @@ HEADER_BYTES, CONFIG_BYTES = 200, 16_000
 """Export overhead for each tensor's header entry, and for the configuration."""
 
 
-def host_bytes(
-    spec: TrainingSpec, structure: ModelStructure, trainable: TrainableModel, memory: Memory | None, *, cpu: bool
-) -> int:
+def host_bytes(spec: TrainingSpec, trainable: TrainableModel, memory: Memory | None, *, cpu: bool) -> int:
     """Return the host memory of one rank in bytes.
 
     It covers the start, the rank's share of a checkpoint that is staged for an asynchronous write, offloaded state, and
     on CPU ranks the whole training step.
     """
-    start = _start_bytes(spec, structure, cpu=cpu)
+    start = start_bytes(spec, trainable.structure, cpu=cpu)
     staged = _trained_state(spec, trainable) // spec.gpus if spec.checkpoint.asynchronous else 0
     training = staged + (memory.host if memory else 0) + (memory.peak if cpu and memory else 0)
     return INTERPRETER + max(start, training)
 
 
-def _start_bytes(spec: TrainingSpec, structure: ModelStructure, *, cpu: bool) -> int:
+def start_bytes(spec: TrainingSpec, structure: ModelStructure, *, cpu: bool) -> int:
     """Return the bytes of fp32 parameters in host memory at the start.
 
     Sharded strategies draw or read one tensor at a time and store the shard on the device. Others build the whole

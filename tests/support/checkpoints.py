@@ -12,14 +12,14 @@ from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.export import ExportRequest
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
-from worker.engine.callbacks.weight_average import WeightAverage
 from worker.engine.state import trained_state
 
 
 def save_checkpoint(
-    folder: Path, module: nn.Module, step: int = 7, *, average: WeightAverage | None = None
+    folder: Path, module: nn.Module, step: int = 7, average: dict[str, torch.Tensor] | None = None, updates: int = 1
 ) -> CheckpointLayout:
-    """Save a module's trained tensors, something of an optimizer's state, and an average, with a manifest."""
+    """Save a module's trained tensors, and something of an optimizer's state, with a manifest. `average`: that of the
+    weights after some updates."""
     from torch.distributed.checkpoint import state_dict_saver
 
     model = trained_state(module)
@@ -29,8 +29,8 @@ def save_checkpoint(
         "progress": {"step": torch.tensor(step)},
     }
     if average is not None:
-        state["ema"] = average.state()
-        state["progress"]["ema_updates"] = average.updates()
+        state["ema"] = average
+        state["progress"]["ema_updates"] = torch.tensor(updates)
     checkpoint = CheckpointLayout(folder / f"step-{step:010d}")
     state_dict_saver.save(state, checkpoint_id=checkpoint.root, no_dist=True)
     write_manifest(checkpoint)

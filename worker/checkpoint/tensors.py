@@ -17,9 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.contract.layout import CheckpointLayout
 
-_MODEL, _EMA = "model.", "ema."
-_UPDATES = "ema_updates"
-"""How often the average of the weights was updated; without an update it has no values."""
+_MODEL, _AVERAGE, _UPDATES = "model.", "ema.", "progress.ema_updates"
 _CLASSES: dict[tuple[str, str], Any] = {
     **{
         (one.__module__, one.__qualname__): one
@@ -49,28 +47,18 @@ class IndexFileError(ValueError):
 
 
 class ModelTensors:
-    """The tensors of a checkpoint's model, by name: its weights, or their average where the checkpoint has one."""
+    """The tensors of a checkpoint's model, by name."""
 
-    def __init__(self, checkpoint: CheckpointLayout, files: Collection[str], *, averaged: bool = False) -> None:
+    def __init__(self, checkpoint: CheckpointLayout, files: Collection[str]) -> None:
         """Read the index. `files` are those of the manifest.
-
-        Args:
-            averaged: Read the average.
 
         Raises:
             IndexFileError: The index is not valid.
-            OSError: A file could not be read.
         """
         self._reader = _Reader(checkpoint, files)
-        entries = self._reader.read_metadata().state_dict_metadata
-        self._entries = {
-            name.removeprefix(_MODEL): entry
-            for name, entry in entries.items()
-            if name.startswith(_MODEL) and isinstance(entry, index.TensorStorageMetadata)
-        }
-        self._averages: frozenset[str] = frozenset()
-        if averaged and f"progress.{_UPDATES}" in entries and self._average_updates():
-            self._averages = frozenset(name.removeprefix(_EMA) for name in entries if name.startswith(_EMA))
+        stored = self._reader.read_metadata().state_dict_metadata
+        self._all = {key: entry for key, entry in stored.items() if isinstance(entry, index.TensorStorageMetadata)}
+        self._entries = {key.removeprefix(_MODEL): entry for key, entry in self._all.items() if key.startswith(_MODEL)}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -81,32 +69,34 @@ class ModelTensors:
         entry = self._entries[name]
         return entry.size.numel() * entry.properties.dtype.itemsize
 
-    def read(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+    @property
+    def has_average(self) -> bool:
+        """Whether the checkpoint holds an average of the weights that has been updated."""
+        return _UPDATES in self._all and bool(self._read([_UPDATES])[_UPDATES])
+
+    def read(self, names: Collection[str], *, averaged: bool = False) -> dict[str, torch.Tensor]:
         """Read whole tensors into host memory.
+
+        Args:
+            averaged: Read the average of the tensors that have one; buffers and frozen parameters have none.
 
         Raises:
             OSError: A file could not be read.
         """
-        tensors = {
-            name: torch.empty(self._entries[name].size, dtype=self._entries[name].properties.dtype) for name in names
-        }
-        averages = {name: tensor for name, tensor in tensors.items() if name in self._averages}
-        weights = {name: tensor for name, tensor in tensors.items() if name not in self._averages}
-        self._load({part: values for part, values in (("model", weights), ("ema", averages)) if values})
-        return tensors
+        prefixes = {name: _AVERAGE if averaged and f"{_AVERAGE}{name}" in self._all else _MODEL for name in names}
+        read = self._read([f"{prefix}{name}" for name, prefix in prefixes.items()])
+        return {name: read[f"{prefix}{name}"] for name, prefix in prefixes.items()}
 
-    def _average_updates(self) -> int:
-        progress = {_UPDATES: torch.tensor(0)}
-        self._load({"progress": progress})
-        return int(progress[_UPDATES])
-
-    def _load(self, state: dict[str, Any]) -> None:
+    def _read(self, keys: Collection[str]) -> dict[str, torch.Tensor]:
+        tensors = {key: torch.empty(self._all[key].size, dtype=self._all[key].properties.dtype) for key in keys}
         try:
-            load(state, storage_reader=self._reader, no_dist=True)
+            # Names with dots are those of nested dictionaries, too.
+            load(tensors, storage_reader=self._reader, no_dist=True)
         except CheckpointException as error:
             # It derives from BaseException, and starts with a list of ranks.
             (cause, _), *_ = error.failures.values()
             raise cause from None
+        return tensors
 
 
 class _Reader(FileSystemReader):

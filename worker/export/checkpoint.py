@@ -45,10 +45,11 @@ def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
     dtype, merging = DTYPES[request.dtype], spec.lora_rank is not None and spec.lora.merge
     folder, shell = Path(request.output), _build_shell(spec)
     with _noticed_deletion(checkpoint):
-        tensors = _verified_tensors(checkpoint, averaged=spec.ema is not None and spec.ema.export)
+        tensors = _verified_tensors(checkpoint)
         names = _chosen_names(tensors, spec, shell)
         _check_room(folder, _written_bytes(tensors, names, shell if merging else None, dtype))
-        weights = _read(tensors, names, torch.float32 if merging else dtype, report)
+        averaged = spec.ema is not None and spec.ema.export and tensors.has_average
+        weights = _read(tensors, names, torch.float32 if merging else dtype, report, averaged=averaged)
     report(ExportUpdate(phase="merging" if merging else "writing"))
     kind = save_weights(
         folder,
@@ -58,7 +59,8 @@ def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
         partial=spec.trainable is not None,
         dtype=dtype,
     )
-    note = describe_export(kind, spec, request.step) | {"job_id": request.job_id, "dtype": request.dtype}
+    note = describe_export(kind, spec, request.step)
+    note |= {"job_id": request.job_id, "dtype": request.dtype, "averaged": averaged}
     (folder / "export.json").write_text(json.dumps(note, indent=1))
     return kind
 
@@ -93,11 +95,11 @@ def _noticed_deletion(checkpoint: CheckpointLayout) -> Iterator[None]:
         raise RefusedError("the checkpoint has been deleted", "Choose another one.") from None
 
 
-def _verified_tensors(checkpoint: CheckpointLayout, *, averaged: bool) -> ModelTensors:
+def _verified_tensors(checkpoint: CheckpointLayout) -> ModelTensors:
     try:
         manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
         verify(checkpoint, manifest)
-        return ModelTensors(checkpoint, manifest.files.keys(), averaged=averaged)
+        return ModelTensors(checkpoint, manifest.files.keys())
     except ValueError as error:
         raise RefusedError(f"the checkpoint is damaged: {error}", "Choose another one.") from None
 
@@ -172,12 +174,14 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _read(tensors: ModelTensors, names: list[str], dtype: torch.dtype, report: Report) -> dict[str, Any]:
+def _read(
+    tensors: ModelTensors, names: list[str], dtype: torch.dtype, report: Report, *, averaged: bool
+) -> dict[str, Any]:
     weights: dict[str, Any] = {}
     total, done = sum(map(tensors.bytes_of, names)), 0
     for batch in _batches(tensors, names):
         report(ExportUpdate(phase="reading", bytes_done=done, bytes_total=total))
-        for name, tensor in tensors.read(batch).items():
+        for name, tensor in tensors.read(batch, averaged=averaged).items():
             weights[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
         done += sum(map(tensors.bytes_of, batch))
     report(ExportUpdate(phase="reading", bytes_done=done, bytes_total=total))

@@ -42,7 +42,11 @@ def read_traits_at_once(model: Any, *, packed: bool) -> ModelTraits:
     finally:
         handle.remove()
     head = model.get_output_embeddings()
-    plain = head is not None and model.base_model is not model and _equal(head(hidden[0]), logits)
+    plain = False
+    if head is not None and model.base_model is not model:
+        if not hidden:  # The model calls only a part of its body.
+            hidden.append(model.base_model(input_ids=tokens, use_cache=False, **positions)[0])
+        plain = _equal(head(hidden[0]), logits)
     return ModelTraits(plain, not packed or _equal(logits[:, half:], logits[:, :half]))
 
 
