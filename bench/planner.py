@@ -25,14 +25,24 @@ ALLOWED_ERROR = 0.1
 
 Document = dict[str, Any]
 
-_GPT: dict[str, Document] = {
+_BUILTIN: dict[str, Document] = {
     "gpt small": {"layers": 4, "width": 128, "heads": 4, "context": 64, "vocab": 256},
     "gpt medium": {"layers": 8, "width": 256, "heads": 8, "context": 128, "vocab": 4096},
+    "builtin llama": {"name": "llama", "layers": 8, "width": 256, "heads": 8, "key_value_heads": 2, "vocab": 4096},
 }
 _LLAMA = _llama.Size("llama", 128, 4, 384, 4, 2, 512, length=64, text=2**16)
 _ON_GPU: dict[str, Document] = {
     "gpt small": {"layers": 12, "width": 768, "heads": 12, "context": 1024, "vocab": 50304},
     "gpt medium": {"layers": 24, "width": 1024, "heads": 16, "context": 1024, "vocab": 50304},
+    "builtin llama": {
+        "name": "llama",
+        "layers": 24,
+        "width": 1024,
+        "heads": 16,
+        "key_value_heads": 4,
+        "context": 1024,
+        "vocab": 50304,
+    },
 }
 
 
@@ -77,7 +87,7 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
     strategies = ("single",) if ranks == 1 else ("ddp", "zero2", "fsdp")
     models: dict[str, Document] = {
         "mlp": _mlp(),
-        **{name: _gpt(sizes) for name, sizes in (_ON_GPU if accelerator == "cuda" else _GPT).items()},
+        **{name: _decoder(sizes) for name, sizes in (_ON_GPU if accelerator == "cuda" else _BUILTIN).items()},
         "llama": {**llama, "model": llama["model"]},
         "llama, LoRA": {**llama, "lora_rank": 8},
     }
@@ -117,7 +127,7 @@ def _mlp() -> Document:
     }
 
 
-def _gpt(sizes: Document) -> Document:
+def _decoder(sizes: Document) -> Document:
     return {
         "task": "causal_lm",
         "model": {"source": "builtin", "name": "gpt", **sizes},

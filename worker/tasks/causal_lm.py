@@ -1,4 +1,4 @@
-"""Next-token prediction: the built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
+"""Next-token prediction: a built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.spec.sections import BuiltinData, GptModel, HfModel, JsonlData
+from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.sections import BuiltinData, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
@@ -18,7 +19,7 @@ from worker.data.sampler import Indices
 from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.deferred.model import DeferredModel
-from worker.tasks.gpt import Gpt
+from worker.tasks.builtin_models import build_builtin
 
 MAX_ROW_TOKENS = 2048
 """Tokens of a row unless the spec or the model's context sets a limit."""
@@ -66,22 +67,22 @@ class CausalLm:
         return {"eval/loss": self.loss_sum(model, batch)}
 
 
-def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
+def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData) -> CausalLm:
     """Return the task on windows of bytes, each of the model's context plus one: uint8, shape (rows, context + 1)."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
     weights = np.full(len(rows), model.context, dtype=np.int64)
-    return CausalLm(lambda: Gpt(model), examples, weights, model.context)
+    return CausalLm(lambda: build_builtin(model), examples, weights, model.context)
 
 
-def build_gpt_on_jsonl(
-    model: GptModel,
+def build_builtin_on_jsonl(
+    model: BuiltinDecoder,
     data: JsonlData,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
 ) -> CausalLm:
-    return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context, roots, on_progress)
+    return _on_jsonl(lambda: build_builtin(model), data, ByteTokenizer(), model.context, roots, on_progress)
 
 
 def build_hf_on_jsonl(

@@ -4,8 +4,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 from worker.tasks.language_loss import head_loss
+from worker.tasks.packing import packed_mask
 
 
 class Attention(nn.Module):
@@ -85,7 +86,7 @@ class Gpt(nn.Module):
         if positions is None:
             x, mask = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], None
         else:
-            x, mask = self.embedding(tokens) + self.positions(positions), _packed_mask(positions)
+            x, mask = self.embedding(tokens) + self.positions(positions), packed_mask(positions)
         for block in self.blocks:
             x = block(x, mask)
         x = self.norm(x)
@@ -104,13 +105,6 @@ class Gpt(nn.Module):
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = functional.linear(x, self.embedding.weight) if self.head is None else self.head(x)
         return logits
-
-
-def _packed_mask(positions: torch.Tensor) -> torch.Tensor:
-    """Return the causal mask within each example of packed rows: bool, (batch, 1, length, length)."""
-    example = (positions == 0).cumsum(dim=1)
-    same = example[:, :, None] == example[:, None, :]
-    return same.tril()[:, None]
 
 
 def _initialise(module: nn.Module) -> None:

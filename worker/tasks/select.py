@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.tasks.base import Task
@@ -26,14 +27,14 @@ def select_task(
 
         return load_custom(spec)
     match spec.model, spec.data:
-        case GptModel() as model, BuiltinData(name="stdlib") as data:
-            from worker.tasks.causal_lm import build_gpt_on_stdlib
+        case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
+            from worker.tasks.causal_lm import build_builtin_on_stdlib
 
-            return build_gpt_on_stdlib(model, data)
-        case GptModel() as model, JsonlData() as data:
-            from worker.tasks.causal_lm import build_gpt_on_jsonl
+            return build_builtin_on_stdlib(model, data)
+        case (GptModel() | LlamaModel()) as model, JsonlData() as data:
+            from worker.tasks.causal_lm import build_builtin_on_jsonl
 
-            return build_gpt_on_jsonl(model, data, roots, on_progress)
+            return build_builtin_on_jsonl(model, data, roots, on_progress)
         case HfModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_hf_on_jsonl
 

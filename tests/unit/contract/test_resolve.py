@@ -161,6 +161,27 @@ class TestSizes:
     def test_inconsistent_gpt_sizes_are_rejected(self, model, changes, expected):
         assert self.refusal(**{**self.GPT, "model": {"name": "gpt", **model}, **changes}) == expected
 
+    @pytest.mark.parametrize(
+        ("model", "expected"),
+        [
+            ({"vocab": 255}, "model.vocab: is 255, but tokens are bytes; use 256 or more"),
+            ({"width": 30}, "model.width: is 30, which is not a multiple of `model.heads` 4"),
+            (
+                {"width": 12},
+                "model.width: is 12, so that a head has 3 dimensions; rotary positions need an even number",
+            ),
+            ({"key_value_heads": 3}, "model.key_value_heads: is 3, which does not divide `model.heads` 4"),
+        ],
+    )
+    def test_inconsistent_llama_sizes_are_rejected(self, model, expected):
+        assert self.refusal(**self.GPT, model={"name": "llama", **model}) == expected
+
+    def test_llama_has_sizes_that_were_left_out(self):
+        model = resolve(
+            parse_spec(BASE | self.GPT | {"model": {"name": "llama", "width": 4096, "heads": 32}}), CPU
+        ).model
+        assert (model.feed_forward_width, model.grouped_heads) == (10944, 32)
+
     def refusal(self, **changes):
         with pytest.raises(SpecError) as caught:
             resolve(parse_spec(BASE | changes), CPU)

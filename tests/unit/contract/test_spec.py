@@ -15,7 +15,7 @@ BASE = {
     "model": {"source": "builtin", "name": "mlp"},
     "data": {"source": "builtin", "name": "parity"},
 }
-MODEL_MESSAGE = "must be {source: hf, path: ...} or {source: builtin, name: gpt | convnet | mlp, ...}"
+MODEL_MESSAGE = "must be {source: hf, path: ...} or {source: builtin, name: gpt | llama | convnet | mlp, ...}"
 
 
 def problems(**changes):

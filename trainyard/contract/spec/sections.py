@@ -20,6 +20,7 @@ from trainyard.contract.base import (
     Strict,
     VariableName,
 )
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -30,27 +31,6 @@ class HfModel(Strict):
     source: Literal["hf"] = "hf"
     path: Path
     """The folder; it must be under one of the service's allowed roots."""
-
-
-class GptModel(Strict):
-    """The builtin decoder-only transformer: pre-norm blocks, learned positions, tied embeddings."""
-
-    source: Literal["builtin"] = "builtin"
-    name: Literal["gpt"] = "gpt"
-    layers: PositiveInt = 4
-    """Number of blocks."""
-    width: PositiveInt = 128
-    """Width of the residual stream; a multiple of `heads`."""
-    heads: PositiveInt = 4
-    """Number of attention heads."""
-    context: PositiveInt = 128
-    """Tokens per example."""
-    vocab: PositiveInt = 256
-    """At least 256: tokens are bytes."""
-    dropout: Fraction = 0.0
-    """Probability of dropout."""
-    tied: bool = True
-    """Share one weight between the embedding and the output layer."""
 
 
 class ConvnetModel(Strict):
@@ -88,12 +68,14 @@ def _model_tag(value: Any) -> str | None:
 Model = Annotated[
     Annotated[HfModel, Tag("hf")]
     | Annotated[GptModel, Tag("gpt")]
+    | Annotated[LlamaModel, Tag("llama")]
     | Annotated[ConvnetModel, Tag("convnet")]
     | Annotated[MlpModel, Tag("mlp")],
     Discriminator(
         _model_tag,
         custom_error_type="model",
-        custom_error_message="must be {source: hf, path: ...} or {source: builtin, name: gpt | convnet | mlp, ...}",
+        custom_error_message="must be {source: hf, path: ...} or "
+        "{source: builtin, name: gpt | llama | convnet | mlp, ...}",
     ),
 ]
 

@@ -7,7 +7,7 @@ from service.planner.host_and_disk import INTERPRETER, host_bytes
 from service.planner.model_structure import ModelStructure, Parameter
 from service.planner.trainable_parameters import trainable_model
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 
 MODEL = builtin_models.structure_of(GptModel(**GPT))
 LARGEST = 4 * GPT["vocab"] * GPT["width"]

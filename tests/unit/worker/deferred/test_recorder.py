@@ -6,18 +6,23 @@ import pytest
 import torch
 from torch import nn
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.core.random_state import seed_generators
 from worker.deferred.model import DeferredModel, Destination
 from worker.deferred.recorder import record
 from worker.deferred.recording import CannotDeferError
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
+from worker.tasks.llama import Llama
 from worker.tasks.regression import mlp
 
 
 def gpt(*, tied):
     return Gpt(GptModel(layers=2, width=16, heads=2, context=8, vocab=257, tied=tied))
+
+
+def llama(*, tied):
+    return Llama(LlamaModel(layers=2, width=16, heads=2, context=8, vocab=257, tied=tied))
 
 
 def named(module):
@@ -75,6 +80,8 @@ def copied():
 BUILDS = {
     "gpt": lambda: gpt(tied=False),
     "tied gpt": lambda: gpt(tied=True),
+    "llama": lambda: llama(tied=False),
+    "tied llama": lambda: llama(tied=True),
     "mlp": lambda: mlp((5, 7, 3), "tanh"),
     "convnet": lambda: Convnet(4, 10, 0.1),
     "computed tensors": Computed,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import language_loss
 from worker.tasks.gpt import Gpt

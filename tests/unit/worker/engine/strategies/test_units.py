@@ -3,7 +3,8 @@
 import pytest
 from torch import nn
 
-from trainyard.contract.spec.sections import Fsdp, GptModel
+from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.sections import Fsdp
 from worker.engine.strategies.units import ParameterFootprint, parameter_footprint, plan_units
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
