@@ -13,7 +13,7 @@ _TINY = {"layers": 1, "width": 16, "heads": 2, "context": 16}
 
 def _document(*, dry: bool, **changes: Any) -> dict[str, Any]:
     """Return a spec with changes; with `dry` its model is tiny."""
-    document = {
+    document: dict[str, Any] = {
         "task": "causal_lm",
         "precision": "fp32",
         "model": _LLAMA | {"name": "gpt"},
