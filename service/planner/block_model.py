@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from service.planner.activation_memory import Adapters, ComputeDtype, block_ops, head_of, layer_op, no_head
 from service.planner.model_structure import ModelStructure, Parameter, Transformer
+from service.planner.optimizer_state import stored_elements, update_bytes
 from service.planner.step_memory import (
     Block,
     Layout,
@@ -32,17 +33,20 @@ def examples_per_rank(spec: TrainingSpec) -> int:
 
 @dataclass(frozen=True)
 class BlockModel:
-    """A trainable model cut into blocks; it does not depend on strategy, precision or batch."""
+    """A trainable model cut into blocks, with its optimizer; it does not depend on strategy, precision or batch."""
 
     trainable: TrainableModel
     blocks: tuple[Block, ...]
     """Only element counts are set. Equal neighbouring blocks of a decoder are merged into one with a `count`."""
+    optimizer_elements: int
+    """Values that the optimizer stores, and the average of the weights."""
 
 
 def block_model(spec: TrainingSpec, trainable: TrainableModel) -> BlockModel:
     """Cut a model into its blocks. Slow for large models, because it visits every parameter."""
     blocks = _plain_blocks(trainable, spec)
-    return BlockModel(trainable, tuple(blocks) if trainable.structure.sizes else _merged(blocks))
+    merged = tuple(blocks) if trainable.structure.sizes else _merged(blocks)
+    return BlockModel(trainable, merged, stored_elements(spec, trainable))
 
 
 def micro_batch_memory(
@@ -60,7 +64,8 @@ def micro_batch_memory(
     work = micro_batch_work(spec, model, micro, layout.dtype, context)
     if work is None:
         return None
-    training = peak_memory(work, layout)
+    update = update_bytes(spec.optimizer, model.trainable, shards=layout.shards)
+    training = peak_memory(replace(work, update=update), layout)
     evaluated = spec.evaluation.micro_size or 0
     if evaluated <= micro or not _evaluates(spec):
         return training
@@ -78,7 +83,8 @@ def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
     """Return the memory of parameters, gradients and optimizer state, without activations."""
     trainable = model.trainable
     count, trained = trainable.structure.count, trainable.trained_count
-    work = MicroBatchWork(model.blocks, no_head(0, 0), count, trained, 0, *edge_units(trainable, spec.fsdp))
+    edges = edge_units(trainable, spec.fsdp)
+    work = MicroBatchWork(model.blocks, no_head(0, 0), count, trained, 0, model.optimizer_elements, *edges)
     return peak_memory(work, step_layout(spec, examples_per_rank(spec)))
 
 
@@ -91,7 +97,6 @@ def step_layout(spec: TrainingSpec, micro: int) -> Layout:
         shards=spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1,
         dtype=dtype,
         accumulates=micro < examples_per_rank(spec),
-        optimizer_states=2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0),
         checkpointing=spec.activation_checkpointing,
         offload=spec.strategy in SHARDED and spec.fsdp.cpu_offload,
         bucket_view=spec.ddp.gradient_as_bucket_view,
@@ -133,7 +138,8 @@ def _decoder(
     rows = examples_per_rank(spec) * (length + 1)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
     edges = edge_units(trainable, spec.fsdp)
-    return MicroBatchWork(blocks, head, trainable.structure.count, trainable.trained_count, batch, *edges)
+    count, trained = trainable.structure.count, trainable.trained_count
+    return MicroBatchWork(blocks, head, count, trained, batch, sizes.optimizer_elements, *edges)
 
 
 def edge_units(trainable: TrainableModel, options: Fsdp) -> tuple[Unit, Unit]:
@@ -171,6 +177,7 @@ def _layers(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDty
         structure.count,
         trainable.trained_count,
         4 * values * examples_per_rank(spec),
+        model.optimizer_elements,
     )
 
 

@@ -53,9 +53,13 @@ class MicroBatchWork:
     trained: int
     batch: int
     """Bytes of the rank's examples of one step."""
+    optimizer_elements: int
+    """Values that the optimizer stores, and the average of the weights, fp32."""
     embedding_unit: Unit = Unit()
     head_unit: Unit = Unit()
     """The input embeddings and the head, if they are FSDP units; else they belong to the root unit."""
+    update: int = 0
+    """Bytes of temporary values in the optimizer's update."""
 
     @property
     def root(self) -> int:
@@ -84,8 +88,6 @@ class Layout:
     dtype: ComputeDtype
     accumulates: bool
     """Whether a step has several micro-batches."""
-    optimizer_states: int
-    """Values that the optimizer stores for each trained parameter."""
     checkpointing: str = "none"
     offload: bool = False
     bucket_view: bool = True
@@ -123,7 +125,7 @@ def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     sim = _Simulation(work, layout, _constant_memory(work, layout))
     phases = [*_forward(sim), *_head(sim), *_blocks(sim), *_root(sim), _step(sim)]
     name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
-    state = 4 * work.elements + (4 + 4 * layout.optimizer_states) * work.trained
+    state = 4 * (work.elements + work.trained + work.optimizer_elements)
     host = -(-state // layout.shards) if layout.offload else 0
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
 
@@ -163,7 +165,7 @@ def _constant_memory(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
     shards = layout.shards if layout.sharded else 1
     memory = {
         "parameters": -(-4 * work.elements // shards),
-        "optimizer": -(-4 * layout.optimizer_states * work.trained // shards),
+        "optimizer": -(-4 * work.optimizer_elements // shards),
         "activations": work.batch,
     }
     if layout.strategy == "ddp":
@@ -390,4 +392,5 @@ def _root(sim: _Simulation) -> Iterator[Phase]:
 
 
 def _step(sim: _Simulation) -> Phase:
-    return "the optimizer's step", _add(sim.base, gradients=_gradients(sim, sim.work.trained))
+    update = 0 if sim.layout.offload else sim.work.update
+    return "the optimizer's step", _add(sim.base, gradients=_gradients(sim, sim.work.trained), transient=update)

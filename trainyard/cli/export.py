@@ -31,10 +31,10 @@ from trainyard.contract.wire.jobs import JobResource
 _NOTE = "export.json"
 """The description in every export of this command; only such a folder is replaced."""
 _ENDS = ("best", "latest")
-_LOADED_WITH: dict[ExportKind, str] = {
-    "model": "the whole model",
-    "adapter": "the adapters; peft loads them onto the base model, and --merge writes the whole model",
-    "trained": "the trained tensors; load them into the base model with load_state_dict(..., strict=False)",
+_CONTENTS: dict[ExportKind, str] = {
+    "model": "it holds the whole model",
+    "adapter": "it holds the adapters; peft loads them onto the base model, and --merge writes the whole model",
+    "trained": "it holds the trained tensors; load them into the base model: load_state_dict(..., strict=False)",
 }
 
 
@@ -84,7 +84,7 @@ def export(
         print_json({**result, "path": str(target)})
     else:
         print_line(escape_name(str(target)))
-        print_note(_LOADED_WITH[kind])
+        print_note(_CONTENTS[kind])
 
 
 def _request(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint import metadata as index
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -72,11 +73,20 @@ class ModelTensors:
         return entry.size.numel() * entry.properties.dtype.itemsize
 
     def read(self, names: Collection[str]) -> dict[str, torch.Tensor]:
-        """Read whole tensors into host memory."""
+        """Read whole tensors into host memory.
+
+        Raises:
+            OSError: A file could not be read.
+        """
         tensors = {
             name: torch.empty(self._entries[name].size, dtype=self._entries[name].properties.dtype) for name in names
         }
-        load({"model": tensors}, storage_reader=self._reader, no_dist=True)
+        try:
+            load({"model": tensors}, storage_reader=self._reader, no_dist=True)
+        except CheckpointException as error:
+            # It derives from BaseException, and starts with a list of ranks.
+            (cause, _), *_ = error.failures.values()
+            raise cause from None
         return tensors
 
 
@@ -85,8 +95,14 @@ class _Reader(FileSystemReader):
         super().__init__(checkpoint.root)
         self._checkpoint = checkpoint
         self._files = frozenset(files)
+        self._index: index.Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> index.Metadata:
+        """Return the index, which is read once: torch replaces an error of a later reading by one without a cause."""
+        self._index = self._index or self._read_index()
+        return self._index
+
+    def _read_index(self) -> index.Metadata:
         with (self._checkpoint.root / ".metadata").open("rb") as file:
             try:
                 loaded = _IndexUnpickler(file).load()

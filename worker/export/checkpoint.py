@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,13 @@ def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
     spec = _read_spec(request)
     checkpoint = CheckpointLayout(Path(request.checkpoint))
     report(ExportUpdate(phase="verifying"))
-    tensors = _verified_tensors(checkpoint)
-    shell = _build_shell(spec)
-    names = _chosen_names(tensors, spec, shell)
     dtype, merging = DTYPES[request.dtype], spec.lora_rank is not None and spec.lora.merge
-    folder = Path(request.output)
-    _check_room(folder, _written_bytes(tensors, names, shell if merging else None, dtype))
-    weights = _read(tensors, names, torch.float32 if merging else dtype, report)
+    folder, shell = Path(request.output), _build_shell(spec)
+    with _noticed_deletion(checkpoint):
+        tensors = _verified_tensors(checkpoint)
+        names = _chosen_names(tensors, spec, shell)
+        _check_room(folder, _written_bytes(tensors, names, shell if merging else None, dtype))
+        weights = _read(tensors, names, torch.float32 if merging else dtype, report)
     report(ExportUpdate(phase="merging" if merging else "writing"))
     kind = save_weights(
         folder,
@@ -80,13 +81,23 @@ def _read_spec(request: ExportRequest) -> TrainingSpec:
     return spec
 
 
+@contextmanager
+def _noticed_deletion(checkpoint: CheckpointLayout) -> Iterator[None]:
+    """Replace an error by its cause if the checkpoint is deleted meanwhile, as a run does with old ones: the manifest
+    is deleted first."""
+    try:
+        yield
+    except (OSError, RefusedError):
+        if checkpoint.manifest.is_file():
+            raise
+        raise RefusedError("the checkpoint has been deleted", "Choose another one.") from None
+
+
 def _verified_tensors(checkpoint: CheckpointLayout) -> ModelTensors:
     try:
         manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
         verify(checkpoint, manifest)
         return ModelTensors(checkpoint, manifest.files.keys())
-    except FileNotFoundError:
-        raise RefusedError("the checkpoint has been deleted", "Choose another one.") from None
     except ValueError as error:
         raise RefusedError(f"the checkpoint is damaged: {error}", "Choose another one.") from None
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
@@ -20,13 +21,14 @@ from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.deferred.model import DeferredModel
 from worker.tasks.builtin_models import build_builtin
+from worker.tasks.cross_entropy import PLAIN
 
 MAX_ROW_TOKENS = 2048
 """Tokens of a row unless the spec or the model's context sets a limit."""
 
 
 class CausalLm:
-    """Cross entropy in nats, summed over the tokens that are targets."""
+    """The loss in nats, summed over the tokens that are targets."""
 
     def __init__(
         self,
@@ -34,8 +36,11 @@ class CausalLm:
         examples: Examples,
         weights: NDArray[np.int64],
         tokens_per_example: int,
+        terms: Loss = PLAIN,
     ) -> None:
+        """`terms`: what the training loss contains beside the cross entropy."""
         self._build = build
+        self._terms = terms
         self.defer: Callable[[], DeferredModel] | None = None
         """Builds the model without its stored parameters."""
         self._weights = weights
@@ -57,23 +62,28 @@ class CausalLm:
         return float(self._weights[indices].sum())
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        if len(batch) == 1:
-            tokens = batch[0].long()
-            batch = tokens[:, :-1], tokens[:, 1:]
-        loss: torch.Tensor = model(*batch)
-        return loss
+        return _summed_loss(model, batch, self._terms)
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
-        return {"eval/loss": self.loss_sum(model, batch)}
+        return {"eval/loss": _summed_loss(model, batch, PLAIN)}
 
 
-def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData) -> CausalLm:
+def _summed_loss(model: nn.Module, batch: Tensors, terms: Loss) -> torch.Tensor:
+    if len(batch) == 1:
+        tokens = batch[0].long()
+        batch = tokens[:, :-1], tokens[:, 1:]
+    positions = batch[2] if len(batch) > 2 else None
+    loss: torch.Tensor = model(batch[0], batch[1], positions, terms)
+    return loss
+
+
+def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData, loss: Loss = PLAIN) -> CausalLm:
     """Return the task on windows of bytes, each of the model's context plus one: uint8, shape (rows, context + 1)."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
     weights = np.full(len(rows), model.context, dtype=np.int64)
-    return CausalLm(lambda: build_builtin(model), examples, weights, model.context)
+    return CausalLm(lambda: build_builtin(model), examples, weights, model.context, loss)
 
 
 def build_builtin_on_jsonl(
@@ -81,8 +91,9 @@ def build_builtin_on_jsonl(
     data: JsonlData,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
+    loss: Loss = PLAIN,
 ) -> CausalLm:
-    return _on_jsonl(lambda: build_builtin(model), data, ByteTokenizer(), model.context, roots, on_progress)
+    return _on_jsonl(lambda: build_builtin(model), data, ByteTokenizer(), model.context, roots, on_progress, loss)
 
 
 def build_hf_on_jsonl(
@@ -90,12 +101,13 @@ def build_hf_on_jsonl(
     data: JsonlData,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
+    loss: Loss = PLAIN,
 ) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, roots)
-    tokenizer = HfTokenizer(folder.tokenizer)
-    task = _on_jsonl(lambda: folder.load(packed=data.packing), data, tokenizer, folder.context, roots, on_progress)
+    build, tokenizer = partial(folder.load, packed=data.packing), HfTokenizer(folder.tokenizer)
+    task = _on_jsonl(build, data, tokenizer, folder.context, roots, on_progress, loss)
     task.defer = lambda: folder.defer(packed=data.packing)
     return task
 
@@ -107,6 +119,7 @@ def _on_jsonl(
     context: int | None,
     roots: AllowedRoots,
     on_progress: Callable[[], None],
+    loss: Loss,
 ) -> CausalLm:
     length = row_length(data.max_length, context)
     load = partial(load_rows, data=data, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress)
@@ -115,7 +128,7 @@ def _on_jsonl(
     if data.eval_path:
         rows = concatenate_rows(rows, load("data.eval_path", data.eval_path))
     examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
-    return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())))
+    return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())), loss)
 
 
 def row_length(max_length: int | None, context: int | None) -> int:

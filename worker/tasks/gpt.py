@@ -5,6 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.optimization import Loss
+from worker.tasks.cross_entropy import PLAIN
 from worker.tasks.language_loss import head_loss
 from worker.tasks.packing import packed_mask
 
@@ -73,15 +75,20 @@ class Gpt(nn.Module):
                 nn.init.normal_(output.weight, std=0.02 / (2 * spec.layers) ** 0.5)  # type: ignore[union-attr, arg-type]
 
     def forward(
-        self, tokens: torch.Tensor, labels: torch.Tensor | None = None, positions: torch.Tensor | None = None
+        self,
+        tokens: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        terms: Loss = PLAIN,
     ) -> torch.Tensor:
-        """Return logits (batch, length, vocabulary), or with `labels` the cross entropy summed over them (fp32, ()).
+        """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
 
         Args:
             tokens: int64, (batch, length).
             labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
             positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
                 attend to each other.
+            terms: What the loss contains beside the cross entropy.
         """
         if positions is None:
             x, mask = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], None
@@ -91,7 +98,7 @@ class Gpt(nn.Module):
             x = block(x, mask)
         x = self.norm(x)
         if labels is not None:
-            return head_loss(x, labels, self.head or self._logits, self.embedding.num_embeddings)
+            return head_loss(x, labels, self.head or self._logits, self.embedding.num_embeddings, terms)
         return self._logits(x)
 
     def get_input_embeddings(self) -> nn.Module:

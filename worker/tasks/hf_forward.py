@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from trainyard.contract.spec.optimization import Loss
 from worker.core.errors import RefusedError
-from worker.tasks.language_loss import head_loss, token_loss
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
+from worker.tasks.language_loss import head_loss
 
 _PROBE_TOKENS = 8
 
@@ -40,7 +42,11 @@ def read_traits_at_once(model: Any, *, packed: bool) -> ModelTraits:
     finally:
         handle.remove()
     head = model.get_output_embeddings()
-    plain = head is not None and model.base_model is not model and _equal(head(hidden[0]), logits)
+    plain = False
+    if head is not None and model.base_model is not model:
+        if not hidden:  # The model calls only a part of its body.
+            hidden.append(model.base_model(input_ids=tokens, use_cache=False, **positions)[0])
+        plain = _equal(head(hidden[0]), logits)
     return ModelTraits(plain, not packed or _equal(logits[:, half:], logits[:, :half]))
 
 
@@ -68,6 +74,7 @@ def _forward(
     tokens: torch.Tensor,
     labels: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
+    terms: Loss = PLAIN,
 ) -> torch.Tensor:
     """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the summed loss (fp32, ()).
 
@@ -77,10 +84,10 @@ def _forward(
     placed = {} if positions is None else {"position_ids": positions}
     if labels is None or not chunked:
         logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
-        return logits if labels is None else token_loss(logits.flatten(0, 1), labels.flatten())
+        return logits if labels is None else summed_cross_entropy(logits.flatten(0, 1), labels.flatten(), terms)
     hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
     head = model.get_output_embeddings()
-    return head_loss(hidden, labels, head, head.weight.shape[0])
+    return head_loss(hidden, labels, head, head.weight.shape[0], terms)
 
 
 def _logits_are_plain_head(model: Any) -> bool:

@@ -114,9 +114,11 @@ def _check_conversions(model: Any) -> None:
         raise CannotDeferError("the model is quantised")
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
-    except ImportError:
+
+        converted = get_model_conversion_mapping(model, add_legacy=False)
+    except (ImportError, TypeError):
         raise CannotDeferError("this release of transformers has no list of the tensors that it converts") from None
-    if get_model_conversion_mapping(model, add_legacy=False):
+    if converted:
         raise CannotDeferError("transformers converts tensors of this model")
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from worker.data.examples import IGNORED_LABEL
+from trainyard.contract.spec.optimization import Loss
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 
 MAX_LOGITS = 2**26
 """Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072."""
@@ -16,9 +16,15 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 
 def summed_loss(
-    hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int, *, max_logits: int = MAX_LOGITS
+    hidden: torch.Tensor,
+    labels: torch.Tensor,
+    head: Head,
+    vocabulary: int,
+    terms: Loss = PLAIN,
+    *,
+    max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
-    """Return the cross entropy in nats, summed over the targets: fp32, shape ().
+    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape ().
 
     More than `max_logits` logits are computed in chunks, and again in the backward. The head's weights must not be
     sharded here, so this must run inside the forward of the module that owns them.
@@ -31,32 +37,29 @@ def summed_loss(
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     chunk = max(1, max_logits // vocabulary)
     if len(hidden) <= chunk:
-        return token_loss(head(hidden), labels)
+        return summed_cross_entropy(head(hidden), labels, terms)
     total = torch.zeros((), device=hidden.device)
     for part, targets in zip(torch.split(hidden, chunk), torch.split(labels, chunk), strict=True):
-        loss = checkpoint(_chunk_loss, part, targets, head, use_reentrant=False)
+        loss = checkpoint(_chunk_loss, part, targets, head, terms, use_reentrant=False)
         assert isinstance(loss, torch.Tensor)
         total = total + loss
     return total
 
 
-def head_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int) -> torch.Tensor:
+def head_loss(
+    hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int, terms: Loss = PLAIN
+) -> torch.Tensor:
     """Return the same. A head that is a sharding unit computes the loss itself, in one call."""
-    own: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = getattr(head, "summed_loss", None)
-    return summed_loss(hidden, labels, head, vocabulary) if own is None else own(hidden, labels)
+    own: Callable[[torch.Tensor, torch.Tensor, Loss], torch.Tensor] | None = getattr(head, "summed_loss", None)
+    return summed_loss(hidden, labels, head, vocabulary, terms) if own is None else own(hidden, labels, terms)
 
 
-def summed_loss_of(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def summed_loss_of(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor, terms: Loss = PLAIN) -> torch.Tensor:
     """Return the same by a head whose weight has shape (vocabulary, width) and is not sharded now."""
     weight = head.weight
     assert isinstance(weight, torch.Tensor)
-    return summed_loss(hidden, labels, head.forward, weight.shape[0])
+    return summed_loss(hidden, labels, head.forward, weight.shape[0], terms)
 
 
-def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the same for logits (tokens, vocabulary) and labels (tokens,)."""
-    return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
-
-
-def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head) -> torch.Tensor:
-    return token_loss(head(hidden), labels)
+def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head, terms: Loss) -> torch.Tensor:
+    return summed_cross_entropy(head(hidden), labels, terms)

@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.decoders import LlamaModel
+from trainyard.contract.spec.optimization import Loss
+from worker.tasks.cross_entropy import PLAIN
 from worker.tasks.language_loss import head_loss
 from worker.tasks.packing import packed_mask
 
@@ -124,9 +126,13 @@ class Llama(nn.Module):
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(
-        self, tokens: torch.Tensor, labels: torch.Tensor | None = None, positions: torch.Tensor | None = None
+        self,
+        tokens: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        terms: Loss = PLAIN,
     ) -> torch.Tensor:
-        """Return logits (batch, length, vocabulary), or with `labels` the cross entropy summed over them (fp32, ()).
+        """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
 
         Args:
             tokens: int64, (batch, length).
@@ -136,7 +142,7 @@ class Llama(nn.Module):
         """
         x = self.model(tokens, positions)
         if labels is not None:
-            return head_loss(x, labels, self.lm_head, self.lm_head.out_features)
+            return head_loss(x, labels, self.lm_head, self.lm_head.out_features, terms)
         logits: torch.Tensor = self.lm_head(x)
         return logits
 

@@ -30,19 +30,19 @@ def select_task(
         case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import build_builtin_on_stdlib
 
-            return build_builtin_on_stdlib(model, data)
+            return build_builtin_on_stdlib(model, data, spec.loss)
         case (GptModel() | LlamaModel()) as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_builtin_on_jsonl
 
-            return build_builtin_on_jsonl(model, data, roots, on_progress)
+            return build_builtin_on_jsonl(model, data, roots, on_progress, spec.loss)
         case HfModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_hf_on_jsonl
 
-            return build_hf_on_jsonl(model, data, roots, on_progress)
+            return build_hf_on_jsonl(model, data, roots, on_progress, spec.loss)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 
-            return ImageClassification(model, data)
+            return ImageClassification(model, data, spec.loss)
         case MlpModel() as model, BuiltinData(name="parity") as data:
             from worker.tasks.regression import Regression
 

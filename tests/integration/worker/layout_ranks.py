@@ -39,13 +39,16 @@ class ListReporter:
     def __init__(self):
         self.series = {}
         self.events = {}
+        self.stopped_early = []
 
     def points(self, step, values, progress=None):
         for key, value in values.items():
             self.series.setdefault(key, {})[step] = repr(value)
 
-    def event(self, type_, message, **options):
+    def event(self, type_, message, *, level="info", data=None):
         self.events[type_] = message
+        if type_ == "stopped_early":
+            self.stopped_early.append(data)
 
     def flush_to_disk(self):
         pass
@@ -203,6 +206,7 @@ def train(case, ranks, folder):
     return {
         "logits": logits,
         "series": reporter.series,
+        "stopped_early": reporter.stopped_early,
         "examples": recorder.examples,
         "scales": recorder.scales,
         "error": error,

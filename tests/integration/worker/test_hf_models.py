@@ -12,12 +12,14 @@ from transformers import AutoModelForCausalLM
 
 from tests.support import hf
 from trainyard.contract.allowed_roots import AllowedRoots
+from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.deferred.recording import CannotDeferError
 from worker.tasks import hf_forward, language_loss
 from worker.tasks.causal_lm import build_hf_on_jsonl
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 from worker.tasks.hf_forward import read_traits
 from worker.tasks.hf_model import HfFolder
 
@@ -40,10 +42,9 @@ def copy(folder, tmp_path):
     return shutil.copytree(folder / "plain", tmp_path / "model")
 
 
-def task(folder, data, model="plain", **options):
-    return build_hf_on_jsonl(
-        HfModel(path=str(folder / model)), JsonlData(path=str(folder / f"{data}.jsonl"), **options)
-    )
+def task(folder, data, model="plain", terms=PLAIN, **options):
+    lines = JsonlData(path=str(folder / f"{data}.jsonl"), **options)
+    return build_hf_on_jsonl(HfModel(path=str(folder / model)), lines, loss=terms)
 
 
 def everything(built):
@@ -161,6 +162,17 @@ class TestLoss:
         assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
         for (name, one), other in zip(chunked.named_parameters(), module.parameters(), strict=True):
             assert torch.linalg.norm(one.grad - other.grad) <= 2e-6 * torch.linalg.norm(other.grad), name
+
+    @pytest.mark.parametrize("chunked", [True, False])
+    def test_training_has_the_terms_and_evaluation_has_none(self, folder, chunked, monkeypatch):
+        monkeypatch.setattr(hf_forward, "_logits_are_plain_head", lambda module: chunked)
+        terms = Loss(label_smoothing=0.1, z_loss=0.01)
+        built, plain = (task(folder, "completion", packing=False, terms=one) for one in (terms, PLAIN))
+        module, batch = built.build_model(), everything(built)
+        expected = summed_cross_entropy(module(batch[0]).flatten(0, 1), batch[1].flatten(), terms)
+        assert built.loss_sum(module, batch).item() == pytest.approx(expected.item(), rel=1e-6)
+        evaluated = built.evaluation_sums(module, batch)["eval/loss"]
+        assert evaluated.item() == pytest.approx(plain.loss_sum(plain.build_model(), batch).item(), rel=1e-6)
 
     @pytest.mark.parametrize("data", ["text", "chat", "completion"])
     def test_packed_loss_equals_the_loss_of_separate_examples(self, folder, data):

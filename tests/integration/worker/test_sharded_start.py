@@ -13,6 +13,7 @@ SLACK = 1.1
 """A factor for small buffers."""
 
 _GPT = {"source": "builtin", "name": "gpt", "layers": 6, "width": 64, "heads": 4, "context": 32, "vocab": 257}
+_LLAMA = {"source": "builtin", "name": "llama", "layers": 6, "width": 64, "heads": 4, "context": 32, "vocab": 257}
 _CONVNET = {
     "task": "image_classification",
     "model": {"source": "builtin", "name": "convnet", "channels": 16},
@@ -27,6 +28,8 @@ CASES = {
     "tied": {"spec": gpt(steps=2, model=_GPT | {"tied": True}, strategy="fsdp")},
     "lora": {"spec": gpt(steps=2, model=_GPT, strategy="fsdp", lora_rank=4)},
     "partial": {"spec": gpt(steps=2, model=_GPT, strategy="fsdp", trainable=list(PARTS["tied"]))},
+    "llama": {"spec": gpt(steps=2, model=_LLAMA, strategy="fsdp")},
+    "tied llama": {"spec": gpt(steps=2, model=_LLAMA | {"tied": True}, strategy="fsdp")},
     "mlp": {"spec": mlp(steps=2, strategy="fsdp")},
     "convnet": {"spec": _CONVNET},
 }
@@ -75,13 +78,16 @@ def stored_cases(folder):
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("starts")
+    stored = stored_cases(folder)
+    trained = {name: {"spec": stored["stored"]["spec"] | VARIANTS[name]} for name in ("ddp", "layer", "zero1")}
     replicas = {"hsdp": {"spec": gpt(steps=2, model=_GPT) | VARIANTS["hsdp"]}}
-    cases = {name: case | {"only_start": True} for name, case in (CASES | CUSTOM | stored_cases(folder)).items()}
+    cases = {name: case | {"only_start": True} for name, case in (CASES | CUSTOM | stored).items()}
     results = {}
 
     def on(world):
         if world not in results:
-            chosen = cases | {name: case | {"only_start": True} for name, case in replicas.items() if world == 4}
+            chosen = cases | (trained if world == 2 else {})
+            chosen |= {name: case | {"only_start": True} for name, case in replicas.items() if world == 4}
             results[world] = run_layout(world, chosen, folder / str(world))
         return results[world]
 
@@ -116,6 +122,14 @@ class TestSharded:
         first = starts(world)[0]["BranchesOnValues"]
         assert first["differing"] == []
         assert "_local_scalar_dense" in first["events"]["whole_model_built"]
+
+
+@pytest.mark.parametrize("strategy", ["layer", "zero1"])
+def test_stored_model_with_units_for_its_ends_trains_as_under_ddp(starts, strategy):
+    expected, sharded = (starts(2)[0][name]["series"] for name in ("ddp", strategy))
+    for key in ("train/loss", "train/grad_norm"):
+        values = {step: float(value) for step, value in expected[key].items()}
+        assert {step: float(value) for step, value in sharded[key].items()} == pytest.approx(values, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -125,6 +125,11 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             "cannot be combined with precision `fp16`, whose gradient scaling runs on the GPU; use `bf16`",
         ),
         (
+            offload and spec.optimizer.name == "muon",
+            "fsdp.cpu_offload",
+            "cannot be combined with optimizer `muon`, whose matrix products need the GPU; use `adamw`, or `false`",
+        ),
+        (
             spec.strategy == "ddp" and spec.ddp.sync_batchnorm and on_cpu,
             "ddp.sync_batchnorm",
             f"{_NEEDS_GPUS}; use `false`",

@@ -15,7 +15,7 @@ LARGEST = 4 * GPT["vocab"] * GPT["width"]
 
 def start(structure=MODEL, *, cpu=False, **changes):
     spec = spec_of(gpus=4, checkpoint={"asynchronous": False}, **{"strategy": "fsdp", **changes})
-    return host_bytes(spec, structure, trainable_model(structure, spec), None, cpu=cpu) - INTERPRETER
+    return host_bytes(spec, trainable_model(structure, spec), None, cpu=cpu) - INTERPRETER
 
 
 def test_sharded_start_on_gpus_holds_the_largest_tensor():

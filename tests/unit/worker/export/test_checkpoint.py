@@ -175,6 +175,16 @@ class TestRefusals:
     def test_deleted_checkpoint(self, tmp_path):
         assert self.refusal(tmp_path, lambda one: shutil.rmtree(one.root)) == "the checkpoint has been deleted"
 
+    def test_checkpoint_that_is_deleted_while_it_is_read(self, tmp_path):
+        def report(update):
+            if update.phase == "reading":
+                shutil.rmtree(checkpoint.root)
+
+        spec = spec_of(LLAMA)
+        checkpoint = save_checkpoint(tmp_path, trained_module(spec))
+        with pytest.raises(RefusedError, match="the checkpoint has been deleted"):
+            export_checkpoint(export_request(checkpoint, spec, tmp_path / "export"), report)
+
     def test_damaged_file(self, tmp_path):
         def damage(checkpoint):
             path = checkpoint.root / "__0_0.distcp"

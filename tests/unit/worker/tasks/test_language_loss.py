@@ -6,8 +6,10 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.optimization import Loss
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import language_loss
+from worker.tasks.cross_entropy import PLAIN
 from worker.tasks.gpt import Gpt
 from worker.tasks.language_loss import summed_loss
 
@@ -22,22 +24,26 @@ def problem():
     return hidden, labels
 
 
-def loss_and_gradients(most):
+def loss_and_gradients(most, terms=PLAIN):
     torch.manual_seed(0)
     head = nn.Linear(WIDTH, VOCABULARY)
     observed = []
     head.register_forward_hook(lambda module, args, output: observed.append(output.numel()))
     hidden, labels = problem()
     hidden.requires_grad_()
-    loss = summed_loss(hidden, labels, head, VOCABULARY, max_logits=most)
+    loss = summed_loss(hidden, labels, head, VOCABULARY, terms, max_logits=most)
     loss.backward()
     return loss, [hidden.grad, head.weight.grad, head.bias.grad], max(observed)
 
 
+TERMS = [Loss(), Loss(label_smoothing=0.1), Loss(z_loss=0.01), Loss(label_smoothing=0.2, z_loss=0.01)]
+
+
 @pytest.mark.parametrize("tokens", [1, 4, 20])
-def test_pieces_give_the_same_loss_and_gradients(tokens):
-    loss, gradients, _ = loss_and_gradients(10**9)
-    result, pieces, _ = loss_and_gradients(tokens * VOCABULARY)
+@pytest.mark.parametrize("terms", TERMS)
+def test_pieces_give_the_same_loss_and_gradients(tokens, terms):
+    loss, gradients, _ = loss_and_gradients(10**9, terms)
+    result, pieces, _ = loss_and_gradients(tokens * VOCABULARY, terms)
     assert result.item() == pytest.approx(loss.item(), rel=1e-6)
     for one, other in zip(pieces, gradients, strict=True):
         assert torch.linalg.norm(one - other) <= 1e-6 * torch.linalg.norm(other)
