@@ -43,15 +43,15 @@ _VARIANTS: dict[str, tuple[dict[str, Any], float]] = {
     "offload": ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}}, 1e-4),
 }
 """Changes of the base spec, and the largest relative difference of a loss. 0: the spec is compared with itself."""
-_NEED_GPU = {"tf32", "offload", "compile"}
-"""Variants that a dry run cannot show: they need a GPU, or a compiler."""
+_DRY = ("fsdp", "llama", "full recomputation", "bf16")
+"""Variants of a dry run. The others need a GPU or a compiler, or take the same way as one of these."""
 
 
 def cases(*, dry: bool) -> list[Case]:
-    variants = [name for name in _VARIANTS if not (dry and name in _NEED_GPU)]
+    variants, resumed = (_DRY, ("bf16 fsdp",)) if dry else (_VARIANTS, ("llama", "fsdp", "bf16 fsdp"))
     return [
         *(Case(f"{name} against single in fp32", _compare(name)) for name in variants),
-        *(Case(f"resume as text, {name}", _resume(name)) for name in ("llama", "fsdp", "bf16 fsdp")),
+        *(Case(f"resume as text, {name}", _resume(name)) for name in resumed),
         Case("LoRA, exported", _lora),
         Case("automatic micro-batch size", _automatic_micro_size),
     ]
