@@ -15,8 +15,11 @@ from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from worker.engine.state import trained_state
 
 
-def save_checkpoint(folder: Path, module: nn.Module, step: int = 7) -> CheckpointLayout:
-    """Save a module's trained tensors, and something of an optimizer's state, with a manifest."""
+def save_checkpoint(
+    folder: Path, module: nn.Module, step: int = 7, average: dict[str, torch.Tensor] | None = None, updates: int = 1
+) -> CheckpointLayout:
+    """Save a module's trained tensors, and something of an optimizer's state, with a manifest. `average`: that of the
+    weights after some updates."""
     from torch.distributed.checkpoint import state_dict_saver
 
     model = trained_state(module)
@@ -25,6 +28,9 @@ def save_checkpoint(folder: Path, module: nn.Module, step: int = 7) -> Checkpoin
         "optimizer": {f"state.{name}.exp_avg": torch.zeros_like(tensor) for name, tensor in model.items()},
         "progress": {"step": torch.tensor(step)},
     }
+    if average is not None:
+        state["ema"] = average
+        state["progress"]["ema_updates"] = torch.tensor(updates)
     checkpoint = CheckpointLayout(folder / f"step-{step:010d}")
     state_dict_saver.save(state, checkpoint_id=checkpoint.root, no_dist=True)
     write_manifest(checkpoint)

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.contract.layout import CheckpointLayout
 
-_MODEL = "model."
+_MODEL, _AVERAGE, _UPDATES = "model.", "ema.", "progress.ema_updates"
 _CLASSES: dict[tuple[str, str], Any] = {
     **{
         (one.__module__, one.__qualname__): one
@@ -56,12 +56,9 @@ class ModelTensors:
             IndexFileError: The index is not valid.
         """
         self._reader = _Reader(checkpoint, files)
-        entries = self._reader.read_metadata().state_dict_metadata
-        self._entries = {
-            name.removeprefix(_MODEL): entry
-            for name, entry in entries.items()
-            if name.startswith(_MODEL) and isinstance(entry, index.TensorStorageMetadata)
-        }
+        stored = self._reader.read_metadata().state_dict_metadata
+        self._all = {key: entry for key, entry in stored.items() if isinstance(entry, index.TensorStorageMetadata)}
+        self._entries = {key.removeprefix(_MODEL): entry for key, entry in self._all.items() if key.startswith(_MODEL)}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -72,17 +69,29 @@ class ModelTensors:
         entry = self._entries[name]
         return entry.size.numel() * entry.properties.dtype.itemsize
 
-    def read(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+    @property
+    def has_average(self) -> bool:
+        """Whether the checkpoint holds an average of the weights that has been updated."""
+        return _UPDATES in self._all and bool(self._read([_UPDATES])[_UPDATES])
+
+    def read(self, names: Collection[str], *, averaged: bool = False) -> dict[str, torch.Tensor]:
         """Read whole tensors into host memory.
+
+        Args:
+            averaged: Read the average of the tensors that have one; buffers and frozen parameters have none.
 
         Raises:
             OSError: A file could not be read.
         """
-        tensors = {
-            name: torch.empty(self._entries[name].size, dtype=self._entries[name].properties.dtype) for name in names
-        }
+        prefixes = {name: _AVERAGE if averaged and f"{_AVERAGE}{name}" in self._all else _MODEL for name in names}
+        read = self._read([f"{prefix}{name}" for name, prefix in prefixes.items()])
+        return {name: read[f"{prefix}{name}"] for name, prefix in prefixes.items()}
+
+    def _read(self, keys: Collection[str]) -> dict[str, torch.Tensor]:
+        tensors = {key: torch.empty(self._all[key].size, dtype=self._all[key].properties.dtype) for key in keys}
         try:
-            load({"model": tensors}, storage_reader=self._reader, no_dist=True)
+            # Names with dots are those of nested dictionaries, too.
+            load(tensors, storage_reader=self._reader, no_dist=True)
         except CheckpointException as error:
             # It derives from BaseException, and starts with a list of ranks.
             (cause, _), *_ = error.failures.values()

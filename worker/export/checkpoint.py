@@ -48,7 +48,8 @@ def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
         tensors = _verified_tensors(checkpoint)
         names = _chosen_names(tensors, spec, shell)
         _check_room(folder, _written_bytes(tensors, names, shell if merging else None, dtype))
-        weights = _read(tensors, names, torch.float32 if merging else dtype, report)
+        averaged = spec.ema is not None and spec.ema.export and tensors.has_average
+        weights = _read(tensors, names, torch.float32 if merging else dtype, report, averaged=averaged)
     report(ExportUpdate(phase="merging" if merging else "writing"))
     kind = save_weights(
         folder,
@@ -58,7 +59,8 @@ def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
         partial=spec.trainable is not None,
         dtype=dtype,
     )
-    note = describe_export(kind, spec, request.step) | {"job_id": request.job_id, "dtype": request.dtype}
+    note = describe_export(kind, spec, request.step)
+    note |= {"job_id": request.job_id, "dtype": request.dtype, "averaged": averaged}
     (folder / "export.json").write_text(json.dumps(note, indent=1))
     return kind
 
@@ -172,12 +174,14 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _read(tensors: ModelTensors, names: list[str], dtype: torch.dtype, report: Report) -> dict[str, Any]:
+def _read(
+    tensors: ModelTensors, names: list[str], dtype: torch.dtype, report: Report, *, averaged: bool
+) -> dict[str, Any]:
     weights: dict[str, Any] = {}
     total, done = sum(map(tensors.bytes_of, names)), 0
     for batch in _batches(tensors, names):
         report(ExportUpdate(phase="reading", bytes_done=done, bytes_total=total))
-        for name, tensor in tensors.read(batch).items():
+        for name, tensor in tensors.read(batch, averaged=averaged).items():
             weights[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
         done += sum(map(tensors.bytes_of, batch))
     report(ExportUpdate(phase="reading", bytes_done=done, bytes_total=total))

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.support import hf
 from tests.support.checkpoints import export_request, save_checkpoint, write_manifest
@@ -100,8 +101,6 @@ class TestWholeModels:
         assert 2 * elements <= (folder / "model.safetensors").stat().st_size <= 2 * elements + 4096
 
     def test_other_builtin_model(self, tmp_path):
-        from safetensors.torch import load_file
-
         spec = parse_spec(
             {
                 "task": "regression",
@@ -114,6 +113,23 @@ class TestWholeModels:
         folder, _, _ = exported(tmp_path, spec, module)
         weights = load_file(folder / "model.safetensors")
         assert all(torch.equal(weights[name], value) for name, value in module.state_dict().items())
+
+
+class TestAverageOfTheWeights:
+    @pytest.mark.parametrize(
+        ("ema", "updates", "averaged"), [({}, 3, True), ({"export": False}, 3, False), ({}, 0, False)]
+    )
+    def test_export_is_the_average_as_at_the_end_of_a_run(self, tmp_path, ema, updates, averaged):
+        spec = spec_of(LLAMA | {"tied": True}, ema=ema)
+        module = trained_module(spec)
+        average = {name: torch.randn_like(parameter) for name, parameter in module.named_parameters()}
+        checkpoint = save_checkpoint(tmp_path, module, average=average, updates=updates)
+        export_checkpoint(export_request(checkpoint, spec, tmp_path / "export"), lambda _: None)
+        weights = load_file(tmp_path / "export" / "model.safetensors")
+        expected = average if averaged else dict(module.named_parameters())
+        assert weights.keys() == expected.keys()
+        assert all(torch.equal(weights[name], value) for name, value in expected.items())
+        assert json.loads((tmp_path / "export" / "export.json").read_text())["averaged"] is averaged
 
 
 class TestPartsOfModels:
@@ -139,8 +155,6 @@ class TestPartsOfModels:
         torch.testing.assert_close(logits_of(load(folder)), logits_of(module), rtol=1e-4, atol=1e-5)
 
     def test_trained_tensors_load_into_the_base_model(self, tmp_path, hf_spec):
-        from safetensors.torch import load_file
-
         spec = hf_spec(trainable=["model.layers.1.*"])
         module = trained_module(spec)
         folder, kind, _ = exported(tmp_path, spec, module)
@@ -221,8 +235,6 @@ class TestRefusals:
 
 
 def test_model_that_code_defines_is_written_as_tensors(tmp_path):
-    from safetensors.torch import load_file
-
     spec = parse_spec({"task": "custom", "target": "task:build", "steps": 3})
     module = torch.nn.Linear(2, 3)
     folder, kind, _ = exported(tmp_path, spec, module)
