@@ -87,7 +87,9 @@ class Gpt(nn.Module):
             x = block(x, mask)
         x = self.norm(x)
         if labels is not None:
-            return summed_loss(x, labels, self._logits, self.embedding.num_embeddings)
+            return summed_loss(
+                x, labels, self._logits, self.embedding.num_embeddings, self.get_output_embeddings().parameters()
+            )
         return self._logits(x)
 
     def get_output_embeddings(self) -> nn.Module:

@@ -158,7 +158,7 @@ def _forward(
         return logits if labels is None else token_loss(logits.flatten(0, 1), labels.flatten())
     hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
     head = model.get_output_embeddings()
-    return summed_loss(hidden, labels, head, head.weight.shape[0])
+    return summed_loss(hidden, labels, head, head.weight.shape[0], head.parameters())
 
 
 @torch.no_grad()

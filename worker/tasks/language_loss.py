@@ -1,10 +1,10 @@
 """Cross entropy of next tokens, computed in chunks so that the logits of all tokens never exist at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from worker.data.examples import IGNORED_LABEL
 
@@ -15,28 +15,33 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 
 def summed_loss(
-    hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int, *, max_logits: int = MAX_LOGITS
+    hidden: torch.Tensor,
+    labels: torch.Tensor,
+    head: Head,
+    vocabulary: int,
+    weights: Iterable[torch.Tensor],
+    *,
+    max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
     """Return the cross entropy in nats, summed over the targets: fp32, shape ().
 
-    More than `max_logits` logits are computed in chunks, and again in the backward. The head's weights must not be
-    sharded here, so this must run inside the forward of the module that owns them.
+    More than `max_logits` logits are computed in chunks. The head's weights must not be sharded here, so this must run
+    inside the forward of the module that owns them.
 
     Args:
         hidden: (batch, length, width), the input of the head.
         labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
         head: Maps (tokens, width) to logits (tokens, vocabulary).
+        weights: All parameters that the head uses.
     """
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     chunk = max(1, max_logits // vocabulary)
     if len(hidden) <= chunk:
         return token_loss(head(hidden), labels)
-    total = torch.zeros((), device=hidden.device)
-    for part, targets in zip(torch.split(hidden, chunk), torch.split(labels, chunk), strict=True):
-        loss = checkpoint(_chunk_loss, part, targets, head, use_reentrant=False)
-        assert isinstance(loss, torch.Tensor)
-        total = total + loss
-    return total
+    trained = [weight for weight in weights if weight.requires_grad and torch.is_grad_enabled()]
+    hidden = hidden if torch.is_grad_enabled() else hidden.detach()
+    loss: torch.Tensor = _ChunkedLoss.apply(head, chunk, labels, hidden, *trained)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -44,5 +49,55 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
 
 
-def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head) -> torch.Tensor:
-    return token_loss(head(hidden), labels)
+class _ChunkedLoss(torch.autograd.Function):
+    """The loss, whose gradients are computed in the forward, chunk by chunk, and scaled in the backward.
+
+    The backward only brings the factor of the sum, so that no chunk's logits are saved or computed again (as in Liger
+    Kernel, arXiv:2410.10989). All chunks add to one gradient of each weight, in fp32.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, head: Head, chunk: int, labels: torch.Tensor, hidden: torch.Tensor, *weights: torch.Tensor
+    ) -> torch.Tensor:
+        *_, needs_hidden = ctx.needs_input_grad[:4]
+        total = torch.zeros((), device=hidden.device)
+        gradient = torch.empty_like(hidden) if needs_hidden else None
+        sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
+        for start in range(0, len(hidden), chunk):
+            part, targets = hidden[start : start + chunk], labels[start : start + chunk]
+            loss, of_part, of_weights = _chunk_gradients(head, part, targets, weights, needs_hidden=needs_hidden)
+            total += loss
+            if gradient is not None and of_part is not None:
+                gradient[start : start + chunk] = of_part
+            for total_gradient, added in zip(sums, of_weights, strict=True):
+                total_gradient += added
+        # Not by `save_for_backward`: the backward scales them in place.
+        ctx.gradients = gradient, sums, [weight.dtype for weight in weights]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradient, sums, dtypes = ctx.gradients
+        del ctx.gradients
+        scaled = None if gradient is None else gradient.mul_(factor)
+        return (
+            None,
+            None,
+            None,
+            scaled,
+            *(total.mul_(factor).to(dtype) for total, dtype in zip(sums, dtypes, strict=True)),
+        )
+
+
+def _chunk_gradients(
+    head: Head, hidden: torch.Tensor, labels: torch.Tensor, weights: Sequence[torch.Tensor], *, needs_hidden: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, Sequence[torch.Tensor]]:
+    """Return the loss of a chunk and its gradients with respect to the hidden states and to the weights."""
+    inputs = hidden.detach().requires_grad_(needs_hidden)
+    with torch.enable_grad():
+        loss = token_loss(head(inputs), labels)
+    sources = [*([inputs] if needs_hidden else []), *weights]
+    gradients = list(torch.autograd.grad(loss, sources)) if sources else []
+    of_hidden = gradients.pop(0) if needs_hidden else None
+    return loss.detach(), of_hidden, gradients

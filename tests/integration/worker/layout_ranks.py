@@ -6,6 +6,7 @@ import os
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ from worker.engine.step_sync import StepSync
 from worker.engine.train_step import TrainStep
 from worker.engine.trainer import Trainer
 from worker.export.weights import export_weights, whole_weights
+from worker.tasks import language_loss
 from worker.tasks.select import select_task
 
 
@@ -179,7 +181,9 @@ def train(case, ranks, folder):
     stop = StepSync(ranks, StopSignal(folder / "stop"))
     if "until" in case:
         stop = StopBefore(checkpoints.start_step, case["until"])
-    with StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False)) as recorder:
+    max_logits = {"max_logits": case.get("max_logits", language_loss.MAX_LOGITS)}
+    chunks = patch.object(language_loss.summed_loss, "__kwdefaults__", max_logits)
+    with chunks, StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False)) as recorder:
         task = recorder.wrap(select_task(spec), ranks.rank)
         trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):
