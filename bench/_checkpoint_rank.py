@@ -38,7 +38,7 @@ class Setup:
         torch.manual_seed(0)
         layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
         self.model = parallelise(spec, nn.Sequential(*layers), ranks)
-        self.optimizer = build_optimizer(spec.optimizer, self.model.module, sharded=spec.strategy in SHARDED)
+        self.optimizer = build_optimizer(spec, self.model.module, sharded=spec.strategy in SHARDED)
         precision = Precision("fp32", spec.amp, ranks.device)
         self.state = TrainingState(self.model.module, [self.optimizer], precision, ranks, 0)
         self.manager = CheckpointManager(RunLayout(folder / strategy), _launch(spec), 1, ranks)

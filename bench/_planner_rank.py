@@ -21,15 +21,16 @@ from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.progress_file import ProgressCounter
 from worker.core import distributed
 from worker.core.distributed import Ranks
-from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
 from worker.engine.callbacks.non_finite import NonFiniteGuard
+from worker.engine.initial_model import build_initial_model
 from worker.engine.micro_batch_size import release_memory
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
+from worker.engine.strategies.base import ParallelModel
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
-from worker.engine.trainable import freeze_parameters
+from worker.reporting.reporter import NullReporter
 from worker.tasks.base import Task
 from worker.tasks.select import select_task
 
@@ -37,7 +38,7 @@ STEPS = 3
 
 
 def main(plan_path: str, result_path: str) -> None:
-    """Write `[{"peak", "rest", "parameters", "trained"}]` of rank 0, in the plan's order."""
+    """Write `[{"start", "peak", "rest", "parameters", "trained"}]` of rank 0, in the plan's order."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     plan: dict[str, Any] = json.loads(Path(plan_path).read_text())
@@ -57,17 +58,21 @@ def main(plan_path: str, result_path: str) -> None:
 
 
 def measure(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
-    """Return the peak and the end of the last step in bytes, and the parameters of the whole model."""
+    """Return the peaks of the start and of the last step and the end of that step in bytes, and the parameters of the
+    whole model."""
     meter = CudaAllocatedBytes() if ranks.device.type == "cuda" else LiveTensorBytes()
     with meter:
-        train_step, model, batches = engine(spec, task, ranks)
-        parameters = list(model.parameters())
+        model = build_parallel_model(spec, task, ranks)
+        start = meter.peak
+        train_step, batches = engine(spec, task, ranks, model)
+        parameters = list(model.module.parameters())
         for step in range(STEPS):
             if step == STEPS - 1:
                 gc.collect()
                 meter.reset_peak()
             train_step.run(step + 1, batches.at(step), log_due=True)
         return {
+            "start": start,
             "peak": meter.peak,
             "rest": meter.live,
             "parameters": sum(p.numel() for p in parameters),
@@ -75,12 +80,13 @@ def measure(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
         }
 
 
-def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[TrainStep, torch.nn.Module, GlobalBatches]:
-    """Build the parts of `worker.engine.trainer.Trainer` and run its dry run."""
-    seed_generators(spec.seed)
-    module = task.build_model()
-    freeze_parameters(spec, module)
-    model = parallelise(spec, module, ranks)
+def build_parallel_model(spec: TrainingSpec, task: Task, ranks: Ranks) -> ParallelModel:
+    module, deferred = build_initial_model(spec, task, ranks, NullReporter())
+    return parallelise(spec, module, ranks, deferred)
+
+
+def engine(spec: TrainingSpec, task: Task, ranks: Ranks, model: ParallelModel) -> tuple[TrainStep, GlobalBatches]:
+    """Build the other parts of `worker.engine.trainer.Trainer` and run its dry run."""
     optimizers = build_optimizers(task, spec, model.module, sharded=spec.strategy in SHARDED)
     precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in MANAGES_DTYPE)
     train_step = TrainStep(
@@ -96,7 +102,7 @@ def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[TrainStep, tor
     )
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=spec.seed, last=spec.batch.last, shuffle=True)
     train_step.warm_up(batches.at(0))
-    return train_step, model.module, batches
+    return train_step, batches
 
 
 class CudaAllocatedBytes:

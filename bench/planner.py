@@ -13,7 +13,9 @@ from typing import Any
 
 from bench import _llama
 from bench._ranks import run_ranks
+from service.planner.block_model import SHARDED, BlockModel
 from service.planner.fit import Estimate, FitEstimator
+from service.planner.host_and_disk import start_bytes
 from service.planner.model_reader import ModelReader
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS
 from trainyard.contract.spec.resolve import resolve
@@ -25,14 +27,25 @@ ALLOWED_ERROR = 0.1
 
 Document = dict[str, Any]
 
-_GPT: dict[str, Document] = {
+_BUILTIN: dict[str, Document] = {
     "gpt small": {"layers": 4, "width": 128, "heads": 4, "context": 64, "vocab": 256},
     "gpt medium": {"layers": 8, "width": 256, "heads": 8, "context": 128, "vocab": 4096},
+    "gpt untied": {"layers": 4, "width": 256, "heads": 8, "context": 64, "vocab": 8192, "tied": False},
+    "builtin llama": {"name": "llama", "layers": 8, "width": 256, "heads": 8, "key_value_heads": 2, "vocab": 4096},
 }
 _LLAMA = _llama.Size("llama", 128, 4, 384, 4, 2, 512, length=64, text=2**16)
 _ON_GPU: dict[str, Document] = {
     "gpt small": {"layers": 12, "width": 768, "heads": 12, "context": 1024, "vocab": 50304},
     "gpt medium": {"layers": 24, "width": 1024, "heads": 16, "context": 1024, "vocab": 50304},
+    "builtin llama": {
+        "name": "llama",
+        "layers": 24,
+        "width": 1024,
+        "heads": 16,
+        "key_value_heads": 4,
+        "context": 1024,
+        "vocab": 50304,
+    },
 }
 
 
@@ -51,8 +64,9 @@ def main() -> int:
     only = parser.parse_args().only
     accelerator = "cuda" if _gpus() else "cpu"
     processes = (1, 2) if accelerator == "cpu" or _gpus() > 1 else (1,)
-    print(f"predicted and measured peak of rank 0 in MB, {accelerator}")
-    print(f"{'model':24}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}{'predicted':>10}{'measured':>10}")
+    print(f"predicted and measured peaks of rank 0 in MB, {accelerator}: of a step, and of a sharded start")
+    columns = f"{'model':24}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}"
+    print(f"{columns}{'predicted':>10}{'measured':>10}{'':8}{'start':>10}{'measured':>10}")
     worst, count = 0.0, 0
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         llama = _llama.make(Path(folder), _LLAMA, batch=8)
@@ -77,7 +91,7 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
     strategies = ("single",) if ranks == 1 else ("ddp", "zero2", "fsdp")
     models: dict[str, Document] = {
         "mlp": _mlp(),
-        **{name: _gpt(sizes) for name, sizes in (_ON_GPU if accelerator == "cuda" else _GPT).items()},
+        **{name: _decoder(sizes) for name, sizes in (_ON_GPU if accelerator == "cuda" else _BUILTIN).items()},
         "llama": {**llama, "model": llama["model"]},
         "llama, LoRA": {**llama, "lora_rank": 8},
     }
@@ -117,7 +131,7 @@ def _mlp() -> Document:
     }
 
 
-def _gpt(sizes: Document) -> Document:
+def _decoder(sizes: Document) -> Document:
     return {
         "task": "causal_lm",
         "model": {"source": "builtin", "name": "gpt", **sizes},
@@ -134,25 +148,28 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
         results: Any = run_ranks("bench._planner_rank", plan, ranks, Path(folder))
     errors = []
     for case, measured in zip(cases, results, strict=True):
-        predicted = predict(case.document, accelerator)
+        predicted, start = predict(case.document, accelerator)
         errors.append(abs(predicted / measured["peak"] - 1))
         spec = case.document
         print(
             f"{case.name:24}{ranks:>6} {spec['strategy']:9}{spec['precision']:7}"
             f"{spec.get('activation_checkpointing', 'none'):15}{predicted / 1e6:10.2f}{measured['peak'] / 1e6:10.2f}"
             f"{predicted / measured['peak'] - 1:+8.1%}"
+            + (f"{start / 1e6:10.2f}{measured['start'] / 1e6:10.2f}" if spec["strategy"] in SHARDED else "")
         )
     return errors
 
 
-def predict(document: Document, accelerator: str) -> int:
-    """Return the predicted peak in bytes, as `POST /v1/plans` computes it."""
+def predict(document: Document, accelerator: str) -> tuple[int, int]:
+    """Return the predicted peaks of a step and of the start in bytes, as `POST /v1/plans` computes them."""
     spec = resolve(parse_spec(document), Site(accelerator="cuda" if accelerator == "cuda" else "cpu"))
     model = ModelReader().find(spec, UNRESTRICTED_ROOTS)
     assert model.structure is not None, model.unknown
-    estimate = FitEstimator(model.structure, context=model.context).estimate(spec)
+    estimator = FitEstimator(model.structure, context=model.context)
+    estimate, trained = estimator.estimate(spec), estimator.model(spec)
     assert isinstance(estimate, Estimate), estimate
-    return estimate.peak
+    assert isinstance(trained, BlockModel), trained
+    return estimate.peak, start_bytes(spec, trained.trainable.structure, cpu=accelerator == "cpu")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 functions. Bytes are those of one micro-batch on one rank.
 
 The accounting follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), with the tensors that autograd saves for
-`worker/tasks/gpt.py` and for the Llama of transformers, counted from live tensors (`bench/planner.py` compares them).
-Attention is fused (FlashAttention, arXiv:2205.14135): it saves q, k, v, its output and 4 bytes per token and head. For
-an fp16 Llama this sums to T h (12 + 4 r + 8 f / h) bytes: T tokens, width h, feed-forward width f, and r the number of
-key-value heads over the number of heads.
+`worker/tasks/gpt.py`, `worker/tasks/llama.py` and the Llama of transformers, counted from live tensors
+(`bench/planner.py` compares them). Attention is fused (FlashAttention, arXiv:2205.14135): it saves q, k, v, its output
+and 4 bytes per token and head. For an fp16 Llama this sums to T h (12 + 4 r + 8 f / h) bytes: T tokens, width h,
+feed-forward width f, and r the number of key-value heads over the number of heads.
 """
 
 from collections.abc import Iterable
@@ -65,9 +65,9 @@ class Adapters:
 
 def block_ops(model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Adapters | None) -> list[Op]:
     """Return the operations of one decoder block in forward order."""
-    if model.builtin:
-        return _gpt(model, tokens, dtype, adapters)
-    return _llama(model, tokens, dtype, adapters)
+    if model.gated:
+        return _llama(model, tokens, dtype, adapters)
+    return _gpt(model, tokens, dtype, adapters)
 
 
 def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None) -> list[Op]:
@@ -98,6 +98,8 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
     q, k = tokens * model.heads * model.head_width, tokens * model.key_value_heads * model.head_width
     # RMSNorm computes in fp32 and saves its normalized input for the gradient of its weight.
     norm = Op(saved=4 * h + 4 * tokens + (0 if lora else s * h), grad_in=s * h, grad_out=s * h)
+    # The builtin model computes the rotation in each layer: cosines and sines in fp32, one each for a pair of values.
+    rotation = 4 * tokens * model.head_width if model.builtin else 0
     # With autocast, each projection casts the fp32 stream separately.
     input_copies = (3, 2) if dtype.cast_bytes else (1, 1)
     heads = model.width * model.head_width
@@ -111,7 +113,7 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
             saved_output=c * (q + 2 * k),
         ),
         Op(
-            saved=c * (2 * q + 2 * k) + 4 * tokens * model.heads,
+            saved=c * (2 * q + 2 * k) + 4 * tokens * model.heads + rotation,
             grad_in=c * (q + 2 * k),
             grad_out=c * q,
             saved_output=c * q,
@@ -189,8 +191,8 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
     and two gradients of the same size, with 4 bytes per element each.
     """
     h, c, s = tokens * model.width, dtype.bytes, dtype.residual_bytes
-    normed = s * h if not model.builtin and not frozen else 0
-    saved_bytes = 4 * h + normed if not model.builtin else s * h
+    normed = s * h if model.gated and not frozen else 0
+    saved_bytes = 4 * h + normed if model.gated else s * h
     saved_bytes += 0 if frozen else c * h
     weights = model.vocabulary * model.width
     copy = dtype.cast_bytes * weights

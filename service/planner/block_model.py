@@ -4,8 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from service.planner.activation_memory import Adapters, ComputeDtype, block_ops, head_of, layer_op, no_head
-from service.planner.model_structure import ModelStructure, Transformer
-from service.planner.step_memory import Block, Layout, Memory, MicroBatchWork, peak_memory
+from service.planner.model_structure import ModelStructure, Parameter, Transformer
+from service.planner.optimizer_state import stored_elements, update_bytes
+from service.planner.step_memory import (
+    Block,
+    Layout,
+    Memory,
+    MicroBatchWork,
+    Unit,
+    evaluation_memory,
+    peak_memory,
+)
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -24,17 +33,20 @@ def examples_per_rank(spec: TrainingSpec) -> int:
 
 @dataclass(frozen=True)
 class BlockModel:
-    """A trainable model cut into blocks; it does not depend on strategy, precision or batch."""
+    """A trainable model cut into blocks, with its optimizer; it does not depend on strategy, precision or batch."""
 
     trainable: TrainableModel
     blocks: tuple[Block, ...]
     """Only element counts are set. Equal neighbouring blocks of a decoder are merged into one with a `count`."""
+    optimizer_elements: int
+    """Values that the optimizer stores, and the average of the weights."""
 
 
 def block_model(spec: TrainingSpec, trainable: TrainableModel) -> BlockModel:
     """Cut a model into its blocks. Slow for large models, because it visits every parameter."""
     blocks = _plain_blocks(trainable, spec)
-    return BlockModel(trainable, tuple(blocks) if trainable.structure.sizes else _merged(blocks))
+    merged = tuple(blocks) if trainable.structure.sizes else _merged(blocks)
+    return BlockModel(trainable, merged, stored_elements(spec, trainable))
 
 
 def micro_batch_memory(
@@ -50,13 +62,29 @@ def micro_batch_memory(
     micro = min(micro_size, examples_per_rank(spec))
     layout = step_layout(spec, micro)
     work = micro_batch_work(spec, model, micro, layout.dtype, context)
-    return None if work is None else peak_memory(work, layout)
+    if work is None:
+        return None
+    update = update_bytes(spec.optimizer, model.trainable, shards=layout.shards)
+    training = peak_memory(replace(work, update=update), layout)
+    evaluated = spec.evaluation.micro_size or 0
+    if evaluated <= micro or not _evaluates(spec):
+        return training
+    larger = micro_batch_work(spec, model, evaluated, layout.dtype, context)
+    assert larger is not None
+    return max(training, evaluation_memory(larger, layout, training), key=lambda memory: memory.peak)
+
+
+def _evaluates(spec: TrainingSpec) -> bool:
+    data = spec.data
+    return data is not None and bool(data.eval_path if isinstance(data, JsonlData) else data.eval_fraction)
 
 
 def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
     """Return the memory of parameters, gradients and optimizer state, without activations."""
     trainable = model.trainable
-    work = MicroBatchWork(model.blocks, no_head(0, 0), trainable.structure.count, trainable.trained_count, 0)
+    count, trained = trainable.structure.count, trainable.trained_count
+    edges = edge_units(trainable, spec.fsdp)
+    work = MicroBatchWork(model.blocks, no_head(0, 0), count, trained, 0, model.optimizer_elements, *edges)
     return peak_memory(work, step_layout(spec, examples_per_rank(spec)))
 
 
@@ -69,7 +97,6 @@ def step_layout(spec: TrainingSpec, micro: int) -> Layout:
         shards=spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1,
         dtype=dtype,
         accumulates=micro < examples_per_rank(spec),
-        optimizer_states=2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0),
         checkpointing=spec.activation_checkpointing,
         offload=spec.strategy in SHARDED and spec.fsdp.cpu_offload,
         bucket_view=spec.ddp.gradient_as_bucket_view,
@@ -110,7 +137,29 @@ def _decoder(
     head = head_of(model, tokens, dtype, frozen=adapters is not None)
     rows = examples_per_rank(spec) * (length + 1)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
-    return MicroBatchWork(blocks, head, trainable.structure.count, trainable.trained_count, batch)
+    edges = edge_units(trainable, spec.fsdp)
+    count, trained = trainable.structure.count, trainable.trained_count
+    return MicroBatchWork(blocks, head, count, trained, batch, sizes.optimizer_elements, *edges)
+
+
+def edge_units(trainable: TrainableModel, options: Fsdp) -> tuple[Unit, Unit]:
+    """Return the units of input embeddings and head, by the rules of `worker/engine/strategies/units.py`. Tied ones
+    belong to the root unit."""
+    structure = trainable.structure
+    if structure.transformer is None or structure.aliases or options.wrap == "naive":
+        return Unit(), Unit()
+    tables = [parameter for parameter in structure.parameters if parameter.kind == "embedding"]
+    heads = [parameter for parameter in structure.parameters if parameter.name == f"{structure.output}.weight"]
+    if not tables or not heads or heads[0] == tables[0]:
+        return Unit(), Unit()
+    least = (options.min_params or 1) if options.wrap == "size" else 0
+    return _unit(tables[0], trainable, least), _unit(heads[0], trainable, least)
+
+
+def _unit(parameter: Parameter, trainable: TrainableModel, least: int) -> Unit:
+    if parameter.size < least:
+        return Unit()
+    return Unit(parameter.size, parameter.size if parameter.name in trainable.trained else 0)
 
 
 def _layers(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDtype) -> MicroBatchWork:
@@ -128,6 +177,7 @@ def _layers(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDty
         structure.count,
         trainable.trained_count,
         4 * values * examples_per_rank(spec),
+        model.optimizer_elements,
     )
 
 

@@ -96,7 +96,7 @@ def _strategies(
             peak_phase=memory.phase if memory else None,
             fits=estimator.fits(estimate),
             chosen=strategy == spec.strategy,
-            host_bytes=host_bytes(changed, estimator.structure, trainable, memory, cpu=cpu),
+            host_bytes=host_bytes(changed, trainable, memory, cpu=cpu),
         )
 
 

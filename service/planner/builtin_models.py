@@ -4,17 +4,20 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from service.planner.model_structure import ModelStructure, Parameter, Transformer
-from trainyard.contract.spec.sections import ConvnetModel, GptModel, MlpModel
+from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
+from trainyard.contract.spec.sections import ConvnetModel, MlpModel
 
 MAX_LAYERS = 512
 """A model with more layers is not counted, because its list of parameters would take too much memory."""
 
 
-def structure_of(model: GptModel | ConvnetModel | MlpModel) -> ModelStructure | None:
+def structure_of(model: BuiltinDecoder | ConvnetModel | MlpModel) -> ModelStructure | None:
     """Return the structure of a builtin model, or None if it has more than `MAX_LAYERS` layers."""
     match model:
         case GptModel():
             return _gpt(model) if model.layers <= MAX_LAYERS else None
+        case LlamaModel():
+            return _llama(model) if model.layers <= MAX_LAYERS else None
         case MlpModel():
             return _mlp(model)
         case ConvnetModel():
@@ -57,6 +60,46 @@ def _gpt_block(name: str, width: int) -> Iterator[Parameter]:
     yield from _affine(f"{name}.norm_feed_forward", width)
     yield from _linear(f"{name}.feed_forward.0", width, 4 * width)
     yield from _linear(f"{name}.feed_forward.2", 4 * width, width)
+
+
+def _llama(model: LlamaModel) -> ModelStructure:
+    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
+    blocks = tuple(f"model.layers.{number}" for number in range(model.layers))
+    parameters = [Parameter(embedding, (model.vocab, model.width), "embedding")]
+    for block in blocks:
+        parameters += _llama_block(block, model)
+    parameters.append(Parameter("model.norm.weight", (model.width,), "norm"))
+    if not model.tied:
+        parameters.append(Parameter(head, (model.vocab, model.width)))
+    return ModelStructure(
+        parameters=tuple(parameters),
+        blocks=blocks,
+        output="lm_head",
+        tied=frozenset({"lm_head"} if model.tied else ()),
+        aliases=((head, embedding),) if model.tied else (),
+        transformer=Transformer(
+            width=model.width,
+            layers=model.layers,
+            heads=model.heads,
+            key_value_heads=model.grouped_heads,
+            head_width=model.width // model.heads,
+            feed_forward=model.feed_forward_width,
+            vocabulary=model.vocab,
+            gated=True,
+            builtin=True,
+        ),
+    )
+
+
+def _llama_block(name: str, model: LlamaModel) -> Iterator[Parameter]:
+    width, shared = model.width, model.grouped_heads * (model.width // model.heads)
+    for projection, outputs in (("q_proj", width), ("k_proj", shared), ("v_proj", shared), ("o_proj", width)):
+        yield Parameter(f"{name}.self_attn.{projection}.weight", (outputs, width))
+    for projection in ("gate_proj", "up_proj"):
+        yield Parameter(f"{name}.mlp.{projection}.weight", (model.feed_forward_width, width))
+    yield Parameter(f"{name}.mlp.down_proj.weight", (width, model.feed_forward_width))
+    for norm in ("input_layernorm", "post_attention_layernorm"):
+        yield Parameter(f"{name}.{norm}.weight", (width,), "norm")
 
 
 def _mlp(model: MlpModel) -> ModelStructure:

@@ -58,7 +58,9 @@ class FitEstimator:
 
     def model(self, spec: TrainingSpec) -> BlockModel | Problem:
         """Return the model as the spec trains it, or why it cannot. Cached, because all strategies share it."""
-        key = (spec.lora_rank, spec.lora, spec.trainable, spec.fsdp.wrap, spec.fsdp.min_params)
+        trained = (spec.lora_rank, spec.lora, spec.trainable)
+        stored = (spec.optimizer.name, spec.optimizer.momentum > 0, spec.ema is not None)
+        key = (*trained, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
         if key not in self._sized:
             trainable = trainable_model(self.structure, spec)
             self._sized[key] = trainable if isinstance(trainable, Problem) else block_model(spec, trainable)

@@ -2,6 +2,7 @@
 
 from service.planner.block_model import SHARDED
 from service.planner.model_structure import ModelStructure
+from service.planner.optimizer_state import stored_elements, tensors_per_parameter
 from service.planner.step_memory import Memory
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -19,24 +20,37 @@ HEADER_BYTES, CONFIG_BYTES = 200, 16_000
 """Export overhead for each tensor's header entry, and for the configuration."""
 
 
-def host_bytes(
-    spec: TrainingSpec, structure: ModelStructure, trainable: TrainableModel, memory: Memory | None, *, cpu: bool
-) -> int:
+def host_bytes(spec: TrainingSpec, trainable: TrainableModel, memory: Memory | None, *, cpu: bool) -> int:
     """Return the host memory of one rank in bytes.
 
-    It covers the whole model in fp32 while it is built, the rank's share of a checkpoint that is staged for an
-    asynchronous write, offloaded state, and on CPU ranks the whole training step.
+    It covers the start, the rank's share of a checkpoint that is staged for an asynchronous write, offloaded state, and
+    on CPU ranks the whole training step.
     """
+    start = start_bytes(spec, trainable.structure, cpu=cpu)
     staged = _trained_state(spec, trainable) // spec.gpus if spec.checkpoint.asynchronous else 0
     training = staged + (memory.host if memory else 0) + (memory.peak if cpu and memory else 0)
-    return INTERPRETER + max(4 * structure.count, training)
+    return INTERPRETER + max(start, training)
+
+
+def start_bytes(spec: TrainingSpec, structure: ModelStructure, *, cpu: bool) -> int:
+    """Return the bytes of fp32 parameters in host memory at the start.
+
+    Sharded strategies draw or read one tensor at a time and store the shard on the device. Others build the whole
+    model, as sharded ones do if its tensors are not known to be stored as the worker holds them.
+    """
+    if spec.strategy not in SHARDED or not (structure.transformer or structure.sizes):
+        return 4 * structure.count
+    shards = spec.gpus // spec.fsdp.replicas
+    on_host = -(-4 * structure.count // shards) if cpu or spec.fsdp.cpu_offload else 0
+    return on_host + 4 * max((parameter.size for parameter in structure.parameters), default=0)
 
 
 def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:
     """Return upper bounds of the disk space in the run directory.
 
-    A checkpoint holds the trained parameters and their moments in fp32. While one is written, there is one more than
-    `keep_last`. Files that an export copies from the model's folder, such as the tokenizer, are not counted.
+    A checkpoint holds the trained parameters, their moments and their average in fp32. While one is written, there
+    is one more than `keep_last`. Files that an export copies from the model's folder, such as the tokenizer, are not
+    counted.
     """
     checkpoint, count = spec.checkpoint, spec.checkpoint.keep_last + 1
     count += int(checkpoint.keep_best is not None)
@@ -52,15 +66,15 @@ def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:
 
 
 def _trained_state(spec: TrainingSpec, trainable: TrainableModel) -> int:
-    return 4 * (1 + _moments(spec)) * trainable.trained_count
-
-
-def _moments(spec: TrainingSpec) -> int:
-    return 2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0)
+    return 4 * (trainable.trained_count + stored_elements(spec, trainable))
 
 
 def _overhead(spec: TrainingSpec, trainable: TrainableModel) -> int:
     """Return the bytes of a checkpoint beside its tensors, which dominate for small models."""
     # Each tensor has its moments and a step count; a sharded one is stored in one piece per rank.
-    shards = len(trainable.trained) * (2 + _moments(spec)) * (spec.gpus if spec.strategy in SHARDED else 1)
+    shards = (
+        len(trainable.trained)
+        * (2 + tensors_per_parameter(spec.optimizer) + int(spec.ema is not None))
+        * (spec.gpus if spec.strategy in SHARDED else 1)
+    )
     return SHARD_BYTES * shards + RANK_BYTES * spec.gpus + FIXED_BYTES

@@ -40,9 +40,10 @@ class Transformer:
     feed_forward: int
     vocabulary: int
     gated: bool
-    """Whether the feed-forward has two up-projections, one through the activation (Llama), instead of one (GPT)."""
+    """Whether the feed-forward has two up-projections, one through the activation, and norms are RMSNorm (Llama),
+    instead of one and LayerNorm (GPT)."""
     builtin: bool = False
-    """Whether it is the builtin `gpt`, whose norms save less than those of transformers' models."""
+    """Whether it is a builtin model; `llama` computes the rotation of positions in each layer."""
     chunked_logits: bool = True
     """Whether large logits are computed in chunks."""
 

@@ -4,7 +4,8 @@ One step is simulated as the engine executes it: the end of the forward, the bac
 the root, and the optimizer's update. Parameters, gradients and optimizer state are fp32 whatever the forward computes
 in: 16 bytes per parameter with Adam, like the 2 + 2 + 12 of mixed precision in ZeRO (Rajbhandari et al. 2020,
 arXiv:1910.02054, section 3.1), but 2-byte copies come on top. Sharding divides them as ZeRO does. `zero1` and `zero2`
-keep gathered parameters until the backward; `fsdp` gathers two units at a time. The reduction of a unit needs its whole
+keep gathered parameters until the backward; `fsdp` gathers two units at a time, and the root, the head and the last
+block stay gathered between forward and backward. The reduction of a unit needs its whole
 gradient twice: the gradient, and the reduce-scatter buffer, which lives until the next unit's reduction (PyTorch
 documentation, `torch.distributed.fsdp.fully_shard`).
 """
@@ -35,6 +36,14 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Unit:
+    """Elements of an FSDP unit; none if there is no such unit."""
+
+    elements: int = 0
+    trained: int = 0
+
+
+@dataclass(frozen=True)
 class MicroBatchWork:
     """One micro-batch on one rank."""
 
@@ -44,15 +53,29 @@ class MicroBatchWork:
     trained: int
     batch: int
     """Bytes of the rank's examples of one step."""
+    optimizer_elements: int
+    """Values that the optimizer stores, and the average of the weights, fp32."""
+    embedding_unit: Unit = Unit()
+    head_unit: Unit = Unit()
+    """The input embeddings and the head, if they are FSDP units; else they belong to the root unit."""
+    update: int = 0
+    """Bytes of temporary values in the optimizer's update."""
 
     @property
     def root(self) -> int:
         """Elements of the root unit."""
-        return self.elements - sum(block.elements * block.count for block in self.blocks if block.unit_elements)
+        inner = sum(block.elements * block.count for block in self.blocks if block.unit_elements)
+        return self.elements - inner - self.embedding_unit.elements - self.head_unit.elements
 
     @property
     def root_trained(self) -> int:
-        return self.trained - sum(block.trained * block.count for block in self.blocks if block.unit_elements)
+        inner = sum(block.trained * block.count for block in self.blocks if block.unit_elements)
+        return self.trained - inner - self.embedding_unit.trained - self.head_unit.trained
+
+    @property
+    def last_unit(self) -> int:
+        """Elements of the unit of the last block."""
+        return self.blocks[-1].unit_elements if self.blocks else 0
 
 
 @dataclass(frozen=True)
@@ -65,8 +88,6 @@ class Layout:
     dtype: ComputeDtype
     accumulates: bool
     """Whether a step has several micro-batches."""
-    optimizer_states: int
-    """Values that the optimizer stores for each trained parameter."""
     checkpointing: str = "none"
     offload: bool = False
     bucket_view: bool = True
@@ -104,9 +125,34 @@ def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     sim = _Simulation(work, layout, _constant_memory(work, layout))
     phases = [*_forward(sim), *_head(sim), *_blocks(sim), *_root(sim), _step(sim)]
     name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
-    state = 4 * work.elements + (4 + 4 * layout.optimizer_states) * work.trained
+    state = 4 * (work.elements + work.trained + work.optimizer_elements)
     host = -(-state // layout.shards) if layout.offload else 0
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
+
+
+def evaluation_memory(work: MicroBatchWork, layout: Layout, training: Memory) -> Memory:
+    """Return the memory of a forward of the evaluation, which saves nothing for a backward.
+
+    Args:
+        work: The work of one forward of the evaluation.
+        training: The estimate of a step. The gradients of the last step live until the next one.
+    """
+    sim = _Simulation(work, layout, _constant_memory(work, layout))
+    last, head = work.head_unit.elements, work.head
+    units = [(block.unit_elements, saved(block.ops, layout.dtype), 0) for block in work.blocks]
+    forwards = [*units, (last, head.saved_bytes, head.logits + head.forward)]
+    phases = [
+        _add(
+            sim.base,
+            gradients=_gradients(sim, work.trained),
+            gathered=_gathered(sim, pending=_units(sim) + last, current=unit, prefetched=work.last_unit),
+            activations=activations,
+            logits=logits,
+        )
+        for unit, activations, logits in forwards
+    ]
+    parts = max(phases, key=lambda phase: sum(phase.values()))
+    return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, "the evaluation", training.host)
 
 
 Phase = tuple[str, dict[str, int]]
@@ -119,7 +165,7 @@ def _constant_memory(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
     shards = layout.shards if layout.sharded else 1
     memory = {
         "parameters": -(-4 * work.elements // shards),
-        "optimizer": -(-4 * layout.optimizer_states * work.trained // shards),
+        "optimizer": -(-4 * work.optimizer_elements // shards),
         "activations": work.batch,
     }
     if layout.strategy == "ddp":
@@ -157,18 +203,18 @@ def _all_saved(sim: _Simulation) -> int:
 
 
 def _gathered(sim: _Simulation, *, pending: int, current: int, prefetched: int) -> int:
-    """Return the bytes of gathered parameters while a block computes.
+    """Return the bytes of gathered parameters while a block or the head computes.
 
     Args:
         pending: Elements of the blocks that the backward has not reached, without this one.
-        current: Elements of this block's unit.
-        prefetched: Elements of the unit that is prefetched meanwhile.
+        current: Elements of this block's unit, or of the head's.
+        prefetched: Elements of the unit that is prefetched meanwhile, or that stays gathered.
     """
     layout = sim.layout
     if not layout.sharded:
         return 0
-    gathered = current + (prefetched if layout.reshards_after_forward else pending)
-    return layout.dtype.bytes * (gathered + sim.work.root)
+    others = prefetched if layout.reshards_after_forward else pending + sim.work.embedding_unit.elements
+    return layout.dtype.bytes * (current + others + sim.work.root)
 
 
 def _add(base: dict[str, int], **more: int) -> dict[str, int]:
@@ -180,40 +226,42 @@ def _units(sim: _Simulation) -> int:
 
 
 def _forward(sim: _Simulation) -> Iterator[Phase]:
-    """Yield the loss with all activations saved, and the gathering of the last unit, which then exists twice."""
-    layout, head = sim.layout, sim.work.head
-    gathered = _gathered(sim, pending=_units(sim), current=0, prefetched=0)
-    saved_bytes = _all_saved(sim) + head.saved_bytes
+    """Yield the loss with all activations saved, and the gathering of units, each of which then exists twice."""
+    layout, work, head = sim.layout, sim.work, sim.work.head
+    before_head = _gathered(sim, pending=_units(sim), current=0, prefetched=0)
+    at_head = _gathered(sim, pending=_units(sim), current=work.head_unit.elements, prefetched=work.last_unit)
     yield (
         "the loss's forward",
         _add(
             sim.base,
             gradients=_gradients(sim, 0),
-            gathered=gathered,
-            activations=saved_bytes,
+            gathered=at_head,
+            activations=_all_saved(sim) + head.saved_bytes,
             logits=head.logits,
             transient=head.forward,
         ),
     )
-    if layout.sharded:
-        largest = max((block.unit_elements for block in sim.work.blocks), default=0) or sim.work.root
-        twice = layout.dtype.bytes * largest * (2 if layout.reshards_after_forward else 1)
-        yield (
-            "the gathering of a unit",
-            _add(
-                sim.base,
-                gradients=_gradients(sim, 0),
-                gathered=gathered,
-                activations=_all_saved(sim),
-                transient=twice,
-            ),
-        )
+    if not layout.sharded:
+        return
+    largest = max((block.unit_elements for block in work.blocks), default=0) or work.root
+    copies = 2 if layout.reshards_after_forward else 1
+    units = {
+        "the gathering of the embeddings": (work.embedding_unit.elements, before_head, 0),
+        "the gathering of a unit": (largest, before_head, _all_saved(sim)),
+        # `at_head` has one of its copies.
+        "the gathering of the head": (work.head_unit.elements, at_head, _all_saved(sim)),
+    }
+    for name, (elements, gathered, activations) in units.items():
+        extra = layout.dtype.bytes * elements * (1 if gathered is at_head else copies)
+        parts = {"gradients": _gradients(sim, 0), "gathered": gathered, "activations": activations, "transient": extra}
+        early = name == "the gathering of the embeddings"
+        if elements and (layout.reshards_after_forward or not early):
+            yield name, _add(sim.base, **parts)
 
 
 def _head(sim: _Simulation) -> Iterator[Phase]:
-    layout, head = sim.layout, sim.work.head
-    last = sim.work.blocks[-1].unit_elements if sim.work.blocks else 0
-    gathered = _gathered(sim, pending=_units(sim), current=0, prefetched=last)
+    layout, work, head = sim.layout, sim.work, sim.work.head
+    gathered = _gathered(sim, pending=_units(sim), current=work.head_unit.elements, prefetched=work.last_unit)
     base = _add(
         sim.base, gradients=_gradients(sim, 0), gathered=gathered, activations=_all_saved(sim) + head.saved_bytes
     )
@@ -223,6 +271,9 @@ def _head(sim: _Simulation) -> Iterator[Phase]:
         accumulated = 4 if head.chunks > 1 else 0
         weights = trained_weights * (layout.dtype.bytes + cast + accumulated)
         yield "the head's backward", _add(base, logits=head.logits and head.after, transient=weights)
+    if layout.sharded and work.head_unit.trained:
+        unit = Block((), work.head_unit.elements, work.head_unit.trained, work.head_unit.elements, 0)
+        yield _reduction(sim, unit, gathered=gathered, activations=_all_saved(sim), others=0, done=0)
 
 
 def _blocks(sim: _Simulation) -> Iterator[Phase]:
@@ -231,7 +282,7 @@ def _blocks(sim: _Simulation) -> Iterator[Phase]:
     work = sim.work
     saved_bytes, left = _all_saved(sim), _units(sim)
     done = _trained_head_weights(sim)
-    before = 0
+    before = work.head_unit.trained
     for number, block in reversed(list(enumerate(work.blocks))):
         prefetched = work.blocks[number - 1].unit_elements if number else 0
         indices = sorted({0, 1, block.count - 2, block.count - 1} & set(range(block.count)))
@@ -252,6 +303,8 @@ def _blocks(sim: _Simulation) -> Iterator[Phase]:
 
 
 def _trained_head_weights(sim: _Simulation) -> int:
+    if sim.work.head_unit.elements:
+        return sim.work.head_unit.trained
     head = sim.work.head.weights
     return head if sim.work.root_trained >= head else 0
 
@@ -268,7 +321,8 @@ def _block(
         scattered: Trained elements of the unit that is being reduced.
     """
     layout = sim.layout
-    dtype, root = layout.dtype, _trained_head_weights(sim)
+    dtype = layout.dtype
+    root = 0 if sim.work.head_unit.elements else _trained_head_weights(sim)
     full = saved(block.ops, dtype)
     activations = saved_bytes - _saved_by(sim, block) + max(full, _saved_by(sim, block))
     trained_fraction = block.trained / max(1, sum(op.weights for op in block.ops))
@@ -322,15 +376,15 @@ def _reduction(sim: _Simulation, block: Block, *, gathered: int, activations: in
 
 def _root(sim: _Simulation) -> Iterator[Phase]:
     """Yield the end of the backward: the gradients of embeddings, or the reduction of a sharded root."""
-    layout, root = sim.layout, sim.work.root_trained
+    layout, root, embedding = sim.layout, sim.work.root_trained, sim.work.embedding_unit
     if layout.sharded:
-        done = sim.work.trained - root
-        gathered = layout.dtype.bytes * sim.work.root
-        transient = root * (layout.dtype.bytes + 4) + 4 * root // layout.shards
-        yield (
-            "the root's reduction",
-            _add(sim.base, gradients=_gradients(sim, done), gathered=gathered, transient=transient),
-        )
+        done = sim.work.trained - root - embedding.trained
+        gathered = layout.dtype.bytes * (sim.work.root + embedding.elements)
+        for name, trained in (("the embedding's reduction", embedding.trained), ("the root's reduction", root)):
+            transient = trained * (layout.dtype.bytes + 4) + 4 * trained // layout.shards
+            yield name, _add(sim.base, gradients=_gradients(sim, done), gathered=gathered, transient=transient)
+            done += trained
+            gathered = layout.dtype.bytes * sim.work.root
         return
     # For a tied weight, the gradient of the head waits for that of the embedding, to which it is added.
     twice = 4 * sim.work.head.weights if root else 0
@@ -338,4 +392,5 @@ def _root(sim: _Simulation) -> Iterator[Phase]:
 
 
 def _step(sim: _Simulation) -> Phase:
-    return "the optimizer's step", _add(sim.base, gradients=_gradients(sim, sim.work.trained))
+    update = 0 if sim.layout.offload else sim.work.update
+    return "the optimizer's step", _add(sim.base, gradients=_gradients(sim, sim.work.trained), transient=update)

@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 from service.planner import builtin_models
 from service.planner.model_structure import ModelStructure, Parameter
 from trainyard.contract.problems import Problem, nearest_names
-from trainyard.contract.spec.sections import ConvnetModel, GptModel, HfModel, Lora, MlpModel
+from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.sections import ConvnetModel, HfModel, Lora, MlpModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 
@@ -72,7 +73,7 @@ def trainable_problem(spec: TrainingSpec) -> Problem | None:
 
 @lru_cache(maxsize=256)
 def _builtin_problem(
-    model: GptModel | ConvnetModel | MlpModel, rank: int | None, lora: Lora, trainable: tuple[str, ...] | None
+    model: BuiltinDecoder | ConvnetModel | MlpModel, rank: int | None, lora: Lora, trainable: tuple[str, ...] | None
 ) -> Problem | None:
     """Return the problem of a builtin model. Cached, because the members of a sweep mostly share their model."""
     structure = builtin_models.structure_of(model)

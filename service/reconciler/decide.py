@@ -8,7 +8,7 @@ from service.jobs.states import SUSPENDED, TRANSITIONS
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.wire.jobs import Desired, JobStatus, StatusReason
-from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
+from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord, end_text
 
 MAX_CONTINUATIONS = 3
 """Continuations in a row without a newer checkpoint after which the job fails."""
@@ -233,7 +233,7 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
         message = f"The run directory was deleted: {_RUN_DIR_VANISHED.message}."
         return Decision("failed", message, "error", _RUN_DIR_VANISHED, ended=True, exit_reason="error")
     if exit_reason == "completed":
-        return Decision("succeeded", "Completed all steps.", "completed", ended=True, exit_reason=exit_reason)
+        return Decision("succeeded", end_text(snapshot.exit_record), "completed", ended=True, exit_reason=exit_reason)
     if is_cancelled:
         return _cancelled(snapshot)
     if exit_reason in ("error", "out_of_memory", "disk_full", "stalled", "rejected"):

@@ -40,6 +40,7 @@ def save_llama(
     context: int = 64,
     vocabulary: int | None = None,
     seed: int = 0,
+    max_shard_size: str = "50GB",
 ) -> Path:
     """Save a Llama of width 64 and its tokenizer where `from_pretrained` reads them, and return the folder."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -57,7 +58,7 @@ def save_llama(
         tie_word_embeddings=tied,
         eos_token_id=tokenizer.eos_token_id,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(config).save_pretrained(folder, max_shard_size=max_shard_size)
     tokenizer.save_pretrained(folder)
     return folder
 

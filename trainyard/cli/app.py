@@ -14,6 +14,7 @@ from trainyard.cli import (
     compare,
     control,
     doctor,
+    export,
     history,
     jobs,
     logs,
@@ -94,6 +95,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Results": {
         "checkpoints": checkpoints.checkpoints,
         "download": checkpoints.download,
+        "export": export.export,
         "artifacts": artifacts.artifacts,
         "usage": checkpoints.usage,
     },

@@ -120,13 +120,13 @@ def download(
         job = find_job(client, job_id)
         if artifact is not None:
             target = (to or Path(f"{safe_name(job.id)}-artifacts")) / artifact_parts(artifact)[-1]
-            with _translate_write_errors(target.parent):
+            with translate_write_errors(target.parent):
                 client.download_artifact(job.id, artifact, target, overwrite=force)
         else:
-            chosen = _find_checkpoint(client, job, checkpoint, "checkpoint") if checkpoint is not None else None
+            chosen = find_checkpoint(client, job, checkpoint, "checkpoint") if checkpoint is not None else None
             target = to or Path(f"{safe_name(job.id)}-step-{chosen.step}" if chosen else f"{safe_name(job.id)}-export")
             left_out: list[str] = []
-            with _translate_write_errors(target), _progress_bars(quiet=as_json) as report_bytes:
+            with translate_write_errors(target), progress_bars(quiet=as_json) as report_bytes:
                 client.download(
                     job.id, target, checkpoint=chosen, progress=report_bytes, overwrite=force, left_out=left_out
                 )
@@ -138,7 +138,7 @@ def download(
         print_line(escape_name(str(target)))
 
 
-def _find_checkpoint(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
+def find_checkpoint(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
     """Return the checkpoint of this step, `latest` or `best`. Raises NotFoundError, with `option` as its parameter."""
     listed = client.checkpoints(job.id)
     for candidate in listed:
@@ -158,7 +158,7 @@ def _find_checkpoint(client: Client, job: JobResource, reference: str, option: s
 
 
 @contextmanager
-def _translate_write_errors(target: Path) -> Iterator[None]:
+def translate_write_errors(target: Path) -> Iterator[None]:
     """Translate errors of writing to `target` to UsageError."""
     try:
         yield
@@ -170,7 +170,7 @@ def _translate_write_errors(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _progress_bars(*, quiet: bool) -> Iterator[ProgressCallback]:
+def progress_bars(*, quiet: bool) -> Iterator[ProgressCallback]:
     """Show a progress bar for each file on stderr if that is a terminal; yields the callback of a download."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     shown: dict[str, Any] = {}
@@ -208,7 +208,7 @@ def fork(
             report_bytes = f"a job of task `{source.spec['task']}` has no checkpoint to start from"
             raise UsageError(f"{report_bytes}; submit its spec anew, or run it again: trainyard retry {source.id}")
         if step is not None:
-            _find_checkpoint(client, source, str(step), "step")
+            find_checkpoint(client, source, str(step), "step")
         own = {"resume": "state"} | ({"name": name} if name is not None else {})
         changes = apply_settings(source.spec | own, settings or [])
         changes.pop("resume_from", None)

@@ -81,6 +81,10 @@ class UsageError(Exception):
     """The arguments of the command are invalid."""
 
 
+class ConversionError(Exception):
+    """A checkpoint could not be converted."""
+
+
 class CommandGroup(TyperGroup):
     """The group of all commands. Translates errors to messages and exit codes."""
 
@@ -174,7 +178,7 @@ def _message(error: Exception) -> str:
             else hint
         )
         return error.message + hint
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | ConversionError):
         return str(error)
     return f"unexpected {type(error).__name__}: {error}; set TRAINYARD_DEBUG=1 for a traceback"
 

@@ -33,7 +33,7 @@ from trainyard.cli.output import (
     status_text,
 )
 from trainyard.cli.sweep import find_sweep
-from trainyard.cli.watch import error_lines
+from trainyard.cli.watch import error_lines, export_suggestion
 from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
@@ -156,7 +156,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     for key, value in sorted(job.metrics.items()):
         yield "", f"  {key:<32}{format_metric(key, value)}"
     if job.last_checkpoint_step is not None:
-        yield "checkpoint", f"step {job.last_checkpoint_step}"
+        yield "checkpoint", f"step {job.last_checkpoint_step}{export_suggestion(job)}"
     if job.origin is not None:
         yield "origin", f"step {job.origin.step} of {job.origin.job_id}"
     disk = f" ({format_size(job.disk_bytes)})" if job.disk_bytes is not None else ""

@@ -14,6 +14,7 @@ from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED
 from trainyard.cli.output import console, one_line, print_error, print_json, print_line
 from trainyard.cli.run_state import SEPARATOR, RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
+from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.jobs import JobResource
 
 LINE_INTERVAL_SECONDS = 5.0
@@ -205,11 +206,24 @@ def print_outcome(job: JobResource, *, as_json: bool = False) -> int:
             return 0
         case "cancelled":
             print_error(f"cancelled: {job.status_message}")
+            _print_checkpoint(job)
             return CANCELLED
     print_error(f"{job.status}: {job.status_message}")
     for line in error_lines(job):
         print_error(line)
+    _print_checkpoint(job)
     return FAILED
+
+
+def _print_checkpoint(job: JobResource) -> None:
+    if suggestion := export_suggestion(job):
+        print_error(f"newest checkpoint: step {job.last_checkpoint_step}{suggestion}")
+
+
+def export_suggestion(job: JobResource) -> str:
+    """Return how to make a model of the newest checkpoint, if the job ended before it wrote an export."""
+    ended_early = job.status in ("failed", "cancelled") and job.last_checkpoint_step is not None
+    return f"; make a model of it: trainyard export {job.id}" if ended_early and job.spec["task"] in LOOP_TASKS else ""
 
 
 def error_lines(job: JobResource) -> list[str]:

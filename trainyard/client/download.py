@@ -56,7 +56,10 @@ def atomic_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
 def no_export(job: JobResource) -> TrainyardError:
     """Return the error for a job without an export: not found if it succeeded, else a conflict with its status."""
     kind = NotFoundError if job.status == "succeeded" else ConflictError
-    return kind(f"job {job.id} has status {job.status} and has no export; download one of its checkpoints instead")
+    return kind(
+        f"job {job.id} has status {job.status} and has no export; download one of its checkpoints instead, or make a "
+        f"model of one: trainyard export {job.id}"
+    )
 
 
 def no_progress(path: str, done: int, size: int) -> None:

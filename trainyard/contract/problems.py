@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from trainyard.contract.validation_messages import describe_error
 
 _UNION_TAGS = {
-    "model": {"hf", "gpt", "convnet", "mlp"},
+    "model": {"hf", "gpt", "llama", "convnet", "mlp"},
     "data": {"builtin", "jsonl"},
     "targets": {"auto", "names"},
     "micro_size": {"int", "literal['auto']", "constrained-int"},

@@ -16,8 +16,9 @@ _HINT = (
 )
 
 
-def check_same_model(checkpoint: CheckpointLayout, state: Mapping[str, Any]) -> None:
-    """Compare names and shapes of the model's tensors before anything is loaded.
+def match_state(checkpoint: CheckpointLayout, state: dict[str, Any]) -> None:
+    """Compare names and shapes of the model's tensors before anything is loaded, and remove from `state` what the spec
+    of another job has added and the checkpoint lacks: the average of the weights, and its count.
 
     Raises:
         RefusedError: They differ; the message lists how.
@@ -30,6 +31,8 @@ def check_same_model(checkpoint: CheckpointLayout, state: Mapping[str, Any]) -> 
     model_shapes = {name: tuple(getattr(tensor, "shape", ())) for name, tensor in state["model"].items()}
     if problem := difference(saved_shapes, model_shapes):
         raise RefusedError(f"the checkpoint of step {checkpoint.step} does not fit the model: {problem}", _HINT)
+    if any(f"ema.{name}" not in saved for name in state.get("ema", ())):
+        del state["ema"], state["progress"]["ema_updates"]
 
 
 def difference(saved: Shapes, model: Shapes) -> str | None:

@@ -70,6 +70,8 @@ class CheckpointManager:
         """Whether the run starts from another job's checkpoint and loads only its weights."""
         self.start_step = 0 if self._source is None or self.weights_only else self._source.step
         """The step of the checkpoint from which the run resumes; 0 for a fresh start."""
+        self.is_fork = self._origin is not None
+        """Whether the run starts from another job's checkpoint."""
         self.saved_ranks = ranks.from_rank_0(latest.world_size if latest else 0)
         self.last_step = self.start_step
         self._manifests = self._discovery.manifests

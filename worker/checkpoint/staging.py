@@ -9,6 +9,9 @@ from torch.distributed.tensor import DTensor
 
 StateDict = dict[str, Any]
 
+SHARED_PARTS = ("model", "optimizer", "ema")
+"""Parts of a state whose replicated tensors are written by one rank each."""
+
 
 def build_stager(device: torch.device) -> DefaultStager:
     """Return a stager that copies before it returns and reuses its buffers, so only the first save allocates.
@@ -34,14 +37,16 @@ def writer_share(state: StateDict, rank: int, world: int) -> StateDict:
     """
     if world == 1:
         return state
-    writers = _writers(
-        {**_replicated_sizes(state["model"], "model"), **_replicated_sizes(state["optimizer"], "optimizer")}, world
-    )
+    parts = [part for part in SHARED_PARTS if part in state]
+    sizes: dict[tuple[str, str], int] = {}
+    for part in parts:
+        sizes |= _replicated_sizes(state[part], part)
+    writers = _writers(sizes, world)
     return {
         **state,
         **{
             part: {name: value for name, value in state[part].items() if writers.get((part, name), rank) == rank}
-            for part in ("model", "optimizer")
+            for part in parts
         },
     }
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from trainyard.contract.layout import CheckpointLayout
-from worker.checkpoint.compatibility import check_same_model
+from worker.checkpoint.compatibility import match_state
 from worker.checkpoint.staging import build_stager, writer_share
 
 StateDict = dict[str, Any]
@@ -86,7 +86,7 @@ class CheckpointStorage:
                 pending.result()
 
     def load(self, checkpoint: CheckpointLayout, state: StateDict) -> None:
-        """Fill the tensors of `state` in place.
+        """Fill the tensors of `state` in place; see `match_state` for what is removed from it.
 
         Raises:
             RefusedError: The checkpoint does not fit the model.
@@ -94,7 +94,7 @@ class CheckpointStorage:
         """
         from torch.distributed.checkpoint import state_dict_loader as dcp
 
-        check_same_model(checkpoint, state)
+        match_state(checkpoint, state)
         with _translated_errors():
             dcp.load(state, checkpoint_id=checkpoint.root, process_group=self._group)
 

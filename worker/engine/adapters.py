@@ -102,7 +102,7 @@ def _check_rank(model: nn.Module, targets: list[str], rank: int) -> None:
     def smallest_side(name: str) -> int:
         weight = model.get_submodule(name).weight
         assert isinstance(weight, nn.Parameter)
-        return min(len(weight), weight[0].numel())
+        return min(len(weight), weight.numel() // len(weight))
 
     smallest = min(targets, key=smallest_side)
     if rank > smallest_side(smallest):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.spec.sections import GptModel, Model
+from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.sections import Model
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.data.examples import BatchTokens
 from worker.engine.strategies.units import layers
@@ -161,7 +162,7 @@ class _Attention:
 
 def _attention(model: nn.Module, described: Model | None) -> _Attention:
     """Return the sizes of the attention; 0 where unknown."""
-    if isinstance(described, GptModel):
+    if isinstance(described, BuiltinDecoder):
         return _Attention(described.layers, described.width)
     config = _text_config(model)
     hidden = int(getattr(config, "hidden_size", 0) or 0)

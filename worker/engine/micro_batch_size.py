@@ -138,7 +138,7 @@ class MicroBatchFinder:
         memory that is written to, so there it would show nothing."""
         held: list[torch.Tensor] = []
         if self._ranks.device.type == "cuda" and not self._spec.fsdp.cpu_offload:
-            copies = 1 if self._spec.optimizer.name == "sgd" else 2
+            copies = {"sgd": 1, "lion": 1, "adafactor": 0}.get(self._spec.optimizer.name, 2)
             for parameter in module.parameters():
                 if parameter.requires_grad:
                     held += [torch.empty_like(parameter, requires_grad=False) for _ in range(copies)]

@@ -7,24 +7,57 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.spec import sections
+from trainyard.contract.spec.optimization import Schedule
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
-from worker.engine.parameter_groups import parameter_groups
+from worker.engine.optimizers.adafactor import Adafactor
+from worker.engine.optimizers.lion import Lion
+from worker.engine.optimizers.muon import MuonWithAdamW
+from worker.engine.parameter_groups import hidden_matrices, parameter_groups
 from worker.tasks.base import Task
 
 
-def build_optimizer(spec: sections.Optimizer, module: nn.Module, *, sharded: bool = False) -> torch.optim.Optimizer:
-    """Return SGD, Adam (arXiv:1412.6980) or AdamW (arXiv:1711.05101) over the parameters that require a gradient.
+def build_optimizer(spec: TrainingSpec, module: nn.Module, *, sharded: bool = False) -> torch.optim.Optimizer:
+    """Return the spec's optimizer over the parameters that require a gradient.
 
-    Fused: one kernel per update, and with loss scaling a skipped step needs no wait for the device. torch has no fused
-    SGD for sharded parameters ("aten._fused_sgd_ does not have a sharding strategy").
+    SGD, Adam (arXiv:1412.6980) and AdamW (arXiv:1711.05101) are fused: one kernel per update, and with loss scaling a
+    skipped step needs no wait for the device. torch has no fused SGD for sharded parameters ("aten._fused_sgd_ does not
+    have a sharding strategy").
+
+    Raises:
+        RefusedError: Muon has no matrix to train, or a pattern of `lr_scale` matches nothing.
     """
-    groups = parameter_groups(spec, module)
-    if spec.name == "sgd":
-        return torch.optim.SGD(groups, momentum=spec.momentum, fused=not sharded)
-    adam = torch.optim.AdamW if spec.name == "adamw" else torch.optim.Adam
-    return adam(groups, betas=spec.betas, eps=spec.eps, fused=True)
+    options, groups = spec.optimizer, parameter_groups(spec.optimizer, module)
+    match options.name:
+        case "sgd":
+            return torch.optim.SGD(groups, momentum=options.momentum, fused=not sharded)
+        case "adam":
+            return torch.optim.Adam(groups, betas=options.betas, eps=options.eps, fused=True)
+        case "adamw":
+            return torch.optim.AdamW(groups, betas=options.betas, eps=options.eps, fused=True)
+        case "lion":
+            return Lion(groups, betas=options.betas)
+        case "adafactor":
+            return Adafactor(groups)
+        case "muon":
+            return _build_muon(spec, module, groups)
+
+
+def _build_muon(spec: TrainingSpec, module: nn.Module, groups: list[dict[str, Any]]) -> MuonWithAdamW:
+    matrices, options = hidden_matrices(module), spec.optimizer
+    if not any(id(parameter) in matrices for group in groups for parameter in group["params"]):
+        raise RefusedError(
+            "optimizer.name: `muon` is for matrices of hidden layers, and none is trained", "Use `adamw`."
+        )
+    return MuonWithAdamW(
+        groups,
+        matrices,
+        momentum=options.momentum,
+        betas=options.betas,
+        eps=options.eps,
+        # Rounding to bf16 would make the updates depend on the layout in the third digit.
+        dtype=torch.float32 if spec.precision == "fp32" else torch.bfloat16,
+    )
 
 
 def build_optimizers(
@@ -37,7 +70,7 @@ def build_optimizers(
     """
     own: Any = getattr(task, "optimizers", None)
     if own is None:
-        return {"": build_optimizer(spec.optimizer, module, sharded=sharded)}
+        return {"": build_optimizer(spec, module, sharded=sharded)}
     optimizers = own(module, spec)
     if not isinstance(optimizers, Mapping) or not optimizers:
         raise RefusedError(f"target `{spec.target}`: optimizers() returned {optimizers!r}, not optimizers by name")
@@ -54,7 +87,7 @@ def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def learning_rate(schedule: sections.Schedule, peak: float, step: int, total: int) -> float:
+def learning_rate(schedule: Schedule, peak: float, step: int, total: int) -> float:
     """Return the learning rate of step `step`, counted from 1, of `total`.
 
     Warm-up rises linearly from zero and reaches `peak` at its last step. The first step of the decay has `peak`, and
@@ -80,9 +113,7 @@ def learning_rate(schedule: sections.Schedule, peak: float, step: int, total: in
 class LearningRates:
     """Sets the learning rates of all optimizers: each parameter group follows the schedule from its own base rate."""
 
-    def __init__(
-        self, schedule: sections.Schedule, optimizers: Mapping[str, torch.optim.Optimizer], total_steps: int
-    ) -> None:
+    def __init__(self, schedule: Schedule, optimizers: Mapping[str, torch.optim.Optimizer], total_steps: int) -> None:
         self._schedule = schedule
         self._total_steps = total_steps
         self.optimizers = optimizers

@@ -7,11 +7,11 @@ from typing import Any
 from torch import nn
 
 from trainyard.contract.problems import nearest_names
-from trainyard.contract.spec import sections
+from trainyard.contract.spec.optimization import Optimizer
 from worker.core.errors import RefusedError
 
 
-def parameter_groups(spec: sections.Optimizer, module: nn.Module) -> list[dict[str, Any]]:
+def parameter_groups(spec: Optimizer, module: nn.Module) -> list[dict[str, Any]]:
     """Return an optimizer's groups of the parameters that require a gradient; a group with the rate `lr` comes first.
 
     Raises:
@@ -34,6 +34,32 @@ def parameter_groups(spec: sections.Optimizer, module: nn.Module) -> list[dict[s
     return [
         {"params": parameters, "lr": spec.lr * scale, "weight_decay": decay} for (scale, decay), parameters in ordered
     ]
+
+
+def hidden_matrices(module: nn.Module) -> frozenset[int]:
+    """Return the ids of the parameters for Muon: matrices, and filters of convolutions in two dimensions, of layers
+    other than embeddings, norms and the output layer."""
+    others = {id(parameter) for _, parameter in _kinds(module)} | {id(p) for p in _output_parameters(module)}
+    filters = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Conv2d)}
+    return frozenset(
+        id(parameter)
+        for parameter in module.parameters()
+        if id(parameter) not in others and (parameter.ndim == 2 or id(parameter) in filters)
+    )
+
+
+def _output_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Return the parameters of the output layer, with its adapters: the last layer if the model names none."""
+    named: Any = getattr(module, "get_output_embeddings", None)
+    if named is not None and isinstance(layer := named(), nn.Module):
+        return layer.parameters()
+    layers = [
+        name
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d) and ".lora_" not in f".{name}"
+    ]
+    # The layer inside of peft's wrapper, which also holds the adapters.
+    return module.get_submodule(layers[-1].removesuffix(".base_layer")).parameters() if layers else iter(())
 
 
 def _kinds(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -10,6 +10,8 @@ from torch import nn
 
 from worker.core.distributed import Ranks
 from worker.core.random_state import capture_random_state, restore_random_state, seed_generators
+from worker.engine.callbacks.early_stopping import EarlyStopping
+from worker.engine.callbacks.weight_average import WeightAverage
 from worker.engine.precision import Precision
 from worker.engine.trainable import frozen_names
 
@@ -25,23 +27,35 @@ class TrainingState:
     precision: Precision
     ranks: Ranks
     seed: int
+    early_stopping: EarlyStopping | None = None
+    average: WeightAverage | None = None
 
     def capture(self, step: int, skipped: int) -> StateDict:
         """Return the state after `step` steps: tensors by name, sharded ones as DTensors. A collective. Before step 1
         it serves only as a template, since torch then initialises the optimizer's state."""
         moments, _ = self._optimizer_state()
-        return {
+        progress = {"step": torch.tensor(step), "skipped": torch.tensor(skipped), "scaler": self._scaler()}
+        if self.early_stopping is not None:
+            progress["early_stopping"] = self.early_stopping.state()
+        state = {
             "model": trained_state(self.module),
             "optimizer": moments,
-            "progress": {"step": torch.tensor(step), "skipped": torch.tensor(skipped), "scaler": self._scaler()},
+            "progress": progress,
             "rng": {f"rank-{self.ranks.rank}": capture_random_state(self.ranks.device)},
         }
+        if self.average is not None:
+            state["ema"] = self.average.state()
+            progress["ema_updates"] = self.average.updates()
+        return state
 
-    def template(self, saved_ranks: int) -> StateDict:
-        """Return tensors to load a checkpoint into; without random state on a rank that the checkpoint has none for."""
+    def template(self, saved_ranks: int, *, is_fork: bool = False) -> StateDict:
+        """Return tensors to load a checkpoint into: without random state on a rank that the checkpoint has none for,
+        and without the evaluations that another job has compared. A checkpoint without an average removes `ema`."""
         state = self.capture(0, 0)
         if self.ranks.rank >= saved_ranks:
             del state["rng"]
+        if is_fork:
+            state["progress"].pop("early_stopping", None)
         return state
 
     def weights(self) -> StateDict:
@@ -72,6 +86,10 @@ class TrainingState:
             # Zero where the run before had another precision.
             if scale:
                 scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": int(growth)})
+        if self.early_stopping is not None and "early_stopping" in progress:
+            self.early_stopping.restore(progress["early_stopping"])
+        if self.average is not None and "ema" in state:
+            self.average.restore(state["ema"], progress["ema_updates"])
         if "rng" in state:
             restore_random_state(state["rng"][f"rank-{self.ranks.rank}"], self.ranks.device)
         else:

@@ -1,9 +1,11 @@
 """The training loop: step, evaluate, checkpoint, stop."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -14,14 +16,17 @@ from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
 from worker.engine.callbacks.base import Callback
+from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.garbage_collector import GarbageCollector
 from worker.engine.callbacks.metrics_logger import MetricsLogger
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.callbacks.performance import PerformanceMonitor
 from worker.engine.callbacks.progress import ProgressMarker
 from worker.engine.callbacks.stragglers import StragglerReporter
+from worker.engine.callbacks.weight_average import WeightAverage
 from worker.engine.evaluation import evaluate
 from worker.engine.flops import model_flops, run_peak_flops
+from worker.engine.initial_model import build_initial_model
 from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
@@ -29,18 +34,20 @@ from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
-from worker.engine.trainable import freeze_parameters
 from worker.reporting.reporter import Reporter
-from worker.tasks.base import Task, check_model, count_tokens, largest_examples
+from worker.tasks.base import Task, count_tokens, largest_examples
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the loop ended: all steps done, or stopped before."""
+    """How the loop ended: completed, with all steps or stopped early, or interrupted."""
 
     step: int
     completed: bool
     module: nn.Module
+    """The model as the export shall have it: with the average of its weights if the spec says so."""
+    best_step: int | None = None
+    """The step of the best evaluation, if the run was stopped early."""
 
 
 class Trainer:
@@ -71,22 +78,26 @@ class Trainer:
         self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
-        model = _build_model(spec, task)
+        model, deferred = build_initial_model(spec, task, ranks, reporter)
         flops = model_flops(task, model, spec.model)
-        self._model = parallelise(spec, model, ranks)
+        self._model = parallelise(spec, model, ranks, deferred)
         optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
         self._learning_rates = LearningRates(spec.schedule, optimizers, self.total_steps)
         autocast = spec.strategy not in MANAGES_DTYPE
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
         self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, self._log_due)
         self._train_step = self._build_train_step()
-        self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
+        stopping = spec.early_stopping
+        self._early_stopping = EarlyStopping(stopping, reporter, total_steps=self.total_steps) if stopping else None
+        self._average = WeightAverage(spec.ema, self._model.module) if spec.ema else None
+        self._state = self._build_state(list(optimizers.values()))
         stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
         peak = run_peak_flops(spec, ranks.device)
         performance = PerformanceMonitor(ranks.device, flops, peak, stragglers)
         self._metrics = self._build_metrics_logger(reporter, performance)
         # Ends run in reverse: garbage is collected and traces close before metrics are logged.
-        own = [GarbageCollector(), ProgressMarker(self._progress), performance]
+        own: list[Callback] = [GarbageCollector(), ProgressMarker(self._progress), performance]
+        own += [policy for policy in (self._early_stopping, self._average) if policy is not None]
         self._callbacks: list[Callback] = [self._guard, self._metrics, *callbacks, *own]
 
     @property
@@ -95,7 +106,8 @@ class Trainer:
         return self._model.module
 
     def run(self) -> Outcome:
-        """Train from the latest checkpoint to the last step, or to the step at which the ranks agree to stop.
+        """Train from the latest checkpoint to the last step, or to the step at which the ranks agree to stop or the
+        evaluations no longer improve.
 
         Raises:
             RefusedError: the task or the checkpoint does not fit the spec.
@@ -104,7 +116,7 @@ class Trainer:
         step = self._prepare()
         if self._spec.evaluation.first and step == 0 and self._task.examples.held_out:
             self._evaluate(step)
-        while step < self.total_steps and not self._step_sync.should_stop():
+        while step < self.total_steps and not self._stops_early and not self._step_sync.should_stop():
             step += 1
             for callback in self._callbacks:
                 callback.on_step_start(step)
@@ -122,10 +134,17 @@ class Trainer:
         if 0 < step < self.total_steps:
             self._save(step)
         self._checkpoints.finish()
-        completed = step == self.total_steps
+        completed = step == self.total_steps or self._stops_early
         if completed:
             self._guard.check_trained(step)
-        return Outcome(step, completed=completed, module=self._model.module)
+            if self._average and self._average.options.export:
+                self._average.swap()
+        best = self._early_stopping.best_step if self._early_stopping and step < self.total_steps else None
+        return Outcome(step, completed=completed, module=self._model.module, best_step=best if completed else None)
+
+    @property
+    def _stops_early(self) -> bool:
+        return self._early_stopping is not None and self._early_stopping.reached
 
     def _prepare(self) -> int:
         """Choose the micro-batch size, warm up, load the checkpoint; return the steps done before."""
@@ -141,7 +160,7 @@ class Trainer:
         seed_generators(self._spec.seed, self._ranks.rank)
         start = self._checkpoints.start_step
         if start:
-            state = self._state.template(self._checkpoints.saved_ranks)
+            state = self._state.template(self._checkpoints.saved_ranks, is_fork=self._checkpoints.is_fork)
             self._checkpoints.load(state)
             self._guard.restore(self._state.restore(state))
         elif self._checkpoints.weights_only:
@@ -164,15 +183,17 @@ class Trainer:
     def _evaluate(self, step: int) -> None:
         for callback in self._callbacks:
             callback.on_evaluation_start(step)
-        metrics = evaluate(
-            self._task,
-            self._model,
-            self._precision,
-            self._ranks,
-            self._progress,
-            options=self._spec.evaluation,
-            training_size=self._train_step.micro_batch_length(self._batches.size),
-        )
+        averaged = self._average is not None and self._average.options.evaluate
+        with self._average.applied() if self._average and averaged else contextlib.nullcontext():
+            metrics = evaluate(
+                self._task,
+                self._model,
+                self._precision,
+                self._ranks,
+                self._progress,
+                options=self._spec.evaluation,
+                training_size=self._train_step.micro_batch_length(self._batches.size),
+            )
         for callback in self._callbacks:
             callback.on_evaluation(step, metrics)
 
@@ -199,6 +220,17 @@ class Trainer:
             progress=self._progress,
         )
 
+    def _build_state(self, optimizers: Sequence[torch.optim.Optimizer]) -> TrainingState:
+        return TrainingState(
+            self._model.module,
+            optimizers,
+            self._precision,
+            self._ranks,
+            self._spec.seed,
+            self._early_stopping,
+            self._average,
+        )
+
     def _build_metrics_logger(self, reporter: Reporter, performance: PerformanceMonitor) -> MetricsLogger:
         return MetricsLogger(
             reporter,
@@ -212,15 +244,6 @@ class Trainer:
             guard=self._guard,
             performance=performance,
         )
-
-
-def _build_model(spec: TrainingSpec, task: Task) -> nn.Module:
-    """Return the task's model, initialised from the spec's seed alone, with the untrained parameters frozen."""
-    seed_generators(spec.seed)
-    model = task.build_model()
-    check_model(spec, model)
-    freeze_parameters(spec, model)
-    return model
 
 
 def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:
@@ -237,5 +260,7 @@ def _check_steps(spec: TrainingSpec, total: int) -> None:
     """Raise RefusedError if something is due after the run's last step, which depends on the size of the data."""
     if spec.schedule.warmup_steps > total:
         raise RefusedError(f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {total} steps")
+    if spec.ema is not None and spec.ema.every > total:
+        raise RefusedError(f"ema.every is {spec.ema.every}, more than the run's {total} steps")
     if spec.profile is not None and spec.profile.start_step > total:
         raise RefusedError(f"profile.start_step is {spec.profile.start_step}, after the run's last step, {total}")

@@ -1,4 +1,4 @@
-"""Writes trained adapters in peft's format, or merged into the weights of their base model."""
+"""Writes trained adapters in peft's format, and merges them into the weights of their base model."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +9,7 @@ from torch import nn
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.engine.adapters import ADAPTER, adapter_config
-from worker.export.model import save_model, save_tensors, save_tokenizer
+from worker.export.model import save_tensors, save_tokenizer
 
 
 def save_adapter(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:
@@ -19,15 +19,16 @@ def save_adapter(folder: Path, weights: dict[str, Any], base: nn.Module, spec: T
         save_tokenizer(folder, spec.model.path)
 
 
-def save_merged(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:
-    """Write the whole model with merged weights W0 + (alpha / r) B A (arXiv:2106.09685)."""
+def merged_weights(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> dict[str, Any]:
+    """Return all weights of the model, W0 + (alpha / r) B A where it is adapted (arXiv:2106.09685). The base model is
+    changed in place; `folder` is for temporary files."""
     from peft import PeftModel
 
     with TemporaryDirectory(dir=folder) as adapter:
         _write(Path(adapter), weights, base, spec)
         merged = PeftModel.from_pretrained(base, adapter).merge_and_unload()
     names = {name for name, _ in merged.named_parameters()} | {name for name, _ in merged.named_buffers()}
-    save_model(folder, {name: tensor for name, tensor in merged.state_dict().items() if name in names}, spec)
+    return {name: tensor for name, tensor in merged.state_dict().items() if name in names}
 
 
 def _write(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:

@@ -1,20 +1,29 @@
-"""Writes a whole model: a Hugging Face folder, or one safetensors file for a built-in model."""
+"""Writes a whole model: a Hugging Face folder, or one safetensors file for the other built-in models."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.export.llama import save_llama_files
 
 
-def save_model(folder: Path, weights: dict[str, Any], spec: TrainingSpec) -> None:
-    """Write all of a model's weights."""
+def save_model(folder: Path, weights: dict[str, Any], spec: TrainingSpec, dtype: torch.dtype = torch.float32) -> None:
+    """Write all of a model's weights. `dtype` is that of the weights, for config.json."""
     if isinstance(spec.model, HfModel):
-        save_hf(folder, weights, spec.model.path)
-    else:
-        save_tensors(folder / "model.safetensors", weights)
+        save_hf(folder, weights, spec.model.path, dtype)
+        return
+    save_tensors(folder / "model.safetensors", weights)
+    if isinstance(spec.model, LlamaModel):
+        save_llama_files(folder, spec.model, str(dtype).removeprefix("torch."))
+
+
+def cast(weights: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Return the weights with floating point tensors in another dtype."""
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in weights.items()}
 
 
 def save_tensors(path: Path, weights: dict[str, Any]) -> None:
@@ -23,21 +32,29 @@ def save_tensors(path: Path, weights: dict[str, Any]) -> None:
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path, metadata={"format": "pt"})
 
 
-def save_hf(folder: Path, weights: dict[str, Any], base: str) -> None:
+def save_hf(folder: Path, weights: dict[str, Any], base: str, dtype: torch.dtype) -> None:
     """Write a folder that `from_pretrained` loads, with the tokenizer; large models are split into several files."""
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import GenerationConfig
 
-    config = AutoConfig.from_pretrained(base, local_files_only=True)
     # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
-    with torch.device("meta"):
-        shell = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    shell = build_hf_shell(base, dtype)
     if (Path(base) / "generation_config.json").is_file():
         shell.generation_config = GenerationConfig.from_pretrained(base, local_files_only=True)
     shell.save_pretrained(folder, state_dict=weights)
     save_tokenizer(folder, base)
 
 
+def build_hf_shell(base: str, dtype: torch.dtype = torch.float32) -> Any:
+    """Return the model of a folder without weights, on the device `meta`."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+
+
 def save_tokenizer(folder: Path, base: str) -> None:
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(base, local_files_only=True).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    tokenizer.save_pretrained(folder)

@@ -9,20 +9,23 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.export import ExportKind
 from worker.core.distributed import Ranks
 from worker.core.random_state import seed_generators
 from worker.engine.state import trained_state
 from worker.engine.trainable import frozen_names
-from worker.export.adapter import save_adapter, save_merged
-from worker.export.model import save_model, save_tensors
+from worker.export.adapter import merged_weights, save_adapter
+from worker.export.model import cast, save_model, save_tensors
 from worker.tasks.base import Task
 
 
@@ -32,22 +35,40 @@ def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, task: Ta
     if not ranks.is_first:
         return
     with publish_folder(folder) as aside:
-        kind = _save(aside, weights, module, spec, task)
-        _describe(aside, kind, spec, step)
+        kind = save_weights(aside, weights, spec, lambda: _base(spec, task), partial=bool(frozen_names(module)))
+        name = "export.json" if isinstance(spec.model, HfModel | LlamaModel) else "config.json"
+        (aside / name).write_text(json.dumps(describe_export(kind, spec, step), indent=1))
 
 
-def _save(folder: Path, weights: dict[str, Any], module: nn.Module, spec: TrainingSpec, task: Task) -> str:
+def save_weights(
+    folder: Path,
+    weights: dict[str, Any],
+    spec: TrainingSpec,
+    build_base: Callable[[], nn.Module],
+    *,
+    partial: bool,
+    dtype: torch.dtype = torch.float32,
+) -> ExportKind:
+    """Write the files of an export but its description, and return what it is.
+
+    Args:
+        weights: The trained tensors by name, and the model's buffers.
+        build_base: Returns the model without adapters; called for adapters only. Merging changes it in place.
+        partial: Whether the model has frozen parameters.
+        dtype: Of the written weights. Adapters are merged in their own.
+    """
+    if spec.lora_rank is not None and spec.lora.merge:
+        merged = merged_weights(folder, weights, build_base(), spec)
+        save_model(folder, cast(merged, dtype), spec, dtype)
+        return "model"
+    weights = cast(weights, dtype)
     if spec.lora_rank is not None:
-        base = _base(spec, task)
-        if spec.lora.merge:
-            save_merged(folder, weights, base, spec)
-            return "model"
-        save_adapter(folder, weights, base, spec)
+        save_adapter(folder, weights, build_base(), spec)
         return "adapter"
-    if frozen_names(module):
+    if partial:
         save_tensors(folder / "trained.safetensors", weights)
         return "trained"
-    save_model(folder, weights, spec)
+    save_model(folder, weights, spec, dtype)
     return "model"
 
 
@@ -57,14 +78,14 @@ def _base(spec: TrainingSpec, task: Task) -> nn.Module:
     return task.build_model()
 
 
-def _describe(folder: Path, kind: str, spec: TrainingSpec, step: int) -> None:
-    """Write the description of the weights. A Hugging Face folder has its own config.json."""
+def describe_export(kind: ExportKind, spec: TrainingSpec, step: int) -> dict[str, Any]:
+    """Return the description of the weights, for export.json; a builtin model without a config.json of its own has it
+    there."""
     model = spec.model.model_dump(mode="json") if spec.model else None
     note: dict[str, Any] = {"kind": kind, "task": spec.task, "model": model, "seed": spec.seed, "step": step}
     if spec.trainable:
         note["trainable"] = list(spec.trainable)
-    name = "export.json" if isinstance(spec.model, HfModel) else "config.json"
-    (folder / name).write_text(json.dumps(note, indent=1))
+    return note
 
 
 def whole_weights(module: nn.Module) -> dict[str, Any]:

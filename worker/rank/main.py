@@ -169,7 +169,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
             RunFence(run.run_layout, run.launch.attempt_id).check()
         export_weights(run.run_layout.export, outcome.module, run.spec, task, outcome.step, ranks)
     progress.mark("ending")
-    _leave(run, ranks, reporter, step=outcome.step, completed=outcome.completed)
+    _leave(run, ranks, reporter, step=outcome.step, completed=outcome.completed, best_step=outcome.best_step)
 
 
 def _start_progress(run: RankRun) -> ProgressCounter:
@@ -272,7 +272,13 @@ def _report_start(
 
 
 def _leave(
-    run: RankRun, ranks: "Ranks", reporter: "NullReporter | SpoolReporter", *, step: int, completed: bool
+    run: RankRun,
+    ranks: "Ranks",
+    reporter: "NullReporter | SpoolReporter",
+    *,
+    step: int,
+    completed: bool,
+    best_step: int | None = None,
 ) -> None:
     """Write the exit record and leave the process group. Without the barrier first, gloo aborts some of the ranks."""
     from worker.core.distributed import leave
@@ -286,6 +292,7 @@ def _leave(
                 "execution": run.execution,
                 "reason": reason,
                 "step": step,
+                "best_step": best_step,
                 "restarts": _restarts(),
                 "time": datetime.now(UTC),
             }

@@ -1,4 +1,4 @@
-"""Next-token prediction: the built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
+"""Next-token prediction: a built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.spec.sections import BuiltinData, GptModel, HfModel, JsonlData
+from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.optimization import Loss
+from trainyard.contract.spec.sections import BuiltinData, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
@@ -17,19 +19,30 @@ from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
 from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
-from worker.tasks.gpt import Gpt
+from worker.deferred.model import DeferredModel
+from worker.tasks.builtin_models import build_builtin
+from worker.tasks.cross_entropy import PLAIN
 
 MAX_ROW_TOKENS = 2048
 """Tokens of a row unless the spec or the model's context sets a limit."""
 
 
 class CausalLm:
-    """Cross entropy in nats, summed over the tokens that are targets."""
+    """The loss in nats, summed over the tokens that are targets."""
 
     def __init__(
-        self, build: Callable[[], nn.Module], examples: Examples, weights: NDArray[np.int64], tokens_per_example: int
+        self,
+        build: Callable[[], nn.Module],
+        examples: Examples,
+        weights: NDArray[np.int64],
+        tokens_per_example: int,
+        terms: Loss = PLAIN,
     ) -> None:
+        """`terms`: what the training loss contains beside the cross entropy."""
         self._build = build
+        self._terms = terms
+        self.defer: Callable[[], DeferredModel] | None = None
+        """Builds the model without its stored parameters."""
         self._weights = weights
         self.examples = examples
         self.tokens_per_example = tokens_per_example
@@ -37,36 +50,50 @@ class CausalLm:
     def build_model(self) -> nn.Module:
         return self._build()
 
+    def deferred_model(self) -> DeferredModel | None:
+        """Return the model without its stored parameters; None if it is not stored.
+
+        Raises:
+            CannotDeferError: The model must be loaded whole.
+        """
+        return self.defer() if self.defer else None
+
     def weight(self, indices: Indices) -> float:
         return float(self._weights[indices].sum())
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        if len(batch) == 1:
-            tokens = batch[0].long()
-            batch = tokens[:, :-1], tokens[:, 1:]
-        loss: torch.Tensor = model(*batch)
-        return loss
+        return _summed_loss(model, batch, self._terms)
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
-        return {"eval/loss": self.loss_sum(model, batch)}
+        return {"eval/loss": _summed_loss(model, batch, PLAIN)}
 
 
-def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
+def _summed_loss(model: nn.Module, batch: Tensors, terms: Loss) -> torch.Tensor:
+    if len(batch) == 1:
+        tokens = batch[0].long()
+        batch = tokens[:, :-1], tokens[:, 1:]
+    positions = batch[2] if len(batch) > 2 else None
+    loss: torch.Tensor = model(batch[0], batch[1], positions, terms)
+    return loss
+
+
+def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData, loss: Loss = PLAIN) -> CausalLm:
     """Return the task on windows of bytes, each of the model's context plus one: uint8, shape (rows, context + 1)."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
     weights = np.full(len(rows), model.context, dtype=np.int64)
-    return CausalLm(lambda: Gpt(model), examples, weights, model.context)
+    return CausalLm(lambda: build_builtin(model), examples, weights, model.context, loss)
 
 
-def build_gpt_on_jsonl(
-    model: GptModel,
+def build_builtin_on_jsonl(
+    model: BuiltinDecoder,
     data: JsonlData,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
+    loss: Loss = PLAIN,
 ) -> CausalLm:
-    return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context, roots, on_progress)
+    return _on_jsonl(lambda: build_builtin(model), data, ByteTokenizer(), model.context, roots, on_progress, loss)
 
 
 def build_hf_on_jsonl(
@@ -74,12 +101,15 @@ def build_hf_on_jsonl(
     data: JsonlData,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
+    loss: Loss = PLAIN,
 ) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, roots)
-    tokenizer = HfTokenizer(folder.tokenizer)
-    return _on_jsonl(lambda: folder.load(packed=data.packing), data, tokenizer, folder.context, roots, on_progress)
+    build, tokenizer = partial(folder.load, packed=data.packing), HfTokenizer(folder.tokenizer)
+    task = _on_jsonl(build, data, tokenizer, folder.context, roots, on_progress, loss)
+    task.defer = lambda: folder.defer(packed=data.packing)
+    return task
 
 
 def _on_jsonl(
@@ -89,6 +119,7 @@ def _on_jsonl(
     context: int | None,
     roots: AllowedRoots,
     on_progress: Callable[[], None],
+    loss: Loss,
 ) -> CausalLm:
     length = row_length(data.max_length, context)
     load = partial(load_rows, data=data, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress)
@@ -97,7 +128,7 @@ def _on_jsonl(
     if data.eval_path:
         rows = concatenate_rows(rows, load("data.eval_path", data.eval_path))
     examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
-    return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())))
+    return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())), loss)
 
 
 def row_length(max_length: int | None, context: int | None) -> int:

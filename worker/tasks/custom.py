@@ -120,6 +120,7 @@ def _check(spec: TrainingSpec, task: object) -> None:
     needs_evaluation = {
         "evaluation.every_steps": spec.evaluation.every_steps is not None,
         "evaluation.first": spec.evaluation.first,
+        "early_stopping": spec.early_stopping is not None,
         "checkpoint.keep_best": best is not None and best.metric.startswith("eval/"),
     }
     for field, is_set in needs_evaluation.items():

@@ -4,8 +4,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.spec.sections import GptModel
-from worker.tasks.language_loss import summed_loss
+from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.optimization import Loss
+from worker.tasks.cross_entropy import PLAIN
+from worker.tasks.language_loss import head_loss
+from worker.tasks.packing import packed_mask
 
 
 class Attention(nn.Module):
@@ -56,6 +59,9 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """A language model whose forward returns logits, or with labels the summed loss."""
 
+    calls_embeddings = True
+    """Untied embeddings and head are only called, and their weights not read elsewhere: each may be a sharding unit."""
+
     def __init__(self, spec: GptModel) -> None:
         super().__init__()
         self.embedding = nn.Embedding(spec.vocab, spec.width)
@@ -69,28 +75,36 @@ class Gpt(nn.Module):
                 nn.init.normal_(output.weight, std=0.02 / (2 * spec.layers) ** 0.5)  # type: ignore[union-attr, arg-type]
 
     def forward(
-        self, tokens: torch.Tensor, labels: torch.Tensor | None = None, positions: torch.Tensor | None = None
+        self,
+        tokens: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        terms: Loss = PLAIN,
     ) -> torch.Tensor:
-        """Return logits (batch, length, vocabulary), or with `labels` the cross entropy summed over them (fp32, ()).
+        """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
 
         Args:
             tokens: int64, (batch, length).
             labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
             positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
                 attend to each other.
+            terms: What the loss contains beside the cross entropy.
         """
         if positions is None:
             x, mask = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], None
         else:
-            x, mask = self.embedding(tokens) + self.positions(positions), _packed_mask(positions)
+            x, mask = self.embedding(tokens) + self.positions(positions), packed_mask(positions)
         for block in self.blocks:
             x = block(x, mask)
         x = self.norm(x)
         if labels is not None:
-            return summed_loss(
-                x, labels, self._logits, self.embedding.num_embeddings, self.get_output_embeddings().parameters()
-            )
+            head, weights = self.head or self._logits, self.get_output_embeddings().parameters()
+            return head_loss(x, labels, head, self.embedding.num_embeddings, weights, terms)
         return self._logits(x)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embeddings of tokens (transformers' name)."""
+        return self.embedding
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the layer that computes the logits, or the embedding that shares its weight (transformers' name)."""
@@ -99,13 +113,6 @@ class Gpt(nn.Module):
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = functional.linear(x, self.embedding.weight) if self.head is None else self.head(x)
         return logits
-
-
-def _packed_mask(positions: torch.Tensor) -> torch.Tensor:
-    """Return the causal mask within each example of packed rows: bool, (batch, 1, length, length)."""
-    example = (positions == 0).cumsum(dim=1)
-    same = example[:, :, None] == example[:, None, :]
-    return same.tril()[:, None]
 
 
 def _initialise(module: nn.Module) -> None:

@@ -2,22 +2,26 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
 from worker.core.errors import RefusedError, is_out_of_memory
-from worker.tasks.language_loss import summed_loss, token_loss
+from worker.deferred.model import DeferredModel
+from worker.deferred.recorder import record
+from worker.deferred.recording import CannotDeferError
+from worker.tasks.hf_forward import read_traits, set_forward
+from worker.tasks.hf_slices import INDEX, StreamedTraits, locate_parameters
 
 _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
-_PROBE_TOKENS = 8
 _MAX_FILES = 10_000
-_INDEX = "model.safetensors.index.json"
 
 
 class HfFolder:
@@ -64,6 +68,30 @@ class HfFolder:
         )
         model, report = self._read("a causal language model", loader)
         self._check_weights(report)
+        self._check_vocabulary(model)
+        set_forward(model, read_traits(model, packed=packed))
+        return model  # type: ignore[no-any-return]
+
+    def defer(self, *, packed: bool) -> DeferredModel:
+        """Return the same model without its parameters, and where they are in the files.
+
+        Raises:
+            CannotDeferError: The files do not hold the model's parameters one to one, or cannot be read.
+        """
+        from transformers import AutoModelForCausalLM
+
+        model, recording = record(partial(AutoModelForCausalLM.from_config, self.config, dtype=torch.float32))
+        try:
+            files = locate_parameters(self._path, model, recording)
+        except (OSError, ValueError, LookupError, SafetensorError) as error:
+            # `load` explains what is wrong with the folder.
+            raise CannotDeferError(str(error)) from error
+        self._check_vocabulary(model)
+        deferred = DeferredModel(model, (recording,), files)
+        deferred.compute_buffers()
+        return replace(deferred, examination=StreamedTraits(model, deferred.tensors(), files, packed=packed))
+
+    def _check_vocabulary(self, model: Any) -> None:
         rows = model.get_input_embeddings().num_embeddings
         if len(self.tokenizer) > rows:
             raise RefusedError(
@@ -71,16 +99,6 @@ class HfFolder:
                 f"the model's {rows} embeddings",
                 "Use the tokenizer that belongs to the model.",
             )
-        if packed and not _separates_packed_examples(model):
-            raise RefusedError(
-                "data.packing: in this model the examples of a packed row attend to each other",
-                "Set data.packing to false.",
-            )
-        own_forward = model.forward
-        # The method is replaced instead of the module being wrapped, so that parameter names stay those of the folder.
-        model.forward = partial(_forward, model, own_forward, _logits_are_plain_head(model))
-        model.train()
-        return model  # type: ignore[no-any-return]
 
     def _check_files(self) -> None:
         prefix = f"model.path: {self._path}"
@@ -108,16 +126,16 @@ class HfFolder:
 
     def _check_index(self, prefix: str) -> None:
         """Check the names in the index of the weights, each of which transformers opens as a path."""
-        index = self._path / _INDEX
+        index = self._path / INDEX
         if not index.is_file():
             return
         try:
             names = list(json.loads(index.read_bytes())["weight_map"].values())
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise RefusedError(f"{prefix} has a {_INDEX} without a `weight_map` from tensors to files") from None
+            raise RefusedError(f"{prefix} has a {INDEX} without a `weight_map` from tensors to files") from None
         for name in names:
             if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
-                raise RefusedError(f"{prefix} has a {_INDEX} that names {name!r}, which is no *.safetensors file of it")
+                raise RefusedError(f"{prefix} has a {INDEX} that names {name!r}, which is no *.safetensors file of it")
 
     def _read(self, kind: str, load: Callable[..., Any]) -> Any:
         try:
@@ -137,49 +155,3 @@ class HfFolder:
                 raise RefusedError(
                     f"model.path: {self._path} does not fit its config.json: it {problem} {', '.join(names[:5])}{more}"
                 )
-
-
-def _forward(
-    model: Any,
-    own_forward: Callable[..., Any],
-    chunked: bool,
-    tokens: torch.Tensor,
-    labels: torch.Tensor | None = None,
-    positions: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the summed loss (fp32, ()).
-
-    `positions` (int64, (batch, length)) count from 0 in each example of a packed row; transformers then masks attention
-    between examples. With `chunked` the logits are computed chunk by chunk from the body's hidden states.
-    """
-    placed = {} if positions is None else {"position_ids": positions}
-    if labels is None or not chunked:
-        logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
-        return logits if labels is None else token_loss(logits.flatten(0, 1), labels.flatten())
-    hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
-    head = model.get_output_embeddings()
-    return summed_loss(hidden, labels, head, head.weight.shape[0], head.parameters())
-
-
-@torch.no_grad()
-def _logits_are_plain_head(model: Any) -> bool:
-    """Return whether the logits are the head applied to the body's output: some models scale or cap them. Needs a model
-    in evaluation mode."""
-    head = model.get_output_embeddings()
-    if head is None or model.base_model is model:
-        return False
-    tokens = torch.arange(_PROBE_TOKENS)[None] % head.weight.shape[0]
-    own = model(input_ids=tokens, use_cache=False).logits
-    ours = head(model.base_model(input_ids=tokens, use_cache=False)[0])
-    return ours.shape == own.shape and bool(torch.allclose(ours, own, rtol=1e-4, atol=1e-5))
-
-
-@torch.no_grad()
-def _separates_packed_examples(model: Any) -> bool:
-    """Return whether an example has the same logits alone and after another one in the same row."""
-    tokens = torch.arange(_PROBE_TOKENS)[None] % model.get_input_embeddings().num_embeddings
-    half = _PROBE_TOKENS // 2
-    positions = torch.arange(half).repeat(2)[None]
-    behind = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, half:]
-    alone = model(input_ids=tokens[:, half:], position_ids=positions[:, half:], use_cache=False).logits
-    return bool(torch.allclose(behind, alone, rtol=1e-4, atol=1e-5))

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel
 from worker.data.builtin import load_digits
 from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 
 
 class Convnet(nn.Module):
@@ -40,8 +41,10 @@ class ImageClassification:
 
     tokens_per_example = 0
 
-    def __init__(self, model: ConvnetModel, data: BuiltinData) -> None:
+    def __init__(self, model: ConvnetModel, data: BuiltinData, loss: Loss = PLAIN) -> None:
+        """`loss`: the terms of the training loss."""
         self._model = model
+        self._loss = loss
         images, labels, train = load_digits(data.eval_fraction)
         self.examples = Examples((images, labels), train=train, held_out=len(images) - train)
 
@@ -53,12 +56,12 @@ class ImageClassification:
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         images, labels = batch
-        return functional.cross_entropy(model(images).float(), labels, reduction="sum")
+        return summed_cross_entropy(model(images), labels, self._loss)
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         images, labels = batch
         logits = model(images).float()
         return {
-            "eval/loss": functional.cross_entropy(logits, labels, reduction="sum"),
+            "eval/loss": summed_cross_entropy(logits, labels),
             "eval/accuracy": (logits.argmax(dim=1) == labels).sum(),
         }

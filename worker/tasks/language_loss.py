@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
+from torch import nn
 
-from worker.data.examples import IGNORED_LABEL
+from trainyard.contract.spec.optimization import Loss
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 
 MAX_LOGITS = 2**26
 """Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072."""
 
 Head = Callable[[torch.Tensor], torch.Tensor]
+LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Maps hidden states (tokens, width) and their labels (tokens,) to the summed loss."""
 
 
 def summed_loss(
@@ -20,10 +23,11 @@ def summed_loss(
     head: Head,
     vocabulary: int,
     weights: Iterable[torch.Tensor],
+    terms: Loss = PLAIN,
     *,
     max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
-    """Return the cross entropy in nats, summed over the targets: fp32, shape ().
+    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape ().
 
     More than `max_logits` logits are computed in chunks. The head's weights must not be sharded here, so this must run
     inside the forward of the module that owns them.
@@ -37,16 +41,35 @@ def summed_loss(
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     chunk = max(1, max_logits // vocabulary)
     if len(hidden) <= chunk:
-        return token_loss(head(hidden), labels)
+        return summed_cross_entropy(head(hidden), labels, terms)
     trained = [weight for weight in weights if weight.requires_grad and torch.is_grad_enabled()]
     hidden = hidden if torch.is_grad_enabled() else hidden.detach()
-    loss: torch.Tensor = _ChunkedLoss.apply(head, chunk, labels, hidden, *trained)  # type: ignore[no-untyped-call]
+
+    def loss_of(part: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return summed_cross_entropy(head(part), targets, terms)
+
+    loss: torch.Tensor = _ChunkedLoss.apply(loss_of, chunk, labels, hidden, *trained)  # type: ignore[no-untyped-call]
     return loss
 
 
-def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the same for logits (tokens, vocabulary) and labels (tokens,)."""
-    return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
+def head_loss(
+    hidden: torch.Tensor,
+    labels: torch.Tensor,
+    head: Head,
+    vocabulary: int,
+    weights: Iterable[torch.Tensor],
+    terms: Loss = PLAIN,
+) -> torch.Tensor:
+    """Return the same. A head that is a sharding unit computes the loss itself, in one call."""
+    own: Callable[[torch.Tensor, torch.Tensor, Loss], torch.Tensor] | None = getattr(head, "summed_loss", None)
+    return own(hidden, labels, terms) if own else summed_loss(hidden, labels, head, vocabulary, weights, terms)
+
+
+def summed_loss_of(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor, terms: Loss = PLAIN) -> torch.Tensor:
+    """Return the same by a head whose weight has shape (vocabulary, width) and is not sharded now."""
+    weight = head.weight
+    assert isinstance(weight, torch.Tensor)
+    return summed_loss(hidden, labels, head.forward, weight.shape[0], head.parameters(), terms)
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -58,7 +81,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, head: Head, chunk: int, labels: torch.Tensor, hidden: torch.Tensor, *weights: torch.Tensor
+        ctx: Any, loss_of: LossOf, chunk: int, labels: torch.Tensor, hidden: torch.Tensor, *weights: torch.Tensor
     ) -> torch.Tensor:
         *_, needs_hidden = ctx.needs_input_grad[:4]
         total = torch.zeros((), device=hidden.device)
@@ -66,7 +89,7 @@ class _ChunkedLoss(torch.autograd.Function):
         sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
         for start in range(0, len(hidden), chunk):
             part, targets = hidden[start : start + chunk], labels[start : start + chunk]
-            loss, of_part, of_weights = _chunk_gradients(head, part, targets, weights, needs_hidden=needs_hidden)
+            loss, of_part, of_weights = _chunk_gradients(loss_of, part, targets, weights, needs_hidden=needs_hidden)
             total += loss
             if gradient is not None and of_part is not None:
                 gradient[start : start + chunk] = of_part
@@ -91,12 +114,12 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _chunk_gradients(
-    head: Head, hidden: torch.Tensor, labels: torch.Tensor, weights: Sequence[torch.Tensor], *, needs_hidden: bool
+    loss_of: LossOf, hidden: torch.Tensor, labels: torch.Tensor, weights: Sequence[torch.Tensor], *, needs_hidden: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, Sequence[torch.Tensor]]:
     """Return the loss of a chunk and its gradients with respect to the hidden states and to the weights."""
     inputs = hidden.detach().requires_grad_(needs_hidden)
     with torch.enable_grad():
-        loss = token_loss(head(inputs), labels)
+        loss = loss_of(inputs, labels)
     sources = [*([inputs] if needs_hidden else []), *weights]
     gradients = list(torch.autograd.grad(loss, sources)) if sources else []
     of_hidden = gradients.pop(0) if needs_hidden else None

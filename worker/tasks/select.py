@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.tasks.base import Task
@@ -26,22 +27,22 @@ def select_task(
 
         return load_custom(spec)
     match spec.model, spec.data:
-        case GptModel() as model, BuiltinData(name="stdlib") as data:
-            from worker.tasks.causal_lm import build_gpt_on_stdlib
+        case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
+            from worker.tasks.causal_lm import build_builtin_on_stdlib
 
-            return build_gpt_on_stdlib(model, data)
-        case GptModel() as model, JsonlData() as data:
-            from worker.tasks.causal_lm import build_gpt_on_jsonl
+            return build_builtin_on_stdlib(model, data, spec.loss)
+        case (GptModel() | LlamaModel()) as model, JsonlData() as data:
+            from worker.tasks.causal_lm import build_builtin_on_jsonl
 
-            return build_gpt_on_jsonl(model, data, roots, on_progress)
+            return build_builtin_on_jsonl(model, data, roots, on_progress, spec.loss)
         case HfModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_hf_on_jsonl
 
-            return build_hf_on_jsonl(model, data, roots, on_progress)
+            return build_hf_on_jsonl(model, data, roots, on_progress, spec.loss)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 
-            return ImageClassification(model, data)
+            return ImageClassification(model, data, spec.loss)
         case MlpModel() as model, BuiltinData(name="parity") as data:
             from worker.tasks.regression import Regression
 

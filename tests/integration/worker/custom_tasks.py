@@ -41,6 +41,12 @@ class Normalized(Plain):
         return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
 
 
+class BranchesOnValues(Plain):
+    def build_model(self):
+        layer = nn.Linear(2, 1)
+        return layer if layer.weight.sum() > 0 else nn.Sequential(nn.Linear(2, 1))
+
+
 class TwoHeads(nn.Module):
     def __init__(self):
         super().__init__()

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench._host_memory import LiveTensorBytes
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
@@ -23,25 +24,31 @@ from trainyard.contract.wire.launch import LaunchDocument
 from worker.checkpoint.manager import CheckpointManager
 from worker.core import distributed
 from worker.core.errors import TrainingError
+from worker.core.random_state import seed_generators
 from worker.core.stop_signal import StopSignal
 from worker.engine.step_sync import StepSync
 from worker.engine.train_step import TrainStep
+from worker.engine.trainable import freeze_parameters
 from worker.engine.trainer import Trainer
 from worker.export.weights import export_weights, whole_weights
-from worker.tasks import language_loss
+from worker.tasks.language_loss import summed_loss
 from worker.tasks.select import select_task
 
 
 class ListReporter:
     def __init__(self):
         self.series = {}
+        self.events = {}
+        self.stopped_early = []
 
     def points(self, step, values, progress=None):
         for key, value in values.items():
             self.series.setdefault(key, {})[step] = repr(value)
 
-    def event(self, *args, **options):
-        pass
+    def event(self, type_, message, *, level="info", data=None):
+        self.events[type_] = message
+        if type_ == "stopped_early":
+            self.stopped_early.append(data)
 
     def flush_to_disk(self):
         pass
@@ -181,8 +188,7 @@ def train(case, ranks, folder):
     stop = StepSync(ranks, StopSignal(folder / "stop"))
     if "until" in case:
         stop = StopBefore(checkpoints.start_step, case["until"])
-    max_logits = {"max_logits": case.get("max_logits", language_loss.MAX_LOGITS)}
-    chunks = patch.object(language_loss.summed_loss, "__kwdefaults__", max_logits)
+    chunks = patch.dict(summed_loss.__kwdefaults__, {"max_logits": case["max_logits"]} if "max_logits" in case else {})
     with chunks, StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False)) as recorder:
         task = recorder.wrap(select_task(spec), ranks.rank)
         trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints)
@@ -200,6 +206,7 @@ def train(case, ranks, folder):
     return {
         "logits": logits,
         "series": reporter.series,
+        "stopped_early": reporter.stopped_early,
         "examples": recorder.examples,
         "scales": recorder.scales,
         "error": error,
@@ -209,6 +216,37 @@ def train(case, ranks, folder):
         "sharded": sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor)),
         "parameters": {name: value.flatten().tolist() for name, value in whole(module).items()},
         "exported": {name: value.flatten().tolist() for name, value in whole_weights(module).items()},
+    }
+
+
+def measure_start(case, ranks):
+    """Build the trainer; return the peak of its tensors in bytes, and which of its tensors differ from those of a whole
+    model."""
+    spec = resolve(parse_spec({**case["spec"], "gpus": ranks.world}), site())
+    task = select_task(spec)
+    reporter = ListReporter()
+    stop = StepSync(ranks, StopSignal(Path("stop")))
+    gc.collect()
+    with LiveTensorBytes() as meter:
+        trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=NoCheckpoints())
+        peak = meter.peak
+    module = trainer._model.module
+    generator = torch.get_rng_state()
+    sharded = whole(module)
+    seed_generators(spec.seed)
+    expected = task.build_model()
+    freeze_parameters(spec, expected)
+    values = expected.state_dict()
+    buffers = dict(module.named_buffers())
+    return {
+        "peak": peak,
+        "shards": sum(parameter.to_local().nbytes for parameter in module.parameters()),
+        "whole": sum(parameter.nbytes for parameter in expected.parameters()),
+        "largest": max(parameter.nbytes for parameter in expected.parameters()),
+        "differing": [name for name, value in values.items() if not torch.equal(sharded[name], value)]
+        + [name for name, value in expected.named_buffers() if not torch.equal(buffers[name], value)],
+        "same_generator": torch.equal(generator, torch.get_rng_state()),
+        "events": reporter.events,
     }
 
 
@@ -254,7 +292,7 @@ def run(rank, cases, folder):
     for name, case in cases.items():
         # Each run starts with a garbage collection, which should not scan the imported modules.
         gc.freeze()
-        results[name] = train(case, ranks, folder)
+        results[name] = measure_start(case, ranks) if case.get("only_start") else train(case, ranks, folder)
     (folder / f"rank-{rank}.json").write_text(json.dumps(results))
     ranks.barrier()
     distributed.leave()

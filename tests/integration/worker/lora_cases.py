@@ -33,6 +33,11 @@ BUILTIN = {
         {"name": "gpt", "layers": 2, "width": 16, "heads": 2, "context": 16, "vocab": 257},
         {"name": "stdlib", "eval_fraction": 0.00002},
     ),
+    "llama": (
+        "causal_lm",
+        {"name": "llama", "layers": 2, "width": 16, "heads": 4, "key_value_heads": 2, "context": 16, "vocab": 257},
+        {"name": "stdlib", "eval_fraction": 0.00002},
+    ),
     "mlp": ("regression", {"name": "mlp", "sizes": [4, 8, 5, 3]}, {"name": "parity", "eval_fraction": 0}),
     "convnet": ("image_classification", {"name": "convnet", "channels": 4}, {"name": "digits"}),
 }

@@ -84,6 +84,8 @@ def _on_several_ranks(world):
     for name in (name for ranks, name in COUNTED_COLLECTIVES if ranks == world):
         cases[f"kept/{name}"] = {"spec": _REFERENCE | VARIANTS[name]}
     if world == 2:
+        untied = _REFERENCE | VARIANTS["layer"] | {"model": gpt(tied=False)["model"]}
+        cases |= {"untied": {"spec": untied}, "chunked": {"spec": untied, "max_logits": 4 * 257}}
         cases |= {
             f"{layout}/{name}": {"spec": _REFERENCE | VARIANTS[name] | {"activation_checkpointing": layout}}
             for layout, name in RECOMPUTED

@@ -6,6 +6,8 @@ import torch
 from tests.integration.worker.harness import run_layout
 from tests.integration.worker.parity_matrix import ADAMW, VARIANTS, gpt
 
+pytestmark = pytest.mark.slow
+
 LAYOUTS = ("ddp", "zero1", "zero2", "layer")
 
 

@@ -6,15 +6,21 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
+from transformers import AutoModelForCausalLM
 
 from tests.support import hf
 from trainyard.contract.allowed_roots import AllowedRoots
+from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
-from worker.tasks import hf_model, language_loss
+from worker.deferred.recording import CannotDeferError
+from worker.tasks import hf_forward, language_loss
 from worker.tasks.causal_lm import build_hf_on_jsonl
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
+from worker.tasks.hf_forward import read_traits
 from worker.tasks.hf_model import HfFolder
 
 CPU = torch.device("cpu")
@@ -36,10 +42,9 @@ def copy(folder, tmp_path):
     return shutil.copytree(folder / "plain", tmp_path / "model")
 
 
-def task(folder, data, model="plain", **options):
-    return build_hf_on_jsonl(
-        HfModel(path=str(folder / model)), JsonlData(path=str(folder / f"{data}.jsonl"), **options)
-    )
+def task(folder, data, model="plain", terms=PLAIN, **options):
+    lines = JsonlData(path=str(folder / f"{data}.jsonl"), **options)
+    return build_hf_on_jsonl(HfModel(path=str(folder / model)), lines, loss=terms)
 
 
 def everything(built):
@@ -68,6 +73,71 @@ def test_link_out_of_the_allowed_roots_is_refused(copy, tmp_path, name):
     HfFolder(str(copy), AllowedRoots(allowed=(str(tmp_path),)))
 
 
+def rewrite(change):
+    def apply(path):
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path, {"format": "pt"})
+
+    return apply
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+UNSUITABLE = {
+    "truncated": (truncate, "incomplete|InvalidHeader|header"),
+    "another tensor": (rewrite(lambda t: t.update(more=torch.ones(1))), "`more` of the files is no parameter"),
+    "a missing tensor": (rewrite(lambda t: t.pop("model.norm.weight")), "`model.norm.weight` has 0 tensors"),
+    "another shape": (rewrite(lambda t: t.update({"model.norm.weight": torch.ones(3)})), r"F32 of shape \[3\]"),
+    "integers": (
+        rewrite(lambda t: t.update({"model.norm.weight": torch.ones(64, dtype=torch.int8)})),
+        "is I8 of shape",
+    ),
+}
+
+
+class TestDeferred:
+    @pytest.mark.parametrize(("change", "message"), UNSUITABLE.values(), ids=UNSUITABLE)
+    def test_folder_that_does_not_fit_is_loaded_whole(self, copy, change, message):
+        change(copy / "model.safetensors")
+        with pytest.raises(CannotDeferError, match=message):
+            HfFolder(str(copy)).defer(packed=True)
+
+    def test_tied_weights_that_are_stored_twice_are_loaded_whole(self, folder, tmp_path):
+        path = shutil.copytree(folder / "tied", tmp_path / "tied")
+        rewrite(lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"] + 1}))(path / "model.safetensors")
+        with pytest.raises(CannotDeferError, match="has 2 tensors in the files"):
+            HfFolder(str(path)).defer(packed=True)
+
+    @pytest.mark.parametrize("model", ["plain", "tied"])
+    def test_traits_equal_those_of_the_whole_model(self, folder, model):
+        traits = HfFolder(str(folder / model)).defer(packed=True).examination.run()
+        whole = AutoModelForCausalLM.from_pretrained(folder / model)
+        assert traits == read_traits(whole, packed=True) == (True, True)
+
+    def test_model_that_mixes_packed_examples_is_refused(self, folder, monkeypatch):
+        deferred = HfFolder(str(folder / "plain")).defer(packed=True)
+        forward = type(deferred.module).forward
+        monkeypatch.setattr(
+            type(deferred.module), "forward", lambda self, position_ids=None, **named: forward(self, **named)
+        )
+        traits = deferred.examination.run()
+        assert traits == (True, False)
+        with pytest.raises(RefusedError, match="attend to each other"):
+            deferred.examination.apply(traits)
+
+    def test_scaled_logits_are_no_plain_head(self, folder, monkeypatch):
+        deferred = HfFolder(str(folder / "plain")).defer(packed=False)
+        forward = type(deferred.module.lm_head).forward
+        calls = iter((2.0, 1.0))
+        monkeypatch.setattr(
+            deferred.module.lm_head, "forward", lambda x: next(calls) * forward(deferred.module.lm_head, x)
+        )
+        assert deferred.examination.run() == (False, True)
+
+
 class TestLoss:
     @pytest.mark.parametrize("model", ["plain", "tied"])
     def test_chunked_loss_equals_the_models_loss(self, folder, model, monkeypatch):
@@ -80,7 +150,7 @@ class TestLoss:
             loss.backward()
             return loss, module
 
-        monkeypatch.setattr(hf_model, "_logits_are_plain_head", lambda module: False)
+        monkeypatch.setattr(hf_forward, "_logits_are_plain_head", lambda module: False)
         whole, module = run()
         own = functional.cross_entropy(
             module(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="sum", ignore_index=IGNORED_LABEL
@@ -92,6 +162,17 @@ class TestLoss:
         assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
         for (name, one), other in zip(chunked.named_parameters(), module.parameters(), strict=True):
             assert torch.linalg.norm(one.grad - other.grad) <= 2e-6 * torch.linalg.norm(other.grad), name
+
+    @pytest.mark.parametrize("chunked", [True, False])
+    def test_training_has_the_terms_and_evaluation_has_none(self, folder, chunked, monkeypatch):
+        monkeypatch.setattr(hf_forward, "_logits_are_plain_head", lambda module: chunked)
+        terms = Loss(label_smoothing=0.1, z_loss=0.01)
+        built, plain = (task(folder, "completion", packing=False, terms=one) for one in (terms, PLAIN))
+        module, batch = built.build_model(), everything(built)
+        expected = summed_cross_entropy(module(batch[0]).flatten(0, 1), batch[1].flatten(), terms)
+        assert built.loss_sum(module, batch).item() == pytest.approx(expected.item(), rel=1e-6)
+        evaluated = built.evaluation_sums(module, batch)["eval/loss"]
+        assert evaluated.item() == pytest.approx(plain.loss_sum(plain.build_model(), batch).item(), rel=1e-6)
 
     @pytest.mark.parametrize("data", ["text", "chat", "completion"])
     def test_packed_loss_equals_the_loss_of_separate_examples(self, folder, data):

@@ -57,6 +57,17 @@ CASES = {
             batch={"size": 7, "micro_size": 2},
         )
     },
+    "smoothed": {
+        "spec": spec(
+            task="causal_lm",
+            model={"name": "gpt", "layers": 1, "width": 16, "heads": 2, "context": 16, "sizes": None},
+            data={"name": "stdlib", "eval_fraction": 0.00002},
+            epochs=None,
+            steps=6,
+            batch={"size": 7, "micro_size": 2},
+            loss={"label_smoothing": 0.1, "z_loss": 0.001},
+        )
+    },
     "inf_in_fp16": {
         "spec": spec(precision="fp16", epochs=1, amp={"init_scale": 1024.0}),
         "plant": {"rank": 0, "step": 5, "value": "inf"},
@@ -96,7 +107,7 @@ def parameters(result, case):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("case", ["uneven", "starved", "adamw", "tokens"])
+@pytest.mark.parametrize("case", ["uneven", "starved", "adamw", "tokens", "smoothed"])
 class TestAnyNumberOfProcesses:
     def test_losses_equal_those_of_one_process(self, layouts, case, world):
         alone, together = losses(layouts(1), case), losses(layouts(world), case)
@@ -214,6 +225,15 @@ class TestClassicExercise(BareLoop):
             list(range(110, 120)),
             list(range(10)),
         ]
+
+
+class TestLossTerms:
+    def test_training_has_the_terms_and_evaluation_has_none(self, layouts):
+        plain, smoothed = (layouts(1)[0][case]["series"] for case in ("tokens", "smoothed"))
+        first = float(plain["train/loss"]["1"])
+        # The logits of a new model are almost zero: the smoothing changes little, and log Z is the loss.
+        assert float(smoothed["train/loss"]["1"]) == pytest.approx(first + 0.001 * first**2, rel=1e-3)
+        assert float(smoothed["eval/loss"]["4"]) == pytest.approx(float(plain["eval/loss"]["4"]), rel=1e-2)
 
 
 class TestNonFiniteGradientOnOneRank:

@@ -9,6 +9,7 @@ from tests.integration.worker.harness import FakeService, Run, finish_of, run_la
 from tests.integration.worker.lora_cases import BUILTIN, EXPORTED, LORA, PARTIAL, TRAINED, Cases
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.random_state import seed_generators
+from worker.export.model import save_model
 from worker.tasks.select import select_task
 
 pytestmark = pytest.mark.timeout(600)
@@ -223,10 +224,22 @@ class TestExportsOfBuiltinModels:
         assert any(".lora_" in name for name in trained)
         assert all(torch.equal(state[name].flatten(), value) for name, value in trained.items())
 
-    def test_transformer_export_gives_the_trained_outputs(self, cases, layouts):
+    @pytest.mark.parametrize("name", ["gpt", "llama"])
+    def test_transformer_export_gives_the_trained_outputs(self, cases, layouts, name):
         with torch.no_grad():
-            computed = self.loaded(cases, "gpt")(TOKENS)
-        assert torch.equal(computed, logits(layouts, "builtin-gpt"))
+            computed = self.loaded(cases, name)(TOKENS)
+        assert torch.equal(computed, logits(layouts, f"builtin-{name}"))
+
+    def test_adapters_of_the_builtin_llama_load_onto_that_of_transformers(self, cases, layouts, tmp_path):
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        spec = parse_spec(cases.on(2)["builtin-llama"]["spec"])
+        seed_generators(spec.seed)
+        save_model(tmp_path, select_task(spec).build_model().state_dict(), spec)
+        base = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        loaded = PeftModel.from_pretrained(base, cases.folder / "builtin-llama").eval()
+        torch.testing.assert_close(logits_of(loaded), logits(layouts, "builtin-llama"), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -108,15 +108,30 @@ class TestLowPrecision:
 
 
 class TestCommunication:
-    """A model of three units: two blocks and the root. Four micro-batches on two ranks, two on four."""
+    """A model of three units: two blocks and the root. Four micro-batches on two ranks, two on four. The last block and
+    the root stay gathered until their backward."""
 
     @pytest.mark.parametrize(
         ("world", "variant", "scatters", "gathers", "sums"),
-        [(2, "zero1", 3, 3, 0), (2, "zero2", 12, 12, 0), (2, "layer", 12, 24, 0), (4, "hsdp", 6, 12, 3)],
+        [(2, "zero1", 3, 3, 0), (2, "zero2", 12, 12, 0), (2, "layer", 12, 16, 0), (4, "hsdp", 6, 8, 3)],
     )
     def test_collectives_of_a_step(self, layouts, world, variant, scatters, gathers, sums):
         counts = layouts[world][0][f"kept/{variant}"]["collectives"]["2"]
         assert counts == {"scatters": scatters, "gathers": gathers, "sums": sums}
+
+
+class TestUntiedHead:
+    """Units: the embeddings, two blocks, the head, and the root. Four micro-batches. The last block, the head and the
+    root stay gathered until their backward."""
+
+    def test_head_is_gathered_once_for_all_chunks(self, layouts):
+        collectives = {"scatters": 20, "gathers": 28, "sums": 0}
+        assert layouts[2][0]["untied"]["collectives"]["2"] == collectives
+        assert layouts[2][0]["chunked"]["collectives"]["2"] == collectives
+
+    def test_chunks_change_the_loss_by_rounding_only(self, layouts):
+        whole, chunked = (series(layouts[2], case, "train/loss") for case in ("untied", "chunked"))
+        assert chunked == pytest.approx(whole, rel=1e-5)
 
 
 class TestSmallNetwork:

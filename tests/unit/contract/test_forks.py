@@ -51,6 +51,11 @@ def test_incompatible_fields_are_listed(changes: dict[str, Any], params: list[st
     assert expected == params if isinstance(params, list) else "model.source" in expected
 
 
+def test_terms_of_the_loss_are_adjustable() -> None:
+    other = spec(loss={"z_loss": 1e-4})
+    assert (fixed_differences(spec(), other), adjusted_differences(spec(), other)) == ([], ["loss"])
+
+
 def test_layout_and_health_fields_keep_the_trajectory() -> None:
     other = spec(
         gpus=4, strategy="fsdp", name="x", log={"every_steps": 1}, checkpoint={"keep_last": 1}, metadata={"a": "b"}

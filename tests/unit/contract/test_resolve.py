@@ -75,6 +75,7 @@ class TestUnsupported:
                 },
                 ["data.format"],
             ),
+            ({"loss": {"label_smoothing": 0.1}}, ["loss"]),
             ({"tf32": True}, ["tf32"]),
             ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, ["ddp.sync_batchnorm"]),
             ({"resume_from": "job_1"}, ["resume_from"]),
@@ -127,6 +128,10 @@ class TestUnsupported:
         ("changes", "param"),
         [
             ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "precision": "fp16"}, "fsdp.cpu_offload"),
+            ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "optimizer": {"name": "muon"}}, "fsdp.cpu_offload"),
+            ({"optimizer": {"name": "sgd", "betas": [0.5, 0.5]}}, "optimizer.betas"),
+            ({"optimizer": {"name": "lion", "momentum": 0.9}}, "optimizer.momentum"),
+            ({"optimizer": {"name": "adafactor", "eps": 1e-6}}, "optimizer.eps"),
             ({"strategy": "fsdp", "fsdp": {"wrap": "naive", "prefetch": 1}}, "fsdp.prefetch"),
             ({"strategy": "dp", "gpus": 4, "resources": {"gpus_per_node": 2}}, "strategy"),
             ({"strategy": "dp", "activation_checkpointing": "full"}, "strategy"),
@@ -161,11 +166,62 @@ class TestSizes:
     def test_inconsistent_gpt_sizes_are_rejected(self, model, changes, expected):
         assert self.refusal(**{**self.GPT, "model": {"name": "gpt", **model}, **changes}) == expected
 
+    @pytest.mark.parametrize(
+        ("model", "expected"),
+        [
+            ({"vocab": 255}, "model.vocab: is 255, but tokens are bytes; use 256 or more"),
+            ({"width": 30}, "model.width: is 30, which is not a multiple of `model.heads` 4"),
+            (
+                {"width": 12},
+                "model.width: is 12, so that a head has 3 dimensions; rotary positions need an even number",
+            ),
+            ({"key_value_heads": 3}, "model.key_value_heads: is 3, which does not divide `model.heads` 4"),
+        ],
+    )
+    def test_inconsistent_llama_sizes_are_rejected(self, model, expected):
+        assert self.refusal(**self.GPT, model={"name": "llama", **model}) == expected
+
+    def test_llama_has_sizes_that_were_left_out(self):
+        model = resolve(
+            parse_spec(BASE | self.GPT | {"model": {"name": "llama", "width": 4096, "heads": 32}}), CPU
+        ).model
+        assert (model.feed_forward_width, model.grouped_heads) == (10944, 32)
+
     def refusal(self, **changes):
         with pytest.raises(SpecError) as caught:
             resolve(parse_spec(BASE | changes), CPU)
         (problem,) = caught.value.problems
         return f"{problem.param}: {problem.message}"
+
+
+class TestEarlyStopping:
+    STOPPING: ClassVar = {"early_stopping": {"patience": 2}}
+
+    def problems(self, **changes):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec(BASE | self.STOPPING | changes), CPU)
+        return [str(problem) for problem in caught.value.problems]
+
+    def test_run_must_be_evaluated_more_than_once(self):
+        assert self.problems() == [
+            "early_stopping: has no effect without evaluations during the run; set `evaluation.every_steps`"
+        ]
+
+    def test_metric_must_be_one_of_the_evaluation(self):
+        stopping = {"patience": 2, "metric": "train/loss"}
+        assert self.problems(early_stopping=stopping, evaluation={"every_steps": 5}) == [
+            "early_stopping.metric: task `regression` has no evaluation metric `train/loss`; use one of eval/loss"
+        ]
+
+    def test_evaluation_data_is_required(self):
+        data = {"source": "builtin", "name": "parity", "eval_fraction": 0}
+        assert self.problems(data=data) == [
+            "early_stopping: has no effect without evaluation data; set `data.eval_fraction` above 0"
+        ]
+
+    def test_regular_evaluations_suffice(self):
+        spec = parse_spec(BASE | self.STOPPING | {"evaluation": {"every_steps": 5}})
+        assert resolve(spec, CPU).early_stopping.metric == "eval/loss"
 
 
 class TestNodes:

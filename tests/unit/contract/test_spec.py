@@ -15,7 +15,7 @@ BASE = {
     "model": {"source": "builtin", "name": "mlp"},
     "data": {"source": "builtin", "name": "parity"},
 }
-MODEL_MESSAGE = "must be {source: hf, path: ...} or {source: builtin, name: gpt | convnet | mlp, ...}"
+MODEL_MESSAGE = "must be {source: hf, path: ...} or {source: builtin, name: gpt | llama | convnet | mlp, ...}"
 
 
 def problems(**changes):
@@ -58,6 +58,11 @@ class TestConflicts:
                 "gpus: is 2, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`",
             ),
             ({"batch": {"size": 8, "micro_size": 9}}, "batch.micro_size: is 9, larger than `batch.size` 8"),
+            (
+                {"optimizer": {"name": "muon", "momentum": 0}},
+                "optimizer.momentum: is 0, and `muon` needs a momentum; remove the field for the default, 0.95",
+            ),
+            ({"ema": {"every": 11}}, "ema.every: is 11, more than the run's 10 steps"),
             ({"schedule": {"warmup_steps": 11}}, "schedule.warmup_steps: is 11, more than the run's 10 steps"),
             (
                 {"strategy": "hsdp", "gpus": 4, "fsdp": {"replicas": 3}},
@@ -167,7 +172,12 @@ SPECS = st.fixed_dictionaries(
         "gpus": st.integers(1, 64),
         "precision": st.sampled_from(["auto", "fp32", "bf16", "fp16"]),
         "optimizer": st.fixed_dictionaries(
-            {}, optional={"lr": st.floats(1e-300, 1e300), "clip_norm": st.none() | st.floats(1e-9, 9)}
+            {},
+            optional={
+                "name": st.sampled_from(["sgd", "adamw", "lion", "adafactor", "muon"]),
+                "lr": st.floats(1e-300, 1e300),
+                "clip_norm": st.none() | st.floats(1e-9, 9),
+            },
         ),
         "checkpoint": st.fixed_dictionaries({"async": st.booleans()}),
         "metadata": st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "ü"])),
@@ -175,6 +185,26 @@ SPECS = st.fixed_dictionaries(
         "seed": st.integers(0, 2**53),
     },
 )
+
+
+class TestOptimizerDefaults:
+    @pytest.mark.parametrize(
+        ("name", "momentum", "betas"),
+        [
+            ("sgd", 0.0, (0.9, 0.999)),
+            ("adamw", 0.0, (0.9, 0.999)),
+            ("lion", 0.0, (0.9, 0.99)),
+            ("muon", 0.95, (0.9, 0.999)),
+        ],
+    )
+    def test_defaults_depend_on_the_name(self, name, momentum, betas):
+        optimizer = parse_spec({**BASE, "optimizer": {"name": name}}).optimizer
+        assert (optimizer.momentum, optimizer.betas) == (momentum, betas)
+        assert parse_spec(dump_spec(parse_spec({**BASE, "optimizer": {"name": name}}))).optimizer == optimizer
+
+    def test_given_values_take_precedence(self):
+        optimizer = parse_spec({**BASE, "optimizer": {"name": "muon", "momentum": 0.9}}).optimizer
+        assert optimizer.momentum == 0.9
 
 
 class TestNames:

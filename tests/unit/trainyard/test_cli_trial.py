@@ -67,7 +67,10 @@ class TestDownload:
     def test_missing_export_error_has_the_job_status(self, service, run, status, code):
         service.on("GET", "/v1/jobs/a1", job("a1", status=status))
         self.files(service)
-        line = f"error: job a1 has status {status} and has no export; download one of its checkpoints instead"
+        line = (
+            f"error: job a1 has status {status} and has no export; download one of its checkpoints instead, or make a "
+            "model of one: trainyard export a1"
+        )
         ends(run("download", "a1"), code, line)
 
     def test_missing_export_raises_in_both_clients(self, service, tmp_path):

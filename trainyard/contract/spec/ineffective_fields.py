@@ -14,11 +14,20 @@ EVALUATION_METRICS = {
     "regression": ("eval/loss",),
 }
 TRAINING_FIELDS = (
-    *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "optimizer", "schedule"),
-    *("fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation", "checkpoint"),
-    *("resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
+    *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "loss", "optimizer", "ema"),
+    *("schedule", "fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation"),
+    *("early_stopping", "checkpoint", "resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
 )
 """Fields that only Trainyard's training loop reads."""
+
+LOSS_TASKS = ("causal_lm", "image_classification")
+"""Tasks whose loss is a cross entropy."""
+_OPTIMIZER_FIELDS = {
+    "momentum": ("sgd", "muon"),
+    "betas": ("adam", "adamw", "lion", "muon"),
+    "eps": ("adam", "adamw", "muon"),
+}
+"""Fields that only some optimizers use."""
 
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
@@ -41,10 +50,11 @@ def _ineffective_without_training(spec: TrainingSpec) -> Iterator[tuple[str, str
 
 def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     optimizer, data = spec.optimizer, spec.data
-    if optimizer.name != "sgd" and _changed(optimizer, "momentum"):
-        yield "optimizer.momentum", f"has no effect for `{optimizer.name}`; it is for `sgd`"
-    if optimizer.name == "sgd" and _changed(optimizer, "betas"):
-        yield "optimizer.betas", "has no effect for `sgd`; it is for `adam` and `adamw`"
+    for field, users in _OPTIMIZER_FIELDS.items():
+        if optimizer.name not in users and _changed(optimizer, field):
+            yield f"optimizer.{field}", f"has no effect for `{optimizer.name}`; it is for {_listed(users)}"
+    if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)():
+        yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
     if spec.resume_from is None and spec.resume != "state":
         yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:
@@ -72,11 +82,17 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     yield from _evaluation(spec)
 
 
+def _listed(names: tuple[str, ...]) -> str:
+    *others, last = (f"`{name}`" for name in names)
+    return f"{', '.join(others)} and {last}"
+
+
 def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     has_data, advice = _evaluation_data(spec)
     for field in ("every_steps", "first", "limit", "micro_size"):
         if not has_data and _changed(spec.evaluation, field):
             yield f"evaluation.{field}", f"has no effect without evaluation data; {advice}"
+    yield from _early_stopping(spec, has_data=has_data, advice=advice)
     best, known = spec.checkpoint.keep_best, EVALUATION_METRICS.get(spec.task)
     if best is None or known is None:
         return
@@ -86,6 +102,21 @@ def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield (
             "checkpoint.keep_best.metric",
             f"task `{spec.task}` has no metric `{best.metric}`; use one of {', '.join(known)}",
+        )
+
+
+def _early_stopping(spec: TrainingSpec, *, has_data: bool, advice: str) -> Iterator[tuple[str, str]]:
+    stopping, known = spec.early_stopping, EVALUATION_METRICS.get(spec.task)
+    if stopping is None:
+        return
+    if not has_data:
+        yield "early_stopping", f"has no effect without evaluation data; {advice}"
+    elif spec.evaluation.every_steps is None:
+        yield "early_stopping", "has no effect without evaluations during the run; set `evaluation.every_steps`"
+    elif known is not None and stopping.metric not in known:
+        yield (
+            "early_stopping.metric",
+            f"task `{spec.task}` has no evaluation metric `{stopping.metric}`; use one of {', '.join(known)}",
         )
 
 

@@ -20,6 +20,7 @@ from trainyard.contract.base import (
     Strict,
     VariableName,
 )
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -30,27 +31,6 @@ class HfModel(Strict):
     source: Literal["hf"] = "hf"
     path: Path
     """The folder; it must be under one of the service's allowed roots."""
-
-
-class GptModel(Strict):
-    """The builtin decoder-only transformer: pre-norm blocks, learned positions, tied embeddings."""
-
-    source: Literal["builtin"] = "builtin"
-    name: Literal["gpt"] = "gpt"
-    layers: PositiveInt = 4
-    """Number of blocks."""
-    width: PositiveInt = 128
-    """Width of the residual stream; a multiple of `heads`."""
-    heads: PositiveInt = 4
-    """Number of attention heads."""
-    context: PositiveInt = 128
-    """Tokens per example."""
-    vocab: PositiveInt = 256
-    """At least 256: tokens are bytes."""
-    dropout: Fraction = 0.0
-    """Probability of dropout."""
-    tied: bool = True
-    """Share one weight between the embedding and the output layer."""
 
 
 class ConvnetModel(Strict):
@@ -88,12 +68,14 @@ def _model_tag(value: Any) -> str | None:
 Model = Annotated[
     Annotated[HfModel, Tag("hf")]
     | Annotated[GptModel, Tag("gpt")]
+    | Annotated[LlamaModel, Tag("llama")]
     | Annotated[ConvnetModel, Tag("convnet")]
     | Annotated[MlpModel, Tag("mlp")],
     Discriminator(
         _model_tag,
         custom_error_type="model",
-        custom_error_message="must be {source: hf, path: ...} or {source: builtin, name: gpt | convnet | mlp, ...}",
+        custom_error_message="must be {source: hf, path: ...} or "
+        "{source: builtin, name: gpt | llama | convnet | mlp, ...}",
     ),
 ]
 
@@ -151,45 +133,6 @@ MAX_PATTERNS = 64
 
 NamePattern = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CONTROL_FREE_PATTERN)]
 """A name of layers or parameters, or a glob pattern of names."""
-
-
-class Optimizer(Strict):
-    """The optimizer."""
-
-    name: Literal["sgd", "adam", "adamw"] = "adamw"
-    lr: PositiveFloat = 1e-3
-    """Peak learning rate. It does not need to be scaled with the number of ranks."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Decoupled for `adamw`; added to the gradient for `sgd` and `adam`."""
-    momentum: Fraction = 0.0
-    """`sgd` only."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    """`adam` and `adamw` only."""
-    eps: NonNegativeFloat = 1e-8
-    """`adam` and `adamw` only."""
-    clip_norm: PositiveFloat | None = None
-    """Maximum 2-norm of the global gradient. Absent: no clipping."""
-    no_decay: Annotated[tuple[Literal["norms", "biases", "embeddings"], ...], Field(max_length=3)] = ()
-    """Parameters without weight decay: those of normalization layers, biases, embeddings."""
-    lr_scale: dict[NamePattern, PositiveFloat] = Field(default_factory=dict, max_length=MAX_PATTERNS)
-    """Factors of the learning rate by patterns of parameter names, such as `{"*.lora_B.*": 16}`. The first pattern that
-    matches a name counts."""
-
-
-class Schedule(Strict):
-    """The learning rate schedule: linear warm-up from zero, then constant or decaying towards `final` times `lr`. The
-    first step after the warm-up has `lr`; the step after the last one would have `final` times `lr`."""
-
-    name: Literal["constant", "linear", "cosine", "wsd"] = "constant"
-    """Shape after the warm-up. `wsd` is constant and decays linearly in the last part of the run."""
-    warmup_steps: NonNegativeInt = 0
-    """Steps of the warm-up."""
-    warmup_ratio: Fraction = 0.0
-    """Steps of the warm-up as a fraction of the run's; instead of `warmup_steps`."""
-    decay_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
-    """`wsd` only: the part of the run in which the rate decays, as a fraction of its steps."""
-    final: Fraction = 0.0
-    """Learning rate towards which the schedule decays, as a fraction of `lr`."""
 
 
 class Fsdp(Strict):
@@ -260,6 +203,20 @@ class Evaluation(Strict):
     """Number of held-out examples to use, from the first one on. Absent: all."""
     micro_size: PositiveInt | None = None
     """Examples that a rank evaluates at once. Absent: as many as in training."""
+
+
+class EarlyStopping(Strict):
+    """End the run when its evaluations no longer improve. It then completes as after its last step, with the final
+    checkpoint and the export."""
+
+    metric: ShortText = "eval/loss"
+    """A metric of the evaluation."""
+    patience: PositiveInt
+    """Evaluations in a row without an improvement after which the run ends."""
+    min_delta: NonNegativeFloat = 0.0
+    """An improvement is a difference of more than this from the best value so far."""
+    mode: Literal["min", "max"] = "min"
+    """Whether a smaller or a larger value is better."""
 
 
 class KeepBest(Strict):

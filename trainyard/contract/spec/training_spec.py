@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
+from trainyard.contract.spec.optimization import Ema, Loss, Optimizer, Schedule
 from trainyard.contract.spec.sections import (
     MAX_PATTERNS,
     Amp,
@@ -15,6 +16,7 @@ from trainyard.contract.spec.sections import (
     Checkpoint,
     Data,
     Ddp,
+    EarlyStopping,
     Environment,
     Evaluation,
     Fsdp,
@@ -23,11 +25,9 @@ from trainyard.contract.spec.sections import (
     Lora,
     Model,
     NamePattern,
-    Optimizer,
     Profile,
     Resources,
     Restart,
-    Schedule,
 )
 from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problems
 
@@ -78,8 +78,11 @@ class TrainingSpec(Strict):
     epochs: PositiveInt | None = None
     """Number of passes over the data. Set this or `steps`, not both."""
     batch: Batch = Batch()
+    loss: Loss = Loss()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
+    ema: Ema | None = None
+    """Absent: no average of the weights."""
     fsdp: Fsdp = Fsdp()
     ddp: Ddp = Ddp()
     lora: Lora = Lora()
@@ -92,6 +95,8 @@ class TrainingSpec(Strict):
     tf32: bool = False
     """Use TF32 for fp32 matrix products on GPUs: faster, with about three significant digits."""
     evaluation: Evaluation = Evaluation()
+    early_stopping: EarlyStopping | None = None
+    """Absent: the run has all its steps."""
     checkpoint: Checkpoint = Checkpoint()
     resume_from: ShortText | None = None
     """`<job id>` or `<job id>:<step>`: start from that job's newest checkpoint or from that of the step."""
@@ -152,6 +157,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("schedule.warmup_steps", f"is {spec.schedule.warmup_steps}, more than the run's {spec.steps} steps")
     if spec.schedule.warmup_steps and spec.schedule.warmup_ratio:
         refuse("schedule.warmup_ratio", "cannot be combined with `schedule.warmup_steps`; remove one of them")
+    if spec.ema is not None and spec.steps is not None and spec.ema.every > spec.steps:
+        refuse("ema.every", f"is {spec.ema.every}, more than the run's {spec.steps} steps")
     if spec.profile is not None:
         last = 0 if spec.strategy == "dp" else spec.gpus - 1
         outside = [rank for rank in spec.profile.ranks if rank > last]
@@ -159,6 +166,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
         if spec.steps is not None and spec.profile.start_step > spec.steps:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
+    if spec.optimizer.name == "muon" and not spec.optimizer.momentum:
+        refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
         refuse("trainable", "cannot be combined with `lora_rank`, which trains only adapters; remove one of them")
     if spec.strategy == "hsdp" and spec.gpus < spec.fsdp.replicas:

@@ -6,15 +6,16 @@ from pathlib import PurePosixPath
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
-from trainyard.contract.spec.sections import ConvnetModel, GptModel, HfModel, JsonlData
+from trainyard.contract.spec.sections import ConvnetModel, HfModel, JsonlData
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 DIGITS_CLASSES = 10
 """Number of classes of the builtin data set `digits`."""
 BYTE_VALUES = 256
-"""Vocabulary that the builtin `gpt` needs, whose tokens are bytes."""
+"""Vocabulary that the builtin language models need, whose tokens are bytes."""
 
 Rule = tuple[bool, str, str]
 """Whether the rule rejects the spec, the path of the field, and the message."""
@@ -23,11 +24,11 @@ _SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 _NEEDS_GPUS = "needs GPUs, and this service's workers have none"
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
 _BUILTIN_PAIRS = {
-    "causal_lm": ("gpt", "stdlib"),
-    "image_classification": ("convnet", "digits"),
-    "regression": ("mlp", "parity"),
+    "causal_lm": (("gpt", "llama"), ("stdlib",)),
+    "image_classification": (("convnet",), ("digits",)),
+    "regression": (("mlp",), ("parity",)),
 }
-"""The builtin model and data set of each task."""
+"""The builtin models and data sets of each task."""
 
 
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
@@ -36,7 +37,7 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         rules += _slurm_rules(spec, site)
     problems = [(param, message) for rejected, param, message in rules if rejected]
-    problems += [*_mismatched_pairs(spec), *_gpt_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
+    problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
     return [Problem(param=param, message=message) for param, message in problems]
 
 
@@ -124,6 +125,11 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             "cannot be combined with precision `fp16`, whose gradient scaling runs on the GPU; use `bf16`",
         ),
         (
+            offload and spec.optimizer.name == "muon",
+            "fsdp.cpu_offload",
+            "cannot be combined with optimizer `muon`, whose matrix products need the GPU; use `adamw`, or `false`",
+        ),
+        (
             spec.strategy == "ddp" and spec.ddp.sync_batchnorm and on_cpu,
             "ddp.sync_batchnorm",
             f"{_NEEDS_GPUS}; use `false`",
@@ -163,28 +169,41 @@ def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         return
     for field, expected in zip(("model", "data"), pair, strict=True):
         section = getattr(spec, field)
-        name = getattr(section, "name", expected)
-        if name != expected:
-            yield f"{field}.name", f"`{name}` does not fit task `{spec.task}`; use `{expected}`"
+        name = getattr(section, "name", expected[0])
+        names = " or ".join(f"`{one}`" for one in expected)
+        if name not in expected:
+            yield f"{field}.name", f"`{name}` does not fit task `{spec.task}`; use {names}"
         if spec.task != "causal_lm" and isinstance(section, HfModel | JsonlData):
-            yield f"{field}.source", f"`{section.source}` is for task `causal_lm`; use `builtin` and name `{expected}`"
+            yield f"{field}.source", f"`{section.source}` is for task `causal_lm`; use `builtin` and name {names}"
     if isinstance(spec.model, HfModel) and getattr(spec.data, "name", None) == "stdlib":
         yield (
             "data.name",
-            "`stdlib` is for the builtin model `gpt`; use source `jsonl` with a model of source `hf`",
+            "`stdlib` is for the builtin models; use source `jsonl` with a model of source `hf`",
         )
     if isinstance(spec.data, JsonlData) and spec.data.format == "chat" and not isinstance(spec.model, HfModel):
         yield "data.format", "`chat` needs a chat template, which only models of source `hf` have; use `completion`"
 
 
-def _gpt_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the problems of the sizes of a builtin language model, and of its rows."""
     model = spec.model
-    if not isinstance(model, GptModel):
+    if not isinstance(model, BuiltinDecoder):
         return
     if model.vocab < BYTE_VALUES:
         yield "model.vocab", f"is {model.vocab}, but tokens are bytes; use {BYTE_VALUES} or more"
     if model.width % model.heads:
         yield "model.width", f"is {model.width}, which is not a multiple of `model.heads` {model.heads}"
+    elif isinstance(model, LlamaModel) and model.width // model.heads % 2:
+        yield (
+            "model.width",
+            f"is {model.width}, so that a head has {model.width // model.heads} dimensions; rotary positions need an "
+            "even number",
+        )
+    if isinstance(model, LlamaModel) and model.heads % model.grouped_heads:
+        yield (
+            "model.key_value_heads",
+            f"is {model.key_value_heads}, which does not divide `model.heads` {model.heads}",
+        )
     length = spec.data.max_length if isinstance(spec.data, JsonlData) else None
     if length is not None and length > model.context:
         yield "data.max_length", f"is {length}, more than the {model.context} tokens of `model.context`"

@@ -221,10 +221,19 @@ class FinishRecord(Strict):
     reason: ExitReason
     step: Step = 0
     """Completed steps."""
+    best_step: Step | None = None
+    """If the run was stopped early, the step of its best evaluation."""
     failure: Failure | None = None
     restarts: NonNegativeInt = 0
     """In-place restarts of torchrun within the attempt; each used one retry."""
     time: Timestamp
+
+
+def end_text(record: FinishRecord | None) -> str:
+    """Return a sentence about a run that has completed."""
+    if record is None or record.best_step is None:
+        return "Completed all steps."
+    return f"Stopped early at step {record.step}: the evaluations did not improve after step {record.best_step}."
 
 
 SpoolKind = Literal["metrics", "events", "checkpoint"]

@@ -4,19 +4,29 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
+from worker.deferred.model import DeferredModel
 from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.strategies.base import ParallelModel
-from worker.engine.strategies.units import parameter_footprint, plan_units
+from worker.engine.strategies.shards import allocate_shards
+from worker.engine.strategies.units import head_unit, parameter_footprint, plan_units
+from worker.tasks.language_loss import summed_loss_of
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +62,10 @@ class FsdpModel(ParallelModel):
         return self.module
 
 
-def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
-    """Shard a model in place, unit by unit. Gradients are sums over all ranks."""
+def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks, deferred: DeferredModel | None = None) -> FsdpModel:
+    """Shard a model in place, unit by unit, and fill its shards if it is deferred. Gradients are sums over all
+    ranks."""
+    tensors = deferred.tensors() if deferred else {}
     mesh = _mesh(spec, ranks)
     policy = _policy(spec)
     reshard_after_forward = spec.strategy not in {"zero1", "zero2"}
@@ -69,14 +81,27 @@ def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
     log.info("this rank holds %d parameters, and at most %d at once", footprint.sharded, footprint.peak)
     offload: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if spec.fsdp.cpu_offload else {}
     for unit in units:
-        # Including the root: by default it would stay gathered between its forward and its backward.
         fully_shard(
             model.get_submodule(unit.module),
             mesh=mesh,
             mp_policy=policy,
-            reshard_after_forward=reshard_after_forward,
+            reshard_after_forward=reshard_after_forward and not unit.stays,
             **offload,
         )
+    if (head := head_unit(model, units)) is not None:
+        head.summed_loss = partial(summed_loss_of, head)  # type: ignore[assignment]
+        # One gathering for all chunks of the loss.
+        register_fsdp_forward_method(head, "summed_loss")
+    if deferred:
+        destinations = allocate_shards(
+            model,
+            tensors,
+            device=torch.device("cpu") if spec.fsdp.cpu_offload else ranks.device,
+            buffer_device=ranks.device,
+            rank=mesh.get_local_rank("shard"),
+            shards=mesh["shard"].size(),
+        )
+        deferred.fill(destinations)
     _prefetch([model.get_submodule(unit.module) for unit in units], spec.fsdp.prefetch)
     for module in _units(model):
         _sum_gradients(module)

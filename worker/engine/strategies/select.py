@@ -5,6 +5,7 @@ from torch import nn
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
+from worker.deferred.model import DeferredModel
 from worker.engine.precision import set_tf32
 from worker.engine.strategies.base import ParallelModel
 
@@ -14,8 +15,14 @@ MANAGES_DTYPE = SHARDED | {"dp"}
 """Strategies whose model sets the dtypes of its forward pass itself."""
 
 
-def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelModel:
-    """Move the model to the rank's device and wrap it. Gradients are sums over the ranks, not means."""
+def parallelise(
+    spec: TrainingSpec, model: nn.Module, ranks: Ranks, deferred: DeferredModel | None = None
+) -> ParallelModel:
+    """Move the model to the rank's device and wrap it. Gradients are sums over the ranks, not means.
+
+    Args:
+        deferred: Fills the model's shards, if its tensors have no memory yet; only for sharded strategies.
+    """
     set_tf32(spec, ranks.device)
     if spec.strategy not in SHARDED:
         # fully_shard moves one unit at a time: a device never holds more than its shards and a whole unit.
@@ -42,5 +49,5 @@ def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelM
         case "zero1" | "zero2" | "fsdp" | "hsdp":
             from worker.engine.strategies.fsdp import wrap_fsdp
 
-            return wrap_fsdp(spec, model, ranks)
+            return wrap_fsdp(spec, model, ranks, deferred)
     raise RefusedError(f"this worker does not support strategy `{spec.strategy}`")

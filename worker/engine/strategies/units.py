@@ -1,11 +1,12 @@
 """Which modules become sharding units, and how many parameters a rank then holds. Pure functions.
 
-A unit's parameters are gathered together before its forward and freed after it. Parameters of no other unit belong to
-the root, which stays gathered while the model computes.
+A unit's parameters are gathered together before its forward and freed after it, except those that the backward needs
+first. Parameters of no other unit belong to the root, which stays gathered while the model computes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -25,20 +26,52 @@ class Unit:
     """Their names; a tied parameter has one of its names."""
     size: int
     """The number of elements of all of them."""
+    stays: bool = False
+    """It stays gathered from its forward to its backward, which follows at once."""
 
 
 def plan_units(model: nn.Module, options: Fsdp) -> list[Unit]:
     """Return the units, inner before outer, in the order of the model. The root comes last and may be empty."""
-    names = [*_chosen(model, options), ROOT]
+    chosen = _chosen(model, options)
+    names, staying = [*chosen, ROOT], _staying(model, chosen, options)
     assigned: set[int] = set()
     units = []
     for name in names:
         parameters = [(path, p) for path, p in _named(model, name) if id(p) not in assigned]
         assigned.update(id(parameter) for _, parameter in parameters)
-        units.append(
-            Unit(name, tuple(path for path, _ in parameters), sum(parameter.numel() for _, parameter in parameters))
-        )
+        size = sum(parameter.numel() for _, parameter in parameters)
+        units.append(Unit(name, tuple(path for path, _ in parameters), size, stays=name in staying))
     return units
+
+
+def head_unit(model: nn.Module, units: Collection[Unit]) -> nn.Module | None:
+    """Return the head if it is a unit of its own."""
+    name = _edges(model)[1]
+    return model.get_submodule(name) if name and any(unit.module == name for unit in units) else None
+
+
+def _staying(model: nn.Module, chosen: Sequence[str], options: Fsdp) -> set[str]:
+    """Return the units with which the forward ends: the root, the head, and the last layer."""
+    head = _edges(model)[1]
+    inner = [name for name in chosen if name != head]
+    last = inner[-1:] if options.wrap == "layer" else []
+    return {ROOT, *last, *([head] if head else [])}
+
+
+def _edges(model: nn.Module) -> tuple[str | None, str | None]:
+    """Return the names of the input embeddings and the head, if the model uses both only by calling them.
+
+    Nothing in a module shows that, so the model states it with the attribute `calls_embeddings`.
+    """
+    if not getattr(model, "calls_embeddings", False):
+        return None, None
+    source: Any = model
+    ends = source.get_input_embeddings(), source.get_output_embeddings()
+    if ends[0] is ends[1]:
+        return None, None
+    names = {id(module): name for name, module in model.named_modules()}
+    first, last = (names[id(end)] if end is not None and _is_alone(model, names[id(end)]) else None for end in ends)
+    return first, last
 
 
 def _chosen(model: nn.Module, options: Fsdp) -> list[str]:
@@ -46,7 +79,9 @@ def _chosen(model: nn.Module, options: Fsdp) -> list[str]:
         case "naive":
             return []
         case "layer":
-            return [name for name in layers(model) if _is_self_contained(model, name)]
+            first, last = _edges(model)
+            inner = [name for name in layers(model) if _is_self_contained(model, name)]
+            return [*filter(None, [first]), *inner, *filter(None, [last])]
         case "size":
             return _large(model, options.min_params or 1)
 
@@ -81,12 +116,16 @@ def _is_self_contained(model: nn.Module, path: str) -> bool:
     """Return whether no code outside the module reads its parameters.
 
     A tied weight belongs to one unit with all modules that share it. The weight of an embedding may be read by the head
-    (tied) or by the model itself (positions), so it belongs to the root.
+    (tied) or by the model itself (positions), so it belongs to the root unless the model states that it is called.
     """
-    module = model.get_submodule(path)
-    if isinstance(module, nn.Embedding):
+    if isinstance(model.get_submodule(path), nn.Embedding) and path != _edges(model)[0]:
         return False
-    inside = {id(parameter) for parameter in module.parameters()}
+    return _is_alone(model, path)
+
+
+def _is_alone(model: nn.Module, path: str) -> bool:
+    """Return whether no module outside has a parameter of the module."""
+    inside = {id(parameter) for parameter in model.get_submodule(path).parameters()}
     owners = (
         owner
         for owner, other in model.named_modules()
@@ -124,15 +163,20 @@ def parameter_footprint(
     if not reshard_after_forward:
         return ParameterFootprint(sharded, sharded + sum(unit.size for unit in units))
     nested = (sum(outer.size for outer in units if _contains(outer, unit)) for unit in units)
-    return ParameterFootprint(sharded, sharded + max(nested))
+    staying = sum(unit.size for unit in units if unit.stays)
+    return ParameterFootprint(sharded, sharded + max(staying, *nested))
 
 
 def _rows(parameter: nn.Parameter, rank: int, shards: int) -> int:
     """Return a rank's elements after `torch.chunk`: equal parts, rounded up, the last ones short or empty."""
-    rows = parameter.shape[0]
+    start, stop = shard_rows(parameter.shape[0], rank, shards)
+    return (stop - start) * (parameter.numel() // parameter.shape[0])
+
+
+def shard_rows(rows: int, rank: int, shards: int) -> tuple[int, int]:
+    """Return the first row of a rank's shard and the row after its last."""
     chunk = -(-rows // shards)
-    rank_rows = max(0, min(chunk, rows - rank * chunk))
-    return rank_rows * (parameter.numel() // rows)
+    return min(rows, rank * chunk), min(rows, (rank + 1) * chunk)
 
 
 def _contains(outer: Unit, inner: Unit) -> bool:

@@ -43,7 +43,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "optimizer": {"name": "adamw", "momentum": 0.9}},
             "optimizer.momentum",
-            "has no effect for `adamw`; it is for `sgd`",
+            "has no effect for `adamw`; it is for `sgd` and `muon`",
         ),
         (
             {**SPEC, "health": {"stall_timeout_minutes": 0}},

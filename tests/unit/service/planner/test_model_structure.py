@@ -3,21 +3,24 @@
 import pytest
 
 from service.planner import builtin_models, hf_models
-from service.planner.block_model import unit_sizes
+from service.planner.block_model import edge_units, unit_sizes
 from service.planner.hf_folder import read_folder
 from service.planner.trainable_parameters import TrainableModel, trainable_model
 from tests.support.hf import save_llama
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.sections import ConvnetModel, Fsdp, GptModel, MlpModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.sections import ConvnetModel, Fsdp, MlpModel
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.engine.strategies.units import ROOT, plan_units
 from worker.engine.trainable import freeze_parameters
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
+from worker.tasks.llama import Llama
 from worker.tasks.regression import mlp
 
 GPT = {"source": "builtin", "name": "gpt", "layers": 3, "width": 24, "heads": 2, "context": 16, "vocab": 260}
+LLAMA = {**GPT, "name": "llama", "width": 32, "heads": 4, "key_value_heads": 2}
 
 
 def spec_of(model=GPT, **changes):
@@ -44,6 +47,12 @@ def messages(structure):
 def test_gpt_structure_equals_the_module(tied):
     model = GptModel(**{**GPT, "tied": tied})
     assert messages(builtin_models.structure_of(model)) == shapes(Gpt(model))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_llama_structure_equals_the_module(tied):
+    model = LlamaModel(**{**LLAMA, "tied": tied})
+    assert messages(builtin_models.structure_of(model)) == shapes(Llama(model))
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (5, 7, 11, 2)])
@@ -97,6 +106,21 @@ def test_trained_parameters_of_gpt_equal_the_module(changes, tied):
     assert counted(builtin_models.structure_of(spec.model), spec) == trained(Gpt(spec.model), spec)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"lora_rank": 4},
+        {"lora_rank": 2, "lora": {"targets": ["q_proj", "model.layers.1.*"]}},
+        {"trainable": ["model.layers.2.*", "lm_head.*"]},
+    ],
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_trained_parameters_of_llama_equal_the_module(changes, tied):
+    spec = spec_of({**LLAMA, "tied": tied}, **changes)
+    assert counted(builtin_models.structure_of(spec.model), spec) == trained(Llama(spec.model), spec)
+
+
 def test_adapters_of_convolutions_and_linear_layers():
     for model, module in (
         (ConvnetModel(channels=6), Convnet(6, 10, 0.0)),
@@ -119,15 +143,26 @@ def test_mismatch_is_a_problem_with_its_field():
         assert result.param == param
 
 
+@pytest.mark.parametrize(("model", "build"), [(GptModel(**GPT), Gpt), (LlamaModel(**LLAMA), Llama)])
 @pytest.mark.parametrize("options", [Fsdp(), Fsdp(wrap="naive"), Fsdp(wrap="size", min_params=1500)])
-def test_units_equal_the_engine(options):
-    model = GptModel(**GPT)
-    module = Gpt(model)
+def test_units_equal_the_engine(options, model, build):
+    module = build(model)
     sizes = unit_sizes(builtin_models.structure_of(model), options)
     units = plan_units(module, options)
     for block, size in sizes.items():
         inside = [unit.size for unit in units if unit.module != ROOT and f"{unit.module}.".startswith(f"{block}.")]
         assert size == max(inside, default=0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("options", [Fsdp(), Fsdp(wrap="naive"), Fsdp(wrap="size", min_params=6300)])
+def test_units_of_embedding_and_head_equal_the_engine(options, tied):
+    model = GptModel(**{**GPT, "vocab": 260, "tied": tied})
+    trainable = trainable_model(builtin_models.structure_of(model), spec_of(trainable=["*.bias", "embedding.*"]))
+    planned = {unit.module: unit.size for unit in plan_units(Gpt(model), options)}
+    expected = [planned.get(name, 0) for name in ("embedding", "head")]
+    assert [unit.elements for unit in edge_units(trainable, options)] == expected
+    assert [unit.trained for unit in edge_units(trainable, options)] == [expected[0], 0]
 
 
 def counted(structure, spec):

@@ -1,5 +1,7 @@
 """Peak memory of a step: invariants for all sizes, and the memory of real blocks."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -9,9 +11,10 @@ from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_op
 from service.planner.block_model import MAX_ROW_TOKENS, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.tasks import causal_lm, language_loss
 from worker.tasks.gpt import Block
+from worker.tasks.llama import Layer
 
 BIG = {**GPT, "layers": 8, "width": 256, "heads": 8}
 
@@ -63,6 +66,15 @@ def test_base_parameters_have_no_moments_with_adapters():
     assert parts["optimizer"] < 0.2 * 8 * count()
 
 
+def test_larger_evaluations_are_counted():
+    data = {"source": "jsonl", "path": "/data/x.jsonl", "eval_path": "/data/y.jsonl"}
+    usual = estimate(data=data)
+    large = estimate(data=data, evaluation={"every_steps": 1, "micro_size": 4096})
+    assert large.memory.phase == "the evaluation"
+    assert large.peak > usual.peak
+    assert estimate(data=data, evaluation={"every_steps": 1, "micro_size": 4}) == usual
+
+
 def test_offloaded_state_is_host_memory():
     result = estimate(gpus=2, strategy="fsdp", fsdp={"cpu_offload": True})
     assert result.memory.parts["optimizer"] == 0
@@ -86,17 +98,27 @@ def test_tokens_per_example():
     assert lengths == [99, 511, 2047, 2047]
 
 
+def gpt_block(width, heads):
+    return GptModel(layers=1, width=width, heads=heads), Block(width, heads, 0.0)
+
+
+def llama_layer(width, heads):
+    model = LlamaModel(layers=1, width=width, heads=heads, key_value_heads=2, feed_forward=160)
+    return model, partial(Layer(model), positions=torch.arange(32).repeat(3, 1))
+
+
 @pytest.mark.parametrize("bf16", [False, True])
-def test_block_saves_the_counted_bytes(bf16):
+@pytest.mark.parametrize("build", [gpt_block, llama_layer])
+def test_block_saves_the_counted_bytes(build, bf16):
     width, heads, examples, length = 64, 4, 3, 32
-    block = Block(width, heads, 0.0)
+    spec, block = build(width, heads)
     x = torch.randn(examples, length, width, requires_grad=True)
     with LiveTensorBytes() as counted, torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-        counted.add(x, *block.parameters())
+        counted.add(x, *getattr(block, "func", block).parameters())
         before = counted.live
         y = block(x)
         saved_bytes = counted.live - before - y.nbytes
-    model = builtin_models.structure_of(GptModel(layers=1, width=width, heads=heads)).transformer
+    model = builtin_models.structure_of(spec).transformer
     dtype = ComputeDtype(2 if bf16 else 4, autocast=bf16)
     messages = saved(block_ops(model, examples * length, dtype, None), dtype) - x.nbytes
     assert messages == pytest.approx(saved_bytes, rel=0.03)

@@ -98,6 +98,12 @@ def test_a_completing_job_reports_that_slurm_is_cleaning_up() -> None:
     assert (ended.status, ended.message) == ("succeeded", "Completed all steps.")
 
 
+def test_a_run_that_was_stopped_early_has_succeeded_and_reports_why() -> None:
+    ended = decide(snapshot(exit_record=exit_record("completed", step=40, best_step=25)))
+    assert (ended.status, ended.reason) == ("succeeded", "completed")
+    assert ended.message == "Stopped early at step 40: the evaluations did not improve after step 25."
+
+
 @pytest.mark.parametrize(
     ("reason", "status", "why"),
     [

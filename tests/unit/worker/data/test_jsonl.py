@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from trainyard.contract.allowed_roots import AllowedRoots
-from trainyard.contract.spec.sections import GptModel, JsonlData
+from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.sections import JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL, BatchTokens
 from worker.data.jsonl import load_rows
 from worker.data.token_rows import OPEN_ROWS, RowExamples, Segment, pack
 from worker.data.tokenizers import ByteTokenizer
-from worker.tasks.causal_lm import build_gpt_on_jsonl, row_length
+from worker.tasks.causal_lm import build_builtin_on_jsonl, row_length
 
 CPU = torch.device("cpu")
 
@@ -55,7 +56,7 @@ def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
         data = JsonlData(path=path, packing=False)
         if refused:
             with pytest.raises(RefusedError, match="leads out of the folders that this service allows"):
-                build_gpt_on_jsonl(GptModel(context=24, heads=2), data, roots)
+                build_builtin_on_jsonl(GptModel(context=24, heads=2), data, roots)
         else:
             assert len(load_rows("data.path", path, data, ByteTokenizer(), 16, roots=roots).ends) == 1
 
@@ -153,13 +154,13 @@ class TestPacking:
         losses = []
         for packing in (True, False):
             torch.manual_seed(0)
-            task = build_gpt_on_jsonl(
+            task = build_builtin_on_jsonl(
                 GptModel(layers=2, width=16, heads=2, context=24), JsonlData(path=path, packing=packing)
             )
             model, indices = task.build_model(), np.arange(task.examples.train)
             losses.append((task.loss_sum(model, task.examples.train_batch(indices, CPU)).item(), task.weight(indices)))
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-        assert build_gpt_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
+        assert build_builtin_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
 
 
 class TestEvaluation:
@@ -168,7 +169,7 @@ class TestEvaluation:
         train.write_text('{"text": "abc"}\n' * 3)
         held_out.write_text('{"text": "z"}\n')
         data = JsonlData(path=str(train), eval_path=str(held_out), packing=False)
-        task = build_gpt_on_jsonl(GptModel(width=16, heads=2, context=8), data)
+        task = build_builtin_on_jsonl(GptModel(width=16, heads=2, context=8), data)
         assert (task.examples.train, task.examples.held_out) == (3, 1)
         inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
         assert (inputs.tolist(), labels.tolist()) == ([[ord("z")]], [[0]])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 from worker.engine.activations import checkpoint_activations
 from worker.tasks.gpt import Gpt
 

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 from worker.core.errors import RefusedError
 from worker.engine.adapters import _check_rank, adapter_targets, shortest_target_names
 from worker.tasks.gpt import Gpt

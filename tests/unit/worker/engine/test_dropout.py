@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 from worker.engine.strategies.base import draws_dropout
 from worker.tasks.gpt import Gpt
 

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.data.examples import BatchTokens
 from worker.engine.flops import model_flops, peak_flops
 from worker.tasks.gpt import Gpt
+from worker.tasks.llama import Llama
 
 TOKENS = 64
 SIZES = {
@@ -68,6 +69,20 @@ class TestTransformers:
     def test_flops_equal_those_that_torch_counts(self, kind, sizes):
         model = build(kind, **sizes)
         assert flops(Text(), model) == pytest.approx(counted(model), rel=0.02)
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_flops_of_the_builtin_llama_equal_those_of_transformers(self, tied):
+        spec = LlamaModel(
+            vocab=SIZES["vocab_size"],
+            width=SIZES["hidden_size"],
+            feed_forward=SIZES["intermediate_size"],
+            layers=SIZES["num_hidden_layers"],
+            heads=SIZES["num_attention_heads"],
+            key_value_heads=SIZES["num_key_value_heads"],
+            tied=tied,
+        )
+        theirs = flops(Text(), build("Llama", tie_word_embeddings=tied))
+        assert flops(Text(), Llama(spec), spec) == theirs
 
     def test_layers_below_the_first_trained_one_have_no_backward(self):
         model = only_last_layer(build("Llama"))

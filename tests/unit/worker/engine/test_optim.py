@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from trainyard.contract.spec.sections import Schedule
+from trainyard.contract.spec.optimization import Schedule
 from worker.engine.optim import learning_rate
 
 

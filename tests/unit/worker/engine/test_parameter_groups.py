@@ -3,7 +3,8 @@
 import pytest
 from torch import nn
 
-from trainyard.contract.spec.sections import GptModel, Optimizer
+from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.optimization import Optimizer
 from worker.core.errors import RefusedError
 from worker.engine.parameter_groups import parameter_groups
 from worker.tasks.gpt import Gpt

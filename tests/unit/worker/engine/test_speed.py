@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 from worker.core.errors import RefusedError
 from worker.data.examples import Examples
 from worker.data.prefetch import BatchLoader

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
 from worker.core.errors import RefusedError
 from worker.engine.state import trained_state
 from worker.engine.trainable import freeze_except, frozen_names

@@ -5,11 +5,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.spec.sections import GptModel
+from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.optimization import Loss
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import language_loss
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 from worker.tasks.gpt import Gpt
-from worker.tasks.language_loss import summed_loss, token_loss
+from worker.tasks.language_loss import summed_loss
 
 VOCABULARY, WIDTH = 257, 16
 
@@ -22,22 +24,26 @@ def problem():
     return hidden, labels
 
 
-def loss_and_gradients(most, scale=1.0):
+def loss_and_gradients(most, terms=PLAIN, scale=1.0):
     torch.manual_seed(0)
     head = nn.Linear(WIDTH, VOCABULARY)
     observed = []
     head.register_forward_hook(lambda module, args, output: observed.append(output.numel()))
     hidden, labels = problem()
     hidden.requires_grad_()
-    loss = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), max_logits=most)
+    loss = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), terms, max_logits=most)
     (loss * scale).backward()
     return loss, [hidden.grad, head.weight.grad, head.bias.grad], observed
 
 
+TERMS = [Loss(), Loss(label_smoothing=0.1), Loss(z_loss=0.01), Loss(label_smoothing=0.2, z_loss=0.01)]
+
+
 @pytest.mark.parametrize("tokens", [1, 4, 20])
-def test_pieces_give_the_same_loss_and_gradients(tokens):
-    loss, gradients, _ = loss_and_gradients(10**9)
-    result, pieces, _ = loss_and_gradients(tokens * VOCABULARY)
+@pytest.mark.parametrize("terms", TERMS)
+def test_pieces_give_the_same_loss_and_gradients(tokens, terms):
+    loss, gradients, _ = loss_and_gradients(10**9, terms)
+    result, pieces, _ = loss_and_gradients(tokens * VOCABULARY, terms)
     assert result.item() == pytest.approx(loss.item(), rel=1e-6)
     for one, other in zip(pieces, gradients, strict=True):
         assert torch.linalg.norm(one - other) <= 1e-6 * torch.linalg.norm(other)
@@ -61,7 +67,7 @@ def test_logits_of_a_chunk_are_computed_once():
 
 
 def test_loss_scale_reaches_the_gradients():
-    plain, scaled = (loss_and_gradients(4 * VOCABULARY, scale)[1] for scale in (1.0, 1024.0))
+    plain, scaled = (loss_and_gradients(4 * VOCABULARY, scale=scale)[1] for scale in (1.0, 1024.0))
     for one, other in zip(scaled, plain, strict=True):
         assert torch.equal(one, other * 1024.0)
 
@@ -80,7 +86,9 @@ def test_evaluation_computes_no_gradients(monkeypatch):
     monkeypatch.setattr(torch.autograd, "grad", None)
     with torch.no_grad():
         loss = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), max_logits=4 * VOCABULARY)
-    assert loss.item() == pytest.approx(token_loss(head(hidden).flatten(0, 1), labels.flatten()).item(), rel=1e-6)
+    assert loss.item() == pytest.approx(
+        summed_cross_entropy(head(hidden).flatten(0, 1), labels.flatten()).item(), rel=1e-6
+    )
 
 
 def test_gradients_of_bf16_weights_are_added_in_fp32():

@@ -3,7 +3,8 @@
 import pytest
 from torch import nn
 
-from trainyard.contract.spec.sections import Fsdp, GptModel
+from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.sections import Fsdp
 from worker.engine.strategies.units import ParameterFootprint, parameter_footprint, plan_units
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
@@ -80,6 +81,25 @@ class TestTransformer:
     def test_inner_units_precede_outer_units(self):
         names = [name for name, _ in units(self.gpt(), size(1050))]
         assert names.index("blocks.0.feed_forward.0") < names.index("blocks.0") < names.index("")
+
+    def test_untied_embedding_and_head_are_units(self):
+        table, rest = 257 * 16, 8 * 16 + 32
+        named = [("embedding", table), ("blocks.0", 3232), ("blocks.1", 3232), ("head", table), ("", rest)]
+        assert units(self.gpt(tied=False), LAYER) == named
+
+    def test_units_that_the_backward_needs_first_stay_gathered(self):
+        planned = plan_units(self.gpt(tied=False), LAYER)
+        assert [unit.module for unit in planned if unit.stays] == ["blocks.1", "head", ""]
+
+    def test_peak_counts_the_units_that_stay(self):
+        model = self.gpt(tied=False)
+        footprint = parameter_footprint(model, plan_units(model, LAYER), rank=0, shards=2)
+        assert footprint.peak - footprint.sharded == 3232 + 257 * 16 + 8 * 16 + 32
+
+    def test_embeddings_of_a_model_that_may_read_them_stay_in_the_root(self):
+        model = self.gpt(tied=False)
+        model.calls_embeddings = False
+        assert [name for name, _ in units(model, LAYER)] == ["blocks.0", "blocks.1", ""]
 
     def test_untied_head_may_be_a_unit(self):
         assert ("head", 257 * 16) in units(self.gpt(tied=False), size(3000))

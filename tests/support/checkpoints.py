@@ -1,0 +1,69 @@
+"""Makes checkpoints as a run does, on one process and without training."""
+
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainyard.contract.layout import CheckpointLayout
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.export import ExportRequest
+from trainyard.contract.wire.manifest import Manifest, ManifestFile
+from worker.engine.state import trained_state
+
+
+def save_checkpoint(
+    folder: Path, module: nn.Module, step: int = 7, average: dict[str, torch.Tensor] | None = None, updates: int = 1
+) -> CheckpointLayout:
+    """Save a module's trained tensors, and something of an optimizer's state, with a manifest. `average`: that of the
+    weights after some updates."""
+    from torch.distributed.checkpoint import state_dict_saver
+
+    model = trained_state(module)
+    state: dict[str, Any] = {
+        "model": model,
+        "optimizer": {f"state.{name}.exp_avg": torch.zeros_like(tensor) for name, tensor in model.items()},
+        "progress": {"step": torch.tensor(step)},
+    }
+    if average is not None:
+        state["ema"] = average
+        state["progress"]["ema_updates"] = torch.tensor(updates)
+    checkpoint = CheckpointLayout(folder / f"step-{step:010d}")
+    state_dict_saver.save(state, checkpoint_id=checkpoint.root, no_dist=True)
+    write_manifest(checkpoint)
+    return checkpoint
+
+
+def write_manifest(checkpoint: CheckpointLayout) -> None:
+    """Write the manifest of the files that are in the folder."""
+    files = {
+        path.name: ManifestFile(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in checkpoint.root.iterdir()
+        if path != checkpoint.manifest
+    }
+    manifest = Manifest(
+        job_id="a1",
+        step=checkpoint.step,
+        execution=1,
+        attempt=1,
+        world_size=1,
+        strategy="single",
+        files=files,
+        created_at=datetime.now(UTC),
+    )
+    checkpoint.manifest.write_text(manifest.model_dump_json())
+
+
+def export_request(checkpoint: CheckpointLayout, spec: TrainingSpec, output: Path, **changes: Any) -> ExportRequest:
+    output.mkdir()
+    return ExportRequest(
+        job_id="a1",
+        step=checkpoint.step,
+        spec=dump_spec(spec),
+        checkpoint=str(checkpoint.root),
+        output=str(output),
+        **changes,
+    )

@@ -1,0 +1,79 @@
+"""Conversion of a checkpoint by the worker's package, in a process of its own: the command line imports no torch."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from pydantic import ValidationError
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from trainyard.cli.errors import ConversionError
+from trainyard.cli.output import console, one_line
+from trainyard.contract.wire.export import ExportKind, ExportRequest, ExportUpdate
+
+
+def convert(request: ExportRequest, *, quiet: bool) -> ExportKind:
+    """Run the conversion, show its progress unless `quiet`, and return what the export is.
+
+    Raises:
+        ConversionError: It failed.
+    """
+    debug = os.environ.get("TRAINYARD_DEBUG") == "1"
+    # In a session of its own: Ctrl-C interrupts this process, which ends the other one. With -P, files in the current
+    # folder do not replace modules.
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "worker.export"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None if debug else subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(request.model_dump_json().encode())
+            with _progress_bar(quiet=quiet) as show:
+                last = _last_update(process.stdout, show)
+            status = process.wait()
+        finally:
+            process.kill()
+    if last.phase == "done" and last.kind is not None:
+        return last.kind
+    raise ConversionError(_describe_failure(last, status))
+
+
+def _last_update(lines: IO[bytes], show: Callable[[ExportUpdate], None]) -> ExportUpdate:
+    last = ExportUpdate(phase="verifying")
+    for line in lines:
+        with suppress(ValidationError):
+            last = ExportUpdate.model_validate_json(line)
+            show(last)
+    return last
+
+
+def _describe_failure(last: ExportUpdate, status: int) -> str:
+    if last.phase == "failed":
+        return one_line(last.message)
+    if status == -signal.SIGKILL:
+        return f"the conversion was killed while {last.phase}, probably because this machine has too little memory"
+    return f"the conversion ended with status {status} while {last.phase}; set TRAINYARD_DEBUG=1 to see its output"
+
+
+@contextmanager
+def _progress_bar(*, quiet: bool) -> Iterator[Callable[[ExportUpdate], None]]:
+    """Show the phase, and the bytes that are read, on stderr if that is a terminal."""
+    screen = console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal, transient=True) as progress:
+        task = progress.add_task("verifying", total=None)
+
+        def show(update: ExportUpdate) -> None:
+            total = update.bytes_total or None
+            progress.update(task, description=update.phase, completed=update.bytes_done, total=total)
+
+        yield show

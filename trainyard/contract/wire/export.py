@@ -1,0 +1,39 @@
+"""What the command `export` and the process that converts a checkpoint send each other, one JSON document a line."""
+
+from typing import Any, Literal
+
+from trainyard.contract.base import NonNegativeInt, Resource, Step
+
+ExportDtype = Literal["fp32", "bf16"]
+ExportKind = Literal["model", "adapter", "trained"]
+
+
+class ExportRequest(Resource):
+    """A checkpoint to convert, and where to."""
+
+    job_id: str
+    step: Step
+    spec: dict[str, Any]
+    """The job's accepted spec."""
+    checkpoint: str
+    """Its folder."""
+    output: str
+    """An existing, empty folder."""
+    dtype: ExportDtype = "fp32"
+    merge: bool = False
+    """Merge adapters into the weights of the base model, even if the spec does not."""
+    base: str | None = None
+    """The folder of the base model on this machine, if it is not that of the spec."""
+
+
+class ExportUpdate(Resource):
+    """Progress, the result, or the error that ended the conversion."""
+
+    phase: Literal["verifying", "reading", "merging", "writing", "done", "failed"]
+    bytes_done: NonNegativeInt = 0
+    """Of the tensors, while they are read."""
+    bytes_total: NonNegativeInt = 0
+    kind: ExportKind | None = None
+    """What the export is; set when it is done."""
+    message: str = ""
+    """What failed, and a hint."""

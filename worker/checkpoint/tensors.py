@@ -1,0 +1,135 @@
+"""Reads the model's tensors of a checkpoint on one process, without a process group.
+
+torch stores a checkpoint's index as a pickle, and a job's code could write any. It is unpickled with the index's own
+classes alone, and files outside of the manifest are not opened.
+"""
+
+import pickle
+from collections.abc import Collection
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import metadata as index
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from trainyard.contract.layout import CheckpointLayout
+
+_MODEL, _AVERAGE, _UPDATES = "model.", "ema.", "progress.ema_updates"
+_CLASSES: dict[tuple[str, str], Any] = {
+    **{
+        (one.__module__, one.__qualname__): one
+        for one in (
+            index.Metadata,
+            index.TensorStorageMetadata,
+            index.BytesStorageMetadata,
+            index.ChunkStorageMetadata,
+            index.TensorProperties,
+            index.MetadataIndex,
+            index.StorageMeta,
+            index._MEM_FORMAT_ENCODING,
+            _StorageInfo,
+        )
+    },
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): {str(torch.strided): torch.strided}.__getitem__,
+    # The folder that the checkpoint was written to, which is not used.
+    ("pathlib", "PosixPath"): PurePath,
+    ("pathlib._local", "PosixPath"): PurePath,
+}
+"""The classes and functions of an index."""
+
+
+class IndexFileError(ValueError):
+    """The index is damaged, or holds what no index of a checkpoint does."""
+
+
+class ModelTensors:
+    """The tensors of a checkpoint's model, by name."""
+
+    def __init__(self, checkpoint: CheckpointLayout, files: Collection[str]) -> None:
+        """Read the index. `files` are those of the manifest.
+
+        Raises:
+            IndexFileError: The index is not valid.
+        """
+        self._reader = _Reader(checkpoint, files)
+        stored = self._reader.read_metadata().state_dict_metadata
+        self._all = {key: entry for key, entry in stored.items() if isinstance(entry, index.TensorStorageMetadata)}
+        self._entries = {key.removeprefix(_MODEL): entry for key, entry in self._all.items() if key.startswith(_MODEL)}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(entry.size) for name, entry in self._entries.items()}
+
+    def bytes_of(self, name: str) -> int:
+        """Return the bytes of a tensor in memory, as it was saved."""
+        entry = self._entries[name]
+        return entry.size.numel() * entry.properties.dtype.itemsize
+
+    @property
+    def has_average(self) -> bool:
+        """Whether the checkpoint holds an average of the weights that has been updated."""
+        return _UPDATES in self._all and bool(self._read([_UPDATES])[_UPDATES])
+
+    def read(self, names: Collection[str], *, averaged: bool = False) -> dict[str, torch.Tensor]:
+        """Read whole tensors into host memory.
+
+        Args:
+            averaged: Read the average of the tensors that have one; buffers and frozen parameters have none.
+
+        Raises:
+            OSError: A file could not be read.
+        """
+        prefixes = {name: _AVERAGE if averaged and f"{_AVERAGE}{name}" in self._all else _MODEL for name in names}
+        read = self._read([f"{prefix}{name}" for name, prefix in prefixes.items()])
+        return {name: read[f"{prefix}{name}"] for name, prefix in prefixes.items()}
+
+    def _read(self, keys: Collection[str]) -> dict[str, torch.Tensor]:
+        tensors = {key: torch.empty(self._all[key].size, dtype=self._all[key].properties.dtype) for key in keys}
+        try:
+            # Names with dots are those of nested dictionaries, too.
+            load(tensors, storage_reader=self._reader, no_dist=True)
+        except CheckpointException as error:
+            # It derives from BaseException, and starts with a list of ranks.
+            (cause, _), *_ = error.failures.values()
+            raise cause from None
+        return tensors
+
+
+class _Reader(FileSystemReader):
+    def __init__(self, checkpoint: CheckpointLayout, files: Collection[str]) -> None:
+        super().__init__(checkpoint.root)
+        self._checkpoint = checkpoint
+        self._files = frozenset(files)
+        self._index: index.Metadata | None = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> index.Metadata:
+        """Return the index, which is read once: torch replaces an error of a later reading by one without a cause."""
+        self._index = self._index or self._read_index()
+        return self._index
+
+    def _read_index(self) -> index.Metadata:
+        with (self._checkpoint.root / ".metadata").open("rb") as file:
+            try:
+                loaded = _IndexUnpickler(file).load()
+            except (pickle.UnpicklingError, AttributeError, EOFError, LookupError, TypeError, ValueError) as error:
+                raise IndexFileError(f"its index cannot be read: {error}") from None
+        if not isinstance(loaded, index.Metadata) or not isinstance(loaded.storage_data, dict):
+            raise IndexFileError("its index is not that of a checkpoint")
+        for stored in loaded.storage_data.values():
+            if not isinstance(stored, _StorageInfo) or stored.relative_path not in self._files:
+                raise IndexFileError("its index names a file that is not in the manifest")
+        loaded.storage_meta = index.StorageMeta()
+        return loaded
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _CLASSES:
+            return _CLASSES[module, name]
+        if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
+            return dtype
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")

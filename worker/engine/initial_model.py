@@ -1,0 +1,82 @@
+"""Builds the model of a run: whole, or for sharded strategies without memory until each rank fills its shards."""
+
+import logging
+from typing import Any
+
+from torch import nn
+
+from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.core.distributed import Ranks
+from worker.core.random_state import seed_generators
+from worker.deferred.model import DeferredModel
+from worker.deferred.recorder import record
+from worker.deferred.recording import CannotDeferError
+from worker.engine.strategies.select import SHARDED
+from worker.engine.trainable import freeze_parameters
+from worker.reporting.reporter import Reporter
+from worker.tasks.base import Task, check_model
+
+log = logging.getLogger(__name__)
+
+
+def build_initial_model(
+    spec: TrainingSpec, task: Task, ranks: Ranks, reporter: Reporter
+) -> tuple[nn.Module, DeferredModel | None]:
+    """Return the task's model, initialised from the spec's seed alone, with the untrained parameters frozen. A
+    collective for sharded strategies.
+
+    With a sharded strategy its tensors have no memory, and the second value fills them, unless their values could
+    differ then: the model is whole in the host memory of each rank, and an event names the reason.
+    """
+    if spec.strategy in SHARDED:
+        deferred, result, reason = _try_to_defer(spec, task, examine=ranks.is_first)
+        # All ranks must shard the same kind of model.
+        reasons = [text for text in ranks.gather_text(reason) if text]
+        if deferred is not None and not reasons:
+            if deferred.examination is not None:
+                deferred.examination.apply(ranks.broadcast(result))
+            return deferred.module, deferred
+        del deferred
+        message = f"each rank builds the whole model in host memory before it shards it: {reasons[0]}"
+        log.info(message)
+        reporter.event("whole_model_built", message, data={"reason": reasons[0]})
+    return _whole(spec, task), None
+
+
+def _whole(spec: TrainingSpec, task: Task) -> nn.Module:
+    seed_generators(spec.seed)
+    model = task.build_model()
+    check_model(spec, model)
+    freeze_parameters(spec, model)
+    return model
+
+
+def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[DeferredModel | None, Any, str]:
+    """Return the deferred model and, with `examine`, the result of its examination; or None and the reason."""
+    if spec.task == "custom" and hasattr(task, "flops_per_example"):
+        return None, None, "the task's flops_per_example() may read the model"
+    seed_generators(spec.seed)
+    try:
+        deferred = _defer(spec, task)
+        # Before adapters are added, which are in no file.
+        result = deferred.examination.run() if examine and deferred.examination else None
+        deferred = deferred.extended(lambda module: freeze_parameters(spec, module))
+        deferred.tensors()
+    except CannotDeferError as error:
+        return None, None, str(error)
+    return deferred, result, ""
+
+
+def _defer(spec: TrainingSpec, task: Task) -> DeferredModel:
+    own = getattr(task, "deferred_model", None)
+    stored: DeferredModel | None = own() if own and spec.task != "custom" else None
+    if stored is not None:
+        return stored
+
+    def build() -> nn.Module:
+        model = task.build_model()
+        check_model(spec, model)
+        return model
+
+    module, recording = record(build, strict=True)
+    return DeferredModel(module, (recording,))

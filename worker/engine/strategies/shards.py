@@ -1,0 +1,54 @@
+"""Memory for the shards of a deferred model after `fully_shard`, which leaves them without any."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from worker.deferred.model import Destination
+from worker.deferred.recording import DeferredTensor
+from worker.engine.strategies.units import shard_rows
+
+
+@torch.no_grad()
+def allocate_shards(
+    module: nn.Module,
+    tensors: Mapping[str, DeferredTensor],
+    *,
+    device: torch.device,
+    buffer_device: torch.device,
+    rank: int,
+    shards: int,
+) -> dict[DeferredTensor, list[Destination]]:
+    """Replace a sharded module's tensors on the meta device, and return where their values belong.
+
+    Args:
+        tensors: The tensors by each of their names; a tied one stays tied.
+        device: Where the shards are.
+        buffer_device: Where buffers are, which every rank holds whole.
+        rank: This rank's number among those that share the model.
+        shards: The number of those ranks.
+    """
+    replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    destinations: dict[DeferredTensor, list[Destination]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        path, _, attribute = name.rpartition(".")
+        owner = module.get_submodule(path)
+        current = getattr(owner, attribute)
+        if id(current) not in replaced:
+            if isinstance(current, DTensor):
+                shard = torch.empty_like(current, device=device)
+                assert isinstance(shard, DTensor)
+                memory = shard.to_local()
+                new: torch.Tensor = nn.Parameter(shard, requires_grad=current.requires_grad)
+                rows = slice(*shard_rows(current.shape[0], rank, shards))
+            else:
+                new = memory = torch.empty_like(current, device=buffer_device)
+                rows = slice(None)
+            # With the tensor before, so that its id is not used again.
+            replaced[id(current)] = current, new
+            destinations[tensor].append(Destination(memory, rows))
+        setattr(owner, attribute, replaced[id(current)][1])
+    return destinations

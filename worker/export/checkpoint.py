@@ -1,0 +1,201 @@
+"""Makes an export of a checkpoint, without its run: on one process, in host memory, on a machine without GPUs."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainyard.contract.layout import CheckpointLayout
+from trainyard.contract.problems import SpecError
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.export import ExportKind, ExportRequest, ExportUpdate
+from trainyard.contract.wire.manifest import Manifest
+from worker.checkpoint.compatibility import difference
+from worker.checkpoint.digests import verify
+from worker.checkpoint.tensors import ModelTensors
+from worker.core.errors import RefusedError
+from worker.core.random_state import seed_generators
+from worker.export.model import build_hf_shell
+from worker.export.weights import describe_export, save_weights
+from worker.tasks.builtin_models import build_builtin
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_BATCH_BYTES = 2**29
+"""Tensors are read in batches of this size, for progress and because a batch exists in two dtypes."""
+
+Report = Callable[[ExportUpdate], None]
+
+
+def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
+    """Write the export of a checkpoint into an empty folder, and return what it is.
+
+    Raises:
+        RefusedError: The checkpoint, the base model or the spec does not permit it; the message says why.
+        OSError: A file could not be read or written.
+    """
+    spec = _read_spec(request)
+    checkpoint = CheckpointLayout(Path(request.checkpoint))
+    report(ExportUpdate(phase="verifying"))
+    dtype, merging = DTYPES[request.dtype], spec.lora_rank is not None and spec.lora.merge
+    folder, shell = Path(request.output), _build_shell(spec)
+    with _noticed_deletion(checkpoint):
+        tensors = _verified_tensors(checkpoint)
+        names = _chosen_names(tensors, spec, shell)
+        _check_room(folder, _written_bytes(tensors, names, shell if merging else None, dtype))
+        averaged = spec.ema is not None and spec.ema.export and tensors.has_average
+        weights = _read(tensors, names, torch.float32 if merging else dtype, report, averaged=averaged)
+    report(ExportUpdate(phase="merging" if merging else "writing"))
+    kind = save_weights(
+        folder,
+        weights,
+        spec,
+        lambda: _build_base(spec) if merging else _require_shell(shell),
+        partial=spec.trainable is not None,
+        dtype=dtype,
+    )
+    note = describe_export(kind, spec, request.step)
+    note |= {"job_id": request.job_id, "dtype": request.dtype, "averaged": averaged}
+    (folder / "export.json").write_text(json.dumps(note, indent=1))
+    return kind
+
+
+def _read_spec(request: ExportRequest) -> TrainingSpec:
+    """Return the job's spec with the changes that the request makes."""
+    try:
+        spec = parse_spec(request.spec)
+    except SpecError as error:
+        raise RefusedError(f"this release does not read the job's spec: {error}") from None
+    if request.merge:
+        spec = spec.model_copy(update={"lora": spec.lora.model_copy(update={"merge": True})})
+    if request.base is not None:
+        spec = spec.model_copy(update={"model": HfModel(path=request.base)})
+    if isinstance(spec.model, HfModel) and not (Path(spec.model.path) / "config.json").is_file():
+        raise RefusedError(
+            f"the folder of the base model, {spec.model.path}, cannot be read on this machine",
+            "Name a copy of it with --base.",
+        )
+    return spec
+
+
+@contextmanager
+def _noticed_deletion(checkpoint: CheckpointLayout) -> Iterator[None]:
+    """Replace an error by its cause if the checkpoint is deleted meanwhile, as a run does with old ones: the manifest
+    is deleted first."""
+    try:
+        yield
+    except (OSError, RefusedError):
+        if checkpoint.manifest.is_file():
+            raise
+        raise RefusedError("the checkpoint has been deleted", "Choose another one.") from None
+
+
+def _verified_tensors(checkpoint: CheckpointLayout) -> ModelTensors:
+    try:
+        manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
+        verify(checkpoint, manifest)
+        return ModelTensors(checkpoint, manifest.files.keys())
+    except ValueError as error:
+        raise RefusedError(f"the checkpoint is damaged: {error}", "Choose another one.") from None
+
+
+def _build_shell(spec: TrainingSpec) -> nn.Module | None:
+    """Return the model without weights, or None if it is defined by the job's own code."""
+    if spec.task == "custom" or spec.model is None:
+        return None
+    if isinstance(spec.model, HfModel):
+        shell: nn.Module = build_hf_shell(spec.model.path)
+        return shell
+    with torch.device("meta"):
+        return build_builtin(spec.model)
+
+
+def _require_shell(shell: nn.Module | None) -> nn.Module:
+    if shell is None:
+        raise RefusedError(
+            "the model of a `custom` task is defined by the job's code, which is not run here, so that its adapters "
+            "cannot be described",
+            "Download the checkpoint, or let a job that continues it write its export at the end.",
+        )
+    return shell
+
+
+def _build_base(spec: TrainingSpec) -> nn.Module:
+    """Return the base model of adapters with its weights."""
+    if isinstance(spec.model, HfModel):
+        from worker.tasks.hf_model import HfFolder
+
+        return HfFolder(spec.model.path).load(packed=False)
+    assert spec.model is not None
+    seed_generators(spec.seed)
+    return build_builtin(spec.model)
+
+
+def _chosen_names(tensors: ModelTensors, spec: TrainingSpec, shell: nn.Module | None) -> list[str]:
+    """Return the names of the tensors to export; a tied parameter has one.
+
+    Raises:
+        RefusedError: They do not fit the model.
+    """
+    shapes = tensors.shapes
+    if spec.lora_rank is not None:
+        _require_shell(shell)
+        return [name for name in shapes if ".lora_" in name]
+    if shell is None:
+        return list(shapes)
+    expected = {name: tuple(tensor.shape) for name, tensor in shell.state_dict().items()}
+    if spec.trainable is not None:
+        expected = {name: shape for name, shape in expected.items() if name in shapes}
+    if problem := difference(shapes, expected):
+        raise RefusedError(f"the checkpoint does not fit the model: {problem}")
+    named = {name for name, _ in shell.named_parameters()}
+    aliases = {name for name, _ in shell.named_parameters(remove_duplicate=False)} - named
+    return [name for name in shapes if name not in aliases]
+
+
+def _written_bytes(tensors: ModelTensors, names: list[str], merged: nn.Module | None, dtype: torch.dtype) -> int:
+    """Return about how many bytes the export takes."""
+    if merged is not None:
+        return sum(parameter.numel() for parameter in merged.parameters()) * dtype.itemsize
+    return sum(tensors.bytes_of(name) for name in names) * dtype.itemsize // torch.float32.itemsize
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise RefusedError(
+            f"the export takes {needed / 2**30:.1f} GiB, and {folder.parent} has {free / 2**30:.1f} GiB free",
+            "Name another folder with --output.",
+        )
+
+
+def _read(
+    tensors: ModelTensors, names: list[str], dtype: torch.dtype, report: Report, *, averaged: bool
+) -> dict[str, Any]:
+    weights: dict[str, Any] = {}
+    total, done = sum(map(tensors.bytes_of, names)), 0
+    for batch in _batches(tensors, names):
+        report(ExportUpdate(phase="reading", bytes_done=done, bytes_total=total))
+        for name, tensor in tensors.read(batch, averaged=averaged).items():
+            weights[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        done += sum(map(tensors.bytes_of, batch))
+    report(ExportUpdate(phase="reading", bytes_done=done, bytes_total=total))
+    return weights
+
+
+def _batches(tensors: ModelTensors, names: list[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for name in names:
+        if batch and size + tensors.bytes_of(name) > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(name)
+        size += tensors.bytes_of(name)
+    if batch:
+        yield batch

@@ -1,0 +1,52 @@
+"""Cross entropy with label smoothing and z-loss, in one pass over the logits."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from trainyard.contract.spec.optimization import Loss
+from worker.data.examples import IGNORED_LABEL
+
+PLAIN = Loss()
+"""The cross entropy alone."""
+
+
+def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, options: Loss = PLAIN) -> torch.Tensor:
+    """Return the cross entropy in nats with the terms of `options`, summed over the targets: fp32, shape ().
+
+    For a target t among K classes with logits x and Z = sum exp(x):
+    log Z - (1 - smoothing) x_t - smoothing mean(x) + z_loss (log Z)^2.
+
+    Args:
+        logits: (targets, classes).
+        labels: int64, (targets,); positions with `IGNORED_LABEL` do not count.
+    """
+    if options == PLAIN:
+        return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
+    loss: torch.Tensor = _SummedLoss.apply(logits.float(), labels, options.label_smoothing, options.z_loss)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _SummedLoss(torch.autograd.Function):
+    """Saves what cross entropy does, one tensor of the size of the logits; autograd would save a copy for each term."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, z_loss: float) -> torch.Tensor:
+        counted = labels != IGNORED_LABEL
+        targets = labels.clamp(min=0)[:, None]
+        normalizer = logits.logsumexp(dim=-1)
+        ctx.save_for_backward(logits, normalizer, targets, counted)
+        ctx.smoothing, ctx.z_loss = smoothing, z_loss
+        expected = (1 - smoothing) * logits.gather(-1, targets).squeeze(-1) + smoothing * logits.mean(dim=-1)
+        losses = normalizer - expected + z_loss * normalizer.square()
+        return torch.where(counted, losses, 0.0).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        logits, normalizer, targets, counted = ctx.saved_tensors
+        result = (logits - normalizer[:, None]).exp_()
+        result.mul_((1 + 2 * ctx.z_loss * normalizer)[:, None]).sub_(ctx.smoothing / logits.shape[-1])
+        result.scatter_add_(-1, targets, torch.full_like(targets, ctx.smoothing - 1, dtype=result.dtype))
+        result.mul_((gradient * counted)[:, None])
+        return result, None, None, None

@@ -1,0 +1,113 @@
+"""The forward of a Hugging Face model as the engine calls it, and what it depends on in the model."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from trainyard.contract.spec.optimization import Loss
+from worker.core.errors import RefusedError
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
+from worker.tasks.language_loss import head_loss
+
+_PROBE_TOKENS = 8
+
+
+class ModelTraits(NamedTuple):
+    """What a model does with a few tokens."""
+
+    plain_head: bool
+    """The logits are the head applied to the body's output: some models scale or cap them."""
+    separates_examples: bool
+    """Examples of a packed row do not attend to each other; true if none is packed."""
+
+
+@torch.no_grad()
+def read_traits(model: Any, *, packed: bool) -> ModelTraits:
+    """Compute the traits of a model in evaluation mode."""
+    return ModelTraits(_logits_are_plain_head(model), not packed or _separates_packed_examples(model))
+
+
+@torch.no_grad()
+def read_traits_at_once(model: Any, *, packed: bool) -> ModelTraits:
+    """Compute the same in one forward, whose row has the same example twice, each with the positions from 0."""
+    half = _PROBE_TOKENS // 2
+    tokens = torch.arange(half).repeat(2)[None] % model.get_input_embeddings().num_embeddings
+    positions = {"position_ids": torch.arange(half).repeat(2)[None]} if packed else {}
+    hidden: list[torch.Tensor] = []
+    handle = model.base_model.register_forward_hook(lambda module, inputs, output: hidden.append(output[0]))
+    try:
+        logits = model(input_ids=tokens, use_cache=False, **positions).logits
+    finally:
+        handle.remove()
+    head = model.get_output_embeddings()
+    plain = False
+    if head is not None and model.base_model is not model:
+        if not hidden:  # The model calls only a part of its body.
+            hidden.append(model.base_model(input_ids=tokens, use_cache=False, **positions)[0])
+        plain = _equal(head(hidden[0]), logits)
+    return ModelTraits(plain, not packed or _equal(logits[:, half:], logits[:, :half]))
+
+
+def set_forward(model: Any, traits: ModelTraits) -> None:
+    """Make the model, called with labels, return the loss summed over them, and set it to training mode.
+
+    Raises:
+        RefusedError: Examples are packed, and the model does not separate them.
+    """
+    if not traits.separates_examples:
+        raise RefusedError(
+            "data.packing: in this model the examples of a packed row attend to each other",
+            "Set data.packing to false.",
+        )
+    own_forward = model.forward
+    # The method is replaced instead of the module being wrapped, so that parameter names stay those of the folder.
+    model.forward = partial(_forward, model, own_forward, traits.plain_head)
+    model.train()
+
+
+def _forward(
+    model: Any,
+    own_forward: Callable[..., Any],
+    chunked: bool,
+    tokens: torch.Tensor,
+    labels: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
+    terms: Loss = PLAIN,
+) -> torch.Tensor:
+    """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the summed loss (fp32, ()).
+
+    `positions` (int64, (batch, length)) count from 0 in each example of a packed row; transformers then masks attention
+    between examples. With `chunked` the logits are computed chunk by chunk from the body's hidden states.
+    """
+    placed = {} if positions is None else {"position_ids": positions}
+    if labels is None or not chunked:
+        logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
+        return logits if labels is None else summed_cross_entropy(logits.flatten(0, 1), labels.flatten(), terms)
+    hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
+    head = model.get_output_embeddings()
+    return head_loss(hidden, labels, head, head.weight.shape[0], head.parameters(), terms)
+
+
+def _logits_are_plain_head(model: Any) -> bool:
+    head = model.get_output_embeddings()
+    if head is None or model.base_model is model:
+        return False
+    tokens = torch.arange(_PROBE_TOKENS)[None] % head.weight.shape[0]
+    own = model(input_ids=tokens, use_cache=False).logits
+    return _equal(head(model.base_model(input_ids=tokens, use_cache=False)[0]), own)
+
+
+def _separates_packed_examples(model: Any) -> bool:
+    """Return whether an example has the same logits alone and after another one in the same row."""
+    tokens = torch.arange(_PROBE_TOKENS)[None] % model.get_input_embeddings().num_embeddings
+    half = _PROBE_TOKENS // 2
+    positions = torch.arange(half).repeat(2)[None]
+    behind = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, half:]
+    alone = model(input_ids=tokens[:, half:], position_ids=positions[:, half:], use_cache=False).logits
+    return _equal(behind, alone)
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.shape == second.shape and bool(torch.allclose(first, second, rtol=1e-4, atol=1e-5))
