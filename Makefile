@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 3
 
-.PHONY: bench check clean demo docs lab screenshots serve sync-client venv wheelhouse
+.PHONY: bench check clean demo docs gpu gpu-wheels lab screenshots serve sync-client venv wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-quick test-slow test-slurm test-slurm-smoke test-web
 
 venv: $(VENV)/.installed
@@ -48,6 +48,17 @@ test-compose-smoke: venv
 
 test-gpu: venv
 	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
+
+# Needs only the packages of the worker, and no network; see docs/gpu.md. `make gpu ARGS="--phase speed"`.
+gpu:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu $(ARGS)
+
+# The wheels that a machine with torch alone lacks, for Python 3.12 on x86_64.
+gpu-wheels: venv
+	$(BIN)/python -m pip download --quiet --dest build/gpu-wheels --only-binary :all: --python-version 3.12 \
+		--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --constraint constraints.txt --no-deps \
+		--requirement bench/gpu/requirements.txt
+	du -sh build/gpu-wheels
 
 test-web: venv
 	$(BIN)/python -m pytest -m web --durations 10

@@ -63,14 +63,21 @@ class Adapters:
         return sum(name in self.names for name in names)
 
 
-def block_ops(model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Adapters | None) -> list[Op]:
-    """Return the operations of one decoder block in forward order."""
+def block_ops(
+    model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Adapters | None, masked: int = 0
+) -> list[Op]:
+    """Return the operations of one decoder block in forward order.
+
+    Args:
+        masked: Tokens of a row whose attention has a mask, because examples share it; 0: causal attention without one.
+            Each block's attention saves the mask in its own dtype, and keys and values repeated for every head.
+    """
     if model.gated:
-        return _llama(model, tokens, dtype, adapters)
-    return _gpt(model, tokens, dtype, adapters)
+        return _llama(model, tokens, dtype, adapters, masked)
+    return _gpt(model, tokens, dtype, adapters, masked)
 
 
-def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None) -> list[Op]:
+def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None, masked: int) -> list[Op]:
     # w, f: elements of the hidden state and of the feed-forward; c, s: bytes of a computed value and of the residual.
     w, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.residual_bytes
     norm = Op(saved=s * w + 8 * tokens, grad_in=s * w, grad_out=s * w)
@@ -78,7 +85,12 @@ def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | 
     ops = [
         norm,
         Op(saved=c * w, grad_in=c * w, grad_out=3 * c * w, weights=3 * square, saved_output=3 * c * w),
-        Op(saved=4 * c * w + 4 * tokens * model.heads, grad_in=3 * c * w, grad_out=c * w, saved_output=c * w),
+        Op(
+            saved=4 * c * w + 4 * tokens * model.heads + c * tokens * masked,
+            grad_in=3 * c * w,
+            grad_out=c * w,
+            saved_output=c * w,
+        ),
         Op(saved=0, grad_in=c * w, grad_out=c * w, weights=square, saved_output=c * w),
         norm,
         Op(saved=c * w, grad_in=c * w, grad_out=c * f, weights=model.width * model.feed_forward, saved_output=c * f),
@@ -92,10 +104,11 @@ def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | 
     return ops
 
 
-def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None) -> list[Op]:
+def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None, masked: int) -> list[Op]:
     # h, f, q, k: elements of the hidden state, the feed-forward, the queries and the keys; c, s: as in `_gpt`.
     h, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.residual_bytes
     q, k = tokens * model.heads * model.head_width, tokens * model.key_value_heads * model.head_width
+    attended = q if masked else k
     # RMSNorm computes in fp32 and saves its normalized input for the gradient of its weight.
     norm = Op(saved=4 * h + 4 * tokens + (0 if lora else s * h), grad_in=s * h, grad_out=s * h)
     # The builtin model computes the rotation in each layer: cosines and sines in fp32, one each for a pair of values.
@@ -113,8 +126,8 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
             saved_output=c * (q + 2 * k),
         ),
         Op(
-            saved=c * (2 * q + 2 * k) + 4 * tokens * model.heads + rotation,
-            grad_in=c * (q + 2 * k),
+            saved=c * (2 * q + 2 * attended) + 4 * tokens * model.heads + rotation + c * tokens * masked,
+            grad_in=c * (q + 2 * attended),
             grad_out=c * q,
             saved_output=c * q,
         ),

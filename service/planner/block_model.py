@@ -131,12 +131,13 @@ def _decoder(
     if spec.lora_rank is not None:
         targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
         adapters = Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
-    ops = block_ops(model, tokens, dtype, adapters)
+    masked = length if isinstance(spec.data, JsonlData) and spec.data.packing else 0
+    ops = block_ops(model, tokens, dtype, adapters, masked)
     residual = dtype.residual_bytes * tokens * model.width
     blocks = tuple(replace(block, ops=ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)
     head = head_of(model, tokens, dtype, frozen=adapters is not None)
     rows = examples_per_rank(spec) * (length + 1)
-    batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
+    batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows) + tokens * masked
     edges = edge_units(trainable, spec.fsdp)
     count, trained = trainable.structure.count, trainable.trained_count
     return MicroBatchWork(blocks, head, count, trained, batch, sizes.optimizer_elements, *edges)

@@ -4,11 +4,10 @@ Slurm does not report memory. The table has what the driver reports, in GiB; a t
 sizes has the smallest and the largest.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import psutil
 
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.cluster import ClusterResource
@@ -87,7 +86,7 @@ def largest(available: Sequence[Device]) -> int | None:
 
 def machine_bytes() -> int:
     """Return the size of this machine's memory in bytes."""
-    return int(psutil.virtual_memory().total)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def share_of_machine(total: int, ranks: int) -> Device:

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from service.planner.model_structure import ModelStructure, Parameter
+from service.planner.model_structure import Parameter
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.optimization import Optimizer
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -19,7 +19,12 @@ def stored_elements(spec: TrainingSpec, trainable: TrainableModel) -> int:
 
 def state_elements(optimizer: Optimizer, trainable: TrainableModel) -> int:
     """Return the number of values that the optimizer stores for the whole model."""
-    return sum(_stored(optimizer, trainable.structure, parameter) for parameter in _trained(trainable))
+    match optimizer.name:
+        case "adafactor":
+            return sum(map(_rows_and_columns, trainable.trained_parameters))
+        case "muon":
+            return 2 * trainable.trained_count - sum(parameter.size for parameter in trainable.hidden_matrices)
+    return tensors_per_parameter(optimizer) * trainable.trained_count
 
 
 def tensors_per_parameter(optimizer: Optimizer) -> int:
@@ -34,37 +39,19 @@ def tensors_per_parameter(optimizer: Optimizer) -> int:
 
 def update_bytes(optimizer: Optimizer, trainable: TrainableModel, *, shards: int) -> int:
     """Return the memory of temporary values in an update, on one rank."""
-    sizes = [parameter.size for parameter in _trained(trainable)]
     match optimizer.name:
         case "lion":
-            return 4 * min(LION_CHUNK, sum(sizes) // shards) if sizes else 0
+            return 4 * min(LION_CHUNK, trainable.trained_count // shards)
         case "adafactor":
-            return 2 * 4 * max(sizes, default=0) // shards
+            return 2 * 4 * trainable.largest_trained // shards
         case "muon":
             # The gathered update, and three values of its size in the iteration.
-            matrices = [p.size for p in _trained(trainable) if _is_hidden_matrix(trainable.structure, p)]
-            return 4 * 4 * max(matrices, default=0)
+            return 4 * 4 * max((matrix.size for matrix in trainable.hidden_matrices), default=0)
     return 0
 
 
-def _trained(trainable: TrainableModel) -> list[Parameter]:
-    return [parameter for parameter in trainable.structure.parameters if parameter.name in trainable.trained]
-
-
-def _stored(optimizer: Optimizer, structure: ModelStructure, parameter: Parameter) -> int:
-    match optimizer.name:
-        case "adafactor" if len(parameter.shape) > 1:
-            *rows, columns = parameter.shape
-            return prod(rows) + prod(rows[:-1]) * columns
-        case "adafactor":
-            return parameter.size
-        case "muon" if _is_hidden_matrix(structure, parameter):
-            return parameter.size
-    return tensors_per_parameter(optimizer) * parameter.size
-
-
-def _is_hidden_matrix(structure: ModelStructure, parameter: Parameter) -> bool:
-    if parameter.kind in ("embedding", "norm") or parameter.name.endswith("bias"):
-        return False
-    inside = structure.output is not None and parameter.name.startswith(f"{structure.output}.")
-    return len(parameter.shape) in (2, 4) and not inside
+def _rows_and_columns(parameter: Parameter) -> int:
+    if len(parameter.shape) < 2:
+        return parameter.size
+    *rows, columns = parameter.shape
+    return prod(rows) + prod(rows[:-1]) * columns

@@ -28,7 +28,29 @@ class TrainableModel:
     @cached_property
     def trained_count(self) -> int:
         """The number of elements of the trained parameters."""
-        return sum(parameter.size for parameter in self.structure.parameters if parameter.name in self.trained)
+        return sum(parameter.size for parameter in self.trained_parameters)
+
+    @cached_property
+    def trained_parameters(self) -> tuple[Parameter, ...]:
+        return tuple(parameter for parameter in self.structure.parameters if parameter.name in self.trained)
+
+    @cached_property
+    def largest_trained(self) -> int:
+        """The number of elements of the largest trained parameter."""
+        return max((parameter.size for parameter in self.trained_parameters), default=0)
+
+    @cached_property
+    def hidden_matrices(self) -> tuple[Parameter, ...]:
+        """The trained parameters for Muon, by the rules of `worker/engine/parameter_groups.py`."""
+        output = None if self.structure.output is None else f"{self.structure.output}."
+        return tuple(
+            parameter
+            for parameter in self.trained_parameters
+            if len(parameter.shape) in (2, 4)
+            and parameter.kind not in ("embedding", "norm")
+            and not parameter.name.endswith("bias")
+            and not (output and parameter.name.startswith(output))
+        )
 
 
 def trainable_model(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:

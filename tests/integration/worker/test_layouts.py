@@ -228,12 +228,11 @@ class TestClassicExercise(BareLoop):
 
 
 class TestLossTerms:
-    def test_training_has_the_terms_and_evaluation_has_none(self, layouts):
+    def test_training_loss_has_the_terms(self, layouts):
         plain, smoothed = (layouts(1)[0][case]["series"] for case in ("tokens", "smoothed"))
         first = float(plain["train/loss"]["1"])
         # The logits of a new model are almost zero: the smoothing changes little, and log Z is the loss.
         assert float(smoothed["train/loss"]["1"]) == pytest.approx(first + 0.001 * first**2, rel=1e-3)
-        assert float(smoothed["eval/loss"]["4"]) == pytest.approx(float(plain["eval/loss"]["4"]), rel=1e-2)
 
 
 class TestNonFiniteGradientOnOneRank:

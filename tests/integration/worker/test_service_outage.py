@@ -18,6 +18,7 @@ SINGLE = {"gpus": 1, "strategy": "single", "checkpoint.every_steps": 10}
 
 
 class TestServiceOutage:
+    @pytest.mark.slow
     def test_one_of_two_runs_trains_with_a_complete_spool(self, tmp_path):
         run = Run(tmp_path / "job", f"http://127.0.0.1:{free_port()}", SINGLE)
         attempt = run.prepare()

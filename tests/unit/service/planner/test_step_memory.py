@@ -15,6 +15,7 @@ from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.tasks import causal_lm, language_loss
 from worker.tasks.gpt import Block
 from worker.tasks.llama import Layer
+from worker.tasks.packing import packed_mask
 
 BIG = {**GPT, "layers": 8, "width": 256, "heads": 8}
 
@@ -98,27 +99,29 @@ def test_tokens_per_example():
     assert lengths == [99, 511, 2047, 2047]
 
 
-def gpt_block(width, heads):
-    return GptModel(layers=1, width=width, heads=heads), Block(width, heads, 0.0)
+def gpt_block(width, heads, mask):
+    return GptModel(layers=1, width=width, heads=heads), partial(Block(width, heads, 0.0), mask=mask)
 
 
-def llama_layer(width, heads):
+def llama_layer(width, heads, mask):
     model = LlamaModel(layers=1, width=width, heads=heads, key_value_heads=2, feed_forward=160)
-    return model, partial(Layer(model), positions=torch.arange(32).repeat(3, 1))
+    return model, partial(Layer(model), positions=torch.arange(32).repeat(3, 1), mask=mask)
 
 
 @pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("build", [gpt_block, llama_layer])
-def test_block_saves_the_counted_bytes(build, bf16):
+def test_block_saves_the_counted_bytes(build, packed, bf16):
     width, heads, examples, length = 64, 4, 3, 32
-    spec, block = build(width, heads)
+    mask = packed_mask(torch.arange(length // 2).repeat(examples, 2)) if packed else None
+    spec, block = build(width, heads, mask)
     x = torch.randn(examples, length, width, requires_grad=True)
     with LiveTensorBytes() as counted, torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-        counted.add(x, *getattr(block, "func", block).parameters())
+        counted.add(x, *block.func.parameters())
         before = counted.live
         y = block(x)
         saved_bytes = counted.live - before - y.nbytes
     model = builtin_models.structure_of(spec).transformer
     dtype = ComputeDtype(2 if bf16 else 4, autocast=bf16)
-    messages = saved(block_ops(model, examples * length, dtype, None), dtype) - x.nbytes
+    messages = saved(block_ops(model, examples * length, dtype, None, length if packed else 0), dtype) - x.nbytes
     assert messages == pytest.approx(saved_bytes, rel=0.03)

@@ -1,0 +1,105 @@
+"""Phase `speed`: tokens per second and MFU of each shape, in turns with a bare loop of the same model."""
+
+import gc
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.gpu.cases import Case, Outcome, Tools
+from bench.gpu.shapes import SHAPES, Shape
+from worker.core.random_state import seed_generators
+from worker.data.sampler import GlobalBatches
+from worker.engine.flops import model_flops, run_peak_flops
+from worker.tasks.base import count_tokens
+from worker.tasks.select import select_task
+
+STEPS, WARM_STEPS = 12, 4
+REQUIRED_RATIO = 0.98
+"""Trainyard's speed relative to the bare loop."""
+REQUIRED_MFU = {"1B": 0.56, "3B": 0.60}
+BYTES_PER_PARAMETER = 16
+"""Weights, gradients and two moments in fp32."""
+
+
+def cases(*, dry: bool) -> list[Case]:
+    return [
+        Case(f"{shape.name}, {'compiled' if compiled else 'eager'}", _measure(shape, compiled=compiled))
+        for shape in (SHAPES[:1] if dry else SHAPES)
+        for compiled in ((False,) if dry else (False, True))
+    ]
+
+
+def _measure(shape: Shape, *, compiled: bool) -> Any:
+    def run(tools: Tools) -> Outcome:
+        document = shape.document(dry=tools.dry, compile=compiled, steps=STEPS)
+        if problem := _too_large(tools, document):
+            return Outcome({}, None, problem)
+        ours, bare = [], []
+        values: dict[str, Any] = {}
+        for _ in range(1 if tools.dry else 2):
+            trained = tools.engine.train(document)
+            ours.append(median(trained.seconds[WARM_STEPS:]))
+            values["peak GiB"] = trained.peak_bytes / 2**30
+            bare.append(_bare_loop(tools, document))
+        tokens, share = _rates(tools, document, min(ours))
+        ratio = min(bare) / min(ours)
+        values |= {"tokens/s": tokens, "to the bare loop": ratio} | ({"MFU": share} if share else {})
+        required = REQUIRED_MFU.get(shape.name, 0.0) if compiled else 0.0
+        passed = None if tools.dry else ratio >= REQUIRED_RATIO and (share or 0.0) >= required
+        return Outcome(values, passed, f"at least {REQUIRED_RATIO} of the bare loop, MFU at least {required:.0%}")
+
+    return run
+
+
+def _rates(tools: Tools, document: dict[str, Any], seconds: float) -> tuple[float, float | None]:
+    """Return tokens per second, and the MFU where the device's peak is known."""
+    spec = tools.engine.resolve(document)
+    task = select_task(spec)
+    with torch.device("meta"):
+        model = task.build_model()
+    tokens = count_tokens(task, GlobalBatches(task.examples.train, spec.batch.size, seed=1).at(0))
+    flops, peak = model_flops(task, model, spec.model), run_peak_flops(spec, tools.engine.ranks(spec).device)
+    share = flops.of(spec.batch.size, tokens) / seconds / peak if flops and peak else None
+    return tokens.tokens / seconds, share
+
+
+def _too_large(tools: Tools, document: dict[str, Any]) -> str:
+    """Return why a shape is not run, or an empty text."""
+    if not tools.engine.on_gpu:
+        return ""
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in select_task(tools.engine.resolve(document)).build_model().parameters())
+    needed, memory = parameters * BYTES_PER_PARAMETER, torch.cuda.get_device_properties(0).total_memory
+    if needed < memory:
+        return ""
+    return f"not run: its state of {needed / 2**30:.0f} GiB exceeds the device's {memory / 2**30:.0f} GiB"
+
+
+def _bare_loop(tools: Tools, document: dict[str, Any]) -> float:
+    """Return the median seconds of a step of plain torch: autocast, clipping, fused AdamW, the same batches."""
+    spec = tools.engine.resolve(document)
+    task, device = select_task(spec), tools.engine.ranks(spec).device
+    seed_generators(1)
+    gc.collect()
+    model = task.build_model().to(device)
+    if spec.compile:
+        model.compile()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=spec.optimizer.lr, weight_decay=0.0, fused=True)
+    batches = GlobalBatches(task.examples.train, spec.batch.size, seed=1)
+    marks = []
+    for step in range(STEPS):
+        indices = batches.at(step)
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = task.loss_sum(model, task.examples.train_batch(indices, device)) / task.weight(indices)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        marks.append(time.perf_counter())
+    del model, optimizer, loss
+    return median(after - before for before, after in zip(marks[WARM_STEPS - 1 :], marks[WARM_STEPS:], strict=False))

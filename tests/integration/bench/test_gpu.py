@@ -1,0 +1,55 @@
+"""`bench.gpu --dry` runs every case on the CPU, with the worker's packages alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SERVICE_PACKAGES = (
+    *("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "psycopg", "pydantic_settings", "structlog"),
+    *("prometheus_client", "ulid", "plotly", "cryptography", "msgspec", "rich"),
+)
+CASES = 10
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Return an environment in which the packages of the service cannot be imported."""
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    for name in SERVICE_PACKAGES:
+        (blocked / f"{name}.py").write_text(f"raise ImportError('{name} is a package of the service')\n")
+    return {**os.environ, "PYTHONPATH": f"{blocked}:{ROOT}", "OMP_NUM_THREADS": "1"}
+
+
+def run(environment, output, *options):
+    command = [sys.executable, "-m", "bench.gpu", "--dry", "--output", str(output), *options]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
+
+
+def records(output):
+    return [json.loads(line) for line in output.read_text().splitlines()[1:]]
+
+
+def test_dry_run_passes_every_case_and_does_not_repeat_them(environment, tmp_path):
+    output = tmp_path / "results" / "dry.jsonl"
+    ran = run(environment, output)
+    assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
+    assert {record["verdict"] for record in records(output)} == {"passed", "measured"}
+    assert len(records(output)) == CASES
+    assert output.with_suffix(".md").read_text().count("\n| ") == 1 + CASES
+    again = run(environment, output, "--phase", "saves")
+    assert again.returncode == 0
+    assert len(records(output)) == CASES
+
+
+def test_results_of_another_machine_are_not_continued(environment, tmp_path):
+    output = tmp_path / "other.jsonl"
+    output.write_text(json.dumps({"machine": {"device": "another"}}) + "\n")
+    refused = run(environment, output, "--phase", "saves")
+    assert refused.returncode == 1
+    assert "has results with another device, python, torch; choose another --output" in refused.stderr
