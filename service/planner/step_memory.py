@@ -265,11 +265,13 @@ def _head(sim: _Simulation) -> Iterator[Phase]:
     base = _add(
         sim.base, gradients=_gradients(sim, 0), gathered=gathered, activations=_all_saved(sim) + head.saved_bytes
     )
-    yield "the loss's backward", _add(base, logits=head.logits, transient=head.backward)
-    if trained_weights := _trained_head_weights(sim):
+    trained_weights = _trained_head_weights(sim)
+    # All chunks add to one gradient in fp32.
+    accumulated = 4 * trained_weights if head.chunks > 1 else 0
+    yield "the loss's backward", _add(base, logits=head.logits, transient=head.backward + accumulated)
+    if trained_weights:
         cast = 4 if layout.dtype.cast_bytes else 0
-        accumulated = 4 if head.chunks > 1 else 0
-        weights = trained_weights * (layout.dtype.bytes + cast + accumulated)
+        weights = trained_weights * (layout.dtype.bytes + cast) + accumulated
         yield "the head's backward", _add(base, logits=head.logits and head.after, transient=weights)
     if layout.sharded and work.head_unit.trained:
         unit = Block((), work.head_unit.elements, work.head_unit.trained, work.head_unit.elements, 0)

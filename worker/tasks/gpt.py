@@ -98,7 +98,8 @@ class Gpt(nn.Module):
             x = block(x, mask)
         x = self.norm(x)
         if labels is not None:
-            return head_loss(x, labels, self.head or self._logits, self.embedding.num_embeddings, terms)
+            head, weights = self.head or self._logits, self.get_output_embeddings().parameters()
+            return head_loss(x, labels, head, self.embedding.num_embeddings, weights, terms)
         return self._logits(x)
 
     def get_input_embeddings(self) -> nn.Module:

@@ -87,7 +87,7 @@ def _forward(
         return logits if labels is None else summed_cross_entropy(logits.flatten(0, 1), labels.flatten(), terms)
     hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
     head = model.get_output_embeddings()
-    return head_loss(hidden, labels, head, head.weight.shape[0], terms)
+    return head_loss(hidden, labels, head, head.weight.shape[0], head.parameters(), terms)
 
 
 def _logits_are_plain_head(model: Any) -> bool:

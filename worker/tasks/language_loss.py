@@ -1,10 +1,10 @@
 """Cross entropy of next tokens, computed in chunks so that the logits of all tokens never exist at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from trainyard.contract.spec.optimization import Loss
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
@@ -13,6 +13,8 @@ MAX_LOGITS = 2**26
 """Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072."""
 
 Head = Callable[[torch.Tensor], torch.Tensor]
+LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Maps hidden states (tokens, width) and their labels (tokens,) to the summed loss."""
 
 
 def summed_loss(
@@ -20,46 +22,105 @@ def summed_loss(
     labels: torch.Tensor,
     head: Head,
     vocabulary: int,
+    weights: Iterable[torch.Tensor],
     terms: Loss = PLAIN,
     *,
     max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
     """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape ().
 
-    More than `max_logits` logits are computed in chunks, and again in the backward. The head's weights must not be
-    sharded here, so this must run inside the forward of the module that owns them.
+    More than `max_logits` logits are computed in chunks. The head's weights must not be sharded here, so this must run
+    inside the forward of the module that owns them.
 
     Args:
         hidden: (batch, length, width), the input of the head.
         labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
         head: Maps (tokens, width) to logits (tokens, vocabulary).
+        weights: All parameters that the head uses.
     """
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     chunk = max(1, max_logits // vocabulary)
     if len(hidden) <= chunk:
         return summed_cross_entropy(head(hidden), labels, terms)
-    total = torch.zeros((), device=hidden.device)
-    for part, targets in zip(torch.split(hidden, chunk), torch.split(labels, chunk), strict=True):
-        loss = checkpoint(_chunk_loss, part, targets, head, terms, use_reentrant=False)
-        assert isinstance(loss, torch.Tensor)
-        total = total + loss
-    return total
+    trained = [weight for weight in weights if weight.requires_grad and torch.is_grad_enabled()]
+    hidden = hidden if torch.is_grad_enabled() else hidden.detach()
+
+    def loss_of(part: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return summed_cross_entropy(head(part), targets, terms)
+
+    loss: torch.Tensor = _ChunkedLoss.apply(loss_of, chunk, labels, hidden, *trained)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def head_loss(
-    hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int, terms: Loss = PLAIN
+    hidden: torch.Tensor,
+    labels: torch.Tensor,
+    head: Head,
+    vocabulary: int,
+    weights: Iterable[torch.Tensor],
+    terms: Loss = PLAIN,
 ) -> torch.Tensor:
     """Return the same. A head that is a sharding unit computes the loss itself, in one call."""
     own: Callable[[torch.Tensor, torch.Tensor, Loss], torch.Tensor] | None = getattr(head, "summed_loss", None)
-    return summed_loss(hidden, labels, head, vocabulary, terms) if own is None else own(hidden, labels, terms)
+    return own(hidden, labels, terms) if own else summed_loss(hidden, labels, head, vocabulary, weights, terms)
 
 
 def summed_loss_of(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor, terms: Loss = PLAIN) -> torch.Tensor:
     """Return the same by a head whose weight has shape (vocabulary, width) and is not sharded now."""
     weight = head.weight
     assert isinstance(weight, torch.Tensor)
-    return summed_loss(hidden, labels, head.forward, weight.shape[0], terms)
+    return summed_loss(hidden, labels, head.forward, weight.shape[0], head.parameters(), terms)
 
 
-def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head, terms: Loss) -> torch.Tensor:
-    return summed_cross_entropy(head(hidden), labels, terms)
+class _ChunkedLoss(torch.autograd.Function):
+    """The loss, whose gradients are computed in the forward, chunk by chunk, and scaled in the backward.
+
+    The backward only brings the factor of the sum, so that no chunk's logits are saved or computed again (as in Liger
+    Kernel, arXiv:2410.10989). All chunks add to one gradient of each weight, in fp32.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, loss_of: LossOf, chunk: int, labels: torch.Tensor, hidden: torch.Tensor, *weights: torch.Tensor
+    ) -> torch.Tensor:
+        *_, needs_hidden = ctx.needs_input_grad[:4]
+        total = torch.zeros((), device=hidden.device)
+        gradient = torch.empty_like(hidden) if needs_hidden else None
+        sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
+        for start in range(0, len(hidden), chunk):
+            part, targets = hidden[start : start + chunk], labels[start : start + chunk]
+            loss, of_part, of_weights = _chunk_gradients(loss_of, part, targets, weights, needs_hidden=needs_hidden)
+            total += loss
+            if gradient is not None and of_part is not None:
+                gradient[start : start + chunk] = of_part
+            for total_gradient, added in zip(sums, of_weights, strict=True):
+                total_gradient += added
+        # Not by `save_for_backward`: the backward scales them in place.
+        ctx.gradients = gradient, sums, [weight.dtype for weight in weights]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradient, sums, dtypes = ctx.gradients
+        del ctx.gradients
+        scaled = None if gradient is None else gradient.mul_(factor)
+        return (
+            None,
+            None,
+            None,
+            scaled,
+            *(total.mul_(factor).to(dtype) for total, dtype in zip(sums, dtypes, strict=True)),
+        )
+
+
+def _chunk_gradients(
+    loss_of: LossOf, hidden: torch.Tensor, labels: torch.Tensor, weights: Sequence[torch.Tensor], *, needs_hidden: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, Sequence[torch.Tensor]]:
+    """Return the loss of a chunk and its gradients with respect to the hidden states and to the weights."""
+    inputs = hidden.detach().requires_grad_(needs_hidden)
+    with torch.enable_grad():
+        loss = loss_of(inputs, labels)
+    sources = [*([inputs] if needs_hidden else []), *weights]
+    gradients = list(torch.autograd.grad(loss, sources)) if sources else []
+    of_hidden = gradients.pop(0) if needs_hidden else None
+    return loss.detach(), of_hidden, gradients

@@ -142,7 +142,7 @@ class Llama(nn.Module):
         """
         x = self.model(tokens, positions)
         if labels is not None:
-            return head_loss(x, labels, self.lm_head, self.lm_head.out_features, terms)
+            return head_loss(x, labels, self.lm_head, self.lm_head.out_features, self.lm_head.parameters(), terms)
         logits: torch.Tensor = self.lm_head(x)
         return logits
 

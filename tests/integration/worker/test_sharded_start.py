@@ -86,7 +86,7 @@ def starts(tmp_path_factory):
 
     def on(world):
         if world not in results:
-            chosen = cases | (trained if world == 2 else {})
+            chosen = {name: cases[name] for name in ALONE} if world == 1 else cases | (trained if world == 2 else {})
             chosen |= {name: case | {"only_start": True} for name, case in replicas.items() if world == 4}
             results[world] = run_layout(world, chosen, folder / str(world))
         return results[world]
@@ -94,34 +94,48 @@ def starts(tmp_path_factory):
     return on
 
 
-WORLDS = [1, 2, pytest.param(4, marks=pytest.mark.slow)]
+ALONE = ("tied", "lora", "stored")
+"""Cases that run on one rank, too."""
 
 
-@pytest.mark.parametrize("world", WORLDS)
+def on_worlds(cases):
+    """Return the tests' parameters, the cases and their numbers of ranks; four ranks are slow."""
+    several = [(2, ()), (4, pytest.mark.slow)]
+    return pytest.mark.parametrize(
+        ("case", "world"),
+        [(case, 1) for case in cases if case in ALONE]
+        + [pytest.param(case, world, marks=marks) for case in cases for world, marks in several],
+    )
+
+
 class TestSharded:
-    @pytest.mark.parametrize("case", LARGE)
+    @on_worlds(LARGE)
     def test_host_holds_the_shards_and_one_tensor(self, starts, case, world):
         for rank in starts(world):
             start = rank[case]
             assert start["peak"] <= SLACK * (start["shards"] + start["largest"])
             assert world == 1 or start["peak"] < 0.8 * start["whole"]
 
-    @pytest.mark.parametrize("case", [*CASES, *STORED, "Normalized"])
+    @on_worlds([*CASES, *STORED, "Normalized"])
     def test_tensors_and_generator_equal_those_of_a_whole_model(self, starts, case, world):
         for rank in starts(world):
             assert rank[case]["events"] == {}
             assert rank[case]["differing"] == []
             assert rank[case]["same_generator"]
 
-    def test_files_with_other_names_are_loaded_whole(self, starts, world):
-        first = starts(world)[0]["renamed"]
-        assert first["differing"] == []
-        assert "`model.embed_tokens.weight` has 0 tensors in the files" in first["events"]["whole_model_built"]
 
-    def test_code_that_reads_values_builds_the_whole_model(self, starts, world):
-        first = starts(world)[0]["BranchesOnValues"]
-        assert first["differing"] == []
-        assert "_local_scalar_dense" in first["events"]["whole_model_built"]
+class TestWhole:
+    @pytest.mark.parametrize(
+        ("case", "reason"),
+        [
+            ("renamed", "`model.embed_tokens.weight` has 0 tensors in the files"),
+            ("BranchesOnValues", "_local_scalar_dense"),
+        ],
+    )
+    def test_event_names_the_reason(self, starts, case, reason):
+        for rank in starts(2):
+            assert rank[case]["differing"] == []
+            assert reason in rank[case]["events"]["whole_model_built"]
 
 
 @pytest.mark.parametrize("strategy", ["layer", "zero1"])

@@ -9,7 +9,7 @@ from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.optimization import Loss
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import language_loss
-from worker.tasks.cross_entropy import PLAIN
+from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 from worker.tasks.gpt import Gpt
 from worker.tasks.language_loss import summed_loss
 
@@ -24,16 +24,16 @@ def problem():
     return hidden, labels
 
 
-def loss_and_gradients(most, terms=PLAIN):
+def loss_and_gradients(most, terms=PLAIN, scale=1.0):
     torch.manual_seed(0)
     head = nn.Linear(WIDTH, VOCABULARY)
     observed = []
     head.register_forward_hook(lambda module, args, output: observed.append(output.numel()))
     hidden, labels = problem()
     hidden.requires_grad_()
-    loss = summed_loss(hidden, labels, head, VOCABULARY, terms, max_logits=most)
-    loss.backward()
-    return loss, [hidden.grad, head.weight.grad, head.bias.grad], max(observed)
+    loss = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), terms, max_logits=most)
+    (loss * scale).backward()
+    return loss, [hidden.grad, head.weight.grad, head.bias.grad], observed
 
 
 TERMS = [Loss(), Loss(label_smoothing=0.1), Loss(z_loss=0.01), Loss(label_smoothing=0.2, z_loss=0.01)]
@@ -54,18 +54,60 @@ def test_it_is_torchs_own_sum():
     head = nn.Linear(WIDTH, VOCABULARY)
     hidden, labels = problem()
     expected = functional.cross_entropy(head(hidden).flatten(0, 1), labels.flatten(), reduction="sum")
-    assert summed_loss(hidden, labels, head, VOCABULARY) == expected
+    assert summed_loss(hidden, labels, head, VOCABULARY, head.parameters()) == expected
 
 
 def test_no_more_logits_than_allowed_exist_at_once():
-    assert loss_and_gradients(10**9)[2] == 21 * VOCABULARY
-    assert loss_and_gradients(4 * VOCABULARY)[2] == 4 * VOCABULARY
+    assert loss_and_gradients(10**9)[2] == [21 * VOCABULARY]
+    assert max(loss_and_gradients(4 * VOCABULARY)[2]) == 4 * VOCABULARY
+
+
+def test_logits_of_a_chunk_are_computed_once():
+    assert sum(loss_and_gradients(4 * VOCABULARY)[2]) == 21 * VOCABULARY
+
+
+def test_loss_scale_reaches_the_gradients():
+    plain, scaled = (loss_and_gradients(4 * VOCABULARY, scale=scale)[1] for scale in (1.0, 1024.0))
+    for one, other in zip(scaled, plain, strict=True):
+        assert torch.equal(one, other * 1024.0)
+
+
+def test_frozen_head_has_no_gradient():
+    hidden, labels = problem()
+    head = nn.Linear(WIDTH, VOCABULARY).requires_grad_(False)
+    hidden.requires_grad_()
+    summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), max_logits=4 * VOCABULARY).backward()
+    assert (head.weight.grad, hidden.grad is not None) == (None, True)
+
+
+def test_evaluation_computes_no_gradients(monkeypatch):
+    hidden, labels = problem()
+    head = nn.Linear(WIDTH, VOCABULARY)
+    monkeypatch.setattr(torch.autograd, "grad", None)
+    with torch.no_grad():
+        loss = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), max_logits=4 * VOCABULARY)
+    assert loss.item() == pytest.approx(
+        summed_cross_entropy(head(hidden).flatten(0, 1), labels.flatten()).item(), rel=1e-6
+    )
+
+
+def test_gradients_of_bf16_weights_are_added_in_fp32():
+    torch.manual_seed(0)
+    head = nn.Linear(WIDTH, VOCABULARY, bias=False).bfloat16()
+    hidden, labels = problem()
+    gradients = []
+    for most in (10**9, VOCABULARY):
+        head.weight.grad = None
+        summed_loss(hidden.bfloat16(), labels, head, VOCABULARY, head.parameters(), max_logits=most).backward()
+        gradients.append(head.weight.grad.float())
+    assert torch.linalg.norm(gradients[1] - gradients[0]) <= 2**-8 * torch.linalg.norm(gradients[0])
 
 
 def test_a_row_of_ignored_labels_costs_nothing_and_has_gradients():
     hidden, labels = problem()
     head = nn.Linear(WIDTH, VOCABULARY)
-    loss = summed_loss(hidden, torch.full_like(labels, IGNORED_LABEL), head, VOCABULARY, max_logits=4 * VOCABULARY)
+    ignored = torch.full_like(labels, IGNORED_LABEL)
+    loss = summed_loss(hidden, ignored, head, VOCABULARY, head.parameters(), max_logits=4 * VOCABULARY)
     loss.backward()
     assert loss.item() == 0.0
     assert torch.count_nonzero(head.weight.grad) == 0

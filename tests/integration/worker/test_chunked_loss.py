@@ -1,0 +1,39 @@
+"""Large logits are computed in chunks, under every way to hold the head's weight."""
+
+import pytest
+import torch
+
+from tests.integration.worker.harness import run_layout
+from tests.integration.worker.parity_matrix import ADAMW, VARIANTS, gpt
+
+pytestmark = pytest.mark.slow
+
+LAYOUTS = ("ddp", "zero1", "zero2", "layer")
+
+
+def case(layout, *, tied, **options):
+    base = gpt(steps=3, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
+    return {"spec": base | {"model": base["model"] | {"tied": tied}} | layout, **options}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chunks")
+    alone = {f"{tied}": case({"strategy": "single"}, tied=tied) for tied in (True, False)}
+    together = {
+        f"{name}-{tied}": case(VARIANTS[name], tied=tied, max_logits=5 * 256)
+        for name in LAYOUTS
+        for tied in (True, False)
+    }
+    return run_layout(1, alone, folder / "1")[0], run_layout(2, together, folder / "2")[0]
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_losses_and_norms_equal_those_of_whole_logits(results, layout, tied):
+    alone, together = results[0][f"{tied}"]["series"], results[1][f"{layout}-{tied}"]["series"]
+    for name in ("train/loss", "train/grad_norm"):
+        expected = torch.tensor([float(value) for value in alone[name].values()])
+        assert len(expected) == 3
+        actual = torch.tensor([float(value) for value in together[name].values()])
+        torch.testing.assert_close(actual, expected, rtol=2e-5, atol=0.0)
