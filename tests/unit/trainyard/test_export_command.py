@@ -111,6 +111,14 @@ def test_reference_is_a_job_and_a_checkpoint(text, expected):
     assert split_reference(text) == expected
 
 
+@pytest.fixture
+def interruptible():
+    """Raise KeyboardInterrupt on SIGINT, also in a process that was started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class TestConversion:
     def test_checkpoint_on_this_machine_becomes_a_model(self, run, with_job, tmp_path):
         with_job()
@@ -137,7 +145,7 @@ class TestConversion:
         assert (done.exit_code, done.stderr) == (1, "error: the checkpoint is damaged\n")
         assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == []
 
-    def test_interrupt_ends_the_conversion(self, monkeypatch):
+    def test_interrupt_ends_the_conversion(self, monkeypatch, interruptible):
         pids = []
         monkeypatch.setattr(conversion.subprocess, "Popen", shell("exec sleep 60", pids))
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
