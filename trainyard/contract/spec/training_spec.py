@@ -57,7 +57,12 @@ class TrainingSpec(Strict):
     """Parallelism; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`, or if that does not fit the GPUs,
     the least sharding that does; see `docs/planner.md`."""
     precision: Precision = "auto"
-    """Data type of the forward and backward pass; weights are fp32. `auto`: `bf16` on GPUs, else `fp32`."""
+    """Data type of the forward and backward pass. `auto`: `bf16` on GPUs, else `fp32`."""
+    param_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Data type of the trained parameters. With `bf16` the model computes with them in bf16, and updates change exact
+    fp32 values: the 16 bits that bf16 lacks are stored beside them. For precision `bf16`."""
+    grad_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Data type in which gradients are stored and micro-batches are added. `bf16` is for `param_dtype: bf16`."""
     lora_rank: PositiveInt | None = None
     """Rank of the LoRA adapters. Absent: no adapters; all parameters are trained."""
     gpus: Annotated[PositiveInt, Field(le=100_000)] = 1

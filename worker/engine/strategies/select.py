@@ -6,6 +6,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.deferred.model import DeferredModel
+from worker.engine.half_parameters import split_parameters
 from worker.engine.precision import set_tf32
 from worker.engine.strategies.base import ParallelModel
 
@@ -27,6 +28,8 @@ def parallelise(
     if spec.strategy not in SHARDED:
         # fully_shard moves one unit at a time: a device never holds more than its shards and a whole unit.
         model.to(ranks.device)
+        if spec.param_dtype == "bf16":
+            split_parameters(model, spec.grad_dtype)
     if spec.activation_checkpointing != "none":
         from worker.engine.activations import checkpoint_activations
 
@@ -49,5 +52,8 @@ def parallelise(
         case "zero1" | "zero2" | "fsdp" | "hsdp":
             from worker.engine.strategies.fsdp import wrap_fsdp
 
-            return wrap_fsdp(spec, model, ranks, deferred)
+            wrapped = wrap_fsdp(spec, model, ranks, deferred)
+            if spec.param_dtype == "bf16":
+                split_parameters(model, spec.grad_dtype)
+            return wrapped
     raise RefusedError(f"this worker does not support strategy `{spec.strategy}`")
