@@ -78,16 +78,17 @@ def update_bytes(spec: TrainingSpec, trainable: TrainableModel, *, shards: int) 
 
 
 def _conversion_bytes(spec: TrainingSpec, trainable: TrainableModel, shards: int) -> int:
-    """Return the bytes of a bucket's copies in fp32, and of those that encode the part of one parameter."""
+    """Return the bytes of a bucket in fp32, and of temporary values in its update or in encoding one parameter."""
     counts = trainable.trained_count, trainable.largest_trained
     bucket, largest = (min(BUCKET, -(-count // shards)) for count in counts)
     moments = tensors_per_parameter(spec.optimizer) if spec.optimizer.state_dtype != "fp32" else 0
     copies = 4 * ((spec.param_dtype == "bf16") + (spec.grad_dtype == "bf16") + moments)
-    return copies * bucket + _ENCODING_BYTES[spec.optimizer.state_dtype] * largest
+    inner = 4 * bucket if spec.optimizer.name == "lion" else 0
+    return copies * bucket + max(inner, _ENCODING_BYTES[spec.optimizer.state_dtype] * largest)
 
 
-_ENCODING_BYTES = {"fp32": 3, "bf16": 16, "int8": 32}
-"""Temporary bytes for each element while the values of a parameter are stored."""
+_ENCODING_BYTES = {"fp32": 2, "bf16": 19, "int8": 33}
+"""Temporary bytes for each element while the values of a parameter are stored; measured."""
 
 
 def _rows_and_columns(parameter: Parameter) -> int:

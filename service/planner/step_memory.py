@@ -324,8 +324,7 @@ def _block(
         done: Trained elements whose gradients exist already.
         scattered: Trained elements of the unit that is being reduced.
     """
-    layout = sim.layout
-    dtype = layout.dtype
+    layout, dtype = sim.layout, sim.layout.dtype
     root = 0 if sim.work.head_unit.elements else _trained_head_weights(sim)
     full = saved(block.ops, dtype)
     activations = saved_bytes - _saved_by(sim, block) + max(full, _saved_by(sim, block))

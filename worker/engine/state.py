@@ -10,11 +10,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from worker.core.distributed import Ranks
-from worker.core.float_halves import join
 from worker.core.random_state import capture_random_state, restore_random_state, seed_generators
 from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.weight_average import WeightAverage
-from worker.engine.half_parameters import joined, low_halves, set_exact_value
+from worker.engine.half_parameters import exact_value, joined, low_halves, set_exact_value
 from worker.engine.optimizers.bucketed import BucketedOptimizer
 from worker.engine.precision import Precision
 from worker.engine.stored_values import convert_moments, decoded_moments, match_moments, match_parameters
@@ -164,10 +163,11 @@ def trained_state(module: nn.Module, *, whole: bool = False) -> StateDict:
     options = StateDictOptions(full_state_dict=whole, cpu_offload=whole, ignore_frozen_params=bool(frozen))
     state = get_model_state_dict(module, options=options)
     if whole:
-        for name, low in low_halves(module).items():
-            gathered = low.full_tensor() if isinstance(low, DTensor) else low
+        for name in low_halves(module):
+            values = exact_value(module.get_parameter(name))
+            gathered = values.full_tensor() if isinstance(values, DTensor) else values
             if name in state:
-                state[name] = join(state[name], gathered.cpu())
+                state[name] = gathered.cpu()
     return {name: tensor for name, tensor in state.items() if name not in frozen}
 
 

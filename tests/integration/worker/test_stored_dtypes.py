@@ -29,29 +29,43 @@ LOSS_BOUND, WEIGHT_BOUND = 2e-3, 1e-2
 """Relative differences between layouts: each rank rounds its gradients to bf16."""
 
 
+SIZE = {"layers": 1, "width": 64, "heads": 2, "context": 16, "vocab": 257}
+"""Rows of at least 64 values, whose moments can be in int8."""
+
+
 def document(optimizer="adamw", **changes):
-    return gpt(steps=STEPS, batch={"size": 8, "micro_size": 2}, optimizer=OPTIMIZERS[optimizer]) | HALF | changes
+    model = {"source": "builtin", "name": "gpt", **SIZE}
+    spec = gpt(steps=STEPS, model=model, batch={"size": 8, "micro_size": 2}, optimizer=OPTIMIZERS[optimizer])
+    return spec | HALF | changes
 
 
 def in_two_parts(spec, run):
     return {f"{run}/first": {"spec": spec, "run": run, "until": 5}, f"{run}/rest": {"spec": spec, "run": run}}
 
 
-def cases_on_two(texts=None):
+def cases_on_two():
     cases = {}
     for variant, layout in LAYOUTS.items():
         cases[variant] = {"spec": document() | layout}
-        cases[f"{variant}-int8"] = {"spec": document("adamw-int8") | layout}
-        cases |= in_two_parts(document("adamw-int8") | layout, f"again-{variant}")
+        cases |= in_two_parts(document("adamw-int8") | layout, f"{variant}-int8")
+    cases["ddp-int8"] = {"spec": document("adamw-int8") | LAYOUTS["ddp"]}
+    cases["layer-int8"] = {"spec": document("adamw-int8") | LAYOUTS["layer"]}
     cases["averaged"] = {"spec": document(ema=EMA) | LAYOUTS["layer"]}
     return cases
 
 
+def changed(name, spec, until):
+    return {name: {"spec": spec, "run": "changed", "until": until}}
+
+
 def cases_on_one():
     cases = {name: {"spec": document(name)} for name in OPTIMIZERS}
-    cases["half gradients"] = {"spec": document() | HALF_GRADIENTS}
     cases["averaged"] = {"spec": document(ema=EMA)}
-    cases |= in_two_parts(document("adamw-bf16", ema=EMA), "again")
+    cases |= in_two_parts(document("sgd-int8", ema=EMA), "again")
+    plain = {"param_dtype": "fp32", "grad_dtype": "fp32"}
+    cases |= changed("fp32 to 4", document(ema=EMA) | plain, 4) | changed("as bf16", document("adamw-int8", ema=EMA), 4)
+    cases |= changed("bf16 to 8", document("adamw-int8", ema=EMA), 8)
+    cases |= changed("as fp32", document(ema=EMA) | plain, 8) | changed("fp32 to 12", document(ema=EMA) | plain, 12)
     return cases
 
 
@@ -73,15 +87,69 @@ def exported(result, case):
     return torch.cat([torch.tensor(values) for _, values in sorted(result[0][case]["exported"].items())])
 
 
+def assert_near(one, other, case, reference):
+    assert numbers(one, case) == pytest.approx(numbers(other, reference), rel=LOSS_BOUND)
+    difference = exported(one, case) - exported(other, reference)
+    assert torch.linalg.norm(difference) <= WEIGHT_BOUND * torch.linalg.norm(exported(other, reference))
+
+
 def test_show(layouts):
     one, two = layouts[1], layouts[2]
+
+    def diff(b, case, a, ref):
+        x, y = numbers(b, case), numbers(a, ref)
+        e, f = exported(b, case), exported(a, ref)
+        return max(abs(x[s] / y[s] - 1) for s in y), float((e - f).norm() / f.norm())
+
     for variant in LAYOUTS:
-        for suffix in ("", "-int8"):
-            a, b = numbers(one, "adamw" + suffix), numbers(two, variant + suffix)
-            e, f = exported(one, "adamw" + suffix), exported(two, variant + suffix)
-            print(variant, suffix, max(abs(a[s] / b[s] - 1) for s in a), float((e - f).norm() / e.norm()))
-        whole = losses(two, f"{variant}-int8")
-        parts = losses(two, f"again-{variant}/first") | losses(two, f"again-{variant}/rest")
-        print(whole == parts, len(whole))
-    for name in cases_on_one():
-        print(name, numbers(one, name))
+        print(variant, diff(two, variant, one, "adamw"))
+    for variant in ("ddp", "layer"):
+        print(variant, "int8", diff(two, f"{variant}-int8", one, "adamw-int8"))
+    print("ema", diff(two, "averaged", one, "averaged"))
+    for name in ("adamw-int8", "adamw-bf16"):
+        print(name, diff(one, name, one, "adamw"))
+    for case in ("fp32 to 4", "as bf16", "bf16 to 8", "as fp32", "fp32 to 12"):
+        print(case, one[0][case]["series"].get("train/loss"))
+    print(diff(one, "bf16 to 8", one, "averaged") if 0 else "")
+
+
+@pytest.mark.parametrize("variant", LAYOUTS)
+def test_losses_and_weights_are_near_those_of_one_process(layouts, variant):
+    assert_near(layouts[2], layouts[1], variant, "adamw")
+
+
+@pytest.mark.parametrize("variant", ["ddp", "layer"])
+def test_moments_in_int8_are_near_those_of_one_process(layouts, variant):
+    assert_near(layouts[2], layouts[1], f"{variant}-int8", "adamw-int8")
+
+
+@pytest.mark.parametrize("variant", ["ddp", "layer"])
+def test_resumed_losses_on_two_ranks_equal_as_text(layouts, variant):
+    parts = losses(layouts[2], f"{variant}-int8/first") | losses(layouts[2], f"{variant}-int8/rest")
+    assert parts == losses(layouts[2], f"{variant}-int8")
+
+
+def test_resumed_losses_on_one_rank_equal_as_text(layouts):
+    parts = losses(layouts[1], "again/first") | losses(layouts[1], "again/rest")
+    assert parts == losses(layouts[1], "sgd-int8")
+
+
+def test_average_is_near_that_of_one_process(layouts):
+    assert_near(layouts[2], layouts[1], "averaged", "averaged")
+
+
+@pytest.mark.parametrize(("before", "after"), [("fp32 to 4", "as bf16"), ("bf16 to 8", "as fp32")])
+def test_change_of_the_parameters_type_changes_no_value(layouts, before, after):
+    assert torch.equal(exported(layouts[1], before), exported(layouts[1], after))
+
+
+def test_run_goes_on_after_each_change(layouts):
+    parts = [losses(layouts[1], case) for case in ("fp32 to 4", "bf16 to 8", "fp32 to 12")]
+    assert [list(part) for part in parts] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+    together = {step: float(loss) for part in parts for step, loss in part.items()}
+    assert together == pytest.approx(numbers(layouts[1], "adamw"), rel=5 * LOSS_BOUND)
+
+
+@pytest.mark.parametrize("name", ["adamw-bf16", "adamw-int8"])
+def test_losses_are_near_those_with_moments_in_fp32(layouts, name):
+    assert numbers(layouts[1], name) == pytest.approx(numbers(layouts[1], "adamw"), rel=LOSS_BOUND)

@@ -15,31 +15,9 @@ EVALUATION_METRICS = {
 }
 TRAINING_FIELDS = (
     *("strategy", "precision", "param_dtype", "grad_dtype", "lora_rank", "model", "data", "steps", "epochs", "batch"),
-    *(
-        "loss",
-        "optimizer",
-        "ema",
-        "schedule",
-        "fsdp",
-        "ddp",
-        "lora",
-        "trainable",
-        "activation_checkpointing",
-        "compile",
-    ),
-    *(
-        "evaluation",
-        "early_stopping",
-        "checkpoint",
-        "resume_from",
-        "resume",
-        "amp",
-        "tf32",
-        "health",
-        "profile",
-        "log",
-        "seed",
-    ),
+    *("loss", "optimizer", "ema", "schedule", "fsdp", "ddp", "lora", "trainable", "activation_checkpointing"),
+    *("compile", "evaluation", "early_stopping", "checkpoint", "resume_from", "resume", "amp", "tf32", "health"),
+    *("profile", "log", "seed"),
 )
 """Fields that only Trainyard's training loop reads."""
 

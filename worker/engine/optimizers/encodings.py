@@ -93,7 +93,8 @@ class Moment:
 def _scaled(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return values multiplied by the scales of their blocks."""
     scaled = _blocks(values, scales.shape[1]) * scales.unsqueeze(-1)
-    return scaled.flatten(1)[:, : values.shape[1]]
+    # Fused kernels need all values of a tensor next to each other.
+    return scaled.flatten(1)[:, : values.shape[1]].contiguous()
 
 
 def _blocks(values: torch.Tensor, count: int) -> torch.Tensor:
