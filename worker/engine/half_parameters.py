@@ -52,7 +52,7 @@ def _store_gradient_in_fp32(parameter: nn.Parameter) -> None:
         return
     # `fully_shard` stores a reduced gradient in the parameter's type, and adds further ones to it in place.
     parameter.grad_dtype = None
-    parameter.register_post_accumulate_grad_hook(_convert_gradient)
+    parameter.register_post_accumulate_grad_hook(_convert_gradient)  # type: ignore[no-untyped-call]
 
 
 def _convert_gradient(parameter: torch.Tensor) -> None:

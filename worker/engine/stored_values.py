@@ -57,7 +57,7 @@ def decoded_moments(moments: StateDict) -> StateDict:
 def convert_moments(loaded: StateDict, live: StateDict) -> None:
     """Store loaded moments in the run's own tensors, where these are others."""
     for name, tensor in live.items():
-        if loaded[name] is not tensor and not name.endswith(SCALE):
+        if not name.endswith(SCALE) and loaded[name] is not tensor:
             _moment(live, name).encode(as_matrix(_decoded(loaded, name)))
 
 

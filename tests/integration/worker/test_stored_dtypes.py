@@ -14,7 +14,6 @@ OPTIMIZERS = {
     "adamw": ADAMW,
     "adamw-bf16": ADAMW | {"state_dtype": "bf16"},
     "adamw-int8": ADAMW | {"state_dtype": "int8"},
-    "lion-int8": {"name": "lion", "lr": 0.001, "state_dtype": "int8"},
     "sgd-int8": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "state_dtype": "int8"},
 }
 LAYOUTS = {
@@ -25,7 +24,7 @@ LAYOUTS = {
 }
 SINGLE = {"strategy": "single"}
 EMA = {"decay": 0.75, "every": 2}
-LOSS_BOUND, WEIGHT_BOUND = 2e-3, 1e-2
+LOSS_BOUND, WEIGHT_BOUND = 1e-3, 1e-2
 """Relative differences between layouts: each rank rounds its gradients to bf16."""
 
 
@@ -47,10 +46,11 @@ def cases_on_two():
     cases = {}
     for variant, layout in LAYOUTS.items():
         cases[variant] = {"spec": document() | layout}
-        cases |= in_two_parts(document("adamw-int8") | layout, f"{variant}-int8")
-    cases["ddp-int8"] = {"spec": document("adamw-int8") | LAYOUTS["ddp"]}
-    cases["layer-int8"] = {"spec": document("adamw-int8") | LAYOUTS["layer"]}
+    for variant in ("ddp", "layer"):
+        spec = document("adamw-int8") | LAYOUTS[variant]
+        cases |= {f"{variant}-int8": {"spec": spec}} | in_two_parts(spec, f"{variant}-int8")
     cases["averaged"] = {"spec": document(ema=EMA) | LAYOUTS["layer"]}
+    cases["moved/first"] = {"spec": document("adamw-int8") | LAYOUTS["layer"], "run": "moved", "until": 5}
     return cases
 
 
@@ -61,6 +61,7 @@ def changed(name, spec, until):
 def cases_on_one():
     cases = {name: {"spec": document(name)} for name in OPTIMIZERS}
     cases["averaged"] = {"spec": document(ema=EMA)}
+    cases["moved/rest"] = {"spec": document("adamw-int8"), "run": "moved"}
     cases |= in_two_parts(document("sgd-int8", ema=EMA), "again")
     plain = {"param_dtype": "fp32", "grad_dtype": "fp32"}
     cases |= changed("fp32 to 4", document(ema=EMA) | plain, 4) | changed("as bf16", document("adamw-int8", ema=EMA), 4)
@@ -72,7 +73,8 @@ def cases_on_one():
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dtypes")
-    return {1: run_layout(1, cases_on_one(), folder / "1"), 2: run_layout(2, cases_on_two(), folder / "2")}
+    two = run_layout(2, cases_on_two(), folder / "2")
+    return {1: run_layout(1, cases_on_one(), folder / "1"), 2: two}
 
 
 def losses(result, case):
@@ -91,26 +93,6 @@ def assert_near(one, other, case, reference):
     assert numbers(one, case) == pytest.approx(numbers(other, reference), rel=LOSS_BOUND)
     difference = exported(one, case) - exported(other, reference)
     assert torch.linalg.norm(difference) <= WEIGHT_BOUND * torch.linalg.norm(exported(other, reference))
-
-
-def test_show(layouts):
-    one, two = layouts[1], layouts[2]
-
-    def diff(b, case, a, ref):
-        x, y = numbers(b, case), numbers(a, ref)
-        e, f = exported(b, case), exported(a, ref)
-        return max(abs(x[s] / y[s] - 1) for s in y), float((e - f).norm() / f.norm())
-
-    for variant in LAYOUTS:
-        print(variant, diff(two, variant, one, "adamw"))
-    for variant in ("ddp", "layer"):
-        print(variant, "int8", diff(two, f"{variant}-int8", one, "adamw-int8"))
-    print("ema", diff(two, "averaged", one, "averaged"))
-    for name in ("adamw-int8", "adamw-bf16"):
-        print(name, diff(one, name, one, "adamw"))
-    for case in ("fp32 to 4", "as bf16", "bf16 to 8", "as fp32", "fp32 to 12"):
-        print(case, one[0][case]["series"].get("train/loss"))
-    print(diff(one, "bf16 to 8", one, "averaged") if 0 else "")
 
 
 @pytest.mark.parametrize("variant", LAYOUTS)
@@ -134,6 +116,11 @@ def test_resumed_losses_on_one_rank_equal_as_text(layouts):
     assert parts == losses(layouts[1], "sgd-int8")
 
 
+def test_run_on_two_ranks_goes_on_with_one(layouts):
+    parts = numbers(layouts[2], "moved/first") | numbers(layouts[1], "moved/rest")
+    assert parts == pytest.approx(numbers(layouts[1], "adamw-int8"), rel=LOSS_BOUND)
+
+
 def test_average_is_near_that_of_one_process(layouts):
     assert_near(layouts[2], layouts[1], "averaged", "averaged")
 
@@ -147,7 +134,7 @@ def test_run_goes_on_after_each_change(layouts):
     parts = [losses(layouts[1], case) for case in ("fp32 to 4", "bf16 to 8", "fp32 to 12")]
     assert [list(part) for part in parts] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
     together = {step: float(loss) for part in parts for step, loss in part.items()}
-    assert together == pytest.approx(numbers(layouts[1], "adamw"), rel=5 * LOSS_BOUND)
+    assert together == pytest.approx(numbers(layouts[1], "adamw"), rel=LOSS_BOUND)
 
 
 @pytest.mark.parametrize("name", ["adamw-bf16", "adamw-int8"])

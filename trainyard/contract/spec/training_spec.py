@@ -107,7 +107,7 @@ class TrainingSpec(Strict):
     """`<job id>` or `<job id>:<step>`: start from that job's newest checkpoint or from that of the step."""
     resume: Literal["state", "weights"] = "state"
     """What `resume_from` takes from the checkpoint. `state`: training continues after its step, with the optimizer's
-    state and the position in the data; learning rate, decay, clipping, schedule, length and precision may differ.
+    state and the position in the data; learning rate, decay, clipping, schedule, length and data types may differ.
     `weights`: training starts at the first step."""
     backend: Backend = "auto"
     """Backend of the process group. `auto`: `nccl` on GPUs, else `gloo`."""

@@ -50,7 +50,9 @@ class ParallelModel:
             norm: torch.Tensor = nn.utils.get_total_norm(gradients)
             return norm
         # torch would compute that of gradients in bf16 in bf16.
-        return torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients, 2, torch.float32))))
+        norms = torch._foreach_norm(gradients, 2, torch.float32)
+        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        return total
 
     def release(self) -> None:
         """Free what a forward without a backward left, such as gathered parameters."""
