@@ -310,7 +310,10 @@ class Reconciler:
             if not self._ingest(earlier, folder, late=True):
                 return False
         with self.lease.write() as session:
-            JobRepository(session, self._clock()).get_for_update(job.pk).open_spool = None
+            fresh = JobRepository(session, self._clock()).get_for_update(job.pk)
+            # Meanwhile, a user may have resolved the job, which leaves the spool of a later attempt open.
+            if fresh.open_spool == job.open_spool:
+                fresh.open_spool = None
         return True
 
     def _ingest(self, attempt: Attempt, folder: AttemptLayout, *, late: bool = False) -> bool:
