@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
@@ -18,7 +18,7 @@ SHARED_PARTS = ("model", "optimizer", "ema")
 class OverlappedStager(AsyncStager):
     """Copies in a thread, on CUDA in a stream of its own. Its buffers are reused, so only the first save allocates.
 
-    The state must not change before `wait` returns. The captured tensors change only in an update (decision 75), so the
+    The state must not change before `synchronize_staging` returns. The captured tensors change only in an update (decision 75), so the
     copy takes place beside the forward and backward of the next step.
     """
 
@@ -26,7 +26,9 @@ class OverlappedStager(AsyncStager):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         options = StagingOptions(
             use_pinned_memory=device.type == "cuda",
             use_shared_memory=False,
@@ -45,16 +47,20 @@ class OverlappedStager(AsyncStager):
         self._staged = self._thread.submit(self._copy, state_dict)
         return self._staged
 
-    def wait(self) -> None:
+    def synchronize_staging(self) -> None:
         """Wait until the last state is copied. If that failed, so will the save."""
         staged, self._staged = self._staged, None
         if staged:
             wait([staged])
 
+    def close(self) -> None:
+        """Free the buffers."""
+        self._thread.shutdown()
+        self._copies.close()
+
     def _copy(self, state: StateDict) -> StateDict:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            copied: StateDict = self._copies.stage(state)
-        return copied
+            return cast(StateDict, self._copies.stage(state))
 
 
 def writer_share(state: StateDict, rank: int, world: int) -> StateDict:

@@ -78,7 +78,7 @@ class CheckpointStorage:
     def wait_staged(self) -> None:
         """Wait until the state of the last save is copied. Not a collective."""
         if self._stager:
-            self._stager.wait()
+            self._stager.synchronize_staging()
 
     def wait(self) -> None:
         """Wait until the last save is complete.

@@ -49,11 +49,11 @@ class TestStaging:
         stager = OverlappedStager(torch.device("cpu"))
         weight = torch.zeros(1000)
         first = stager.stage({"w": weight})
-        stager.wait()
+        stager.synchronize_staging()
         weight.add_(1)
         assert torch.equal(first.result()["w"], torch.zeros(1000))
         second = stager.stage({"w": weight})
-        stager.wait()
+        stager.synchronize_staging()
         assert torch.equal(second.result()["w"], torch.ones(1000))
         assert second.result()["w"].data_ptr() == first.result()["w"].data_ptr()
 
@@ -62,7 +62,7 @@ class TestStaging:
         copy = stager._copy
         monkeypatch.setattr(stager, "_copy", lambda state: begin.wait(10) and copy(state))
         staged = stager.stage({"w": weight})
-        updates = threading.Thread(target=lambda: (stager.wait(), weight.add_(1)))
+        updates = threading.Thread(target=lambda: (stager.synchronize_staging(), weight.add_(1)))
         updates.start()
         assert not staged.done(), "the caller goes on beside the copy"
         begin.set()
@@ -74,5 +74,5 @@ class TestStaging:
         stager = OverlappedStager(torch.device("cpu"))
         monkeypatch.setattr(stager, "_copy", lambda state: state["absent"])
         staged = stager.stage({})
-        stager.wait()
+        stager.synchronize_staging()
         assert isinstance(staged.exception(), KeyError)
