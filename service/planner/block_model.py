@@ -90,7 +90,7 @@ def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
 
 def step_layout(spec: TrainingSpec, micro: int) -> Layout:
     """Return how a resolved spec shards the model and in which dtype it computes."""
-    half = spec.precision in ("bf16", "fp16")
+    half = spec.precision in ("bf16", "fp16", "fp8")
     dtype = ComputeDtype(2 if half else 4, autocast=half and spec.strategy not in SHARDED)
     return Layout(
         strategy=spec.strategy,
