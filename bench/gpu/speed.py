@@ -27,7 +27,7 @@ BYTES_PER_PARAMETER = 16
 
 
 def cases(*, dry: bool) -> list[Case]:
-    ways = {"eager": {"compile": False}, "compiled": {"compile": True}}
+    ways: dict[str, dict[str, Any]] = {"eager": {"compile": False}, "compiled": {"compile": True}}
     ways["fp8 compiled"] = {"compile": True, "precision": "fp8"}
     return [
         Case(f"{shape.name}, {way}", _measure(shape, changes))
