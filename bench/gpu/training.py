@@ -148,6 +148,9 @@ class _NoCheckpoints:
     def save(self, step: int, state: Any, metrics: Any) -> None:
         """Write nothing."""
 
+    def wait_staged(self) -> None:
+        pass
+
     def finish(self) -> None:
         """Nothing is written."""
 

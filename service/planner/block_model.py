@@ -76,7 +76,7 @@ def micro_batch_memory(
 
 def _evaluates(spec: TrainingSpec) -> bool:
     data = spec.data
-    return data is not None and bool(data.eval_path if isinstance(data, JsonlData) else data.eval_fraction)
+    return data is not None and bool(data.evaluation_files if isinstance(data, JsonlData) else data.eval_fraction)
 
 
 def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:

@@ -1,6 +1,6 @@
 """Rows of tokens in memory, packing of segments into rows, and batches of rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,13 +67,16 @@ def build_token_rows(rows: Iterable[list[Segment]]) -> TokenRows:
     )
 
 
-def concatenate_rows(first: TokenRows, second: TokenRows) -> TokenRows:
-    """Return the rows of `first`, then those of `second`."""
+def concatenate_rows(parts: Sequence[TokenRows]) -> TokenRows:
+    """Return the rows of all parts, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(part.tokens) for part in parts[:-1])])
     return TokenRows(
-        np.concatenate([first.tokens, second.tokens]),
-        np.concatenate([first.targets, second.targets]),
-        np.concatenate([first.positions, second.positions]),
-        np.concatenate([first.ends, second.ends + len(first.tokens)]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.targets for part in parts]),
+        np.concatenate([part.positions for part in parts]),
+        np.concatenate([part.ends + start for part, start in zip(parts, starts, strict=True)]),
     )
 
 

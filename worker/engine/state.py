@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from worker.core.distributed import Ranks
 from worker.core.random_state import capture_random_state, restore_random_state, seed_generators
@@ -32,13 +33,16 @@ class TrainingState:
 
     def capture(self, step: int, skipped: int) -> StateDict:
         """Return the state after `step` steps: tensors by name, sharded ones as DTensors. A collective. Before step 1
-        it serves only as a template, since torch then initialises the optimizer's state."""
+        it serves only as a template, since torch then initialises the optimizer's state.
+
+        The tensors change in no forward and backward, only in an update: buffers, such as batch statistics, are copied,
+        parameters, moments and averages are not."""
         moments, _ = self._optimizer_state()
         progress = {"step": torch.tensor(step), "skipped": torch.tensor(skipped), "scaler": self._scaler()}
         if self.early_stopping is not None:
             progress["early_stopping"] = self.early_stopping.state()
         state = {
-            "model": trained_state(self.module),
+            "model": _copy_buffers(trained_state(self.module), self.module),
             "optimizer": moments,
             "progress": progress,
             "rng": {f"rank-{self.ranks.rank}": capture_random_state(self.ranks.device)},
@@ -126,6 +130,16 @@ def trained_state(module: nn.Module, *, whole: bool = False) -> StateDict:
     options = StateDictOptions(full_state_dict=whole, cpu_offload=whole, ignore_frozen_params=bool(frozen))
     state = get_model_state_dict(module, options=options)
     return {name: tensor for name, tensor in state.items() if name not in frozen}
+
+
+def _copy_buffers(state: StateDict, module: nn.Module) -> StateDict:
+    """Return the state with copies of the buffers, which a forward may change."""
+    buffers = {buffer.untyped_storage().data_ptr() for buffer in module.buffers()}
+    return {name: tensor.clone() if _address(tensor) in buffers else tensor for name, tensor in state.items()}
+
+
+def _address(tensor: torch.Tensor) -> int | None:
+    return None if isinstance(tensor, DTensor) else tensor.untyped_storage().data_ptr()
 
 
 def _is_optimizer_tensor(key: str) -> bool:

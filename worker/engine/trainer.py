@@ -218,6 +218,7 @@ class Trainer:
             micro_batch_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
             clip_norm=spec.optimizer.clip_norm,
             progress=self._progress,
+            before_update=self._checkpoints.wait_staged,
         )
 
     def _build_state(self, optimizers: Sequence[torch.optim.Optimizer]) -> TrainingState:

@@ -125,9 +125,10 @@ def _on_jsonl(
     load = partial(load_rows, data=data, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress)
     rows = load("data.path", data.path)
     train = len(rows.ends)
-    if data.eval_path:
-        rows = concatenate_rows(rows, load("data.eval_path", data.eval_path))
-    examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
+    evaluation = {field: load(field, path) for field, path in data.evaluation_files.items()}
+    sets = {name: len(evaluation[f"data.eval_sets.{name}"].ends) for name in data.eval_sets}
+    rows = concatenate_rows([rows, *evaluation.values()])
+    examples = RowExamples((), train, len(rows.ends) - train, held_out_sets=sets, rows=rows, packed=data.packing)
     return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())), loss)
 
 

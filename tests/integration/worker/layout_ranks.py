@@ -64,6 +64,9 @@ class NoCheckpoints:
     def due(self, step, total):
         return False
 
+    def wait_staged(self):
+        pass
+
     def finish(self):
         pass
 

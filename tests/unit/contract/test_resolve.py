@@ -223,6 +223,18 @@ class TestEarlyStopping:
         spec = parse_spec(BASE | self.STOPPING | {"evaluation": {"every_steps": 5}})
         assert resolve(spec, CPU).early_stopping.metric == "eval/loss"
 
+    def test_metrics_of_sets_have_their_names(self):
+        data = {"source": "jsonl", "path": "/a", "eval_sets": {"books": "/b", "code": "/c"}}
+        changes = {"task": "causal_lm", "model": {"source": "builtin", "name": "gpt"}, "data": data}
+        stopping = {"patience": 2, "metric": "eval/loss/web"}
+        assert self.problems(early_stopping=stopping, evaluation={"every_steps": 5}, **changes) == [
+            "early_stopping.metric: task `causal_lm` has no evaluation metric `eval/loss/web`; use one of eval/loss, "
+            "eval/loss/books, eval/loss/code"
+        ]
+        assert self.problems(data=data | {"eval_path": "/d"}, **{key: changes[key] for key in ("task", "model")}) == [
+            "data.eval_sets: cannot be combined with `data.eval_path`; name that file as one of the sets"
+        ]
+
 
 class TestNodes:
     def test_ranks_per_node_default_to_the_site(self):

@@ -211,14 +211,12 @@ def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple[str, str]]:
     """Yield the paths of models and data that are not under one of the roots. No file is accessed."""
-    paths: list[tuple[str, str | None]] = []
+    paths: list[tuple[str, str]] = []
     if isinstance(spec.model, HfModel):
         paths.append(("model.path", spec.model.path))
     if isinstance(spec.data, JsonlData):
-        paths += [("data.path", spec.data.path), ("data.eval_path", spec.data.eval_path)]
+        paths += [("data.path", spec.data.path), *spec.data.evaluation_files.items()]
     for param, text in paths:
-        if text is None:
-            continue
         path = PurePosixPath(text)
         if not path.is_absolute():
             yield param, "must be an absolute path: workers have a different current directory"
