@@ -59,7 +59,7 @@ class GpuEngine:
     """Trains specs one after another in one process group of one rank."""
 
     def __init__(self, accelerator: Accelerator) -> None:
-        self.site = Site(accelerator)
+        self.site = Site(accelerator, emulates_gpus=True)
         group = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
         os.environ |= group | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_RUN_ID": "bench"}
         self._ranks: Ranks | None = None

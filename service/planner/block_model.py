@@ -90,7 +90,7 @@ def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
 
 def step_layout(spec: TrainingSpec, micro: int) -> Layout:
     """Return how a resolved spec shards the model and in which dtype it computes."""
-    half = spec.precision in ("bf16", "fp16")
+    half = spec.precision in ("bf16", "fp16", "fp8")
     dtype = ComputeDtype(2 if half else 4, autocast=half and spec.strategy not in SHARDED)
     return Layout(
         strategy=spec.strategy,
@@ -130,7 +130,7 @@ def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
     if not isinstance(spec.data, JsonlData) or not spec.data.packing:
         return 0
     fits = model.head_width % 8 == 0 and model.head_width <= 192 and not getattr(spec.model, "dropout", 0)
-    return 0 if fits and spec.backend == "nccl" and spec.precision == "bf16" else length
+    return 0 if fits and spec.backend == "nccl" and spec.precision in ("bf16", "fp8") else length
 
 
 def _decoder(

@@ -92,7 +92,7 @@ COLLECTIVES = {
 
 
 def site():
-    return Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"))
+    return Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"), emulates_gpus=True)
 
 
 class Reads(TorchDispatchMode):
