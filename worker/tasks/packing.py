@@ -93,18 +93,25 @@ def attend_by_kernel(
     Args:
         window: A query attends to that many keys, its own included; None: to all before it.
     """
-    batch, _, length, _ = q.shape
     # Autocast does not know the kernel, and rotations leave queries and keys in fp32.
     autocast = torch.is_autocast_enabled(q.device.type)
     dtype = torch.get_autocast_dtype(q.device.type) if autocast else v.dtype
-    flat = [part.transpose(1, 2).flatten(0, 1).to(dtype).contiguous() for part in (q, k, v)]
+    queries, keys, values = (_flat(part).to(dtype).contiguous() for part in (q, k, v))
     offsets, longest = boundaries
-    before = -1 if window is None else window - 1
     mixed = varlen_attn(
-        *flat, offsets, offsets, longest, longest, scale=scale, window_size=(before, 0), enable_gqa=k.shape != q.shape
+        queries,
+        keys,
+        values,
+        offsets,
+        offsets,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=k.shape != q.shape,
     )
     assert isinstance(mixed, torch.Tensor)
-    return mixed.unflatten(0, (batch, length)).transpose(1, 2)
+    return _rows(mixed, q)
 
 
 def attend_by_loop(
@@ -117,13 +124,25 @@ def attend_by_loop(
     window: int | None = None,
 ) -> torch.Tensor:
     """Return what `attend_by_kernel` does, example by example, on any device and in any dtype."""
-    flat = [part.transpose(1, 2).flatten(0, 1) for part in (q, k, v)]
+    flat = [_flat(part) for part in (q, k, v)]
     mixed = torch.zeros_like(flat[0])
     for start, end in pairwise(boundaries.offsets.tolist()):
         index = torch.arange(end - start, device=q.device)
         distance = index[:, None] - index
         mask = (distance >= 0) & (distance < (window or len(index) + 1))
-        parts = (part[start:end].transpose(0, 1)[None] for part in flat)
-        attended = functional.scaled_dot_product_attention(*parts, attn_mask=mask, scale=scale, enable_gqa=True)
+        queries, keys, values = (part[start:end].transpose(0, 1)[None] for part in flat)
+        attended = functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=True
+        )
         mixed[start:end] = attended[0].transpose(0, 1)
-    return mixed.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
+    return _rows(mixed, q)
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    """Return (batch * length, heads, width) from (batch, heads, length, width)."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def _rows(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Return the reverse, for the batch of `q`."""
+    return x.view(q.shape[0], q.shape[2], *x.shape[1:]).transpose(1, 2)
