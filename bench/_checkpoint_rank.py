@@ -44,6 +44,8 @@ class Setup:
         self.manager = CheckpointManager(RunLayout(folder / strategy), _launch(spec), 1, ranks)
         self.manager.bind(NullReporter())
         self.batch = torch.randn(4, WIDTH)
+        self.waited = 0.0
+        """Seconds that updates have waited for the copy of the state."""
 
     def steps(self, count: int) -> float:
         """Return the seconds that `count` updates take."""
@@ -52,6 +54,9 @@ class Setup:
         for _ in range(count):
             self.optimizer.zero_grad(set_to_none=True)
             self.model.forward(self.batch).square().mean().backward()
+            waiting = time.perf_counter()
+            self.manager.wait_staged()
+            self.waited += time.perf_counter() - waiting
             self.optimizer.step()
         self.ranks.barrier()
         return time.perf_counter() - started
@@ -93,8 +98,11 @@ def rounds(setup: Setup, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
     for number in range(1, plan["rounds"] + 2):
         row = {"torch.save": _torch_save(setup.ranks, whole, folder / "whole.pt"), "alone": setup.steps(plan["steps"])}
+        setup.waited = 0.0
         row["stall"] = setup.save(number)
         row["during"] = setup.steps(plan["steps"])
+        row["stall"] += setup.waited
+        row["during"] -= setup.waited
         started = time.perf_counter()
         setup.manager.finish()
         setup.ranks.barrier()

@@ -52,6 +52,9 @@ class _NoCheckpoints:
     def due(self, step: int, total_steps: int) -> bool:
         return False
 
+    def wait_staged(self) -> None:
+        pass
+
     def finish(self) -> None:
         return
 

@@ -24,7 +24,7 @@ from bench._seed_jobs import SeededJob, seed_jobs
 from bench.list_jobs import fill
 from service.db.engine import Database
 from service.db.migrate import upgrade
-from tests.support.browser import Visit, launched, open_visit
+from tests.support.browser import Visit, open_tab_in_new_profile, start_chromium
 from tests.support.world import World
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
@@ -94,7 +94,7 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
         (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss svg.preview .line", True),
     )
     good = True
-    with launched() as browser:
+    with start_chromium() as browser:
         for label, path, selector, has_target in pages:
             cold = [
                 paint_seconds(browser, service.url, token, path, selector, empty=True) for _ in range(options.loads)
@@ -104,7 +104,7 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
             ]
             print(f"{label:28} first useful paint: {_format_times(cold)}   from the cache: {_format_times(warm)}")
             good &= not has_target or max(read.p95(cold), read.p95(warm)) < PAINT_SECONDS
-        with open_visit(browser, service.url) as visit:
+        with open_tab_in_new_profile(browser, service.url) as visit:
             visit.sign_in(token)
             good &= measure_scrolling(visit, options.jobs)
             delays = report_delays(visit, service.url, live, options.reports)
@@ -115,7 +115,7 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
 
 def paint_seconds(browser: Browser, url: str, token: str, path: str, selector: str, *, empty: bool) -> float:
     """Load a page once and return the seconds to its first useful paint."""
-    with open_visit(browser, url) as visit:
+    with open_tab_in_new_profile(browser, url) as visit:
         page = visit.sign_in(token)
         page.goto(url + "/no-such-page")
         if empty:

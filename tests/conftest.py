@@ -21,6 +21,9 @@ from tests.support.world import World
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
+# Several test processes share the cores, and the threads of one process spin while they wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 LONGEST_FOLDERS = ("tests/web/", "tests/e2e/", "tests/integration/worker/")
 
 

@@ -12,6 +12,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "single": {},
     "fsdp": {"strategy": "fsdp"},
     "full recomputation": {"activation_checkpointing": "full"},
+    "fp8": {"precision": "fp8"},
     "LoRA": {"lora_rank": 16},
 }
 

@@ -76,7 +76,7 @@ def micro_batch_memory(
 
 def _evaluates(spec: TrainingSpec) -> bool:
     data = spec.data
-    return data is not None and bool(data.eval_path if isinstance(data, JsonlData) else data.eval_fraction)
+    return data is not None and bool(data.evaluation_files if isinstance(data, JsonlData) else data.eval_fraction)
 
 
 def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
@@ -90,7 +90,7 @@ def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
 
 def step_layout(spec: TrainingSpec, micro: int) -> Layout:
     """Return how a resolved spec shards the model and in which dtype it computes."""
-    half = spec.precision in ("bf16", "fp16")
+    half = spec.precision in ("bf16", "fp16", "fp8")
     autocast = half and spec.strategy not in SHARDED
     dtype = ComputeDtype(2 if half else 4, autocast=autocast, casts_weights=autocast and spec.param_dtype == "fp32")
     return Layout(
@@ -125,6 +125,16 @@ def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
     return context_of_model or context or MAX_ROW_TOKENS
 
 
+def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
+    """Return the tokens of a row whose attention has a mask, by the rules of `worker/engine/packed_attention.py`.
+
+    With fp16 the chip may be one that is too old for the kernel, and some chips take heads of at most 192."""
+    if not isinstance(spec.data, JsonlData) or not spec.data.packing:
+        return 0
+    fits = model.head_width % 8 == 0 and model.head_width <= 192 and not getattr(spec.model, "dropout", 0)
+    return 0 if fits and spec.backend == "nccl" and spec.precision in ("bf16", "fp8") else length
+
+
 def _decoder(
     spec: TrainingSpec, sizes: BlockModel, model: Transformer, micro: int, length: int, dtype: ComputeDtype
 ) -> MicroBatchWork:
@@ -133,7 +143,7 @@ def _decoder(
     if spec.lora_rank is not None:
         targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
         adapters = Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
-    masked = length if isinstance(spec.data, JsonlData) and spec.data.packing else 0
+    masked = masked_tokens(spec, model, length)
     ops = block_ops(model, tokens, dtype, adapters, masked)
     residual = dtype.residual_bytes * tokens * model.width
     blocks = tuple(replace(block, ops=ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)

@@ -76,6 +76,14 @@ class DecisionWriter:
                 jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
 
+    def close_spool(self, job: Job) -> None:
+        """Record that the reports of the attempt with the number `job.open_spool` are stored."""
+        with self.lease.write() as session:
+            fresh = JobRepository(session, self.clock()).get_for_update(job.pk)
+            # Meanwhile, a user may have resolved the job, which leaves the spool of a later attempt open.
+            if fresh.open_spool == job.open_spool:
+                fresh.open_spool = None
+
 
 def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
     if decision.status is not None or decision.ended or decision.estimated_start != attempt.estimated_start:

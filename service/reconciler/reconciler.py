@@ -309,8 +309,7 @@ class Reconciler:
             folder = RunLayout(self._settings.runs / job.id).attempt(earlier.folder_name)
             if not self._ingest(earlier, folder, late=True):
                 return False
-        with self.lease.write() as session:
-            JobRepository(session, self._clock()).get_for_update(job.pk).open_spool = None
+        self._decisions.close_spool(job)
         return True
 
     def _ingest(self, attempt: Attempt, folder: AttemptLayout, *, late: bool = False) -> bool:

@@ -147,7 +147,7 @@ class Scheduler(Protocol):
         """Submit an attempt. Never raises: an unclear outcome is `Ambiguous`."""
         ...
 
-    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+    def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         """The observations of the given attempts, by tag, with a constant number of scheduler calls.
 
         Attempts about which nothing was learned are left out.
@@ -157,11 +157,11 @@ class Scheduler(Protocol):
         """
         ...
 
-    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
         """The scheduler ids of all entries with this tag; empty only after a successful search.
 
         Args:
-            also: Tags that the caller looks for next, so that one scheduler call can serve all of them.
+            next_tags: Tags for which the caller calls this next, so that one scheduler call can serve all of them.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
@@ -176,7 +176,7 @@ class Scheduler(Protocol):
         """
         ...
 
-    def cancel(self, known: SubmittedJob) -> None:
+    def cancel(self, job: SubmittedJob) -> None:
         """Request the end of an attempt, first by SIGTERM; may be repeated. `observe` reports when it has ended.
 
         Raises:

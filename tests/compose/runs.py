@@ -9,31 +9,31 @@ from tests.support.wait import wait_until
 from trainyard.client import Client, TrainyardError
 
 CODE = Path(__file__).parent / "code"
-STEPS, EVERY = 2000, 5
-"""A run lasts 13 minutes unless its file `hurry` exists, longer than any test acts on it."""
+STEPS, LOG_EVERY = 2000, 5
+"""A run lasts 13 minutes unless its file `speed-up` exists, longer than any test acts on it."""
 
 
-def patient_spec(name: str) -> dict[str, Any]:
+def slow_spec(name: str) -> dict[str, Any]:
     """Return a spec with one rank on each node, a point every five steps and a checkpoint every ten."""
     return {
         "name": name,
         "task": "custom",
-        "target": "patient:build",
+        "target": "slow_spirals:build",
         "strategy": "ddp",
         "gpus": 2,
         "resources": {"partition": "main", "gpus_per_node": 1},
         "steps": STEPS,
         "batch": {"size": 64},
         "checkpoint": {"every_steps": 10, "keep_last": 2},
-        "log": {"every_steps": EVERY},
+        "log": {"every_steps": LOG_EVERY},
         "restart": {"max_retries": 5},
     }
 
 
-def count_spec(name: str) -> dict[str, Any]:
+def script_spec(name: str) -> dict[str, Any]:
     """Return a spec of a short script that fits beside other jobs."""
-    where = {"partition": "main", "gpus_per_node": 1}
-    return {"name": name, "task": "script", "argv": ["count.py", name], "gpus": 1, "resources": where}
+    resources = {"partition": "main", "gpus_per_node": 1}
+    return {"name": name, "task": "script", "argv": ["count.py", name], "gpus": 1, "resources": resources}
 
 
 class LongRun:
@@ -41,9 +41,9 @@ class LongRun:
 
     def __init__(self, stack: Stack, name: str) -> None:
         self.stack = stack
-        stack.execute("reconciler", "rm", "-f", "/shared/hurry")
+        stack.execute("reconciler", "rm", "-f", "/shared/speed-up")
         with stack.client() as client:
-            self.id = client.submit(patient_spec(name), code=CODE).id
+            self.id = client.submit(slow_spec(name), code=CODE).id
         self.wait_for_steps(steps=1, timeout=420)
 
     def step(self) -> int | None:
@@ -56,40 +56,40 @@ class LongRun:
         assert job.status not in ("failed", "cancelled", "succeeded"), f"{job.status}: {job.status_message}"
         return job.progress.step if job.progress else 0
 
-    def wait_for_steps(self, steps: int = 2 * EVERY, timeout: float = 240.0) -> None:
+    def wait_for_steps(self, steps: int = 2 * LOG_EVERY, timeout: float = 240.0) -> None:
         """Wait until `steps` more steps were reported."""
-        now = wait_until(lambda: self.step() is not None and (self.step() or 0) + 1, timeout, "an answer") - 1
-        wait_until(lambda: (self.step() or 0) >= now + steps, timeout, f"step {now + steps}")
+        first = wait_until(lambda: self.step() is not None and (self.step() or 0) + 1, timeout, "a response") - 1
+        wait_until(lambda: (self.step() or 0) >= first + steps, timeout, f"step {first + steps}")
 
     def finish(self, timeout: float = 300.0) -> None:
         """Let the run finish; check that each point is stored once and that each attempt was one Slurm job."""
-        self.stack.execute("reconciler", "touch", "/shared/hurry")
+        self.stack.execute("reconciler", "touch", "/shared/speed-up")
         with self.stack.client() as client:
             job = client.wait(self.id, timeout=timeout)
             assert (job.status, job.status_reason) == ("succeeded", "completed"), job.status_message
-            complete(client, self.id)
+            assert_complete(client, self.id)
             attempts = client.attempts(self.id)
             tags = [f"ty-main-{attempt.id}" for attempt in attempts]
-            mine = {name: number for number, name in slurm_jobs(self.stack) if name in tags}
+            ids = {name: number for number, name in slurm_jobs(self.stack) if name in tags}
             entries = [name for _, name in slurm_jobs(self.stack) if name in tags]
             assert len(entries) == len(set(entries)), "an attempt was submitted twice"
-            assert mine == {f"ty-main-{attempt.id}": attempt.scheduler_id for attempt in attempts}
+            assert ids == {f"ty-main-{attempt.id}": attempt.scheduler_id for attempt in attempts}
 
 
-def complete(client: Client, job_id: str) -> None:
-    """Return whether all points are stored, each once, and the last checkpoint exists."""
+def assert_complete(client: Client, job_id: str) -> None:
+    """Assert that all points are stored, each once, and that the last checkpoint exists."""
 
     def steps() -> list[int]:
         return [point.step for point in client.points(job_id, ["train/loss"])]
 
-    expected = [1, *range(EVERY, STEPS + 1, EVERY)]
+    expected = [1, *range(LOG_EVERY, STEPS + 1, LOG_EVERY)]
     wait_until(lambda: len(steps()) >= len(expected), 30, "the last points")
     assert steps() == expected
     assert STEPS in {checkpoint.step for checkpoint in client.checkpoints(job_id)}
 
 
 def slurm_jobs(stack: Stack) -> list[tuple[str, str]]:
-    """Return number and name of each job in the accounting."""
+    """Return scheduler id and name of each job in the accounting."""
     format_ = "--format=JobIDRaw,JobName%64"
     lines = stack.execute("reconciler", "sacct", "-X", "--noheader", "--parsable2", "--duplicates", format_)
     return [(number, name) for number, name in (line.split("|", 1) for line in lines.splitlines())]
@@ -101,7 +101,7 @@ def submit_with_retries(stack: Stack, name: str) -> str:
     while True:
         try:
             with stack.client() as client:
-                return client.submit(count_spec(name), code=CODE, idempotency_key=name).id
+                return client.submit(script_spec(name), code=CODE, idempotency_key=name).id
         except TrainyardError:
             assert time.monotonic() < deadline, "the service did not come back"
             time.sleep(0.2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.runs import CODE, LongRun, count_spec
+from tests.compose.runs import CODE, LongRun, script_spec
 from tests.support.compose_stack import Stack
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
@@ -23,19 +23,19 @@ def commands() -> tuple[list[str], list[str]]:
 def test_a_lost_database_and_a_lost_run_directory_are_restored(stack: Stack) -> None:
     backup, restore = commands()
     with stack.client() as client:
-        over = client.submit(count_spec("restored"), code=CODE).id
-        assert client.wait(over, timeout=240).status == "succeeded"
+        ended_id = client.submit(script_spec("restored"), code=CODE).id
+        assert client.wait(ended_id, timeout=240).status == "succeeded"
     run = LongRun(stack, "restored")
     for command in backup:
         stack.shell(command)
     run.wait_for_steps()
-    stack.execute("reconciler", "rm", "-r", f"/shared/runs/{over}")
+    stack.execute("reconciler", "rm", "-r", f"/shared/runs/{ended_id}")
     stack.compose("rm", "--stop", "--force", "postgres")
     stack.engine.run("docker", "volume", "rm", f"{stack.name}_postgres")
     for command in restore:
         stack.shell(command)
-    stack.execute("reconciler", "ls", f"/shared/runs/{over}/spec.json")
+    stack.execute("reconciler", "ls", f"/shared/runs/{ended_id}/spec.json")
     run.wait_for_steps()
     run.finish()
     with stack.client() as client:
-        assert client.job(over).status == "succeeded"
+        assert client.job(ended_id).status == "succeeded"

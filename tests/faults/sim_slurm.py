@@ -76,11 +76,11 @@ class SimSlurm:
             raise SystemExit("the service dies before it gets the answer")
         return Ambiguous("Socket timed out on send/recv operation") if self.mode == "lose-answer" else Accepted(job.id)
 
-    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+    def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         self._check()
-        return {one.tag: self._observation(one) for one in known}
+        return {job.tag: self._observation(job) for job in jobs}
 
-    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
         self._check()
         matching = [job for job in self.jobs if job.tag == tag and self._visible(job)]
         return [
@@ -92,13 +92,13 @@ class SimSlurm:
         listed = [job for job in self.jobs if self._visible(job)]
         return [QueueEntry(job.tag, job.id, job.state) for job in listed if job.state != "ended"]
 
-    def cancel(self, known: SubmittedJob) -> None:
+    def cancel(self, job: SubmittedJob) -> None:
         self._check()
-        for job in self.jobs:
-            if (job.id, job.tag) == (known.scheduler_id, known.tag) and job.state != "ended":
-                job.cancel_requested = True
-                if job.state == "pending":
-                    job.state, job.ended_as = "ended", "cancelled"
+        for sim_job in self.jobs:
+            if (sim_job.id, sim_job.tag) == (job.scheduler_id, job.tag) and sim_job.state != "ended":
+                sim_job.cancel_requested = True
+                if sim_job.state == "pending":
+                    sim_job.state, sim_job.ended_as = "ended", "cancelled"
         self.save()
 
     def cluster(self) -> ClusterSnapshot:
@@ -115,9 +115,9 @@ class SimSlurm:
         job.state, job.ended_as = "ended", ended_as
         self.save()
 
-    def _observation(self, known: SubmittedJob) -> Observation:
+    def _observation(self, submitted: SubmittedJob) -> Observation:
         for job in self.jobs:
-            if (job.id, job.tag) == (known.scheduler_id, known.tag) and self._visible(job):
+            if (job.id, job.tag) == (submitted.scheduler_id, submitted.tag) and self._visible(job):
                 if job.state == "pending":
                     return Observation("pending", "Waiting in Slurm.")
                 if job.state == "running":

@@ -20,12 +20,12 @@ class DuplicateScheduler(FakeScheduler):
     world: World
     job: str
 
-    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
         assert self.world.worker(self.job).claim("nonce-of-the-second", "18").status_code == 200
         return ["17", "18"]
 
-    def cancel(self, known: SubmittedJob) -> None:
-        self.cancelled.append(known.scheduler_id)
+    def cancel(self, job: SubmittedJob) -> None:
+        self.cancelled.append(job.scheduler_id)
 
 
 def test_entry_that_claims_is_not_cancelled_as_a_duplicate(world: World) -> None:
@@ -180,8 +180,8 @@ class SlowScheduler(FakeScheduler):
         assert self.world.worker(self.job).claim("nonce-of-the-first", "17").status_code == 200
         return Accepted("18")
 
-    def cancel(self, known: SubmittedJob) -> None:
-        self.cancelled.append(known.scheduler_id)
+    def cancel(self, job: SubmittedJob) -> None:
+        self.cancelled.append(job.scheduler_id)
 
 
 def test_an_entry_accepted_after_another_has_claimed_is_cancelled(world: World) -> None:

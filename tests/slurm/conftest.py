@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import empty
 from tests.support.paced import Pace
 from tests.support.slurm_lab import SlurmLab, SlurmMissingError, Variant, running_lab
-from tests.support.wire import Wire, wired
+from tests.support.tcp_proxy import TcpProxy, start_proxy
 from trainyard.demo import ServiceProcess, free_port
 
 
@@ -82,11 +82,11 @@ def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
 
 
 @contextmanager
-def wired_slurm_service(folder: Path) -> Iterator[tuple[ServiceProcess, Wire]]:
+def slurm_service_behind_proxy(folder: Path) -> Iterator[tuple[ServiceProcess, TcpProxy]]:
     """Run a service that workers reach through a connection which the test can cut."""
     port = free_port()
-    with wired(port) as wire, slurm_service(folder, port=str(port), public_url=wire.url) as service:
-        yield service, wire
+    with start_proxy(port) as proxy, slurm_service(folder, port=str(port), public_url=proxy.url) as service:
+        yield service, proxy
 
 
 @pytest.fixture

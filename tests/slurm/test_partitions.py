@@ -14,12 +14,12 @@ from time import monotonic
 
 import pytest
 
-from tests.slurm.conftest import cluster, wired_slurm_service
+from tests.slurm.conftest import cluster, slurm_service_behind_proxy
 from tests.support.live import losses, run_of, wait_for_status
 from tests.support.paced import SLOWLY, Pace, paced_run
 from tests.support.slurm_lab import SlurmLab, Variant
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from trainyard.client import Client
 from trainyard.contract.layout import AttemptLayout, CheckpointLayout, RunLayout
 from trainyard.demo import ServiceProcess
@@ -52,7 +52,7 @@ class Rig:
 
     lab: SlurmLab
     service: ServiceProcess
-    wire: Wire
+    proxy: TcpProxy
     client: Client
     pace: Pace
     _restore: ExitStack = field(default_factory=ExitStack)
@@ -67,8 +67,8 @@ class Rig:
                 self.lab.disconnect_node(node)
                 self._restore.callback(self.lab.start_node, node)
             elif link == "service":
-                self.wire.cut()
-                self._restore.callback(self.wire.restore)
+                self.proxy.cut()
+                self._restore.callback(self.proxy.restore)
             else:
                 self._restore.callback(os.kill, self.lab.stop_mount(node), signal.SIGCONT)
 
@@ -107,8 +107,8 @@ def rig(
 
 def _rig(lab: SlurmLab, folder: Path, environment: pytest.MonkeyPatch, stack: ExitStack) -> Rig:
     environment.setenv("SLURM_CONF", str(lab.conf))
-    service, wire = stack.enter_context(wired_slurm_service(lab.shared / folder.name))
-    return Rig(lab, service, wire, stack.enter_context(service.client()), Pace(folder))
+    service, proxy = stack.enter_context(slurm_service_behind_proxy(lab.shared / folder.name))
+    return Rig(lab, service, proxy, stack.enter_context(service.client()), Pace(folder))
 
 
 @pytest.mark.parametrize(("links", "time"), CASES)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.conftest import wired_slurm_service
+from tests.slurm.conftest import slurm_service_behind_proxy
 from tests.support.live import attempt_of, losses, wait_for_status
 from tests.support.paced import SLOWLY, Pace, paced_run
 from tests.support.slurm_lab import SlurmLab
@@ -17,12 +17,12 @@ STEPS = 300
 
 @pytest.mark.scenario(46)
 def test_old_attempt_is_fenced_off_and_none_of_its_points_is_lost(slurm: SlurmLab, pace: Pace, tmp_path: Path) -> None:
-    with wired_slurm_service(tmp_path) as (service, wire), service.client() as client:
+    with slurm_service_behind_proxy(tmp_path) as (service, proxy), service.client() as client:
         pace.set(SLOWLY)
         spec = paced_run(resources={"partition": "gpu"}, steps=STEPS, restart={"max_retries": 0})
         job = client.submit(spec, code=pace.code)
         wait_until(lambda: 10 in {saved.step for saved in client.checkpoints(job.id)}, 120, "its second checkpoint")
-        wire.cut()
+        proxy.cut()
         (first,) = client.attempts(job.id)
         node = first.nodes[0].split()[0]
         slurm.disconnect_node(node)

@@ -16,7 +16,7 @@ _NETWORK_ERROR = "net::ERR_"
 
 
 @contextmanager
-def launched() -> Iterator[Browser]:
+def start_chromium() -> Iterator[Browser]:
     """Start Chromium.
 
     Raises:
@@ -114,7 +114,7 @@ def open_tab(context: BrowserContext, url: str) -> Iterator[Visit]:
 
 
 @contextmanager
-def open_visit(
+def open_tab_in_new_profile(
     browser: Browser,
     url: str,
     *,

@@ -15,6 +15,7 @@ from tests.support.world import SPEC, World
 
 TIME = "2026-01-01T00:00:00Z"
 REPORT = {"execution": 1, "time": TIME}
+"""The fields that several reports of a worker have in common."""
 
 BODIES: dict[str, Any] = {
     "submit_job": SPEC,
@@ -39,7 +40,8 @@ BODIES: dict[str, Any] = {
 RAW_BODIES = {"put_code": CODE, "append_log": b"x"}
 FORMS = ("sign_in", "sign_out")
 QUERIES = {"append_log": {"rank": "0", "offset": "0"}}
-PARAMETERS = {"group": ["any"]}
+PATH_VALUES = {"group": ["any"]}
+"""Values of path parameters that name no resource; those of all others are seeds."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Operation:
 
     @property
     def safe(self) -> bool:
+        """Whether the method changes nothing."""
         return self.method in ("GET", "HEAD")
 
 
@@ -67,12 +70,12 @@ def page_routes(app: FastAPI) -> Iterator[Operation]:
 def all_operations(world: World) -> list[Operation]:
     """The operations by what they remove: sign-out, which ends the sessions of the identities, is the last."""
     document = world.client.get("/openapi.json").json()
-    described = [
+    documented = [
         Operation(operation["operationId"], verb.upper(), path)
         for path, verbs in document["paths"].items()
         for verb, operation in verbs.items()
     ]
-    operations = [*described, *page_routes(world.app)]
+    operations = [*documented, *page_routes(world.app)]
     return sorted(operations, key=lambda operation: (operation.id == "sign_out", operation.method == "DELETE"))
 
 
@@ -97,9 +100,9 @@ def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[s
     path, query = operation.path, dict(QUERIES.get(operation.id, {}))
     for part in [part for part in path.split("/") if part.startswith("{")]:
         name = part[1:-1].removesuffix(":path")
-        known = PARAMETERS.get(name) or seeds.of(operation.id, name)
-        assert known, f"add a value of `{name}` to tests/support/seeds.py"
-        path = path.replace(part, quote(known[number % len(known)], safe=":/"))
+        values = PATH_VALUES.get(name) or seeds.of(operation.id, name)
+        assert values, f"add a value of `{name}` to tests/support/seeds.py"
+        path = path.replace(part, quote(values[number % len(values)], safe=":/"))
     if operation.id in ("compare_metrics", "show_compare"):
         query["job"] = seeds.values["job_id"][1]
     if operation.id in FORMS:

@@ -22,7 +22,7 @@ class Rule(Enum):
     CHANGE = "the owner and administrators"
     OWN_READ = "the owner and administrators; for others it does not exist"
     OWN_CHANGE = "the same, and viewers are refused"
-    PRIVATE = "the owner alone; for others it does not exist, and viewers are refused"
+    OWNER_ONLY = "the owner alone; for others it does not exist, and viewers are refused"
     ADMIN = "administrators"
     WORKER = "the worker of the attempt"
     PAGE = "every user with a browser session"
@@ -50,7 +50,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("delete_checkpoint", "cancel_sweep"), Rule.CHANGE),
     **dict.fromkeys(("get_webhook", "list_deliveries"), Rule.OWN_READ),
     **dict.fromkeys(("delete_webhook", "test_webhook"), Rule.OWN_CHANGE),
-    "delete_secret": Rule.PRIVATE,
+    "delete_secret": Rule.OWNER_ONLY,
     **dict.fromkeys(
         ("resolve_job", "list_orphans", "resolve_orphan", "create_token", "list_tokens", "revoke_token", "list_audit"),
         Rule.ADMIN,
@@ -75,11 +75,12 @@ class Identity:
     role: Role
     headers: Mapping[str, str]
     cookie: bool = False
-    from_own_page: bool = True
+    same_origin: bool = True
     """Whether `Origin` names the service."""
-    csrf: bool = True
+    valid_csrf: bool = True
     """Whether the CSRF token is the session's."""
-    csrf_text: str = ""
+    csrf_token: str = ""
+    """The token that its forms send."""
 
 
 _ALLOWED: Mapping[Rule, frozenset[Role]] = {
@@ -88,14 +89,14 @@ _ALLOWED: Mapping[Rule, frozenset[Role]] = {
     Rule.CHANGE: frozenset({"owner", "admin"}),
     Rule.OWN_READ: frozenset({"owner", "admin"}),
     Rule.OWN_CHANGE: frozenset({"owner", "admin"}),
-    Rule.PRIVATE: frozenset({"owner"}),
+    Rule.OWNER_ONLY: frozenset({"owner"}),
     Rule.ADMIN: frozenset({"admin"}),
     Rule.WORKER: frozenset({"worker"}),
 }
 _HIDDEN: Mapping[Rule, frozenset[Role]] = {
     Rule.OWN_READ: frozenset({"viewer", "other"}),
     Rule.OWN_CHANGE: frozenset({"other"}),
-    Rule.PRIVATE: frozenset({"other", "admin"}),
+    Rule.OWNER_ONLY: frozenset({"other", "admin"}),
 }
 
 
@@ -105,18 +106,18 @@ def expected_status(rule: Rule, identity: Identity, *, safe: bool) -> int | None
     Args:
         safe: Whether the method of the request changes nothing.
     """
-    cross_site = identity.cookie and not identity.from_own_page
+    cross_site = identity.cookie and not identity.same_origin
     if rule in (Rule.PUBLIC, Rule.SIGN_IN):
-        return 403 if rule is Rule.SIGN_IN and not identity.from_own_page else None
+        return 403 if rule is Rule.SIGN_IN and not identity.same_origin else None
     if rule in (Rule.PAGE, Rule.ADMIN_PAGE, Rule.SIGN_OUT):
         if not identity.cookie or identity.role == "none":
             return 401
         if rule is Rule.SIGN_OUT:
-            return None if identity.csrf and not cross_site else 403
+            return None if identity.valid_csrf and not cross_site else 403
         return None if rule is Rule.PAGE or identity.role == "admin" else 403
     if identity.role == "none":
         return 401
-    if identity.cookie and not safe and (cross_site or not identity.csrf):
+    if identity.cookie and not safe and (cross_site or not identity.valid_csrf):
         return 403
     if identity.role in _ALLOWED[rule]:
         return None

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from playwright.sync_api import Browser, Page
 
-from tests.support.browser import launched, open_visit
+from tests.support.browser import open_tab_in_new_profile, start_chromium
 from tests.support.live import wait_for_status, wait_for_step
 from trainyard.client import Client
 from trainyard.contract.local_paths import admin_token_file
@@ -57,7 +57,7 @@ def main() -> int:
         service = ServiceProcess(Path(made), local_slots="2", tick_seconds="0.3", webhook_allowed_hosts="127.0.0.1")
         service.start()
         try:
-            with service.client() as client, launched() as browser:
+            with service.client() as client, start_chromium() as browser:
                 try:
                     jobs = submit_jobs(client)
                     token = admin_token_file(service.state_dir).read_text().strip()
@@ -123,7 +123,7 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
     problems = []
     for scheme in SCHEMES:
         for form, size in SIZES.items():
-            with open_visit(browser, url, scheme=scheme, size=size) as visit:
+            with open_tab_in_new_profile(browser, url, scheme=scheme, size=size) as visit:
                 page = visit.go("/sign-in")
                 page.screenshot(path=folder / f"sign-in-{scheme}-{form}.png")
                 visit.sign_in(token)

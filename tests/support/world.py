@@ -82,12 +82,12 @@ class FakeScheduler:
             raise KeyboardInterrupt
         return Accepted(f"id-{plan.tag}")
 
-    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+    def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         self.observe_calls += 1
         self._check()
-        return {k.tag: self.states.get(k.tag, Observation("absent")) for k in known}
+        return {job.tag: self.states.get(job.tag, Observation("absent")) for job in jobs}
 
-    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
 
@@ -96,9 +96,9 @@ class FakeScheduler:
         listed = ((tag, observation.state) for tag, observation in self.states.items())
         return [QueueEntry(tag, f"id-{tag}", state) for tag, state in listed if state in ("pending", "running")]
 
-    def cancel(self, known: SubmittedJob) -> None:
+    def cancel(self, job: SubmittedJob) -> None:
         self._check()
-        self.cancelled.append(known.tag)
+        self.cancelled.append(job.tag)
 
     def cluster(self) -> ClusterSnapshot:
         self.cluster_calls += 1

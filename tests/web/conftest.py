@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect
 
-from tests.support.browser import Visit, browser_context, launched, open_tab, open_visit
+from tests.support.browser import Visit, browser_context, open_tab, open_tab_in_new_profile, start_chromium
 from tests.support.chromium import ChromiumMissingError, chromium
 from tests.support.live import wait_for_status, wait_for_step
 from tests.web.specs import ENDLESS, SLOW, SPEC, WATCHED
@@ -29,7 +29,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(str(error))
     # On a loaded machine, a page shows an event some seconds after it has received it.
     expect.set_options(timeout=20_000)
-    with launched() as chromium_browser:
+    with start_chromium() as chromium_browser:
         yield chromium_browser
 
 
@@ -58,7 +58,7 @@ def token(service: ServiceProcess, client: Client) -> str:
 @pytest.fixture
 def signed_out(browser: Browser, service: ServiceProcess, client: Client) -> Iterator[Visit]:
     """A tab without a session."""
-    with open_visit(browser, service.url) as visit:
+    with open_tab_in_new_profile(browser, service.url) as visit:
         yield visit
 
 

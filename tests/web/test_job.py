@@ -9,9 +9,9 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.support.browser import Visit, open_visit
+from tests.support.browser import Visit, open_tab_in_new_profile
 from tests.support.live import wait_for_status, wait_for_step
-from tests.support.wire import wired
+from tests.support.tcp_proxy import start_proxy
 from tests.web.specs import ENDLESS, ENDLESS_ON_ALL, SPEC, WATCHED
 from trainyard.client import Client
 from trainyard.client.errors import NotFoundError
@@ -164,18 +164,18 @@ def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, ru
 def test_lost_connection_is_shown_and_no_point_is_lost(
     browser: Browser, service: ServiceProcess, token: str, client: Client, running: Any
 ) -> None:
-    with wired(service.port) as wire, open_visit(browser, wire.url) as visit:
+    with start_proxy(service.port) as proxy, open_tab_in_new_profile(browser, proxy.url) as visit:
         page = visit.sign_in(token, f"/jobs/{running.id}")
         wait_for_points(page, 30)
         page.evaluate(MEASURE_SHIFTS)
-        wire.cut()
+        proxy.cut()
         expect(page.locator("#banner")).to_be_visible()
         page.get_by_role("button", name="Pause").click()
         expect(page.locator("#toast")).to_have_text("The service does not answer.")
         progress = client.job(running.id).progress
         assert progress is not None
         wait_for_step(client, running.id, progress.step + 50)
-        wire.restore()
+        proxy.restore()
         expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
         wait_for_points(page, progress.step + 60)
         shown = points(page)
@@ -301,7 +301,7 @@ def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, background_
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{id}"])
 def test_page_fits_a_phone(browser: Browser, service: ServiceProcess, token: str, running: Any, path: str) -> None:
-    with open_visit(browser, service.url, size=(360, 740)) as visit:
+    with open_tab_in_new_profile(browser, service.url, size=(360, 740)) as visit:
         page = visit.sign_in(token, path.format(id=running.id))
         page.wait_for_timeout(500)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from bench.list_jobs import fill
-from tests.support.browser import Visit, open_visit
+from tests.support.browser import Visit, open_tab_in_new_profile
 from tests.support.live_world import served
 from tests.support.world import World
 
@@ -37,7 +37,7 @@ def large_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactor
 def large_table(browser: Browser, large_service: tuple[World, str]) -> Iterator[Visit]:
     """A tab with their table."""
     world, url = large_service
-    with open_visit(browser, url) as visit:
+    with open_tab_in_new_profile(browser, url) as visit:
         visit.sign_in(world.token)
         yield visit
         visit.ignore_errors("/v1/sweeps/")  # the jobs name sweeps that do not exist

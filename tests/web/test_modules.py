@@ -204,6 +204,15 @@ def test_each_other_metric_has_its_own_chart(module: Callable[[str], Call]) -> N
     assert titles(module, {"task": "regression", "gpus": 2}, keys)[-2:] == ["eval/accuracy", "perf/mfu"]
 
 
+def test_losses_of_evaluation_sets_share_a_chart(module: Callable[[str], Call]) -> None:
+    keys = ["train/loss", "eval/loss", "eval/loss/books", "eval/loss/code"]
+    charts = module("chart_list.js")("chartsOf", {"task": "causal_lm"}, keys)
+    assert [(chart["title"], chart["keys"]) for chart in charts[:2]] == [
+        ("Loss", ["train/loss", "eval/loss"]), ("Loss by evaluation set", ["eval/loss/"]),
+    ]  # fmt: skip
+    assert len(charts) == len(titles(module, {"task": "causal_lm"}, keys[:2])) + 1
+
+
 def test_script_has_charts_only_for_its_metrics(module: Callable[[str], Call]) -> None:
     assert titles(module, {"task": "script"}, ["mine", "train/loss"]) == ["Loss", "mine"]
     assert titles(module, {"task": "script"}, []) == []

@@ -85,8 +85,8 @@ class Download:
         """`digest` is the SHA-256 that the file must have. None: not verified."""
         self.file = file
         self.path = to.joinpath(*safe_parts(file.path))
-        self._part = _hidden_path(self.path, ".part")
-        self._etag = _hidden_path(self.path, ".etag")
+        self._partial_file = _hidden_path(self.path, ".part")
+        self._etag_file = _hidden_path(self.path, ".etag")
         self._digest = digest
         self._progress = progress
         self._overwrite = overwrite
@@ -102,16 +102,16 @@ class Download:
         if self._digest is not None or not self._has_size:
             _require_absent(self.path, self._overwrite)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        done = self._part.stat().st_size if self._part.is_file() and self._etag.is_file() else 0
+        done = self._partial_file.stat().st_size if self._partial_file.is_file() and self._etag_file.is_file() else 0
         if done > self.file.size_bytes:
-            self._drop()
+            self._delete_partial()
             done = 0
         elif done and done == self.file.size_bytes:
             # An empty range is an error; requesting the last byte again also verifies that the file has not changed.
             done -= 1
-            os.truncate(self._part, done)
+            os.truncate(self._partial_file, done)
         self._progress(self.file.path, done, self.file.size_bytes)
-        return {"Range": f"bytes={done}-", "If-Range": self._etag.read_text()} if done else {}
+        return {"Range": f"bytes={done}-", "If-Range": self._etag_file.read_text()} if done else {}
 
     @property
     def is_complete(self) -> bool:
@@ -126,11 +126,11 @@ class Download:
     def receive(self, response: httpx.Response) -> IO[bytes]:
         """Open the file for the response's bytes; a response without a range restarts the download."""
         if response.status_code == 206:
-            return self._part.open("ab")
-        self._drop()
+            return self._partial_file.open("ab")
+        self._delete_partial()
         if etag := response.headers.get("etag"):
-            self._etag.write_text(etag)
-        return self._part.open("wb")
+            self._etag_file.write_text(etag)
+        return self._partial_file.open("wb")
 
     def report_progress(self, file: IO[bytes]) -> None:
         """Report the bytes on disk."""
@@ -143,23 +143,23 @@ class Download:
             ServerError: the size or the digest is wrong; the received bytes are deleted.
             TargetExistsError: there is a file with other content at the path, which must not be replaced.
         """
-        size = self._part.stat().st_size if self._part.is_file() else 0
+        size = self._partial_file.stat().st_size if self._partial_file.is_file() else 0
         problem = None
         if size != self.file.size_bytes:
             problem = f"has {size} bytes instead of {self.file.size_bytes}"
-        elif self._digest is not None and file_digest(self._part) != self._digest:
+        elif self._digest is not None and file_digest(self._partial_file) != self._digest:
             problem = "has a different digest"
         if problem:
-            self._drop()
+            self._delete_partial()
             raise ServerError(f"{self.file.path} is damaged: it {problem}; download it again")
-        if not (self._has_size and file_digest(self.path) == file_digest(self._part)):
+        if not (self._has_size and file_digest(self.path) == file_digest(self._partial_file)):
             _require_absent(self.path, self._overwrite)
-            os.replace(self._part, self.path)
-        self._drop()
+            os.replace(self._partial_file, self.path)
+        self._delete_partial()
 
-    def _drop(self) -> None:
-        self._part.unlink(missing_ok=True)
-        self._etag.unlink(missing_ok=True)
+    def _delete_partial(self) -> None:
+        self._partial_file.unlink(missing_ok=True)
+        self._etag_file.unlink(missing_ok=True)
 
     def pause_after(self, error: TrainyardError) -> float:
         """Return the seconds until the next try, or raise the error if a retry cannot help."""
@@ -175,14 +175,14 @@ def digests_of(manifest: bytes, expected: str) -> dict[str, str]:
     Raises:
         ServerError: the manifest does not have the checkpoint's digest.
     """
-    own = hashlib.sha256(manifest).hexdigest()
+    manifest_digest = hashlib.sha256(manifest).hexdigest()
     try:
         files = {name: str(file["sha256"]) for name, file in json.loads(manifest)["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         files = {}
-    if f"sha256:{own}" != expected or not files:
+    if f"sha256:{manifest_digest}" != expected or not files:
         raise ServerError(f"{MANIFEST} is damaged: it does not have the checkpoint's digest")
-    return {**files, MANIFEST: own}
+    return {**files, MANIFEST: manifest_digest}
 
 
 def safe_parts(path: str) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ from trainyard.client.errors import TrainyardError, WaitTimeoutError
 from trainyard.client.retry import is_transient
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
-ANSWER_SECONDS = 30.0
-CONNECT_SECONDS = 5.0
+RESPONSE_TIMEOUT_SECONDS = 30.0
+CONNECT_TIMEOUT_SECONDS = 5.0
 
-STREAM_TIMEOUT = httpx.Timeout(45.0, connect=CONNECT_SECONDS)
+STREAM_TIMEOUT = httpx.Timeout(45.0, connect=CONNECT_TIMEOUT_SECONDS)
 """The service sends a keep-alive comment every 15 seconds; the connection is lost when three are missing."""
 
 _FIRST_POLL = 0.2

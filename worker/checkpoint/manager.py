@@ -116,7 +116,8 @@ class CheckpointManager:
         self._storage.load(self._source, state)
 
     def save(self, step: int, state: StateDict, metrics: Mapping[str, float]) -> None:
-        """Write a checkpoint once the previous one is complete. A collective; returns before it is on disk.
+        """Write a checkpoint once the previous one is complete. A collective; returns before it is on disk, and before
+        `state` is copied: see `wait_staged`.
 
         Args:
             state: As returned by `TrainingState.capture`.
@@ -127,6 +128,10 @@ class CheckpointManager:
         recorded = dict(metrics)
         self._storage.save(checkpoint, state, lambda: self._complete(checkpoint, recorded))
         self.last_step = step
+
+    def wait_staged(self) -> None:
+        """Wait until the state of the last save is copied. To be called before any tensor of it changes."""
+        self._storage.wait_staged()
 
     def finish(self) -> None:
         """Wait for the last checkpoint.

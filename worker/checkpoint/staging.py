@@ -1,10 +1,12 @@
-"""Staging: a save copies this rank's share of the state into reused buffers before training goes on."""
+"""Staging: a save copies this rank's share of the state into reused buffers, beside the next forward and backward."""
 
 from collections.abc import Mapping
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from typing import Any, cast
 
 import torch
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
 StateDict = dict[str, Any]
@@ -13,20 +15,52 @@ SHARED_PARTS = ("model", "low_halves", "optimizer", "ema")
 """Parts of a state whose replicated tensors are written by one rank each."""
 
 
-def build_stager(device: torch.device) -> DefaultStager:
-    """Return a stager that copies before it returns and reuses its buffers, so only the first save allocates.
+class OverlappedStager(AsyncStager):
+    """Copies in a thread, on CUDA in a stream of its own. Its buffers are reused, so only the first save allocates.
 
-    Copying concurrently with the next step is not safe: on CPU it saved values of that step.
+    The state must not change before `synchronize_staging` returns. The captured tensors change only in an update
+    (decision 75), so the copy takes place beside the forward and backward of the next step.
     """
-    accelerated = device.type == "cuda"
-    return DefaultStager(
-        StagingOptions(
-            use_pinned_memory=accelerated,
+
+    _synchronize_after_execute = False
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        options = StagingOptions(
+            use_pinned_memory=device.type == "cuda",
             use_shared_memory=False,
             use_async_staging=False,
-            use_non_blocking_copy=accelerated,
+            # A copy that does not block would end with a wait for all streams, the training's among them.
+            use_non_blocking_copy=False,
         )
-    )
+        self._copies = DefaultStager(options)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="staging")
+        self._staged: Future[StateDict] | None = None
+
+    def stage(self, state_dict: StateDict) -> "Future[StateDict]":
+        """Begin to copy the state as it will be after the work that is in the device's current stream."""
+        if self._stream:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._staged = self._thread.submit(self._copy, state_dict)
+        return self._staged
+
+    def synchronize_staging(self) -> None:
+        """Wait until the last state is copied. If that failed, so will the save."""
+        staged, self._staged = self._staged, None
+        if staged:
+            wait([staged])
+
+    def close(self) -> None:
+        """Free the buffers."""
+        self._thread.shutdown()
+        self._copies.close()
+
+    def _copy(self, state: StateDict) -> StateDict:
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            return cast(StateDict, self._copies.stage(state))
 
 
 def writer_share(state: StateDict, rank: int, world: int) -> StateDict:

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from trainyard.contract.layout import CheckpointLayout
 from worker.checkpoint.compatibility import match_state
-from worker.checkpoint.staging import build_stager, writer_share
+from worker.checkpoint.staging import OverlappedStager, writer_share
 
 StateDict = dict[str, Any]
 
@@ -22,18 +22,19 @@ class CheckpointFilesError(Exception):
 
 
 class CheckpointStorage:
-    """Saves one checkpoint at a time. All methods but `wait` are collectives."""
+    """Saves one checkpoint at a time. All methods are collectives but `wait` and `wait_staged`."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, *, asynchronous: bool) -> None:
         self._group = group
-        self._stager = build_stager(device) if asynchronous else None
+        self._stager = OverlappedStager(device) if asynchronous else None
         self._pending: Future[None] | None = None
         self._completer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
 
     def save(self, checkpoint: CheckpointLayout, state: StateDict, complete: Callable[[], None]) -> None:
         """Write the files, and call `complete` on every rank once all ranks have written theirs.
 
-        An asynchronous save returns when the state is copied. The caller must have waited for the previous save.
+        An asynchronous save returns before the state is copied: the caller must call `wait_staged` before it changes a
+        tensor of the state. The caller must have waited for the previous save.
         `wait` raises what went wrong, a folder that cannot be created included.
         """
         from torch.distributed.checkpoint import state_dict_saver as dcp
@@ -47,8 +48,8 @@ class CheckpointStorage:
             saving = dcp.async_save(
                 state, checkpoint_id=checkpoint.root, process_group=self._group, async_stager=self._stager
             )
-            assert isinstance(saving, Future)
-            self._pending = self._completer.submit(_after, saving, complete)
+            assert isinstance(saving, dcp.AsyncSaveResponse)
+            self._pending = self._completer.submit(_after, saving.upload_completion, complete)
             return
         done: Future[None] = Future()
         self._pending = done
@@ -73,6 +74,11 @@ class CheckpointStorage:
         if error is None and failed.item():
             return OSError(f"the folder {checkpoint.root.name} could not be created on another rank")
         return error
+
+    def wait_staged(self) -> None:
+        """Wait until the state of the last save is copied. Not a collective."""
+        if self._stager:
+            self._stager.synchronize_staging()
 
     def wait(self) -> None:
         """Wait until the last save is complete.

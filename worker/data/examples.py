@@ -1,6 +1,7 @@
 """Training and evaluation examples in memory, and the batches made of them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -42,6 +43,9 @@ class Examples:
     tensors: Tensors
     train: int
     held_out: int
+    held_out_sets: Mapping[str, int] = field(default_factory=dict, kw_only=True)
+    """The number of held-out examples of each named set, in their order, which add up to `held_out`. Empty for one set
+    without a name."""
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Gather the rows `indices` (int64, shape (n,)) of every tensor on `device`: shapes (n, ...)."""

@@ -1,12 +1,15 @@
 """A pass over the held-out examples."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
 from trainyard.contract.spec.sections import Evaluation
 from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
-from worker.data.sampler import micro_batches
+from worker.data.examples import Examples
+from worker.data.sampler import Indices, micro_batches
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
 from worker.tasks.base import Task
@@ -24,27 +27,55 @@ def evaluate(
     training_size: int,
 ) -> dict[str, float]:
     """Return the means of the task's evaluation sums over the held-out examples, by metric name. Each example counts
-    once, for any number of ranks. A collective.
+    once, for any number of ranks. With several sets, the name of a set is the end of the names of its metrics; the
+    metrics without it are over all sets. A collective.
 
     Args:
         training_size: Examples that a rank computes at once in training, whose memory is known to suffice.
     """
-    held_out = np.arange(min(task.examples.held_out, options.limit or task.examples.held_out), dtype=np.int64)
+    sets = held_out_sets(task.examples, options.limit)
     size = options.micro_size or training_size
-    sums: dict[str, torch.Tensor] = {}  # by metric, fp64, shape ()
+    sums: dict[tuple[str, str], torch.Tensor] = {}  # by set and metric, fp64, shape ()
     model.module.eval()
-    for share in micro_batches(held_out, ranks.rank, ranks.world, size):
-        progress.mark("evaluating")
-        # Every rank makes as many forwards, because the forward of a sharded model is a collective.
-        batch = task.examples.held_out_batch(share if len(share) else held_out[:1], ranks.device)
-        with precision.autocast():
-            batch_sums = task.evaluation_sums(model.evaluation_module, batch)
-        for key, value in batch_sums.items():
-            value = value.double() * float(len(share) > 0)
-            sums[key] = sums[key] + value if key in sums else value
+    for name, held_out in sets.items():
+        for share in micro_batches(held_out, ranks.rank, ranks.world, size):
+            progress.mark("evaluating")
+            # Every rank makes as many forwards, because the forward of a sharded model is a collective.
+            batch = task.examples.held_out_batch(share if len(share) else held_out[:1], ranks.device)
+            with precision.autocast():
+                batch_sums = task.evaluation_sums(model.evaluation_module, batch)
+            for key, value in batch_sums.items():
+                value = value.double() * float(len(share) > 0)
+                sums[name, key] = sums[name, key] + value if (name, key) in sums else value
     model.release()
     model.module.train()
     rows = ranks.gather([float(value.item()) for value in sums.values()])
-    weights = {"eval/loss": task.weight(held_out + task.examples.train)}
-    totals = (sum(column) for column in zip(*rows, strict=True))
-    return {key: total / weights.get(key, len(held_out)) for key, total in zip(sums, totals, strict=True)}
+    totals = dict(zip(sums, (sum(column) for column in zip(*rows, strict=True)), strict=True))
+    return _means(task, sets, totals)
+
+
+def held_out_sets(examples: Examples, limit: int | None) -> dict[str, Indices]:
+    """Return the held-out examples of each set to evaluate, counted from 0 at the first held-out example; the only
+    name of a single set is empty."""
+    sets: dict[str, Indices] = {}
+    start = 0
+    # Examples of a user's own class may have no sets.
+    sizes: Mapping[str, int] = getattr(examples, "held_out_sets", None) or {"": examples.held_out}
+    for name, size in sizes.items():
+        sets[name] = np.arange(start, start + min(size, limit or size), dtype=np.int64)
+        start += size
+    return sets
+
+
+def _means(task: Task, sets: Mapping[str, Indices], totals: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    means = {}
+    for key in dict.fromkeys(key for _, key in totals):
+        own = {name: totals[name, key] for name in sets if (name, key) in totals}
+        means[key] = sum(own.values()) / _weight(task, key, np.concatenate([sets[name] for name in own]))
+        means |= {f"{key}/{name}": total / _weight(task, key, sets[name]) for name, total in own.items() if name}
+    return means
+
+
+def _weight(task: Task, key: str, held_out: Indices) -> float:
+    """Return the divisor of a sum over these held-out examples."""
+    return task.weight(held_out + task.examples.train) if key == "eval/loss" else float(len(held_out))

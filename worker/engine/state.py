@@ -36,14 +36,17 @@ class TrainingState:
 
     def capture(self, step: int, skipped: int) -> StateDict:
         """Return the state after `step` steps: tensors by name, sharded ones as DTensors. A collective. Before step 1
-        it serves only as a template, since torch then initialises the optimizer's state. A parameter in bf16 is in
-        `model`, and the other half of its exact value in `low_halves`."""
+        it serves only as a template, since torch then initialises the optimizer's state.
+
+        The tensors change in no forward and backward, only in an update: buffers, such as batch statistics, are
+        copied, parameters, moments and averages are not. A parameter in bf16 is in `model`, and the other half of its
+        exact value in `low_halves`."""
         moments, _ = self._optimizer_state()
         progress = {"step": torch.tensor(step), "skipped": torch.tensor(skipped), "scaler": self._scaler()}
         if self.early_stopping is not None:
             progress["early_stopping"] = self.early_stopping.state()
         state = {
-            **self._parameters(),
+            **self._parameters(copy_buffers=True),
             "optimizer": moments,
             "progress": progress,
             "rng": {f"rank-{self.ranks.rank}": capture_random_state(self.ranks.device)},
@@ -53,9 +56,10 @@ class TrainingState:
             progress["ema_updates"] = self.average.updates()
         return state
 
-    def _parameters(self) -> StateDict:
-        halves = low_halves(self.module)
-        return {"model": trained_state(self.module), **({"low_halves": halves} if halves else {})}
+    def _parameters(self, *, copy_buffers: bool = False) -> StateDict:
+        model, halves = trained_state(self.module), low_halves(self.module)
+        model = _copy_buffers(model, self.module) if copy_buffers else model
+        return {"model": model, **({"low_halves": halves} if halves else {})}
 
     def template(self, saved_ranks: int, stored: Mapping[str, torch.dtype], *, is_fork: bool = False) -> StateDict:
         """Return tensors to load a checkpoint into: without random state on a rank that the checkpoint has none for,
@@ -169,6 +173,16 @@ def trained_state(module: nn.Module, *, whole: bool = False) -> StateDict:
             if name in state:
                 state[name] = gathered.cpu()
     return {name: tensor for name, tensor in state.items() if name not in frozen}
+
+
+def _copy_buffers(state: StateDict, module: nn.Module) -> StateDict:
+    """Return the state with copies of the buffers, which a forward may change."""
+    buffers = {buffer.untyped_storage().data_ptr() for buffer in module.buffers()}
+    return {name: tensor.clone() if _address(tensor) in buffers else tensor for name, tensor in state.items()}
+
+
+def _address(tensor: torch.Tensor) -> int | None:
+    return None if isinstance(tensor, DTensor) else tensor.untyped_storage().data_ptr()
 
 
 def _is_optimizer_tensor(key: str) -> bool:

@@ -1,6 +1,6 @@
 """One training step: micro-batches forward and backward, unscale, clip, update."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -40,8 +40,13 @@ class TrainStep:
         micro_batch_size: int | None,
         clip_norm: float | None,
         progress: ProgressCounter,
+        before_update: Callable[[], None] = lambda: None,
     ) -> None:
-        """`micro_batch_size`: examples that a rank computes at once; None for its whole share of the batch."""
+        """
+        Args:
+            micro_batch_size: Examples that a rank computes at once; None for its whole share of the batch.
+            before_update: Called in each step before anything of the state that checkpoints hold may change.
+        """
         self._task = task
         self._model = model
         self._learning_rates = learning_rates
@@ -52,6 +57,7 @@ class TrainStep:
         self._micro_batch_size = micro_batch_size
         self._clip_norm = clip_norm
         self._progress = progress
+        self._before_update = before_update
         self._clock = step_clock(ranks.device)
         self._loader = BatchLoader(task.examples, ranks.device)
         self._parameters = [optimizer_parameters(optimizer) for optimizer in self._optimizers]
@@ -88,6 +94,7 @@ class TrainStep:
         marks.computed = self._clock.mark()
 
         self._progress.mark("update")
+        self._before_update()
         for optimizer in self._optimizers:
             self._precision.unscale(optimizer)
         norm = self._clip_gradients() if log_due or self._clip_norm or self._guard.needs_norm else None

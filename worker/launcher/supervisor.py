@@ -153,7 +153,7 @@ class Supervisor:
         self._first_execution = rendezvous.execution
         self._connect = connect
         self._signals = signals
-        self._limit = limit
+        self._time_limit = limit
         self._suspensions = SuspendDetector()
         self._stop = StopRequest(layout)
         self._ranks_signalled = False
@@ -236,7 +236,7 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 pass
             polled, previous = time.monotonic(), polled
-            self._record_gap(polled - previous)
+            self._record_delay(polled - previous)
             self._descendants.update(processes.descendants(self._process.pid))
             if self._reports:
                 self._reports.follow()
@@ -244,12 +244,12 @@ class Supervisor:
             self._handle_stop_requests()
             self._enforce_limits()
 
-    def _record_gap(self, seconds: float) -> None:
+    def _record_delay(self, seconds: float) -> None:
         """Account for the seconds since the loop last ran; it runs several times per second."""
         if suspended := self._suspensions.collect():
             # `scontrol suspend` and gang scheduling stop every process of a job, this one too.
             log.warning("the job was suspended for %.0f s", suspended)
-            self._limit.add_suspension(suspended)
+            self._time_limit.add_suspension(suspended)
         if self._watchdog and seconds > SUSPENDED_SECONDS:
             # Suspended, or blocked by a slow disk: missing progress in this time is no stall.
             self._watchdog.add_suspension(seconds)
@@ -264,8 +264,8 @@ class Supervisor:
                 self._log_shipper.add(LogStream(rank, self._layout.rank_log(int(rank))))
 
     def _handle_stop_requests(self) -> None:
-        warned = self._signals.warnings and not self._limit.explains_a_warning
-        if self._limit.near:
+        warned = self._signals.warnings and not self._time_limit.explains_a_warning
+        if self._time_limit.near:
             self._stop.request("time_limit")
         elif (self._signals.stops or warned) and self._stop.request("preempted"):
             # A cancelled job gets a signal too; the heartbeat's answer distinguishes the two.
@@ -274,7 +274,7 @@ class Supervisor:
             self._ranks_signalled = True
             # Ranks without a handler yet ignore the signal, and read the file later.
             ranks = processes.children(self._process.pid)
-            if torchrun.wrapped(self._launch):
+            if torchrun.uses_nsys(self._launch):
                 ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
             processes.send_signal(ranks, signal.SIGUSR2)
 
@@ -284,10 +284,10 @@ class Supervisor:
             self._kill_ranks()
             return
         since = self._stop.since
-        too_long = since is not None and time.monotonic() - since > CANCEL_GRACE_SECONDS
-        if self._limit.passed:
+        grace_is_over = since is not None and time.monotonic() - since > CANCEL_GRACE_SECONDS
+        if self._time_limit.passed:
             self._kill("time_limit")
-        elif self._stop.reason == "user_cancelled" and too_long:
+        elif self._stop.reason == "user_cancelled" and grace_is_over:
             self._kill("user_cancelled")
         elif self._watchdog:
             self._check_stall(self._watchdog)
@@ -339,7 +339,7 @@ class Supervisor:
         if reply.stop:
             self._stop.request("user_cancelled" if reply.stop == "cancel" else "preempted")
         if reply.seconds_left is not None:
-            self._limit.extend(reply.seconds_left)
+            self._time_limit.extend(reply.seconds_left)
         trace = reply.profile
         if trace and self._node.is_first and trace.request > self._trace_requested:
             self._trace_requested = trace.request

@@ -45,13 +45,13 @@ def start(
         if os.getppid() != launcher:
             os._exit(1)
 
-    with layout.node_log(node.index).open("ab") as output, os.fdopen(os.memfd_create("variables"), "w+b") as given:
-        given.write(json.dumps(variables).encode())
-        given.seek(0)
+    with layout.node_log(node.index).open("ab") as output, os.fdopen(os.memfd_create("variables"), "w+b") as stdin_file:
+        stdin_file.write(json.dumps(variables).encode())
+        stdin_file.seek(0)
         return subprocess.Popen(
             command(layout, launch, node, rendezvous),
             env=environment(launch, rendezvous.execution, dict(os.environ)),
-            stdin=given,
+            stdin=stdin_file,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -80,23 +80,23 @@ def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvou
 def _program(layout: AttemptLayout, launch: LaunchDocument) -> list[str]:
     """Return the command of a rank, with nsys around it if the spec profiles with nsys."""
     rank = ["-m", "worker", str(layout.root)]
-    if not wrapped(launch):
+    if not uses_nsys(launch):
         return rank
     folder = RunLayout(layout.root.parent.parent).profiles
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if launch.spec.backend == "nccl" else []
-    record = [NSYS, "profile", "--trace=cuda,nvtx,osrt", "--force-overwrite=true", *chosen]
-    return ["--no-python", *record, "--output", f"{folder}/nsys-rank-%q{{RANK}}", sys.executable, *rank]
+    capture = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if launch.spec.backend == "nccl" else []
+    nsys = [NSYS, "profile", "--trace=cuda,nvtx,osrt", "--force-overwrite=true", *capture]
+    return ["--no-python", *nsys, "--output", f"{folder}/nsys-rank-%q{{RANK}}", sys.executable, *rank]
 
 
-def wrapped(launch: LaunchDocument) -> bool:
-    """Return whether another program runs between torchrun and the ranks."""
+def uses_nsys(launch: LaunchDocument) -> bool:
+    """Return whether each rank is a child of nsys, which runs between torchrun and the rank."""
     return launch.spec.profile is not None and launch.spec.profile.nsys
 
 
 def unsupported(launch: LaunchDocument) -> str | None:
     """Return why this node cannot run the spec, or None if it can."""
-    if wrapped(launch) and shutil.which(NSYS) is None:
+    if uses_nsys(launch) and shutil.which(NSYS) is None:
         return f"profile.nsys is set, but {socket.gethostname()} has no program `{NSYS}` on its PATH"
     return None
 
@@ -118,7 +118,7 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         # Do not import from the current folder, which may be anything.
         "PYTHONSAFEPATH": "1",
     }
-    if wrapped(launch):
+    if uses_nsys(launch):
         variables[WRAPPED_VARIABLE] = "1"
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback and launch.nodes == 1:

@@ -72,8 +72,11 @@ def _summed_loss(model: nn.Module, batch: Tensors, terms: Loss) -> torch.Tensor:
     if len(batch) == 1:
         tokens = batch[0].long()
         batch = tokens[:, :-1], tokens[:, 1:]
-    positions = batch[2] if len(batch) > 2 else None
-    loss: torch.Tensor = model(batch[0], batch[1], positions, terms)
+    if len(batch) == 2:
+        loss: torch.Tensor = model(*batch, None, terms)
+    else:
+        inputs, labels, positions, ends = batch
+        loss = model(inputs, labels, positions, terms, ends)
     return loss
 
 
@@ -125,9 +128,10 @@ def _on_jsonl(
     load = partial(load_rows, data=data, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress)
     rows = load("data.path", data.path)
     train = len(rows.ends)
-    if data.eval_path:
-        rows = concatenate_rows(rows, load("data.eval_path", data.eval_path))
-    examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
+    evaluation = {field: load(field, path) for field, path in data.evaluation_files.items()}
+    sets = {name: len(evaluation[f"data.eval_sets.{name}"].ends) for name in data.eval_sets}
+    rows = concatenate_rows([rows, *evaluation.values()])
+    examples = RowExamples((), train, len(rows.ends) - train, held_out_sets=sets, rows=rows, packed=data.packing)
     return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())), loss)
 
 

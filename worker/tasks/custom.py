@@ -137,3 +137,9 @@ def _check_examples(start: str, examples: Examples) -> None:
                 f"{start} has inconsistent examples: tensors[{index}] is {size}, "
                 f"and train + held_out is {expected} examples"
             )
+    sets = examples.held_out_sets
+    if sets and (sum(sets.values()) != examples.held_out or min(sets.values()) < 1):
+        raise RefusedError(
+            f"{start} has inconsistent examples: held_out_sets has {dict(sets)}, and held_out is {examples.held_out}",
+            "Give each set at least one example; together they are the held-out examples.",
+        )

@@ -77,14 +77,14 @@ class LocalScheduler:
             return Ambiguous(str(error))
         return Accepted(plan.tag)
 
-    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+    def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         with self._locked() as lock:
             self._advance(lock)
             entries = self._queue.entries()
             listed, queue = {entry.tag: entry for entry in entries}, QueueState.of(entries, self._slots)
-            return {job.tag: self._observation(listed.get(job.tag) or self._queue.get(job.tag), queue) for job in known}
+            return {job.tag: self._observation(listed.get(job.tag) or self._queue.get(job.tag), queue) for job in jobs}
 
-    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
         with self._locked() as lock:
             self._advance(lock)
             return [entry.tag for entry in self._queue.entries() if entry.tag == tag]
@@ -95,9 +95,9 @@ class LocalScheduler:
             entries = self._queue.entries()
         return [QueueEntry(entry.tag, entry.tag, "pending" if entry.waiting else "running") for entry in entries]
 
-    def cancel(self, known: SubmittedJob) -> None:
+    def cancel(self, job: SubmittedJob) -> None:
         with self._locked():
-            entry = self._queue.get(known.tag)
+            entry = self._queue.get(job.tag)
             if entry is None or entry.ended_at or entry.cancel_requested_at:
                 return
             if entry.waiting:

@@ -52,13 +52,13 @@ def _rank(row: Row) -> tuple[int, int]:
     return -row.priority, int(number) if number.isdigit() else 0
 
 
-def describe_pending(row: Row, ahead: Mapping[str, int], now: datetime) -> Observation:
-    """The observation of a pending job.
+def describe_pending(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Observation:
+    """The observation of a pending job; `ahead_by_id` has the results of `count_ahead`.
 
     Numbers are rounded, so that a busy queue does not change the message of every job at each poll.
     """
     sentences = [f"Waiting in Slurm: {explain(row.detail)}"]
-    if count := ahead.get(row.id):
+    if count := ahead_by_id.get(row.id):
         sentences.append(f"{_rounded_count(count)} ahead in partition {row.partition.split(',')[0]}.")
     start = rounded_start(row.estimated_start, now)
     if start is not None:

@@ -39,16 +39,16 @@ from trainyard.contract.wire.cluster import ClusterSnapshot
 log = structlog.get_logger("slurm")
 
 _CANCEL_INTERVAL_SECONDS = 60.0
-_SUBMISSION_MEMORY_SECONDS = 3600.0
-_ENTRIES_SECONDS = 60.0
-"""How old an answer to `own_entries` may be."""
+_SUBMISSION_RETENTION_SECONDS = 3600.0
+_QUEUE_MAX_AGE_SECONDS = 60.0
+"""How old the queue may be from which `own_entries` returns."""
 _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
 """Ids in one accounting query: 90 kB as an argument, of which Linux allows 128 kB."""
 _MAX_ENTRIES, _MAX_RECORDED = 1000, 20
-"""Entries of an attempt's folder that are looked at, and submissions that are taken from it: a job may fill it."""
-_MAX_FAILED_LISTS, _MAX_REASONS = 4, 4
+"""Entries of an attempt's folder that are read, and submissions that are taken from it: a job may fill it."""
+_MAX_FAILED_NODE_LISTS, _MAX_REASONS = 4, 4
 """Node lists of failed jobs whose reasons one poll queries, and reasons in one message."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
 
@@ -148,12 +148,12 @@ class SlurmScheduler:
         with (submitit / "submit.log").open("wb") as log_file:
             return self._submitters.run(request, log_file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS)
 
-    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+    def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         # After a failure Slurm is polled even without jobs: nothing is submitted until it responds again.
-        needed = known or isinstance(self._observed, SchedulerUnavailableError)
+        needed = jobs or isinstance(self._observed, SchedulerUnavailableError)
         if needed and time.monotonic() - self._polled_at >= self._poll_seconds:
             try:
-                self._observed = self._add_node_reasons(self._poll(known))
+                self._observed = self._add_node_reasons(self._poll(jobs))
             except SchedulerUnavailableError as error:
                 self._observed = error
             self._polled_at = time.monotonic()
@@ -161,39 +161,39 @@ class SlurmScheduler:
             raise self._observed
         # The last poll does not include what was submitted since.
         new = CachedObservation("", _SUBMITTED)
-        observations = {job.tag: self._observed.get(job.tag, new).for_job(job) for job in known}
+        observations = {job.tag: self._observed.get(job.tag, new).for_job(job) for job in jobs}
         return {tag: observation for tag, observation in observations.items() if observation is not None}
 
-    def _poll(self, known: Sequence[SubmittedJob]) -> dict[str, CachedObservation]:
+    def _poll(self, jobs: Sequence[SubmittedJob]) -> dict[str, CachedObservation]:
         """One squeue, and one sacct for the jobs that the controller no longer lists."""
         self._query_queue()
-        observed = self._matching(known, self._queue)
-        missing = self._next_batch([job for job in known if job.tag not in observed])
+        observed = self._matching(jobs, self._queue)
+        missing = self._next_batch([job for job in jobs if job.tag not in observed])
         try:
             records = self._commands.sacct(ids=[job.scheduler_id for job in missing]) if missing else None
         except SchedulerUnavailableError as error:
             # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
-            return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in known}
+            return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in jobs}
         recorded = self._matching(missing, records or [])
         # Only the controller knows what runs: an unfinished record that it does not list is outdated.
         observed |= {tag: observation for tag, observation in recorded.items() if observation.state == "ended"}
         observed = {job.tag: Observation("absent") for job in missing} | observed
-        return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in known}
+        return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in jobs}
 
     def _add_node_reasons(self, observed: dict[str, CachedObservation]) -> dict[str, CachedObservation]:
         """Add to each node failure why the nodes are out of service, with a bounded number of calls."""
-        failed = {tag: known for tag, known in observed.items() if _is_node_failure(known.observation)}
+        failed = {tag: cached for tag, cached in observed.items() if _is_node_failure(cached.observation)}
         reasons: dict[str, str] = {}
         try:
-            for nodes in sorted({",".join(_nodes(known)) for known in failed.values()})[:_MAX_FAILED_LISTS]:
+            for nodes in sorted({",".join(_nodes(cached)) for cached in failed.values()})[:_MAX_FAILED_NODE_LISTS]:
                 reasons[nodes] = "; ".join(self._commands.node_reasons(nodes)[:_MAX_REASONS])
         except SchedulerUnavailableError as error:
             log.warning("reasons of nodes are unavailable", error=str(error))
-        for tag, known in failed.items():
-            if known.observation and (text := reasons.get(",".join(_nodes(known)))):
-                explained = replace(known.observation, message=f"{known.observation.message}; {text}")
-                observed[tag] = replace(known, observation=explained)
+        for tag, cached in failed.items():
+            if cached.observation and (text := reasons.get(",".join(_nodes(cached)))):
+                explained = replace(cached.observation, message=f"{cached.observation.message}; {text}")
+                observed[tag] = replace(cached, observation=explained)
         return observed
 
     def _next_batch(self, missing: Sequence[SubmittedJob]) -> Sequence[SubmittedJob]:
@@ -212,18 +212,18 @@ class SlurmScheduler:
         self._queue_queried_at = started
         with self._submission_lock:
             self._submission_times = {
-                tag: at for tag, at in self._submission_times.items() if started - at < _SUBMISSION_MEMORY_SECONDS
+                tag: at for tag, at in self._submission_times.items() if started - at < _SUBMISSION_RETENTION_SECONDS
             }
 
-    def _matching(self, known: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Observation]:
+    def _matching(self, jobs: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Observation]:
         """The observations of those of the jobs that the rows contain."""
         by_id = _by_id(rows)
-        pairs = [(job, _row_of(job, by_id)) for job in known]
-        ahead = count_ahead(self._queue, self._other_jobs) if needs_other_jobs(rows) else {}
+        pairs = [(job, _row_of(job, by_id)) for job in jobs]
+        ahead_by_id = count_ahead(self._queue, self._other_jobs) if needs_other_jobs(rows) else {}
         now = self._clock()
-        return {job.tag: _observation(row, ahead, now) for job, row in pairs if row is not None}
+        return {job.tag: _observation(row, ahead_by_id, now) for job, row in pairs if row is not None}
 
-    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
         # A query serves all tags that were submitted before it, within one poll interval.
         since = max(time.monotonic() - self._poll_seconds, self._submission_times.get(tag, float("-inf")))
         if self._queue_queried_at <= since:
@@ -231,17 +231,17 @@ class SlurmScheduler:
         root = os.path.realpath(folder)
         rows = [row for row in self._queue if row.name == tag or row.folder == root]
         if not rows:
-            rows = [row for row in self._accounting_records(tag, also, since) if row.name == tag]
+            rows = [row for row in self._accounting_records(tag, next_tags, since) if row.name == tag]
         ended = {row.id for row in rows if interpret_state(row.state)[0] == "ended"}
         ids = {row.id for row in rows} | set(_recorded_ids(folder))
         claimant = _claimant(folder)
         return sorted(ids, key=lambda job_id: (job_id != claimant, job_id in ended, int(job_id)))
 
-    def _accounting_records(self, tag: str, also: Sequence[str], since: float) -> list[Row]:
+    def _accounting_records(self, tag: str, next_tags: Sequence[str], since: float) -> list[Row]:
         """The accounting's records of a tag, queried together with those of the other tags."""
         answered = self._record_names if self._records_queried_at > since else frozenset()
         if tag not in answered:
-            others = (other for other in also if other not in answered)
+            others = (other for other in next_tags if other not in answered)
             names = list(dict.fromkeys([tag, *others]))[:_MAX_NAMES]
             started = time.monotonic()
             self._records = self._commands.sacct(names=names) or []
@@ -249,20 +249,20 @@ class SlurmScheduler:
         return self._records
 
     def own_entries(self) -> list[QueueEntry]:
-        if time.monotonic() - self._queue_queried_at >= _ENTRIES_SECONDS:
+        if time.monotonic() - self._queue_queried_at >= _QUEUE_MAX_AGE_SECONDS:
             self._query_queue()
         rows = [(row, interpret_state(row.state)[0]) for row in self._queue if row.name.startswith("ty-")]
         return [QueueEntry(row.name, row.id, state) for row, state in rows if state in ("pending", "running")]
 
-    def cancel(self, known: SubmittedJob) -> None:
+    def cancel(self, job: SubmittedJob) -> None:
         """Slurm sends SIGTERM and, after its KillWait, SIGKILL; the request is repeated once a minute at most."""
         now = time.monotonic()
-        if now - self._cancel_times.get(known.scheduler_id, float("-inf")) < _CANCEL_INTERVAL_SECONDS:
+        if now - self._cancel_times.get(job.scheduler_id, float("-inf")) < _CANCEL_INTERVAL_SECONDS:
             return
-        row = _row_of(known, _by_id(self._queue))
-        self._commands.scancel(known.scheduler_id, row.name if row else known.tag)
-        recent = {job_id: at for job_id, at in self._cancel_times.items() if now - at < _CANCEL_INTERVAL_SECONDS}
-        self._cancel_times = {**recent, known.scheduler_id: now}
+        row = _row_of(job, _by_id(self._queue))
+        self._commands.scancel(job.scheduler_id, row.name if row else job.tag)
+        recent = {id_: at for id_, at in self._cancel_times.items() if now - at < _CANCEL_INTERVAL_SECONDS}
+        self._cancel_times = {**recent, job.scheduler_id: now}
 
     def forecast(self, script: str) -> Forecast:
         return parse_forecast(*self._commands.test_only(script))
@@ -275,8 +275,8 @@ def _is_node_failure(observation: Observation | None) -> bool:
     return observation is not None and observation.ended_as == "node_failure" and bool(observation.nodes)
 
 
-def _nodes(known: CachedObservation) -> tuple[str, ...]:
-    return known.observation.nodes if known.observation else ()
+def _nodes(cached: CachedObservation) -> tuple[str, ...]:
+    return cached.observation.nodes if cached.observation else ()
 
 
 def _numeric_id(job: SubmittedJob) -> tuple[int, str]:
@@ -298,11 +298,11 @@ def _row_of(job: SubmittedJob, by_id: Mapping[str, Sequence[Row]]) -> Row | None
     return None
 
 
-def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observation:
+def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Observation:
     state, ended_as = interpret_state(row.state)
     nodes = (row.nodes,) if row.nodes else ()
     if state == "pending":
-        return describe_pending(row, ahead, now)
+        return describe_pending(row, ahead_by_id, now)
     if state == "ended":
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
         if ended_as == "failed" and not code and row.detail not in ("", "None"):

@@ -47,17 +47,17 @@ class NodeLine:
     groups: tuple[str, ...] | None
     gpus: Mapping[str, int]
     default_time_minutes: int | None = None
-    used: Mapping[str, int] | None = field(default=None)
-    """None: unknown."""
+    used_gpus: Mapping[str, int] | None = field(default=None)
+    """By type, as `gpus`. None: unknown."""
 
 
 def parse_wide(text: str) -> list[NodeLine]:
-    """The lines in the output of `sinfo --Node --noheader` with `WIDE`."""
+    """The lines in the output of `sinfo --Node --noheader` with `WIDE_FORMAT`."""
     return [line for row in text.splitlines() if (line := _node_line(_split_columns(row))) is not None]
 
 
 def parse_short(text: str) -> list[NodeLine]:
-    """The lines in the output of `sinfo --Node --noheader` with `SHORT`."""
+    """The lines in the output of `sinfo --Node --noheader` with `SHORT_FORMAT`."""
     rows = (row.split("|", len(_COLUMN_WIDTHS) - 2) for row in text.splitlines())
     return [line for row in rows if len(row) == len(_COLUMN_WIDTHS) - 1 and (line := _node_line(row)) is not None]
 
@@ -75,7 +75,7 @@ def _node_line(cells: Sequence[str]) -> NodeLine | None:
     if not name:
         return None
     state_name = state.rstrip("*~#!%$@^+-").lower()
-    used = parse_gpus(cells[9]) if len(cells) > 9 else None
+    used_gpus = parse_gpus(cells[9]) if len(cells) > 9 else None
     return NodeLine(
         partition=name.removesuffix("*"),
         default=name.endswith("*"),
@@ -85,11 +85,11 @@ def _node_line(cells: Sequence[str]) -> NodeLine | None:
         state=state_name,
         # `*`: the node does not respond; `!`, `%`, `$`, `@`, `^`: it goes down, is reserved or reboots.
         takes_jobs=state_name in _FREE_STATES and not set(state) & set("*!%$@^"),
-        max_nodes=_largest(size),
+        max_nodes=_upper_bound(size),
         groups=None if groups.lower() in ("all", "", "(null)") else tuple(groups.split(",")),
         gpus=parse_gpus(gres),
         default_time_minutes=parse_minutes(default_time),
-        used=used,
+        used_gpus=used_gpus,
     )
 
 
@@ -114,7 +114,7 @@ def parse_minutes(limit: str) -> int | None:
     return int(days or 0) * 1440 + seconds // 60
 
 
-def _largest(size: str) -> int | None:
+def _upper_bound(size: str) -> int | None:
     """The upper bound: 8 for `1-8` and `8`, None for `1-infinite`."""
     last = size.rpartition("-")[2]
     return int(last) if last.isdigit() else None
@@ -156,8 +156,8 @@ def _gpus(lines: Iterable[NodeLine]) -> list[GpuCount]:
     for line in lines:
         for type_, count in line.gpus.items():
             total[type_] += count
-            known, node_free = free.get(type_, 0), _free(line, type_)
-            free[type_] = None if known is None or node_free is None else known + node_free
+            sum_, node_free = free.get(type_, 0), _free(line, type_)
+            free[type_] = None if sum_ is None or node_free is None else sum_ + node_free
     return [GpuCount(type=type_ or None, total=total[type_], free=free[type_]) for type_ in sorted(total)]
 
 
@@ -165,9 +165,9 @@ def _free(line: NodeLine, type_: str) -> int | None:
     """The free GPUs of a type on one node; None if the type of the used ones is unknown."""
     if not line.takes_jobs:
         return 0
-    if line.used is None:
+    if line.used_gpus is None:
         return None
-    used = dict(line.used)
+    used = dict(line.used_gpus)
     untyped = used.pop("", 0) if type_ else 0
     if untyped and len(line.gpus) > 1:
         return None

@@ -1,6 +1,7 @@
 // Which metrics share a chart, with titles and units. Pure functions.
 
 const LOSSES = ["train/loss", "eval/loss"];
+const SET_LOSSES = "eval/loss/";
 const RANK_SECONDS = "perf/rank_seconds/";
 const NOT_CHARTED = new Set(["train/tokens", "perf/examples_per_second", "perf/tokens_per_second", "perf/rank_spread_seconds"]);
 
@@ -27,6 +28,7 @@ function standardCharts(spec, keys) {
   const gpus = spec.gpus ?? 1;
   return [
     LOSS,
+    ...(keys.some((key) => key.startsWith(SET_LOSSES)) ? [chart("set-losses", "Loss by evaluation set", [SET_LOSSES])] : []),
     chart("lr", "Learning rate", ["train/lr"]),
     chart("norm", "Gradient norm", ["train/grad_norm"]),
     chart("speed", "Throughput", [`perf/${unit}_per_second`], { unit: `${unit}/s` }),

@@ -215,10 +215,11 @@ function valueRange(traces, { range, axis, log }) {
 
 const padded = (low, high) => [low - (high - low) / 20, high + (high - low) / 20];
 
-/** The name of a curve in legends: `rank 3`, `loss (eval)`, `data`. */
+/** The name of a curve in legends: `rank 3`, `loss (eval)`, `data`, or the name of an evaluation set. */
 function traceName(key, chart) {
   const last = key.split("/").at(-1);
-  const name = chart.keys.some((prefix) => prefix.endsWith("/")) ? `rank ${last}` : last.replace(/_(bytes|seconds)$/, "").replaceAll("_", " ");
+  if (chart.keys.some((prefix) => prefix.endsWith("/"))) return key.startsWith("perf/rank_seconds/") ? `rank ${last}` : last;
+  const name = last.replace(/_(bytes|seconds)$/, "").replaceAll("_", " ");
   return name + (key.startsWith("eval/") ? " (eval)" : "");
 }
 

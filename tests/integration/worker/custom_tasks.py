@@ -1,5 +1,7 @@
 """Custom tasks that tests use as targets."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -34,6 +36,14 @@ class SmallBatches(Plain):
     def loss_sum(self, model, batch):
         assert len(batch[0]) <= self.micro_size
         return super().loss_sum(model, batch)
+
+
+class TwoSets(Plain):
+    """Has the held-out examples of `Plain` in two sets."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.examples = replace(self.examples, held_out_sets={"near": 5, "far": 7})
 
 
 class Normalized(Plain):

@@ -64,6 +64,9 @@ class NoCheckpoints:
     def due(self, step, total):
         return False
 
+    def wait_staged(self):
+        pass
+
     def finish(self):
         pass
 
@@ -89,7 +92,7 @@ COLLECTIVES = {
 
 
 def site():
-    return Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"))
+    return Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"), emulates_gpus=True)
 
 
 class Reads(TorchDispatchMode):

@@ -52,6 +52,8 @@ CASES = {
     "small": {"spec": spec("SmallBatches", steps=2, batch={"size": 12, "micro_size": 4})},
     "first": {"spec": spec("Plain", steps=2, evaluation={"first": True})},
     "limited": {"spec": spec("Plain", steps=2, evaluation={"first": True, "limit": 5, "micro_size": 2})},
+    "sets": {"spec": spec("TwoSets", steps=2, evaluation={"first": True})},
+    "limited sets": {"spec": spec("TwoSets", steps=2, evaluation={"first": True, "limit": 5})},
     "normalized": {"spec": spec("Normalized", steps=3, batch={"size": 16, "micro_size": 4})},
     "one example": {"spec": spec("Normalized", steps=3, batch={"size": 10, "micro_size": 1})},
     **resumed(),
@@ -90,6 +92,20 @@ class TestEvaluation:
         limited, whole = (series(layouts, world, case, "eval/loss")[0] for case in ("limited", "first"))
         assert limited == pytest.approx(series(layouts, 1, "limited", "eval/loss")[0])
         assert limited != pytest.approx(whole)
+
+    def test_each_set_has_metrics_and_the_mean_is_over_all(self, layouts, world):
+        whole, near, far = (
+            series(layouts, world, "sets", key) for key in ("eval/loss", "eval/loss/near", "eval/loss/far")
+        )
+        assert whole == pytest.approx(series(layouts, world, "first", "eval/loss"))
+        assert near[0] == pytest.approx(series(layouts, world, "limited", "eval/loss")[0])
+        assert [5 * a + 7 * b for a, b in zip(near, far, strict=True)] == pytest.approx([12 * mean for mean in whole])
+
+    def test_limit_counts_the_examples_of_each_set(self, layouts, world):
+        near = series(layouts, 1, "sets", "eval/loss/near")
+        assert series(layouts, world, "limited sets", "eval/loss/near") == pytest.approx(near)
+        whole, far = (series(layouts, world, "limited sets", key) for key in ("eval/loss", "eval/loss/far"))
+        assert [5 * (a + b) for a, b in zip(near, far, strict=True)] == pytest.approx([10 * mean for mean in whole])
 
 
 @pytest.mark.parametrize("world", [1, 2])

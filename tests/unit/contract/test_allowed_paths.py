@@ -39,6 +39,7 @@ def test_paths_outside_the_roots_are_rejected(path):
     assert problems(model=path) == {"model.path": message}
     assert problems(data=path) == {"data.path": message}
     assert problems(eval_path=path) == {"data.eval_path": message}
+    assert problems(eval_sets={"a": "/shared/a", "b": path}) == {"data.eval_sets.b": message}
 
 
 @pytest.mark.parametrize("path", ["/shared/../etc", "/shared/a/.."])

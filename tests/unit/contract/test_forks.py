@@ -56,6 +56,12 @@ def test_terms_of_the_loss_are_adjustable() -> None:
     assert (fixed_differences(spec(), other), adjusted_differences(spec(), other)) == ([], ["loss"])
 
 
+def test_evaluation_data_keeps_the_trajectory() -> None:
+    other = spec(data={"source": "jsonl", "path": "/d", "eval_sets": {"books": "/b"}})
+    assert fixed_differences(spec(), other) + adjusted_differences(spec(), other) == []
+    assert fixed_differences(spec(), spec(data={"source": "jsonl", "path": "/e"})) == ["data"]
+
+
 def test_layout_and_health_fields_keep_the_trajectory() -> None:
     other = spec(
         gpus=4, strategy="fsdp", name="x", log={"every_steps": 1}, checkpoint={"keep_last": 1}, metadata={"a": "b"}

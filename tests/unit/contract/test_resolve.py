@@ -113,6 +113,7 @@ class TestUnsupported:
             ({"strategy": "zero2", "fsdp": {"cpu_offload": True}}, "fsdp.cpu_offload"),
             ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, "ddp.sync_batchnorm"),
             ({"tf32": True, "precision": "fp32"}, "tf32"),
+            ({"precision": "fp8"}, "precision"),
         ],
     )
     def test_gpu_only_fields_are_rejected_on_cpu(self, changes, param):
@@ -138,6 +139,9 @@ class TestUnsupported:
             ({"strategy": "dp", "compile": True}, "strategy"),
             ({"strategy": "fsdp", "precision": "fp16", "fsdp": {"reduce_dtype": "bf16"}}, "fsdp.reduce_dtype"),
             ({"tf32": True, "precision": "bf16"}, "tf32"),
+            ({"precision": "fp8", "lora_rank": 2}, "precision"),
+            ({"precision": "fp8", "strategy": "dp"}, "precision"),
+            ({"precision": "fp8", "backend": "gloo"}, "precision"),
         ],
     )
     def test_conflicting_fields_are_rejected_on_gpus(self, changes, param):
@@ -222,6 +226,18 @@ class TestEarlyStopping:
     def test_regular_evaluations_suffice(self):
         spec = parse_spec(BASE | self.STOPPING | {"evaluation": {"every_steps": 5}})
         assert resolve(spec, CPU).early_stopping.metric == "eval/loss"
+
+    def test_metrics_of_sets_have_their_names(self):
+        data = {"source": "jsonl", "path": "/a", "eval_sets": {"books": "/b", "code": "/c"}}
+        changes = {"task": "causal_lm", "model": {"source": "builtin", "name": "gpt"}, "data": data}
+        stopping = {"patience": 2, "metric": "eval/loss/web"}
+        assert self.problems(early_stopping=stopping, evaluation={"every_steps": 5}, **changes) == [
+            "early_stopping.metric: task `causal_lm` has no evaluation metric `eval/loss/web`; use one of eval/loss, "
+            "eval/loss/books, eval/loss/code"
+        ]
+        assert self.problems(data=data | {"eval_path": "/d"}, **{key: changes[key] for key in ("task", "model")}) == [
+            "data.eval_sets: cannot be combined with `data.eval_path`; name that file as one of the sets"
+        ]
 
 
 class TestNodes:

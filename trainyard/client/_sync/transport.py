@@ -12,7 +12,7 @@ from trainyard.client.connection import connection
 from trainyard.client.errors import TrainyardError, connection_failed, error_of
 from trainyard.client.request import Request, next_page
 from trainyard.client.retry import retry_delay
-from trainyard.client.waiting import ANSWER_SECONDS, CONNECT_SECONDS
+from trainyard.client.waiting import CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS
 from trainyard.contract.wire.pages import Page
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Transport:
         url: str | None = None,
         token: str | None = None,
         *,
-        timeout: float = ANSWER_SECONDS,
+        timeout: float = RESPONSE_TIMEOUT_SECONDS,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -45,7 +45,7 @@ class Transport:
         self._http = httpx.Client(
             base_url=service.url,
             headers=service.headers,
-            timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
+            timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT_SECONDS),
             transport=transport,
             trust_env=not service.local,
         )

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.sections import JsonlData
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 _FORM = re.compile(r"(job_[0-9a-z]{26})(?::([0-9]{1,10}))?")
@@ -73,6 +74,9 @@ def _plain(section: Any) -> dict[str, Any]:
 
 
 def _value(spec: TrainingSpec, name: str) -> Any:
+    if name == "data" and isinstance(spec.data, JsonlData):
+        # Examples for evaluation have no effect on the updates.
+        return spec.data.model_copy(update={"eval_path": None, "eval_sets": {}})
     value: Any = spec
     for part in name.split("."):
         value = getattr(value, part)

@@ -96,7 +96,7 @@ def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         if not has_data and _changed(spec.evaluation, field):
             yield f"evaluation.{field}", f"has no effect without evaluation data; {advice}"
     yield from _early_stopping(spec, has_data=has_data, advice=advice)
-    best, known = spec.checkpoint.keep_best, EVALUATION_METRICS.get(spec.task)
+    best, known = spec.checkpoint.keep_best, evaluation_metrics(spec)
     if best is None or known is None:
         return
     if not has_data:
@@ -108,8 +108,16 @@ def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         )
 
 
+def evaluation_metrics(spec: TrainingSpec) -> tuple[str, ...] | None:
+    """Return the names of the metrics of an evaluation; None for a task that defines its own."""
+    metrics = EVALUATION_METRICS.get(spec.task)
+    if metrics is None or not isinstance(spec.data, JsonlData):
+        return metrics
+    return metrics + tuple(f"{metric}/{name}" for metric in metrics for name in spec.data.eval_sets)
+
+
 def _early_stopping(spec: TrainingSpec, *, has_data: bool, advice: str) -> Iterator[tuple[str, str]]:
-    stopping, known = spec.early_stopping, EVALUATION_METRICS.get(spec.task)
+    stopping, known = spec.early_stopping, evaluation_metrics(spec)
     if stopping is None:
         return
     if not has_data:
@@ -129,7 +137,7 @@ def _evaluation_data(spec: TrainingSpec) -> tuple[bool, str]:
         case BuiltinData() as data:
             return data.eval_fraction > 0, "set `data.eval_fraction` above 0"
         case JsonlData() as data:
-            return data.eval_path is not None, "set `data.eval_path`"
+            return bool(data.evaluation_files), "set `data.eval_path` or `data.eval_sets`"
     return True, ""
 
 

@@ -24,6 +24,10 @@ from trainyard.contract.spec.decoders import GptModel, LlamaModel
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
+MAX_EVALUATION_SETS = 16
+EvaluationSetName = Annotated[str, StringConstraints(max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""Name of a set of examples for evaluation. It is the end of the names of its metrics."""
+
 
 class HfModel(Strict):
     """A Hugging Face model in a local folder of safetensors."""
@@ -102,7 +106,12 @@ class JsonlData(Strict):
     path: Path
     """The file; it must be under one of the service's allowed roots."""
     eval_path: Path | None = None
-    """File with the examples for evaluation. Absent: no evaluation."""
+    """File with the examples for evaluation. Absent: no evaluation, unless `eval_sets` is set."""
+    eval_sets: Annotated[dict[EvaluationSetName, Path], Field(max_length=MAX_EVALUATION_SETS)] = Field(
+        default_factory=dict
+    )
+    """Files with several sets of examples for evaluation, by name, instead of `eval_path`. Each set has metrics of its
+    own, such as `eval/loss/books` for the set `books`; `eval/loss` is the mean over all sets."""
     format: Literal["auto", "text", "completion", "chat"] = "auto"
     """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}]}; `auto`: the format of
     the first line. With `completion` and `chat`, the loss covers only the completion and the assistant messages."""
@@ -112,6 +121,12 @@ class JsonlData(Strict):
     """Maximum tokens of a row. Absent: the context length of the model, at most 2048."""
     shuffle: bool = True
     """Shuffle the examples in each epoch, with an order derived from `seed`."""
+
+    @property
+    def evaluation_files(self) -> dict[str, str]:
+        """The files for evaluation by the field that names them."""
+        single = {} if self.eval_path is None else {"data.eval_path": self.eval_path}
+        return single | {f"data.eval_sets.{name}": path for name, path in self.eval_sets.items()}
 
 
 Data = Annotated[BuiltinData | JsonlData, Field(discriminator="source")]
@@ -200,7 +215,7 @@ class Evaluation(Strict):
     first: bool = False
     """Also evaluate before the first step, for example to know the loss of a pretrained model."""
     limit: PositiveInt | None = None
-    """Number of held-out examples to use, from the first one on. Absent: all."""
+    """Number of held-out examples of each set to use, from the first one on. Absent: all."""
     micro_size: PositiveInt | None = None
     """Examples that a rank evaluates at once. Absent: as many as in training."""
 

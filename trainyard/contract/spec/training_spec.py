@@ -21,6 +21,7 @@ from trainyard.contract.spec.sections import (
     Evaluation,
     Fsdp,
     Health,
+    JsonlData,
     Log,
     Lora,
     Model,
@@ -33,7 +34,7 @@ from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problem
 
 Task = Literal["causal_lm", "image_classification", "regression", "custom", "script", "comm_check"]
 Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 MAX_LABELS = 16
@@ -57,7 +58,8 @@ class TrainingSpec(Strict):
     """Parallelism; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`, or if that does not fit the GPUs,
     the least sharding that does; see `docs/planner.md`."""
     precision: Precision = "auto"
-    """Data type of the forward and backward pass. `auto`: `bf16` on GPUs, else `fp32`."""
+    """Data type of the forward and backward pass. `auto`: `bf16` on GPUs, else `fp32`. `fp8`: linear
+    layers compute in 8 bits, all else as with `bf16`; needs torchao and GPUs of compute capability 8.9 or higher."""
     param_dtype: Literal["fp32", "bf16"] = "fp32"
     """Data type of the trained parameters. With `bf16` the model computes with them in bf16, and updates change exact
     fp32 values: the 16 bits that bf16 lacks are stored beside them. For precision `bf16`."""
@@ -171,6 +173,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
         if spec.steps is not None and spec.profile.start_step > spec.steps:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
+    if isinstance(spec.data, JsonlData) and spec.data.eval_path and spec.data.eval_sets:
+        refuse("data.eval_sets", "cannot be combined with `data.eval_path`; name that file as one of the sets")
     if spec.optimizer.name == "muon" and not spec.optimizer.momentum:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:

@@ -34,7 +34,8 @@ _BUILTIN_PAIRS = {
 
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     """Return a problem for every field that this release or this site does not support, with a supported choice."""
-    rules = [*_general_rules(spec, site), *_replication_rules(spec, site), *_sharding_rules(spec, site)]
+    rules = [*_general_rules(spec, site), *_float8_rules(spec, site), *_replication_rules(spec, site)]
+    rules += _sharding_rules(spec, site)
     if site.scheduler == "slurm":
         rules += _slurm_rules(spec, site)
     problems = [(param, message) for rejected, param, message in rules if rejected]
@@ -69,6 +70,25 @@ def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             "gpus",
             f"is {spec.gpus}, but this service runs at most {site.slots} ranks at once (TRAINYARD_LOCAL_SLOTS)",
         ),
+    ]
+
+
+def _float8_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
+    used, on_gpus = spec.precision == "fp8", site.accelerator != "cpu" and spec.backend in ("auto", "nccl")
+    return [
+        (
+            used and not (on_gpus or site.emulates_gpus),
+            "precision",
+            f"`fp8` needs ranks on GPUs, and backend `{spec.backend}` runs them on CPUs; use `nccl` or precision `bf16`"
+            if site.accelerator != "cpu"
+            else f"`fp8` {_NEEDS_GPUS}; use `bf16`",
+        ),
+        (
+            used and spec.lora_rank is not None,
+            "precision",
+            "`fp8` is for layers that are trained whole, and `lora_rank` freezes them; use `bf16`",
+        ),
+        (used and spec.strategy == "dp", "precision", "`fp8` cannot be combined with strategy `dp`; use `ddp`"),
     ]
 
 
@@ -147,9 +167,9 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             f"applies only to wrap `size`, and `fsdp.wrap` is `{spec.fsdp.wrap}`",
         ),
         (
-            sharded and spec.fsdp.reduce_dtype == "bf16" and spec.precision != "bf16",
+            sharded and spec.fsdp.reduce_dtype == "bf16" and spec.precision not in ("bf16", "fp8"),
             "fsdp.reduce_dtype",
-            f"`bf16` is for precision `bf16`, and `precision` is `{spec.precision}`",
+            f"`bf16` is for the precisions `bf16` and `fp8`, and `precision` is `{spec.precision}`",
         ),
         (
             spec.strategy == "hsdp" and spec.fsdp.replicas == 1,
@@ -213,14 +233,12 @@ def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple[str, str]]:
     """Yield the paths of models and data that are not under one of the roots. No file is accessed."""
-    paths: list[tuple[str, str | None]] = []
+    paths: list[tuple[str, str]] = []
     if isinstance(spec.model, HfModel):
         paths.append(("model.path", spec.model.path))
     if isinstance(spec.data, JsonlData):
-        paths += [("data.path", spec.data.path), ("data.eval_path", spec.data.eval_path)]
+        paths += [("data.path", spec.data.path), *spec.data.evaluation_files.items()]
     for param, text in paths:
-        if text is None:
-            continue
         path = PurePosixPath(text)
         if not path.is_absolute():
             yield param, "must be an absolute path: workers have a different current directory"

@@ -25,6 +25,10 @@ def parallelise(
         deferred: Fills the model's shards, if its tensors have no memory yet; only for sharded strategies.
     """
     set_tf32(spec, ranks.device)
+    if spec.precision == "fp8":
+        from worker.engine.float8 import convert_linear_layers
+
+        convert_linear_layers(model, ranks.device)
     if spec.strategy not in SHARDED:
         # fully_shard moves one unit at a time: a device never holds more than its shards and a whole unit.
         model.to(ranks.device)

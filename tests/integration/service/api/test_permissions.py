@@ -26,7 +26,7 @@ HERE = "http://localhost"
 
 
 @pytest.fixture(scope="module")
-def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
+def seeded(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
     folder = tmp_path_factory.mktemp("permissions")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6, worker_rate_burst=10**6)
@@ -68,7 +68,13 @@ def cookie(name: str, role: Role, secret: str, *, csrf: str | None = None, origi
     headers |= {"X-CSRF-Token": sent} if sent else {}
     headers |= {"Origin": origin} if origin else {}
     return Identity(
-        name, role, headers, cookie=True, from_own_page=origin == HERE, csrf=sent == csrf_of(secret), csrf_text=sent
+        name,
+        role,
+        headers,
+        cookie=True,
+        same_origin=origin == HERE,
+        valid_csrf=sent == csrf_of(secret),
+        csrf_token=sent,
     )
 
 
@@ -140,23 +146,23 @@ def judge(operation: Operation, identity: Identity, status: int) -> str | None:
     return f"{operation.method} {operation.path} ({operation.id}), {identity.name}: {status}, expected {expectation}"
 
 
-def test_every_operation_has_a_rule(sown: tuple[World, Seeds]) -> None:
-    ids = {operation.id for operation in all_operations(sown[0])}
+def test_every_operation_has_a_rule(seeded: tuple[World, Seeds]) -> None:
+    ids = {operation.id for operation in all_operations(seeded[0])}
     missing, stale = ids - set(RULES), set(RULES) - ids
     assert not missing, f"add who may call {sorted(missing)} to RULES in tests/support/permissions.py"
     assert not stale, f"remove {sorted(stale)} from RULES in tests/support/permissions.py: no such operation exists"
 
 
-def test_every_identity_gets_the_status_of_the_rule(sown: tuple[World, Seeds]) -> None:
-    world, seeds = sown
+def test_every_identity_gets_the_status_of_the_rule(seeded: tuple[World, Seeds]) -> None:
+    world, seeds = seeded
     identities = make_identities(world, seeds)
 
     async def check_all() -> dict[tuple[str, str], int]:
         statuses = {}
         for operation in all_operations(world):
             # Those who are refused come first: they must be refused what exists.
-            for number, identity in enumerate(sorted(identities, key=lambda one: permitted(operation, one))):
-                form = {"csrf": identity.csrf_text, "token": world.token}
+            for number, identity in enumerate(sorted(identities, key=lambda identity: permitted(operation, identity))):
+                form = {"csrf": identity.csrf_token, "token": world.token}
                 request = request_for(operation, seeds, number, form)
                 statuses[operation.id, identity.name] = await status_of(world.app, request, identity.headers)
                 if (problem := judge(operation, identity, statuses[operation.id, identity.name])) is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.jobs.repository import JobRepository
 from service.scheduler.base import Ambiguous, Observation
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import CheckpointReport, MetricsBatch
@@ -163,6 +164,31 @@ def test_late_reports_of_a_resolved_attempt_are_stored(world: World) -> None:
     heartbeat(second)
     world.tick()
     assert steps(world, job) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.databases("sqlite")
+def test_spool_opened_during_the_ingest_of_another_stays_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit()
+    world.start(job)
+    observe(world, NODE_FAIL)
+    world.clock.advance(60)
+    world.tick(2)
+    second = world.start(job)
+    ingests = world.reconciler._ingests
+    run = ingests.run
+
+    def open_another(*args: Any, late: bool = False, **options: Any) -> bool:
+        if late:
+            with world.database.write() as session:
+                JobRepository(session, world.clock()).get(job).open_spool = 2
+        return run(*args, late=late, **options)
+
+    monkeypatch.setattr(ingests, "run", open_another)
+    world.clock.advance(31)
+    heartbeat(second)
+    world.tick()
+    with world.database.read() as session:
+        assert JobRepository(session, world.clock()).get(job).open_spool == 2
 
 
 @pytest.mark.databases("sqlite")

@@ -1,8 +1,10 @@
-"""The assignment of replicated tensors to the ranks that write them."""
+"""The copy of a state beside the training, and the assignment of replicated tensors to the ranks that write them."""
+
+import threading
 
 import torch
 
-from worker.checkpoint.staging import build_stager, writer_share
+from worker.checkpoint.staging import OverlappedStager, writer_share
 
 
 def state():
@@ -43,12 +45,34 @@ class TestShares:
 
 
 class TestStaging:
-    def test_copy_is_complete_on_return_and_its_buffer_is_reused(self):
-        stager = build_stager(torch.device("cpu"))
+    def test_copy_is_complete_after_the_wait_and_its_buffer_is_reused(self):
+        stager = OverlappedStager(torch.device("cpu"))
         weight = torch.zeros(1000)
         first = stager.stage({"w": weight})
+        stager.synchronize_staging()
         weight.add_(1)
-        assert torch.equal(first["w"], torch.zeros(1000))
+        assert torch.equal(first.result()["w"], torch.zeros(1000))
         second = stager.stage({"w": weight})
-        assert torch.equal(second["w"], torch.ones(1000))
-        assert second["w"].data_ptr() == first["w"].data_ptr()
+        stager.synchronize_staging()
+        assert torch.equal(second.result()["w"], torch.ones(1000))
+        assert second.result()["w"].data_ptr() == first.result()["w"].data_ptr()
+
+    def test_wait_lasts_until_the_copy_is_complete(self, monkeypatch):
+        stager, weight, begin = OverlappedStager(torch.device("cpu")), torch.zeros(1000), threading.Event()
+        copy = stager._copy
+        monkeypatch.setattr(stager, "_copy", lambda state: begin.wait(10) and copy(state))
+        staged = stager.stage({"w": weight})
+        updates = threading.Thread(target=lambda: (stager.synchronize_staging(), weight.add_(1)))
+        updates.start()
+        assert not staged.done(), "the caller goes on beside the copy"
+        begin.set()
+        updates.join()
+        assert torch.equal(staged.result()["w"], torch.zeros(1000))
+        assert torch.equal(weight, torch.ones(1000))
+
+    def test_failed_copy_is_an_error_of_the_save(self, monkeypatch):
+        stager = OverlappedStager(torch.device("cpu"))
+        monkeypatch.setattr(stager, "_copy", lambda state: state["absent"])
+        staged = stager.stage({})
+        stager.synchronize_staging()
+        assert isinstance(staged.exception(), KeyError)

@@ -14,6 +14,7 @@ from worker.data.examples import IGNORED_LABEL, BatchTokens
 from worker.data.jsonl import load_rows
 from worker.data.token_rows import OPEN_ROWS, RowExamples, Segment, pack
 from worker.data.tokenizers import ByteTokenizer
+from worker.engine.evaluation import held_out_sets
 from worker.tasks.causal_lm import build_builtin_on_jsonl, row_length
 
 CPU = torch.device("cpu")
@@ -126,10 +127,13 @@ class TestTargets:
 
 class TestPacking:
     def test_examples_share_a_row_and_count_positions_of_their_own(self, file):
-        inputs, labels, positions = batch(rows(file({"text": "ab"}, {"text": "c"}, {"text": "def"}), length=8), True)
+        built = rows(file({"text": "ab"}, {"text": "c"}, {"text": "def"}), length=8)
+        inputs, labels, positions, ends = batch(built, True)
         assert inputs[0][:4] == [97, 98, 0, 99]
         assert labels[0][:4] == [98, 0, IGNORED_LABEL, 0]
         assert positions[0][:4] == [0, 1, 2, 0]
+        # The last token of a row is no input, and rows with fewer examples repeat the last end.
+        assert ends == [[3, 4, 4], [3, 4, 4]]
 
     def test_each_segment_goes_to_the_first_row_with_room(self):
         def part(size):
@@ -174,6 +178,18 @@ class TestEvaluation:
         inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
         assert (inputs.tolist(), labels.tolist()) == ([[ord("z")]], [[0]])
         assert task.weight(np.array([3])) == 1.0
+
+    def test_sets_follow_in_their_order(self, tmp_path):
+        for name, count in (("train", 3), ("b", 2), ("a", 1)):
+            (tmp_path / name).write_text((json.dumps({"text": f"{name}{name}"}) + "\n") * count)
+        sets = {"b": str(tmp_path / "b"), "a": str(tmp_path / "a")}
+        data = JsonlData(path=str(tmp_path / "train"), eval_sets=sets, packing=False)
+        examples = build_builtin_on_jsonl(GptModel(width=16, heads=2, context=16), data).examples
+        assert (examples.train, examples.held_out, examples.held_out_sets) == (3, 3, {"b": 2, "a": 1})
+        inputs, _ = examples.held_out_batch(np.arange(3), CPU)
+        assert inputs[:, 0].tolist() == [ord("b"), ord("b"), ord("a")]
+        chosen = held_out_sets(examples, None)
+        assert {name: indices.tolist() for name, indices in chosen.items()} == {"b": [0, 1], "a": [2]}
 
 
 class TestInvalidFiles:

@@ -96,7 +96,7 @@ def test_a_blocked_disk_is_no_stall_and_does_not_extend_the_limit(layout: Attemp
     clock[0] = 10.0
     assert watchdog.poll() is None
     clock[0] = 700.0
-    supervisor._record_gap(690.0)
+    supervisor._record_delay(690.0)
     assert limit.passed, "Slurm counts the blocked time"
     assert watchdog.poll() is None, "progress records are on the blocked disk"
     clock[0] = 1100.0

@@ -5,19 +5,18 @@ import math
 import pytest
 import torch
 
+from tests.support.ranks import single_rank
 from trainyard.contract.spec.sections import Amp
-from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.precision import Precision
 
 CPU = torch.device("cpu")
 FINITE = torch.tensor(1.0)
-ALONE = Ranks(rank=0, world=1, local_rank=0, device=CPU, bookkeeping=None, checkpoints=None)
 
 
 def watch(policy, precision="fp32"):
-    return NonFiniteGuard(policy, Precision(precision, Amp(), CPU), ALONE)
+    return NonFiniteGuard(policy, Precision(precision, Amp(), CPU), single_rank())
 
 
 def after(health, steps, bad):

@@ -1,4 +1,4 @@
-"""The spirals task with slow steps until a file `hurry` exists, so that the run lasts as long as a test needs."""
+"""The spirals task with slow steps until a file `speed-up` exists, so that the run lasts as long as a test needs."""
 
 import time
 from pathlib import Path
@@ -9,10 +9,10 @@ from torch.nn import functional
 
 from trainyard.custom import CustomTask, Examples
 
-HURRY = Path("/shared/hurry")
+SPEED_UP = Path("/shared/speed-up")
 
 
-class Patient(CustomTask):
+class SlowSpirals(CustomTask):
     def __init__(self, spec):
         points = torch.randn(640, 2)
         self.examples = Examples((points, (points.prod(1) > 0).long()), train=640, held_out=0)
@@ -21,11 +21,11 @@ class Patient(CustomTask):
         return nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
 
     def loss_sum(self, model, batch):
-        if not HURRY.exists():
+        if not SPEED_UP.exists():
             time.sleep(0.4)
         points, side = batch
         return functional.cross_entropy(model(points).float(), side, reduction="sum")
 
 
 def build(spec):
-    return Patient(spec)
+    return SlowSpirals(spec)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 
-class Wire:
+class TcpProxy:
     """Forwards bytes until `cut`, which closes all connections and refuses new ones."""
 
     def __init__(self, port: int):
@@ -62,11 +62,11 @@ class Wire:
 
 
 @contextmanager
-def wired(port: int) -> Iterator[Wire]:
+def start_proxy(port: int) -> Iterator[TcpProxy]:
     """Yield a proxy to a port of this machine."""
-    wire = Wire(port)
+    proxy = TcpProxy(port)
     try:
-        yield wire
+        yield proxy
     finally:
         with suppress(OSError):
-            wire.cut()
+            proxy.cut()
