@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from worker.engine.optimizers.bucketed import SCALE
-from worker.engine.optimizers.encodings import POSITIVE_MOMENTS, Moment, scales_shape
+from worker.engine.optimizers.encodings import POSITIVE_MOMENTS, EncodedRows, scales_shape
 from worker.engine.optimizers.shards import as_matrix, local_part, sharded_like, zeros_by_row
 
 StateDict = dict[str, Any]
@@ -58,15 +58,15 @@ def convert_moments(loaded: StateDict, live: StateDict) -> None:
     """Store loaded moments in the run's own tensors, where these are others."""
     for name, tensor in live.items():
         if not name.endswith(SCALE) and loaded[name] is not tensor:
-            _moment(live, name).encode(as_matrix(_decoded(loaded, name)))
+            _encoded_rows(live, name).encode(as_matrix(_decoded(loaded, name)))
 
 
 def _decoded(moments: StateDict, name: str) -> torch.Tensor:
     """Return this rank's part of a moment: fp32, in the shape of the parameter's."""
-    return _moment(moments, name).decode().reshape(local_part(moments[name]).shape)
+    return _encoded_rows(moments, name).decode().reshape(local_part(moments[name]).shape)
 
 
-def _moment(moments: StateDict, name: str) -> Moment:
+def _encoded_rows(moments: StateDict, name: str) -> EncodedRows:
     scales = moments.get(name + SCALE)
     positive = name.rpartition(".")[2] in POSITIVE_MOMENTS
-    return Moment(as_matrix(moments[name]), None if scales is None else local_part(scales), positive=positive)
+    return EncodedRows(as_matrix(moments[name]), None if scales is None else local_part(scales), positive=positive)

@@ -72,8 +72,8 @@ def test_refused_combinations_name_a_remedy(changes: dict[str, Any], field: str,
 
 def test_offloaded_values_are_in_fp32() -> None:
     offloaded = {"strategy": "fsdp", "fsdp": {"cpu_offload": True}}
-    found = problems(CUDA, **HALF, **INT8, **offloaded)
-    assert {param for param, _ in found} == {"param_dtype", "optimizer.state_dtype"}
+    refused = problems(CUDA, **HALF, **INT8, **offloaded)
+    assert {param for param, _ in refused} == {"param_dtype", "optimizer.state_dtype"}
 
 
 def test_threads_of_one_process_have_parameters_in_fp32() -> None:

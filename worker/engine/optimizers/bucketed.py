@@ -11,7 +11,7 @@ from worker.core.float_halves import join, split
 from worker.engine.half_parameters import low_half
 from worker.engine.optimizers.encodings import (
     POSITIVE_MOMENTS,
-    Moment,
+    EncodedRows,
     StateDtype,
     random_bits,
     scales_shape,
@@ -102,7 +102,7 @@ class BucketedOptimizer(torch.optim.Optimizer):
 
     def _load(self, rows: _Rows) -> "_Copy":
         state = self.state[rows.parameter]
-        return _Copy(rows, state, {name: _moment(state, name, rows) for name in self._moments})
+        return _Copy(rows, state, {name: _encoded_rows(state, name, rows) for name in self._moments})
 
     def _update(self, copies: "Sequence[_Copy]", group: dict[str, Any]) -> None:
         inner = self._inner
@@ -123,7 +123,7 @@ class _Copy:
 
     rows: _Rows
     stored: Mapping[str, torch.Tensor]
-    moments: Mapping[str, Moment]
+    moments: Mapping[str, EncodedRows]
     weights: torch.Tensor = field(init=False)
     """Shape (rows, values of a row). With a gradient."""
 
@@ -136,7 +136,7 @@ class _Copy:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the state with which the inner optimizer makes its update."""
-        state = {name: moment.decode() for name, moment in self.moments.items()}
+        state = {name: rows.decode() for name, rows in self.moments.items()}
         if "step" in self.stored:
             # The inner optimizer counts this update itself.
             count = float(self.stored["step"]) - 1
@@ -149,13 +149,13 @@ class _Copy:
         if low is not None:
             split(self.weights, _cut(self.rows.parameter, self.rows), _cut(low, self.rows))
         bits = self._random_bits(seed, step)
-        for number, (name, moment) in enumerate(self.moments.items()):
+        for number, (name, rows) in enumerate(self.moments.items()):
             # 16 bits for each of at most two moments.
             random = None if bits is None else (bits >> 16 * number).bitwise_and_(0xFFFF)
-            moment.encode(state[name], random)
+            rows.encode(state[name], random)
 
     def _random_bits(self, seed: int, step: int) -> torch.Tensor | None:
-        if all(moment.values.dtype == torch.float32 for moment in self.moments.values()):
+        if all(rows.values.dtype == torch.float32 for rows in self.moments.values()):
             return None
         count, width = self.weights.numel(), self.weights.shape[1]
         position = (first_row(self.rows.parameter) + self.rows.start) * width
@@ -163,9 +163,9 @@ class _Copy:
         return random_bits(count, position, (seed, step, self.rows.number), self.weights.device)
 
 
-def _moment(state: Mapping[str, torch.Tensor], name: str, rows: _Rows) -> Moment:
+def _encoded_rows(state: Mapping[str, torch.Tensor], name: str, rows: _Rows) -> EncodedRows:
     scales = _cut(state[name + SCALE], rows) if name + SCALE in state else None
-    return Moment(_cut(state[name], rows), scales, positive=name in POSITIVE_MOMENTS)
+    return EncodedRows(_cut(state[name], rows), scales, positive=name in POSITIVE_MOMENTS)
 
 
 def _cut(tensor: torch.Tensor, rows: _Rows) -> torch.Tensor:

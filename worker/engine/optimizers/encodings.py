@@ -41,7 +41,7 @@ def scales_shape(shape: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Moment:
+class EncodedRows:
     """Some rows of a stored moment, and how they are stored."""
 
     values: torch.Tensor

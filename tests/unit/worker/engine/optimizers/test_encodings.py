@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from worker.engine.optimizers.encodings import BLOCK, Moment, random_bits, scales_shape, stored_dtype
+from worker.engine.optimizers.encodings import BLOCK, EncodedRows, random_bits, scales_shape, stored_dtype
 
 SHAPE = (6, 700)
 
@@ -12,10 +12,10 @@ def normal(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def moment(shape, dtype, *, positive=False):
+def zeros(shape, dtype, *, positive=False):
     stored = stored_dtype(shape, dtype)
     scales = torch.zeros(scales_shape(shape)) if stored == torch.uint8 else None
-    return Moment(torch.zeros(shape, dtype=stored), scales, positive=positive)
+    return EncodedRows(torch.zeros(shape, dtype=stored), scales, positive=positive)
 
 
 def bits(shape, step=1, position=0):
@@ -28,7 +28,7 @@ def bits(shape, step=1, position=0):
 class TestRounding:
     def test_mean_of_many_roundings_is_the_value(self, dtype, positive):
         values = normal(*SHAPE).square() if positive else normal(*SHAPE)
-        stored, total = moment(SHAPE, dtype, positive=positive), torch.zeros(SHAPE)
+        stored, total = zeros(SHAPE, dtype, positive=positive), torch.zeros(SHAPE)
         for step in range(400):
             stored.encode(values, bits(SHAPE, step))
             total += stored.decode()
@@ -37,7 +37,7 @@ class TestRounding:
 
     def test_stored_values_are_stored_again_without_a_change(self, dtype, positive):
         values = normal(*SHAPE).abs() if positive else normal(*SHAPE)
-        stored = moment(SHAPE, dtype, positive=positive)
+        stored = zeros(SHAPE, dtype, positive=positive)
         stored.encode(values, bits(SHAPE))
         decoded, before = stored.decode(), stored.values.clone()
         stored.encode(decoded)
@@ -45,24 +45,24 @@ class TestRounding:
 
     def test_rows_round_alike_in_any_part(self, dtype, positive):
         values = normal(*SHAPE).abs() if positive else normal(*SHAPE)
-        whole = moment(SHAPE, dtype, positive=positive)
+        whole = zeros(SHAPE, dtype, positive=positive)
         whole.encode(values, bits(SHAPE))
-        part = moment((2, 700), dtype, positive=positive)
+        part = zeros((2, 700), dtype, positive=positive)
         part.encode(values[3:5], bits((2, 700), position=3 * 700))
         assert torch.equal(part.decode(), whole.decode()[3:5])
 
 
 class TestInt8:
-    def test_relative_error_of_a_positive_moment_is_that_of_one_code(self):
+    def test_relative_error_of_positive_values_is_that_of_one_code(self):
         values = 10.0 ** (-5 * torch.rand(SHAPE, generator=torch.Generator().manual_seed(0)))
-        stored = moment(SHAPE, "int8", positive=True)
+        stored = zeros(SHAPE, "int8", positive=True)
         stored.encode(values)
         assert ((stored.decode() - values) / values).abs().max() <= 0.035
 
     def test_positive_values_never_become_zero(self):
         values = torch.full((4, BLOCK), 1e-20)
         values[:, 0], values[:, 1] = 1.0, 0.0
-        stored = moment((4, BLOCK), "int8", positive=True)
+        stored = zeros((4, BLOCK), "int8", positive=True)
         stored.encode(values, bits((4, BLOCK)))
         decoded = stored.decode()
         assert (decoded[:, 2:] > 0).all()
@@ -70,12 +70,12 @@ class TestInt8:
 
     def test_largest_magnitude_of_a_block_is_exact(self):
         values = -normal(4, 2 * BLOCK).abs()
-        stored = moment((4, 2 * BLOCK), "int8")
+        stored = zeros((4, 2 * BLOCK), "int8")
         stored.encode(values, bits((4, 2 * BLOCK)))
         assert torch.equal(stored.decode().view(-1, BLOCK).amin(-1), values.view(-1, BLOCK).amin(-1))
 
     def test_zeros_stay_zeros(self):
-        stored = moment(SHAPE, "int8")
+        stored = zeros(SHAPE, "int8")
         stored.encode(torch.zeros(SHAPE), bits(SHAPE))
         assert not stored.decode().any()
 
@@ -83,7 +83,7 @@ class TestInt8:
         values = normal(*SHAPE)
         values[0, 0], values[1, 0] = torch.nan, torch.inf
         for dtype in ("bf16", "int8"):
-            stored = moment(SHAPE, dtype)
+            stored = zeros(SHAPE, dtype)
             stored.encode(values.clone(), bits(SHAPE))
             assert not stored.decode()[:2, 0].isfinite().any()
             assert stored.decode()[2:].isfinite().all()
