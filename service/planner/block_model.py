@@ -15,6 +15,8 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 
 MAX_ROW_TOKENS = 2048
 """Tokens. The default in `worker/tasks/causal_lm.py`; a test compares the two."""
+ROW_MULTIPLE = 128
+"""Tokens to a multiple of which GPUs' rows are padded. The constant of `worker/tasks/select.py`; a test compares."""
 _IMAGE = 64
 """Pixels of an image of the `digits` data set."""
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
@@ -116,9 +118,14 @@ def micro_batch_work(
 def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
     """Return the largest number of tokens in an example, by the rules of `worker/tasks/causal_lm.py`."""
     context_of_model = getattr(spec.model, "context", None)
-    if isinstance(spec.data, JsonlData):
-        return max(1, (spec.data.max_length or min(context_of_model or context or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
-    return context_of_model or context or MAX_ROW_TOKENS
+    limit = context_of_model or context
+    if not isinstance(spec.data, JsonlData):
+        return limit or MAX_ROW_TOKENS
+    length: int = max(1, (spec.data.max_length or min(limit or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
+    if spec.backend != "nccl":
+        return length
+    padded = -(-length // ROW_MULTIPLE) * ROW_MULTIPLE
+    return max(length, min(padded, limit or padded))
 
 
 def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
