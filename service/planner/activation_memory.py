@@ -25,6 +25,8 @@ class ComputeDtype:
     casts_weights: bool = True
     """With autocast: weights are in fp32, and autograd keeps their cast copies until the backward of that use (PyTorch
     documentation, `torch.autocast`)."""
+    converts_base: bool = False
+    """Frozen weights are converted at each use (`lora.base_dtype`), and no copy of them is saved."""
 
     @property
     def residual_bytes(self) -> int:
@@ -33,8 +35,13 @@ class ComputeDtype:
 
     @property
     def cast_bytes(self) -> int:
-        """Bytes per element of a weight's cast copy."""
-        return self.bytes if self.autocast and self.casts_weights and self.bytes < 4 else 0
+        """Bytes per element of a cast copy."""
+        return self.bytes if self.autocast and self.bytes < 4 else 0
+
+    @property
+    def weight_copy_bytes(self) -> int:
+        """Bytes per element of a weight's copy that is saved for the backward."""
+        return self.cast_bytes if self.casts_weights and not self.converts_base else 0
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ def layer_op(inputs: int, outputs: int, weights: int, examples: int, dtype: Comp
 
 def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
     """Return the bytes that a block's forward saves for its backward."""
-    return sum(op.saved + dtype.cast_bytes * op.weights for op in ops)
+    return sum(op.saved + dtype.weight_copy_bytes * op.weights for op in ops)
 
 
 @dataclass(frozen=True)
@@ -210,7 +217,7 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
     saved_bytes = 4 * h + normed if model.gated else s * h
     saved_bytes += 0 if frozen else c * h
     weights = model.vocabulary * model.width
-    copy = dtype.cast_bytes * weights
+    copy = dtype.weight_copy_bytes * weights
     chunk_tokens = max(1, MAX_LOGITS // model.vocabulary)
     narrow = 2 if c == 2 else 0
     if tokens <= chunk_tokens or not model.chunked_logits:
