@@ -43,8 +43,7 @@ def parallelise(
         if deferred:
             deferred.fill(allocate_whole(model, deferred.tensors(), ranks.device))
         model.to(ranks.device)
-        if spec.param_dtype == "bf16":
-            split_parameters(model, spec.grad_dtype)
+        _convert_parameters(spec, model)
     if spec.activation_checkpointing != "none":
         from worker.engine.activations import checkpoint_activations
 
@@ -68,7 +67,11 @@ def parallelise(
             from worker.engine.strategies.fsdp import wrap_fsdp
 
             wrapped = wrap_fsdp(spec, model, ranks, deferred)
-            if spec.param_dtype == "bf16":
-                split_parameters(model, spec.grad_dtype)
+            _convert_parameters(spec, model)
             return wrapped
     raise RefusedError(f"this worker does not support strategy `{spec.strategy}`")
+
+
+def _convert_parameters(spec: TrainingSpec, model: nn.Module) -> None:
+    if spec.param_dtype == "bf16":
+        split_parameters(model, spec.grad_dtype)
