@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, expect
 from tests.support.browser import Visit, browser_context, open_tab, open_tab_in_new_profile, start_chromium
 from tests.support.chromium import ChromiumMissingError, chromium
 from tests.support.live import wait_for_status, wait_for_step
-from tests.web.specs import ENDLESS_SPEC, SLOW_CODE, SPEC, RUNNING_JOB_NAME
+from tests.web.specs import ENDLESS_SPEC, RUNNING_JOB_NAME, SLOW_CODE, SPEC
 from trainyard.client import Client
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.contract.spec.templates import code_folder

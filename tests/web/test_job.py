@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.support.browser import Visit, open_tab_in_new_profile
 from tests.support.live import wait_for_status, wait_for_step
 from tests.support.tcp_proxy import start_proxy
-from tests.web.specs import ENDLESS_SPEC, ENDLESS_FOUR_RANK_SPEC, SPEC, RUNNING_JOB_NAME
+from tests.web.specs import ENDLESS_FOUR_RANK_SPEC, ENDLESS_SPEC, RUNNING_JOB_NAME, SPEC
 from trainyard.client import Client
 from trainyard.client.errors import NotFoundError
 from trainyard.demo import ServiceProcess
