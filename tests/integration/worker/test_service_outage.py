@@ -22,12 +22,8 @@ class TestServiceOutage:
     def test_one_of_two_runs_trains_with_a_complete_spool(self, tmp_path):
         run = Run(tmp_path / "job", f"http://127.0.0.1:{free_port()}", SINGLE)
         attempt = run.prepare()
-        assert [
-            process.wait(60) for process in [launch(attempt, program=LAUNCHER_WITH_SHORT_WAITS) for _ in range(2)]
-        ] == [
-            0,
-            0,
-        ]
+        launchers = [launch(attempt, program=LAUNCHER_WITH_SHORT_WAITS) for _ in range(2)]
+        assert [process.wait(60) for process in launchers] == [0, 0]
         assert attempt.rank_log(0).read_text().count("rank 0, execution") == 1
         assert finish_of(attempt, 1).reason == "completed"
         points = all_spooled_points(attempt, 1)
