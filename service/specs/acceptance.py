@@ -17,6 +17,9 @@ from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec, parse_spec
 from trainyard.contract.wire.cluster import ClusterResource
 
+MSG_FP8_WITHOUT_COMPILE = (
+    "fp8 without `compile: true` is slower than bf16: each conversion to 8 bits is a pass over memory of its own"
+)
 MSG_FP16_ON_CPU = "fp16 on CPUs is emulated and far slower than fp32; use bf16 or fp32"
 
 
@@ -38,8 +41,9 @@ class AcceptedSpec:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Choices that the site supports but that are rarely intended."""
-        emulated = self.spec.precision == "fp16" and self.site.accelerator == "cpu"
-        return (MSG_FP16_ON_CPU,) if emulated else ()
+        if self.spec.precision == "fp16" and self.site.accelerator == "cpu":
+            return (MSG_FP16_ON_CPU,)
+        return (MSG_FP8_WITHOUT_COMPILE,) if self.spec.precision == "fp8" and not self.spec.compile else ()
 
 
 @dataclass(frozen=True)

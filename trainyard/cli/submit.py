@@ -72,8 +72,8 @@ def submit(
 
 
 def _warnings(client: Client, job: JobResource) -> list[str]:
-    """Return the service's warnings about the spec; only specs in fp16 can have any."""
-    if job.spec.get("precision") != "fp16":
+    """Return the service's warnings about the spec; only specs in fp16 and fp8 can have any."""
+    if job.spec.get("precision") not in ("fp16", "fp8"):
         return []
     return [event.message for event in client.events(job.id) if event.type == "spec_warning"]
 

@@ -39,7 +39,7 @@ def parameter_groups(spec: Optimizer, module: nn.Module) -> list[dict[str, Any]]
 def hidden_matrices(module: nn.Module) -> frozenset[int]:
     """Return the ids of the parameters for Muon: matrices, and filters of convolutions in two dimensions, of layers
     other than embeddings, norms and the output layer."""
-    others = {id(parameter) for _, parameter in _kinds(module)} | {id(p) for p in _output_parameters(module)}
+    others = {id(parameter) for _, parameter in _kinds(module)} | {id(p) for p in output_parameters(module)}
     filters = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Conv2d)}
     return frozenset(
         id(parameter)
@@ -48,7 +48,7 @@ def hidden_matrices(module: nn.Module) -> frozenset[int]:
     )
 
 
-def _output_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+def output_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     """Return the parameters of the output layer, with its adapters: the last layer if the model names none."""
     named: Any = getattr(module, "get_output_embeddings", None)
     if named is not None and isinstance(layer := named(), nn.Module):

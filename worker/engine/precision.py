@@ -8,8 +8,8 @@ import torch
 from trainyard.contract.spec.sections import Amp
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-COMPUTE_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""The dtype of the forward pass for precisions other than fp32."""
+COMPUTE_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+"""The dtype of the forward pass for precisions other than fp32. With fp8, only matrix products differ from bf16."""
 
 
 class Precision:

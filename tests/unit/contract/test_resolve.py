@@ -113,6 +113,7 @@ class TestUnsupported:
             ({"strategy": "zero2", "fsdp": {"cpu_offload": True}}, "fsdp.cpu_offload"),
             ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, "ddp.sync_batchnorm"),
             ({"tf32": True, "precision": "fp32"}, "tf32"),
+            ({"precision": "fp8"}, "precision"),
         ],
     )
     def test_gpu_only_fields_are_rejected_on_cpu(self, changes, param):
@@ -138,6 +139,9 @@ class TestUnsupported:
             ({"strategy": "dp", "compile": True}, "strategy"),
             ({"strategy": "fsdp", "precision": "fp16", "fsdp": {"reduce_dtype": "bf16"}}, "fsdp.reduce_dtype"),
             ({"tf32": True, "precision": "bf16"}, "tf32"),
+            ({"precision": "fp8", "lora_rank": 2}, "precision"),
+            ({"precision": "fp8", "strategy": "dp"}, "precision"),
+            ({"precision": "fp8", "backend": "gloo"}, "precision"),
         ],
     )
     def test_conflicting_fields_are_rejected_on_gpus(self, changes, param):

@@ -170,7 +170,7 @@ SPECS = st.fixed_dictionaries(
     optional={
         "name": NAMES.filter(lambda name: len(name) <= 120 and not any("\x7f" <= c <= "\x9f" for c in name)),
         "gpus": st.integers(1, 64),
-        "precision": st.sampled_from(["auto", "fp32", "bf16", "fp16"]),
+        "precision": st.sampled_from(["auto", "fp32", "bf16", "fp16", "fp8"]),
         "optimizer": st.fixed_dictionaries(
             {},
             optional={

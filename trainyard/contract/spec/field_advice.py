@@ -10,7 +10,7 @@ _ALIASES = {
     "gpus": ("num_gpus", "n_gpus", "ngpus", "num_devices", "devices", "world_size", "resources.gpus"),
     "steps": ("max_steps", "num_steps", "n_steps", "total_steps"),
     "epochs": ("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"),
-    "precision": ("mixed_precision", "dtype", "fp16", "bf16"),
+    "precision": ("mixed_precision", "dtype", "fp16", "bf16", "fp8"),
     "lora_rank": ("lora_r", "lora.r", "lora.rank"),
     "lora.alpha": ("lora_alpha",),
     "lora.dropout": ("lora_dropout",),

@@ -23,6 +23,8 @@ class Site:
     """Files and folders below them that it may not read, such as the service's state folder."""
     partition_limit_minutes: int | None = None
     """The time limit of the partition for a job that sets none. None: no limit, or not known."""
+    emulates_gpus: bool = False
+    """Accept precision `fp8` on CPUs, whose ranks emulate it: for tests, since it is slow."""
 
     @property
     def allowed_roots(self) -> AllowedRoots:

@@ -34,7 +34,7 @@ from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problem
 
 Task = Literal["causal_lm", "image_classification", "regression", "custom", "script", "comm_check"]
 Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 MAX_LABELS = 16
@@ -58,7 +58,8 @@ class TrainingSpec(Strict):
     """Parallelism; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`, or if that does not fit the GPUs,
     the least sharding that does; see `docs/planner.md`."""
     precision: Precision = "auto"
-    """Data type of the forward and backward pass; weights are fp32. `auto`: `bf16` on GPUs, else `fp32`."""
+    """Data type of the forward and backward pass; weights are fp32. `auto`: `bf16` on GPUs, else `fp32`. `fp8`: linear
+    layers compute in 8 bits, all else as with `bf16`; needs torchao and GPUs of compute capability 8.9 or higher."""
     lora_rank: PositiveInt | None = None
     """Rank of the LoRA adapters. Absent: no adapters; all parameters are trained."""
     gpus: Annotated[PositiveInt, Field(le=100_000)] = 1

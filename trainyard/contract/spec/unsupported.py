@@ -33,7 +33,8 @@ _BUILTIN_PAIRS = {
 
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     """Return a problem for every field that this release or this site does not support, with a supported choice."""
-    rules = [*_general_rules(spec, site), *_replication_rules(spec, site), *_sharding_rules(spec, site)]
+    rules = [*_general_rules(spec, site), *_float8_rules(spec, site), *_replication_rules(spec, site)]
+    rules += [*_sharding_rules(spec, site), *_base_rules(spec)]
     if site.scheduler == "slurm":
         rules += _slurm_rules(spec, site)
     problems = [(param, message) for rejected, param, message in rules if rejected]
@@ -70,6 +71,25 @@ def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     ]
 
 
+def _float8_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
+    used, on_gpus = spec.precision == "fp8", site.accelerator != "cpu" and spec.backend in ("auto", "nccl")
+    return [
+        (
+            used and not (on_gpus or site.emulates_gpus),
+            "precision",
+            f"`fp8` needs ranks on GPUs, and backend `{spec.backend}` runs them on CPUs; use `nccl` or precision `bf16`"
+            if site.accelerator != "cpu"
+            else f"`fp8` {_NEEDS_GPUS}; use `bf16`",
+        ),
+        (
+            used and spec.lora_rank is not None,
+            "precision",
+            "`fp8` is for layers that are trained whole, and `lora_rank` freezes them; use `bf16`",
+        ),
+        (used and spec.strategy == "dp", "precision", "`fp8` cannot be combined with strategy `dp`; use `ddp`"),
+    ]
+
+
 def _slurm_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     res = spec.resources
     per_node = min(spec.gpus, res.gpus_per_node or site.gpus_per_node or spec.gpus)
@@ -101,6 +121,21 @@ def _replication_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             used and not can_be_copied(spec),
             "strategy",
             "`dp` cannot copy the layers of `hf` models, of activation checkpointing and of `compile`; use `ddp`",
+        ),
+    ]
+
+
+def _base_rules(spec: TrainingSpec) -> list[Rule]:
+    """Return the rules about `lora.base_dtype`."""
+    dtype, field = spec.lora.base_dtype, "lora.base_dtype"
+    held = spec.lora_rank is not None and dtype != "fp32"
+    return [
+        (held and spec.task != "causal_lm", field, f"`{dtype}` is for task `causal_lm`; use `fp32`"),
+        (held and spec.strategy == "dp", field, f"`{dtype}` cannot be combined with strategy `dp`; use `ddp`"),
+        (
+            held and dtype != "bf16" and spec.strategy in _SHARDED and spec.fsdp.wrap == "size",
+            field,
+            f"`{dtype}` cannot be combined with wrap `size`, which counts values; use wrap `layer`",
         ),
     ]
 
@@ -145,9 +180,9 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             f"applies only to wrap `size`, and `fsdp.wrap` is `{spec.fsdp.wrap}`",
         ),
         (
-            sharded and spec.fsdp.reduce_dtype == "bf16" and spec.precision != "bf16",
+            sharded and spec.fsdp.reduce_dtype == "bf16" and spec.precision not in ("bf16", "fp8"),
             "fsdp.reduce_dtype",
-            f"`bf16` is for precision `bf16`, and `precision` is `{spec.precision}`",
+            f"`bf16` is for the precisions `bf16` and `fp8`, and `precision` is `{spec.precision}`",
         ),
         (
             spec.strategy == "hsdp" and spec.fsdp.replicas == 1,

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from service.planner.model_reader import ModelReader
-from service.specs.acceptance import MSG_FP16_ON_CPU
+from service.specs.acceptance import MSG_FP8_WITHOUT_COMPILE, MSG_FP16_ON_CPU
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.hf import save_llama
 from tests.support.world import SPEC, World
@@ -249,6 +249,12 @@ class TestRefusals:
         assert MSG_FP16_ON_CPU not in plan(world, SPEC).warnings
         events = world.client.get(f"/v1/jobs/{world.submit(precision='fp16')}/events").json()["data"]
         assert [event["message"] for event in events if event["type"] == "spec_warning"] == [MSG_FP16_ON_CPU]
+
+    def test_fp8_without_compile_has_a_warning(self, world: World) -> None:
+        gpus(world, "h100")
+        document = {**SPEC, "precision": "fp8"}
+        assert MSG_FP8_WITHOUT_COMPILE in plan(world, document).warnings
+        assert MSG_FP8_WITHOUT_COMPILE not in plan(world, {**document, "compile": True}).warnings
 
     def test_idempotency_key_distinguishes_forced_jobs(self, world: World) -> None:
         key = {"Idempotency-Key": "one"}
