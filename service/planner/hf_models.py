@@ -13,8 +13,6 @@ from service.planner.model_structure import Kind, ModelStructure, Parameter, Tra
 
 GATED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "granite", "olmo2"})
 """Model families with Llama's blocks: norm, attention, norm, three projections."""
-_SCALED = frozenset({"granite", "gemma2"})
-"""Model families that scale their logits, which are therefore not computed in chunks."""
 _BLOCK = re.compile(r"(.*\.(?:layers|h|blocks))\.(\d+)\.")
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions")
 _HEAD_NAMES = ("lm_head", "embed_out")
@@ -67,7 +65,6 @@ def _transformer(config: Mapping[str, Any], layers: int) -> Transformer | None:
         feed_forward=feed_forward,
         vocabulary=vocabulary,
         gated=True,
-        chunked_logits=family not in _SCALED,
     )
 
 
