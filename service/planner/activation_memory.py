@@ -220,7 +220,7 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
     copy = dtype.weight_copy_bytes * weights
     chunk_tokens = max(1, MAX_LOGITS // model.vocabulary)
     narrow = 2 if c == 2 else 0
-    if tokens <= chunk_tokens or not model.chunked_logits:
+    if tokens <= chunk_tokens:
         v = tokens * model.vocabulary
         wide = 4 * v if c == 2 else 0
         return Head(
