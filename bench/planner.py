@@ -108,10 +108,24 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
         cases.append(
             _case("gpt small", models["gpt small"], ranks, strategy, "fp32", activation_checkpointing="selective")
         )
+    cases += _stored_dtypes(models, ranks)
     if ranks > 1:
         cases.append(_case("gpt medium, accumulated", models["gpt medium"], ranks, "zero1", "fp32", parts=2))
         cases.append(_case("gpt medium, accumulated", models["gpt medium"], ranks, "ddp", "bf16", parts=2))
     return cases
+
+
+def _stored_dtypes(models: dict[str, Document], ranks: int) -> list[Case]:
+    """Return cases with parameters in bf16, and moments in fp32 and int8."""
+    half, int8 = {"param_dtype": "bf16", "grad_dtype": "bf16"}, {"optimizer": {"state_dtype": "int8"}}
+    strategies = ("single",) if ranks == 1 else ("ddp", "fsdp")
+    return [
+        _case(f"{name}, {suffix}", models[name], ranks, strategy, "bf16", **half, **more)
+        for strategy in strategies
+        for name in ("gpt untied", "builtin llama")
+        for suffix, more in (("halves", {}), ("int8", int8))
+        if name in models
+    ]
 
 
 def _case(

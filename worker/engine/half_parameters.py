@@ -16,24 +16,26 @@ from worker.engine.optimizers.shards import local_part, sharded_like
 _ATTRIBUTE = "low_half"
 
 
-def split_parameters(module: nn.Module, gradients: Literal["fp32", "bf16"]) -> None:
+def split_parameters(module: nn.Module, gradients: Literal["fp32", "bf16"], *, round_frozen: bool = False) -> None:
     """Replace every trained fp32 parameter by one in bf16 with a lower half. Tied parameters stay tied.
 
     To be called before DistributedDataParallel wraps the module, and after `fully_shard` has.
 
     Args:
         gradients: The type in which the gradients of micro-batches are added.
+        round_frozen: Replace frozen fp32 parameters by ones in bf16, too: some operations refuse a mixture.
     """
     replaced: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
     for owner in module.modules():
         for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
-            if not parameter.requires_grad or parameter.dtype != torch.float32:
+            if parameter.dtype != torch.float32 or not (parameter.requires_grad or round_frozen):
                 continue
             if id(parameter) not in replaced:
+                new = _halved(parameter) if parameter.requires_grad else _rounded(parameter)
                 # With the parameter before, so that its id is not used again.
-                replaced[id(parameter)] = parameter, _halved(parameter)
-                if gradients == "fp32":
-                    _store_gradient_in_fp32(replaced[id(parameter)][1])
+                replaced[id(parameter)] = parameter, new
+                if gradients == "fp32" and new.requires_grad:
+                    _store_gradient_in_fp32(new)
             setattr(owner, name, replaced[id(parameter)][1])
 
 
@@ -43,6 +45,10 @@ def _halved(parameter: nn.Parameter) -> nn.Parameter:
     setattr(high, _ATTRIBUTE, torch.empty_like(parameter, dtype=torch.int16, requires_grad=False))
     set_exact_value(high, parameter)
     return high
+
+
+def _rounded(parameter: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
 
 
 def _store_gradient_in_fp32(parameter: nn.Parameter) -> None:
