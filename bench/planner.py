@@ -117,13 +117,14 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
 
 def _stored_dtypes(models: dict[str, Document], ranks: int) -> list[Case]:
     """Return cases with parameters in bf16, and moments in fp32 and int8."""
-    half, int8 = {"param_dtype": "bf16", "grad_dtype": "bf16"}, {"optimizer": {"state_dtype": "int8"}}
+    half: Document = {"param_dtype": "bf16", "grad_dtype": "bf16"}
+    int8: Document = {"optimizer": {"state_dtype": "int8"}}
     strategies = ("single",) if ranks == 1 else ("ddp", "fsdp")
     return [
-        _case(f"{name}, {suffix}", models[name], ranks, strategy, "bf16", **half, **more)
+        _case(f"{name}, {suffix}", models[name], ranks, strategy, "bf16", **more)
         for strategy in strategies
         for name in ("gpt untied", "builtin llama")
-        for suffix, more in (("halves", {}), ("int8", int8))
+        for suffix, more in (("halves", half), ("int8", half | int8))
         if name in models
     ]
 

@@ -40,7 +40,7 @@ def test_trained_parameters_alone_are_split(module):
     assert dtypes["frozen.weight"] == dtypes["norm.running_mean"] == torch.float32
 
 
-def test_frozen_parameters_are_rounded_where_asked_for():
+def test_frozen_parameters_can_be_rounded():
     module = Tied()
     split_parameters(module, "fp32", round_frozen=True)
     assert torch.equal(module.frozen.weight, Tied().frozen.weight.bfloat16())
