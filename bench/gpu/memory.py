@@ -14,6 +14,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "full recomputation": {"activation_checkpointing": "full"},
     "fp8": {"precision": "fp8"},
     "LoRA": {"lora_rank": 16},
+    "LoRA, bf16 base": {"lora_rank": 16, "lora": {"base_dtype": "bf16"}},
+    "QLoRA": {"lora_rank": 16, "lora": {"base_dtype": "nf4"}},
 }
 
 
@@ -21,7 +23,7 @@ def cases(*, dry: bool) -> list[Case]:
     return [
         Case(f"1B, {name}", _compare(SHAPES[0], changes))
         for name, changes in _VARIANTS.items()
-        if not dry or name == "LoRA"
+        if not dry or name in ("LoRA", "QLoRA")
     ]
 
 

@@ -29,7 +29,9 @@ from worker.engine.flops import model_flops, run_peak_flops
 from worker.engine.initial_model import build_initial_model
 from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.optim import LearningRates, build_optimizers
+from worker.engine.packed_attention import choose_packed_attention
 from worker.engine.precision import Precision
+from worker.engine.sources import source_digests
 from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
@@ -79,6 +81,7 @@ class Trainer:
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
         model, deferred = build_initial_model(spec, task, ranks, reporter)
+        choose_packed_attention(spec, task, model, ranks.device, reporter)
         flops = model_flops(task, model, spec.model)
         self._model = parallelise(spec, model, ranks, deferred)
         optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
@@ -167,6 +170,9 @@ class Trainer:
             weights = self._state.weights()
             self._checkpoints.load(weights)
             self._state.restore_weights(weights)
+        # After loading, which names the tensors that do not fit.
+        first = self._ranks.is_first
+        self._checkpoints.bind_sources(source_digests(self._spec, self._task, self._batches) if first else {})
         return start
 
     def _tokens_before(self, steps: int) -> int:
