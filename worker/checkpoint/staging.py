@@ -52,7 +52,7 @@ class OverlappedStager(AsyncStager):
     def close(self) -> None:
         """Free the buffers."""
         self._thread.shutdown()
-        self._copies.close()
+        self._copies.close()  # type: ignore[no-untyped-call]
 
     def _copy(self, state: StateDict) -> StateDict:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
