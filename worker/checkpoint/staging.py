@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 StateDict = dict[str, Any]
 
-SHARED_PARTS = ("model", "optimizer", "ema")
+SHARED_PARTS = ("model", "low_halves", "optimizer", "ema")
 """Parts of a state whose replicated tensors are written by one rank each."""
 
 
