@@ -19,10 +19,10 @@ _HEAD_NAMES = ("lm_head", "embed_out")
 _INTEGER = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"})
 
 
-def structure_of(facts: FolderContents) -> ModelStructure:
+def structure_of(contents: FolderContents) -> ModelStructure:
     """Return the structure of the model as the worker builds it, with tied weights once."""
-    config = facts.config
-    names = {name: tensor for name, tensor in facts.tensors.items() if not _is_buffer(name, tensor)}
+    config = contents.config
+    names = {name: tensor for name, tensor in contents.tensors.items() if not _is_buffer(name, tensor)}
     embedding = next((name for name in names if _last(name) in _EMBEDDINGS and name.endswith(".weight")), None)
     head = next((name for name in names if _last(name) in _HEAD_NAMES and name.endswith(".weight")), None)
     aliases: tuple[tuple[str, str], ...] = ()
