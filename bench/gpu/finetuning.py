@@ -60,7 +60,7 @@ def _measure(tools: Tools) -> Outcome:
     best = {way: min(values) for way, values in seconds.items()}
     ours = best.pop("Trainyard")
     fastest = min(best, key=lambda way: best[way])
-    values = {"ms": 1000 * ours, **{f"Trainer ms, {way}": 1000 * value for way, value in best.items()}}
+    values: dict[str, Any] = {"ms": 1000 * ours, **{f"Trainer ms, {way}": 1000 * value for way, value in best.items()}}
     values |= {"ratio": best[fastest] / ours, "fastest": fastest, "first losses": losses}
     equal = all(abs(float(loss) / float(losses["Trainyard"]) - 1) < 0.01 for loss in losses.values())
     passed = equal and (tools.dry or best[fastest] / ours >= REQUIRED_RATIO)
@@ -87,7 +87,7 @@ def _trainer(tools: Tools, document: dict[str, Any], way: str) -> tuple[float, s
 
     class InOrder(Trainer):  # type: ignore[misc, unused-ignore]
         def _get_train_sampler(self, *args: Any) -> Any:
-            return torch.utils.data.SequentialSampler(rows)  # type: ignore[arg-type]
+            return torch.utils.data.SequentialSampler(rows)
 
     with patch.dict(os.environ):
         for name in _LAUNCHED:
