@@ -14,6 +14,12 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "fsdp": {"strategy": "fsdp"},
     "full recomputation": {"activation_checkpointing": "full"},
     "fp8": {"precision": "fp8"},
+    "halves": {"param_dtype": "bf16", "grad_dtype": "bf16"},
+    "halves, int8": {
+        "param_dtype": "bf16",
+        "grad_dtype": "bf16",
+        "optimizer": {"name": "adamw", "lr": 1e-4, "clip_norm": 1.0, "state_dtype": "int8"},
+    },
     "LoRA": {"lora_rank": 16},
     "LoRA, bf16 base": {"lora_rank": 16, "lora": {"base_dtype": "bf16"}},
     "QLoRA": {"lora_rank": 16, "lora": {"base_dtype": "nf4"}},

@@ -28,6 +28,8 @@ def _document(*, dry: bool, **changes: Any) -> dict[str, Any]:
     return document | {"model": document["model"] | (_TINY if dry else {})}
 
 
+_HALVES = {"precision": "bf16", "param_dtype": "bf16"}
+_INT8 = {"optimizer": {"name": "adamw", "lr": 0.001, "clip_norm": 1.0, "state_dtype": "int8"}}
 _VARIANTS: dict[str, tuple[dict[str, Any], float]] = {
     "zero1": ({"strategy": "zero1"}, 1e-4),
     "zero2": ({"strategy": "zero2"}, 1e-4),
@@ -40,6 +42,9 @@ _VARIANTS: dict[str, tuple[dict[str, Any], float]] = {
     "bf16": ({"precision": "bf16"}, 0.02),
     "fp16": ({"precision": "fp16"}, 0.02),
     "bf16 fsdp": ({"precision": "bf16", "strategy": "fsdp"}, 0.02),
+    "halves": (_HALVES, 0.02),
+    "halves compiled": (_HALVES | {"compile": True, "grad_dtype": "bf16"}, 0.02),
+    "halves int8 fsdp": (_HALVES | _INT8 | {"strategy": "fsdp"}, 0.02),
     "fp8": ({"precision": "fp8"}, 0.05),
     "fp8 fsdp": ({"precision": "fp8", "strategy": "fsdp"}, 0.05),
     "fp8 compiled": ({"precision": "fp8", "compile": True}, 0.05),
@@ -52,7 +57,9 @@ _DRY = ("fsdp", "llama", "full recomputation", "bf16", "fp8")
 
 
 def cases(*, dry: bool) -> list[Case]:
-    variants, resumed = (_DRY, ("bf16 fsdp",)) if dry else (_VARIANTS, ("llama", "fsdp", "bf16 fsdp"))
+    variants, resumed = (
+        (_DRY, ("bf16 fsdp",)) if dry else (_VARIANTS, ("llama", "fsdp", "bf16 fsdp", "halves int8 fsdp"))
+    )
     return [
         *(Case(f"{name} against single in fp32", _compare(name)) for name in variants),
         *(Case(f"resume as text, {name}", _resume(name)) for name in resumed),

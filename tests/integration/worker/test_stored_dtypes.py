@@ -22,7 +22,9 @@ LAYOUTS = {
     "zero2": VARIANTS["zero2"] | HALF_GRADIENTS,
     "layer": VARIANTS["layer"] | HALF,
 }
+HSDP = VARIANTS["hsdp"] | HALF
 SINGLE = {"strategy": "single"}
+SLOW_LAYOUTS = [(3, "ddp"), (3, "layer"), (4, "hsdp")]
 EMA = {"decay": 0.75, "every": 2}
 PART = ["blocks.0.*"]
 LOSS_BOUND, WEIGHT_BOUND = 1e-3, 1e-2
@@ -106,6 +108,15 @@ def test_losses_and_weights_are_near_those_of_one_process(layouts, variant):
 @pytest.mark.parametrize("variant", ["ddp", "layer"])
 def test_moments_in_int8_are_near_those_of_one_process(layouts, variant):
     assert_near(layouts[2], layouts[1], f"{variant}-int8", "adamw-int8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "variant"), SLOW_LAYOUTS)
+def test_moments_in_int8_on_more_ranks_are_near_those_of_one(layouts, tmp_path, world, variant):
+    spec = document("adamw-int8") | (LAYOUTS | {"hsdp": HSDP})[variant]
+    several = run_layout(world, {"several": {"spec": spec}} | in_two_parts(spec, "run"), tmp_path / "ranks")
+    assert_near(several, layouts[1], "several", "adamw-int8")
+    assert losses(several, "run/first") | losses(several, "run/rest") == losses(several, "several")
 
 
 @pytest.mark.parametrize("variant", ["ddp", "layer"])
