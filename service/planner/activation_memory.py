@@ -173,6 +173,11 @@ def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
     return sum(op.saved + dtype.cast_bytes * op.weights for op in ops)
 
 
+def pinned_bytes(size: int) -> int:
+    """Return the host memory for a tensor of `size` bytes in pinned memory, whose allocations are powers of two."""
+    return 1 << (size - 1).bit_length() if size else 0
+
+
 @dataclass(frozen=True)
 class Head:
     """The part from the last block to the loss. All fields but `weights` and `chunks` are in bytes."""

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.planner.block_model import BlockModel, block_model, examples_per_rank, micro_batch_memory, state_memory
+from service.planner.block_model import (
+    SHARDED,
+    BlockModel,
+    block_model,
+    examples_per_rank,
+    micro_batch_memory,
+    state_memory,
+)
 from service.planner.devices import GIB, Device, largest, smallest
 from service.planner.model_structure import ModelStructure
 from service.planner.step_memory import Memory
@@ -159,8 +166,9 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
     """Yield changes and their descriptions, the cheapest first.
 
     A smaller micro-batch costs nearly nothing, sharding costs communication, and full activation checkpointing costs
-    one more forward, a third of the arithmetic (Chen et al. 2016, arXiv:1604.06174). For CPU ranks, which share their
-    machine's memory, `max_gpus` is 0.
+    one more forward, a third of the arithmetic (Chen et al. 2016, arXiv:1604.06174); with offload also copies of the
+    inputs of layers. Parameters in host memory are copied in each step. For CPU ranks, which share their machine's
+    memory, `max_gpus` is 0.
     """
     micro = spec.batch.micro_size
     smaller: dict[str, Any] = {}
@@ -174,22 +182,31 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
         yield sharded, "strategy fsdp"
         if smaller:
             yield sharded | smaller, f"strategy fsdp and batch.micro_size {smaller['batch.micro_size']}"
-    if spec.activation_checkpointing != "full":
-        recompute = {"activation_checkpointing": "full"}
-        yield recompute, "activation_checkpointing full"
+    recompute: dict[str, Any] = {}
+    for how in _recomputations(spec, on_gpus=max_gpus > 0):
+        recompute = {"activation_checkpointing": how}
+        yield recompute, f"activation_checkpointing {how}"
         yield sharded | smaller | recompute, " and ".join(_describe(sharded | smaller | recompute))
-    else:
-        recompute = {}
     gpus = spec.gpus * 2
     while gpus <= min(max_gpus, spec.batch.size):
         more = {"gpus": gpus, "strategy": spec.strategy if spec.strategy == "hsdp" else "fsdp"}
         yield more | smaller, " and ".join(_describe(more | smaller))
         yield more | smaller | recompute, " and ".join(_describe(more | smaller | recompute))
         gpus *= 2
+    if max_gpus and not spec.fsdp.cpu_offload and spec.optimizer.name != "muon":
+        strategy = {} if spec.strategy in SHARDED else {"strategy": "fsdp"}
+        offload = strategy | smaller | recompute | {"fsdp.cpu_offload": True}
+        yield offload, f"{' and '.join(_describe(offload))} (slow: parameters and optimizer state in host memory)"
     if spec.lora_rank is None and spec.trainable is None:
         for others in ({}, sharded | smaller | recompute):
             lora = {"lora_rank": PROPOSED_LORA_RANK, **others}
             yield lora, f"{' and '.join(_describe(lora))} (trains only adapters, so the result differs)"
+
+
+def _recomputations(spec: TrainingSpec, *, on_gpus: bool) -> list[str]:
+    """Return the kinds of activation checkpointing that need less memory than the spec's, the quickest first."""
+    kinds = ["full", "offload"] if on_gpus else ["full"]
+    return kinds[kinds.index(spec.activation_checkpointing) + 1 :] if spec.activation_checkpointing in kinds else kinds
 
 
 def _describe(changes: dict[str, Any]) -> list[str]:
@@ -200,6 +217,8 @@ def _changed(spec: TrainingSpec, changes: dict[str, Any]) -> TrainingSpec:
     plain = {path: value for path, value in changes.items() if "." not in path}
     if "batch.micro_size" in changes:
         plain["batch"] = spec.batch.model_copy(update={"micro_size": changes["batch.micro_size"]})
+    if "fsdp.cpu_offload" in changes:
+        plain["fsdp"] = spec.fsdp.model_copy(update={"cpu_offload": changes["fsdp.cpu_offload"]})
     return spec.model_copy(update=plain)
 
 

@@ -5,15 +5,14 @@ the root, and the optimizer's update. Parameters, gradients and optimizer state 
 in: 16 bytes per parameter with Adam, like the 2 + 2 + 12 of mixed precision in ZeRO (Rajbhandari et al. 2020,
 arXiv:1910.02054, section 3.1), but 2-byte copies come on top. Sharding divides them as ZeRO does. `zero1` and `zero2`
 keep gathered parameters until the backward; `fsdp` gathers two units at a time, and the root, the head and the last
-block stay gathered between forward and backward. The reduction of a unit needs its whole
-gradient twice: the gradient, and the reduce-scatter buffer, which lives until the next unit's reduction (PyTorch
-documentation, `torch.distributed.fsdp.fully_shard`).
+block stay gathered between forward and backward. The reduction of a unit needs its whole gradient twice: the gradient,
+and the reduce-scatter buffer, which lives until the next unit's reduction (PyTorch documentation, `fully_shard`).
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from service.planner.activation_memory import ComputeDtype, Head, Op, saved
+from service.planner.activation_memory import ComputeDtype, Head, Op, pinned_bytes, saved
 
 PARTS = ("parameters", "gradients", "optimizer", "buckets", "gathered", "activations", "logits", "transient")
 
@@ -28,7 +27,7 @@ class Block:
     unit_elements: int
     """Elements of its largest FSDP unit; 0: its parameters belong to the root unit."""
     input_bytes: int
-    """Bytes of its input, which is all that full activation checkpointing saves."""
+    """Bytes of its input, which is all that full activation checkpointing saves, or stores in host memory (offload)."""
     residual_grad: int = 0
     """Bytes of the gradient of its residual connection."""
     count: int = 1
@@ -110,7 +109,7 @@ class Memory:
     """The parts of the peak, by the names in `PARTS`."""
     phase: str
     host: int = 0
-    """Host memory, with `fsdp.cpu_offload`."""
+    """Host memory, with `fsdp.cpu_offload` or `offload` of activations."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,9 @@ def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     sim = _Simulation(work, layout, _constant_memory(work, layout))
     phases = [*_forward(sim), *_head(sim), *_blocks(sim), *_root(sim), _step(sim)]
     name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
-    state = 4 * (work.elements + work.trained + work.optimizer_elements)
-    host = -(-state // layout.shards) if layout.offload else 0
+    state = -(-4 * (work.elements + work.trained + work.optimizer_elements) // layout.shards)
+    inputs = sum(block.count * pinned_bytes(block.input_bytes) for block in work.blocks)
+    host = (state if layout.offload else 0) + (inputs if layout.checkpointing == "offload" else 0)
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
 
 
@@ -191,14 +191,17 @@ def _gradients(sim: _Simulation, done: int) -> int:
 def _saved_by(sim: _Simulation, block: Block) -> int:
     """Return what one block saves from its forward to its backward."""
     match sim.layout.checkpointing:
-        case "full":
-            return block.input_bytes
+        case "full" | "offload" as how:
+            return 0 if how == "offload" else block.input_bytes
         case "selective":
             return block.input_bytes + sum(op.saved_output for op in block.ops)
     return saved(block.ops, sim.layout.dtype)
 
 
 def _all_saved(sim: _Simulation) -> int:
+    """Return what all blocks save on the device; of inputs in host memory, the one that is being copied."""
+    if sim.layout.checkpointing == "offload":
+        return max((block.input_bytes for block in sim.work.blocks), default=0)
     return sum(_saved_by(sim, block) * block.count for block in sim.work.blocks)
 
 

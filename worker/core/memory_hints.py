@@ -24,16 +24,20 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
     micro = spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else share
     if micro > 1:
         yield f"batch.micro_size: {max(1, min(micro, share) // 2)} (same updates)"
-    if spec.activation_checkpointing != "full":
+    if spec.activation_checkpointing not in ("full", "offload"):
         yield "activation_checkpointing: full (same losses, steps about a third longer)"
+    if spec.activation_checkpointing == "full" and on_device:
+        yield "activation_checkpointing: offload (same losses, the inputs of layers are in host memory)"
     if spec.precision == "fp32" and on_device:
         yield "precision: bf16"
     if spec.gpus > 1 and spec.strategy != "fsdp" and spec.strategy != "hsdp":
         yield "strategy: fsdp (shards parameters, gradients and optimizer state)"
     if spec.lora_rank is None and spec.task == "causal_lm":
         yield "lora_rank: 16 (gradients and optimizer state only for the adapters)"
-    if spec.strategy in _SHARDED and on_device and not spec.fsdp.cpu_offload and spec.precision != "fp16":
-        yield "fsdp.cpu_offload: true (slow, since parameters not in use stay in host memory)"
+    can_offload = spec.strategy in _SHARDED or spec.gpus == 1
+    if can_offload and on_device and not spec.fsdp.cpu_offload and spec.optimizer.name != "muon":
+        strategy = "" if spec.strategy in _SHARDED else "strategy: fsdp with "
+        yield f"{strategy}fsdp.cpu_offload: true (slow, since parameters not in use stay in host memory)"
     if not on_device:
         yield "resources.memory_gb_per_gpu: more than now"
     yield f"gpus: {2 * spec.gpus}" + ("" if spec.strategy in _SHARDED else " with strategy fsdp")

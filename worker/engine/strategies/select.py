@@ -31,14 +31,7 @@ def parallelise(
     if spec.strategy not in SHARDED:
         # fully_shard moves one unit at a time: a device never holds more than its shards and a whole unit.
         model.to(ranks.device)
-    if spec.activation_checkpointing != "none":
-        from worker.engine.activations import checkpoint_activations
-
-        checkpoint_activations(model, spec.activation_checkpointing)
-    if spec.compile:
-        from worker.engine.compilation import compile_blocks
-
-        compile_blocks(model)
+    _prepare_layers(spec, model, ranks)
     match spec.strategy:
         case "single":
             return ParallelModel(model, model)
@@ -55,3 +48,21 @@ def parallelise(
 
             return wrap_fsdp(spec, model, ranks, deferred)
     raise RefusedError(f"this worker does not support strategy `{spec.strategy}`")
+
+
+def _prepare_layers(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> None:
+    """Add activation checkpointing and compilation to the layers. What is recomputed is part of the compiled code,
+    except that copies to host memory are outside of it."""
+    offloads = spec.activation_checkpointing == "offload"
+    if spec.compile and offloads:
+        from worker.engine.compilation import compile_blocks
+
+        compile_blocks(model, only_forward=True)
+    if spec.activation_checkpointing != "none":
+        from worker.engine.activations import checkpoint_activations
+
+        checkpoint_activations(model, spec.activation_checkpointing, ranks.device)
+    if spec.compile and not offloads:
+        from worker.engine.compilation import compile_blocks
+
+        compile_blocks(model)

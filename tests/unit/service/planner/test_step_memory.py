@@ -7,7 +7,7 @@ import torch
 
 from bench._host_memory import LiveTensorBytes
 from service.planner import builtin_models
-from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_ops, head_of, saved
+from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_ops, head_of, pinned_bytes, saved
 from service.planner.block_model import MAX_ROW_TOKENS, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
@@ -59,6 +59,16 @@ def test_each_strategy_needs_less_than_the_one_before():
 def test_activation_checkpointing_saves_less():
     peaks = [estimate(activation_checkpointing=how).peak for how in ("none", "selective", "full")]
     assert peaks == sorted(peaks, reverse=True)
+
+
+def test_offloaded_activations_are_host_memory():
+    batch = {"size": 1024, "micro_size": 1024}
+    full, offload = (estimate(activation_checkpointing=how, batch=batch).memory for how in ("full", "offload"))
+    each = 4 * 1024 * GPT["context"] * BIG["width"]
+    # Of the eight inputs of blocks, one is on the device while it is copied.
+    assert full.peak - offload.peak > 4 * each
+    assert (full.host, offload.host) == (0, 8 * each)
+    assert [pinned_bytes(size) for size in (0, 1000, 1024, 1025)] == [0, 1024, 1024, 2048]
 
 
 def test_base_parameters_have_no_moments_with_adapters():
