@@ -134,7 +134,6 @@ def evaluation_memory(work: MicroBatchWork, layout: Layout, training: Memory) ->
     """Return the memory of a forward of the evaluation, which saves nothing for a backward.
 
     Args:
-        work: The work of one forward of the evaluation.
         training: The estimate of a step. The gradients of the last step live until the next one.
     """
     sim = _Simulation(work, layout, _constant_memory(work, layout))
