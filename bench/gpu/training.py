@@ -23,7 +23,7 @@ from worker.core.stop_signal import StopSignal
 from worker.engine.step_sync import StepSync
 from worker.engine.trainer import Trainer
 from worker.export.weights import export_weights
-from worker.reporting.reporter import NullReporter
+from worker.reporting.reporter import Level, NullReporter
 from worker.tasks.select import select_task
 
 Accelerator = Literal["cpu", "cuda"]
@@ -39,6 +39,8 @@ class TrainedRun(NullReporter):
     """From the start of each step but the last to the start of the next one."""
     peak_bytes: int = 0
     """Most bytes in tensors on the GPU, start-up included; 0 on the CPU."""
+    events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """The data of the events, by type."""
 
     @property
     def losses(self) -> list[str]:
@@ -48,6 +50,9 @@ class TrainedRun(NullReporter):
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
         for key, value in values.items():
             self.series.setdefault(key, {})[step] = value
+
+    def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None:
+        self.events.setdefault(type_, []).append(data or {})
 
 
 class GpuEngine:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from bench.gpu import packed
 from bench.gpu.cases import Case, Outcome, Tools
 from bench.gpu.training import TrainedRun
 
@@ -62,6 +63,7 @@ def cases(*, dry: bool) -> list[Case]:
         *(Case(f"resume as text, {name}", _resume(name)) for name in resumed),
         Case("LoRA, exported", _lora),
         Case("automatic micro-batch size", _automatic_micro_size),
+        *packed.cases(dry=dry),
     ]
 
 

@@ -123,6 +123,16 @@ def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
     return context_of_model or context or MAX_ROW_TOKENS
 
 
+def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
+    """Return the tokens of a row whose attention has a mask, by the rules of `worker/engine/packed_attention.py`.
+
+    With fp16 the chip may be one that is too old for the kernel, and some chips take heads of at most 192."""
+    if not isinstance(spec.data, JsonlData) or not spec.data.packing:
+        return 0
+    fits = model.head_width % 8 == 0 and model.head_width <= 192 and not getattr(spec.model, "dropout", 0)
+    return 0 if fits and spec.backend == "nccl" and spec.precision in ("bf16", "fp8") else length
+
+
 def _decoder(
     spec: TrainingSpec, sizes: BlockModel, model: Transformer, micro: int, length: int, dtype: ComputeDtype
 ) -> MicroBatchWork:
@@ -131,7 +141,7 @@ def _decoder(
     if spec.lora_rank is not None:
         targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
         adapters = Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
-    masked = length if isinstance(spec.data, JsonlData) and spec.data.packing else 0
+    masked = masked_tokens(spec, model, length)
     ops = block_ops(model, tokens, dtype, adapters, masked)
     residual = dtype.residual_bytes * tokens * model.width
     blocks = tuple(replace(block, ops=ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)

@@ -90,22 +90,34 @@ class RowExamples(Examples):
     @cached_property
     def token_counts(self) -> TokenCounts:
         """The tokens that the model computes for each row. Those of a segment attend to each other alone."""
-        segments = np.flatnonzero(self.rows.positions == 0)
-        rows = np.searchsorted(self.rows.ends, segments, side="right")
-        lengths = np.diff(segments, append=len(self.rows.tokens))
+        starts, rows = self._segments
+        lengths = np.diff(starts, append=len(self.rows.tokens))
         # The last token of a row is only a target.
         lengths[np.append(np.flatnonzero(np.diff(rows)), len(rows) - 1)] -= 1
         squares = np.bincount(rows, weights=lengths.astype(np.float64) ** 2, minlength=len(self.rows.ends))
         return TokenCounts(self.rows.lengths - 1, squares.astype(np.float64))
+
+    @cached_property
+    def _segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first token of each segment, and its row; both of shape (segments,)."""
+        starts = np.flatnonzero(self.rows.positions == 0)
+        return starts, np.searchsorted(self.rows.ends, starts, side="right")
+
+    @cached_property
+    def _max_segments(self) -> int:
+        """The number of segments in the row with the most of them."""
+        return int(np.bincount(self._segments[1]).max(initial=1))
 
     def largest(self, count: int) -> Indices:
         """Return the `count` longest rows for training: int64, shape (count,)."""
         return np.argsort(-self.rows.lengths[: self.train], kind="stable")[:count].astype(np.int64)
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
-        """Return inputs, labels and, with `packed`, positions: int64, each of shape (len(indices), longest row - 1).
+        """Return inputs and labels: int64, each of shape (len(indices), length of the longest input).
 
-        Padding has token 0 and label `IGNORED_LABEL`.
+        Padding has token 0 and label `IGNORED_LABEL`. With `packed`, positions of the same shape and dtype follow, and
+        the end of each segment: int32, (len(indices), segments of a row at most + 1). Padding is a segment too, and a
+        row with fewer segments repeats its last end, so that all batches have as many.
         """
         starts = np.concatenate([[0], self.rows.ends])[indices]
         ends = self.rows.ends[indices]
@@ -119,8 +131,17 @@ class RowExamples(Examples):
             inputs[row, :length] = tokens[:-1]
             labels[row, :length] = np.where(targets, tokens[1:], IGNORED_LABEL)
             positions[row, :length] = self.rows.positions[start : end - 1]
-        arrays = (inputs, labels, positions) if self.packed else (inputs, labels)
-        return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays)
+        arrays = (inputs, labels, positions, self._segment_ends(starts, ends, longest))
+        return tuple(
+            torch.from_numpy(array).to(device, non_blocking=True) for array in (arrays if self.packed else arrays[:2])
+        )
+
+    def _segment_ends(self, starts: NDArray[np.int64], ends: NDArray[np.int64], length: int) -> NDArray[np.int32]:
+        result = np.full((len(starts), self._max_segments + 1), length, dtype=np.int32)
+        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            inner = np.flatnonzero(self.rows.positions[start + 1 : end - 1] == 0) + 1
+            result[row, : len(inner) + 1] = [*inner, end - start - 1]
+        return result
 
 
 def pack(segments: Iterable[Segment], length: int) -> Iterator[list[Segment]]:

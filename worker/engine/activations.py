@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.attention import varlen  # noqa: F401 - registers its operation
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from worker.engine.host_activations import HostActivations
@@ -23,6 +24,7 @@ _STORED_OPERATIONS = [
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.torch_attn._varlen_attn.default,
 ]
 """Matrix products and attention: nearly all FLOPs, and a small part of the activation memory."""
 

@@ -29,6 +29,7 @@ from worker.engine.flops import model_flops, run_peak_flops
 from worker.engine.initial_model import build_initial_model
 from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.optim import LearningRates, build_optimizers
+from worker.engine.packed_attention import choose_packed_attention
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
@@ -79,6 +80,7 @@ class Trainer:
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
         model, deferred = build_initial_model(spec, task, ranks, reporter)
+        choose_packed_attention(spec, task, model, ranks.device, reporter)
         flops = model_flops(task, model, spec.model)
         self._model = parallelise(spec, model, ranks, deferred)
         optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)

@@ -72,8 +72,11 @@ def _summed_loss(model: nn.Module, batch: Tensors, terms: Loss) -> torch.Tensor:
     if len(batch) == 1:
         tokens = batch[0].long()
         batch = tokens[:, :-1], tokens[:, 1:]
-    positions = batch[2] if len(batch) > 2 else None
-    loss: torch.Tensor = model(batch[0], batch[1], positions, terms)
+    if len(batch) == 2:
+        loss: torch.Tensor = model(*batch, None, terms)
+    else:
+        inputs, labels, positions, ends = batch
+        loss = model(inputs, labels, positions, terms, ends)
     return loss
 
 

@@ -8,7 +8,7 @@ from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.optimization import Loss
 from worker.tasks.cross_entropy import PLAIN
 from worker.tasks.language_loss import head_loss
-from worker.tasks.packing import packed_mask
+from worker.tasks.packing import Boundaries, KernelFit, attend, separate
 
 
 class Attention(nn.Module):
@@ -22,18 +22,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Return (batch, length, width) from `x` of the same shape.
-
-        `mask` (bool, (batch, 1, length, length)) is true where a query may attend to a key; None for causal attention.
-        """
+    def forward(self, x: torch.Tensor, within: torch.Tensor | Boundaries | None = None) -> torch.Tensor:
+        """Return (batch, length, width) from `x` of the same shape. `within`: see `attend`."""
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
         # q, k, v: (batch, heads, length, width // heads)
-        mixed = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout
-        )
+        mixed = attend(q, k, v, within, dropout)
         output: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return output
 
@@ -49,9 +44,9 @@ class Block(nn.Module):
         self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, within: torch.Tensor | Boundaries | None = None) -> torch.Tensor:
         """Return (batch, length, width) from `x` of the same shape."""
-        x = x + self.dropout(self.attention(self.norm_attention(x), mask))
+        x = x + self.dropout(self.attention(self.norm_attention(x), within))
         output: torch.Tensor = x + self.dropout(self.feed_forward(self.norm_feed_forward(x)))
         return output
 
@@ -61,9 +56,12 @@ class Gpt(nn.Module):
 
     calls_embeddings = True
     """Untied embeddings and head are only called, and their weights not read elsewhere: each may be a sharding unit."""
+    takes_boundaries = False
+    """Whether examples of packed rows are kept apart by their boundaries, not by a mask."""
 
     def __init__(self, spec: GptModel) -> None:
         super().__init__()
+        self.kernel_fit = KernelFit(spec.width // spec.heads, "it has dropout" if spec.dropout else "")
         self.embedding = nn.Embedding(spec.vocab, spec.width)
         self.positions = nn.Embedding(spec.context, spec.width)
         self.blocks = nn.ModuleList(Block(spec.width, spec.heads, spec.dropout) for _ in range(spec.layers))
@@ -80,6 +78,7 @@ class Gpt(nn.Module):
         labels: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
         terms: Loss = PLAIN,
+        ends: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
 
@@ -89,18 +88,25 @@ class Gpt(nn.Module):
             positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
                 attend to each other.
             terms: What the loss contains beside the cross entropy.
+            ends: int32, (batch, examples): where each example of a packed row ends; see `boundaries_of`.
         """
+        within = None
         if positions is None:
-            x, mask = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], None
+            x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
         else:
-            x, mask = self.embedding(tokens) + self.positions(positions), packed_mask(positions)
+            x = self.embedding(tokens) + self.positions(positions)
+            within = separate(positions, ends, takes_boundaries=self.takes_boundaries)
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, within)
         x = self.norm(x)
         if labels is not None:
             head, weights = self.head or self._logits, self.get_output_embeddings().parameters()
             return head_loss(x, labels, head, self.embedding.num_embeddings, weights, terms)
         return self._logits(x)
+
+    def take_boundaries(self) -> None:
+        """Keep the examples of packed rows apart by `attend_by_kernel`."""
+        self.takes_boundaries = True
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embeddings of tokens (transformers' name)."""

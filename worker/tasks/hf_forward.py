@@ -1,5 +1,6 @@
 """The forward of a Hugging Face model as the engine calls it, and what it depends on in the model."""
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,7 +10,9 @@ import torch
 from trainyard.contract.spec.optimization import Loss
 from worker.core.errors import RefusedError
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
+from worker.tasks.hf_attention import Probe, boundary_arguments, probed_attention, use_kernel
 from worker.tasks.language_loss import head_loss
+from worker.tasks.packing import KernelFit, boundaries_of
 
 _PROBE_TOKENS = 8
 
@@ -21,12 +24,15 @@ class ModelTraits(NamedTuple):
     """The logits are the head applied to the body's output: some models scale or cap them."""
     separates_examples: bool
     """Examples of a packed row do not attend to each other; true if none is packed."""
+    kernel_fit: KernelFit = KernelFit(0, "its rows are not packed")
+    """Whether a kernel that takes the boundaries of examples can compute the attention."""
 
 
 @torch.no_grad()
 def read_traits(model: Any, *, packed: bool) -> ModelTraits:
     """Compute the traits of a model in evaluation mode."""
-    return ModelTraits(_logits_are_plain_head(model), not packed or _separates_packed_examples(model))
+    plain = _logits_are_plain_head(model)
+    return ModelTraits(plain, *_separation(model)) if packed else ModelTraits(plain, separates_examples=True)
 
 
 @torch.no_grad()
@@ -37,17 +43,20 @@ def read_traits_at_once(model: Any, *, packed: bool) -> ModelTraits:
     positions = {"position_ids": torch.arange(half).repeat(2)[None]} if packed else {}
     hidden: list[torch.Tensor] = []
     handle = model.base_model.register_forward_hook(lambda module, inputs, output: hidden.append(output[0]))
-    try:
-        logits = model(input_ids=tokens, use_cache=False, **positions).logits
-    finally:
-        handle.remove()
+    with probed_attention(model) if packed else contextlib.nullcontext() as probe:
+        boundaries = _two_halves(probe) if probe else {}
+        try:
+            logits = model(input_ids=tokens, use_cache=False, **positions, **boundaries).logits
+        finally:
+            handle.remove()
+    fit = probe.fit if probe else KernelFit(0, "its rows are not packed")
     head = model.get_output_embeddings()
     plain = False
     if head is not None and model.base_model is not model:
         if not hidden:  # The model calls only a part of its body.
             hidden.append(model.base_model(input_ids=tokens, use_cache=False, **positions)[0])
         plain = _equal(head(hidden[0]), logits)
-    return ModelTraits(plain, not packed or _equal(logits[:, half:], logits[:, :half]))
+    return ModelTraits(plain, not packed or _equal(logits[:, half:], logits[:, :half]), fit)
 
 
 def set_forward(model: Any, traits: ModelTraits) -> None:
@@ -61,10 +70,17 @@ def set_forward(model: Any, traits: ModelTraits) -> None:
             "data.packing: in this model the examples of a packed row attend to each other",
             "Set data.packing to false.",
         )
+    model.kernel_fit, model.takes_boundaries = traits.kernel_fit, False
+    model.take_boundaries = partial(_take_boundaries, model)
     own_forward = model.forward
     # The method is replaced instead of the module being wrapped, so that parameter names stay those of the folder.
     model.forward = partial(_forward, model, own_forward, traits.plain_head)
     model.train()
+
+
+def _take_boundaries(model: Any) -> None:
+    use_kernel(model)
+    model.takes_boundaries = True
 
 
 def _forward(
@@ -75,13 +91,17 @@ def _forward(
     labels: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
     terms: Loss = PLAIN,
+    ends: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the summed loss (fp32, ()).
 
     `positions` (int64, (batch, length)) count from 0 in each example of a packed row; transformers then masks attention
-    between examples. With `chunked` the logits are computed chunk by chunk from the body's hidden states.
+    between examples, or the kernel takes their boundaries, from `ends` (see `boundaries_of`). With `chunked` the logits
+    are computed chunk by chunk from the body's hidden states.
     """
-    placed = {} if positions is None else {"position_ids": positions}
+    placed: dict[str, Any] = {} if positions is None else {"position_ids": positions}
+    if model.takes_boundaries and ends is not None:
+        placed |= boundary_arguments(boundaries_of(ends, tokens.shape[1]))
     if labels is None or not chunked:
         logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
         return logits if labels is None else summed_cross_entropy(logits.flatten(0, 1), labels.flatten(), terms)
@@ -99,14 +119,22 @@ def _logits_are_plain_head(model: Any) -> bool:
     return _equal(head(model.base_model(input_ids=tokens, use_cache=False)[0]), own)
 
 
-def _separates_packed_examples(model: Any) -> bool:
-    """Return whether an example has the same logits alone and after another one in the same row."""
+def _separation(model: Any) -> tuple[bool, KernelFit]:
+    """Return whether an example has the same logits alone and after another one in the same row, and what its attention
+    needs of a kernel."""
     tokens = torch.arange(_PROBE_TOKENS)[None] % model.get_input_embeddings().num_embeddings
     half = _PROBE_TOKENS // 2
     positions = torch.arange(half).repeat(2)[None]
-    behind = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, half:]
+    with probed_attention(model) as probe:
+        behind = model(input_ids=tokens, position_ids=positions, use_cache=False, **_two_halves(probe)).logits[:, half:]
     alone = model(input_ids=tokens[:, half:], position_ids=positions[:, half:], use_cache=False).logits
-    return _equal(behind, alone)
+    return _equal(behind, alone), probe.fit
+
+
+def _two_halves(probe: Probe) -> dict[str, Any]:
+    """Return the boundaries of one row with two examples of the same length, if the model can be called with them."""
+    ends = torch.tensor([[_PROBE_TOKENS // 2, _PROBE_TOKENS]], dtype=torch.int32)
+    return {} if probe.obstacle else boundary_arguments(boundaries_of(ends, _PROBE_TOKENS))
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:

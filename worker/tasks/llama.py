@@ -11,7 +11,7 @@ from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.optimization import Loss
 from worker.tasks.cross_entropy import PLAIN
 from worker.tasks.language_loss import head_loss
-from worker.tasks.packing import packed_mask
+from worker.tasks.packing import Boundaries, KernelFit, attend, separate
 
 
 class Attention(nn.Module):
@@ -20,7 +20,6 @@ class Attention(nn.Module):
     def __init__(self, spec: LlamaModel) -> None:
         super().__init__()
         self.head_width = spec.width // spec.heads
-        self.group = spec.heads // spec.grouped_heads
         self.rope_theta = spec.rope_theta
         shared = spec.grouped_heads * self.head_width
         self.q_proj = nn.Linear(spec.width, spec.width, bias=False)
@@ -28,13 +27,15 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(spec.width, shared, bias=False)
         self.o_proj = nn.Linear(spec.width, spec.width, bias=False)
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, positions: torch.Tensor, within: torch.Tensor | Boundaries | None
+    ) -> torch.Tensor:
         """Return (batch, length, width) from `x` of the same shape.
 
         Args:
             positions: int64, (batch or 1, length). They are rotated here, because sharded strategies cast the floating
                 point arguments of a layer to bf16, in which large angles have no digits left.
-            mask: bool, (batch, 1, length, length), true where a query may attend to a key; None: causal attention.
+            within: See `attend`.
         """
         batch, length, _ = x.shape
         q, k, v = (
@@ -44,13 +45,7 @@ class Attention(nn.Module):
         cos, sin = rotation(positions, self.head_width, self.rope_theta)
         # The kernels return the layout of q: rotated before it is transposed, the output needs no copy.
         q, k, v = rotate(q, cos, sin).transpose(1, 2), rotate(k, cos, sin).transpose(1, 2), v.transpose(1, 2)
-        grouped = mask is None and self.group > 1
-        if self.group > 1 and not grouped:
-            # Of the fused kernels, those that take a mask do not take groups.
-            k, v = k.repeat_interleave(self.group, dim=1), v.repeat_interleave(self.group, dim=1)
-        mixed = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
-        )
+        mixed = attend(q, k, v, within)
         output: torch.Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
         return output
 
@@ -80,9 +75,11 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, positions: torch.Tensor, within: torch.Tensor | Boundaries | None = None
+    ) -> torch.Tensor:
         """Return (batch, length, width) from `x` of the same shape; see `Attention.forward`."""
-        x = x + self.self_attn(self.input_layernorm(x), positions, mask)
+        x = x + self.self_attn(self.input_layernorm(x), positions, within)
         output: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return output
 
@@ -96,14 +93,18 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
-        """Return the input of the head, (batch, length, width); see `Llama.forward`."""
-        mask = None if positions is None else packed_mask(positions)
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor | None,
+        within: torch.Tensor | Boundaries | None = None,
+    ) -> torch.Tensor:
+        """Return the input of the head, (batch, length, width); see `Llama.forward` and `attend`."""
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         x = self.embed_tokens(tokens)
         for layer in self.layers:
-            x = layer(x, positions, mask)
+            x = layer(x, positions, within)
         output: torch.Tensor = self.norm(x)
         return output
 
@@ -113,9 +114,12 @@ class Llama(nn.Module):
 
     calls_embeddings = True
     """Untied embeddings and head are only called, and their weights not read elsewhere: each may be a sharding unit."""
+    takes_boundaries = False
+    """Whether examples of packed rows are kept apart by their boundaries, not by a mask."""
 
     def __init__(self, spec: LlamaModel) -> None:
         super().__init__()
+        self.kernel_fit = KernelFit(spec.width // spec.heads)
         self.model = Decoder(spec)
         self.lm_head = nn.Linear(spec.width, spec.vocab, bias=False)
         for name, parameter in self.named_parameters():
@@ -131,6 +135,7 @@ class Llama(nn.Module):
         labels: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
         terms: Loss = PLAIN,
+        ends: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
 
@@ -139,12 +144,20 @@ class Llama(nn.Module):
             labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
             positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
                 attend to each other.
+            ends: int32, (batch, examples): where each example of a packed row ends; see `boundaries_of`.
         """
-        x = self.model(tokens, positions)
+        within = None
+        if positions is not None:
+            within = separate(positions, ends, takes_boundaries=self.takes_boundaries)
+        x = self.model(tokens, positions, within)
         if labels is not None:
             return head_loss(x, labels, self.lm_head, self.lm_head.out_features, self.lm_head.parameters(), terms)
         logits: torch.Tensor = self.lm_head(x)
         return logits
+
+    def take_boundaries(self) -> None:
+        """Keep the examples of packed rows apart by `attend_by_kernel`."""
+        self.takes_boundaries = True
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embeddings of tokens (transformers' name)."""

@@ -1,6 +1,28 @@
-"""Attention within the examples of packed rows."""
+"""Attention within the examples of packed rows: with a dense mask, or by a kernel that takes their boundaries."""
+
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
+from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
+
+
+class Boundaries(NamedTuple):
+    """Where the examples of a batch of rows begin, if all rows are one sequence of tokens."""
+
+    offsets: torch.Tensor
+    """int32, (examples + 1,): the first token of each example, and the end of the last. An example may be empty."""
+    longest: int
+    """No example has more tokens."""
+
+
+class KernelFit(NamedTuple):
+    """What decides whether a model's attention can be computed by `attend_by_kernel`."""
+
+    head_width: int
+    obstacle: str = ""
+    """Why it cannot; empty if nothing in the model prevents it."""
 
 
 def packed_mask(positions: torch.Tensor) -> torch.Tensor:
@@ -12,3 +34,115 @@ def packed_mask(positions: torch.Tensor) -> torch.Tensor:
     example = (positions == 0).cumsum(dim=1)
     same = example[:, :, None] == example[:, None, :]
     return same.tril()[:, None]
+
+
+def boundaries_of(ends: torch.Tensor, length: int) -> Boundaries:
+    """Return the boundaries of a batch of rows with `length` tokens each.
+
+    Args:
+        ends: int32, (batch, examples), where each example of a row ends; the last value of a row is `length`. Rows with
+            fewer examples repeat it, so that all batches have one shape.
+    """
+    starts = torch.arange(len(ends), dtype=torch.int32, device=ends.device)[:, None] * length
+    return Boundaries(functional.pad((starts + ends).flatten(), (1, 0)), length)
+
+
+def separate(
+    positions: torch.Tensor, ends: torch.Tensor | None, *, takes_boundaries: bool
+) -> torch.Tensor | Boundaries:
+    """Return what `attend` needs to keep the examples of packed rows apart; see `packed_mask` and `boundaries_of`."""
+    if not takes_boundaries:
+        return packed_mask(positions)
+    assert ends is not None, "packed rows come with the ends of their examples"
+    return boundaries_of(ends, positions.shape[1])
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, within: torch.Tensor | Boundaries | None, dropout: float = 0.0
+) -> torch.Tensor:
+    """Return the attention of every query to the keys before it: (batch, heads, length, head width).
+
+    Args:
+        q: (batch, heads, length, head width); k and v may have fewer heads, each for a group of those of `q`.
+        within: A mask (bool, (batch, 1, length, length)) or boundaries of examples, if several share a row.
+    """
+    if isinstance(within, Boundaries):
+        return attend_by_kernel(q, k, v, within)
+    group = q.shape[1] // k.shape[1]
+    if within is not None and group > 1:
+        # Of the fused kernels, those that take a mask do not take groups.
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    return functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=within, is_causal=within is None, dropout_p=dropout, enable_gqa=within is None and group > 1
+    )
+
+
+def attend_by_kernel(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    boundaries: Boundaries,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Return the same by FlashAttention's kernel for sequences of several lengths, in bf16 or fp16.
+
+    The kernel leaves early where an example is empty, and its result has no value outside of all examples.
+
+    Args:
+        window: A query attends to that many keys, its own included; None: to all before it.
+    """
+    # Autocast does not know the kernel, and rotations leave queries and keys in fp32.
+    autocast = torch.is_autocast_enabled(q.device.type)
+    dtype = torch.get_autocast_dtype(q.device.type) if autocast else v.dtype
+    queries, keys, values = (_flat(part).to(dtype).contiguous() for part in (q, k, v))
+    offsets, longest = boundaries
+    mixed = varlen_attn(
+        queries,
+        keys,
+        values,
+        offsets,
+        offsets,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=k.shape != q.shape,
+    )
+    assert isinstance(mixed, torch.Tensor)
+    return _rows(mixed, q)
+
+
+def attend_by_loop(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    boundaries: Boundaries,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Return what `attend_by_kernel` does, example by example, on any device and in any dtype."""
+    flat = [_flat(part) for part in (q, k, v)]
+    mixed = torch.zeros_like(flat[0])
+    for start, end in pairwise(boundaries.offsets.tolist()):
+        index = torch.arange(end - start, device=q.device)
+        distance = index[:, None] - index
+        mask = (distance >= 0) & (distance < (window or len(index) + 1))
+        queries, keys, values = (part[start:end].transpose(0, 1)[None] for part in flat)
+        attended = functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=True
+        )
+        mixed[start:end] = attended[0].transpose(0, 1)
+    return _rows(mixed, q)
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    """Return (batch * length, heads, width) from (batch, heads, length, width)."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def _rows(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Return the reverse, for the batch of `q`."""
+    return x.view(q.shape[0], q.shape[2], *x.shape[1:]).transpose(1, 2)

@@ -8,7 +8,7 @@ import torch
 from bench._host_memory import LiveTensorBytes
 from service.planner import builtin_models
 from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_ops, head_of, pinned_bytes, saved
-from service.planner.block_model import MAX_ROW_TOKENS, tokens_per_example
+from service.planner.block_model import MAX_ROW_TOKENS, masked_tokens, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
@@ -99,6 +99,25 @@ def test_large_logits_are_computed_in_chunks():
     assert many.backward - 2 * 50_000 * model.width < 15 * MAX_LOGITS
 
 
+@pytest.mark.parametrize(
+    ("changes", "masked"),
+    [
+        ({}, False),
+        ({"precision": "fp32"}, True),
+        ({"precision": "fp16"}, True),
+        ({"backend": "gloo"}, True),
+        ({"model": {**BIG, "dropout": 0.1}}, True),
+        ({"model": {**BIG, "width": 24, "heads": 2}}, True),
+        ({"data": {"source": "jsonl", "path": "/x", "packing": False}}, False),
+    ],
+)
+def test_packed_rows_have_a_mask_where_no_kernel_replaces_it(changes, masked):
+    document = {"data": {"source": "jsonl", "path": "/x"}, "precision": "bf16", "backend": "nccl", **changes}
+    spec = spec_of(document.pop("model", BIG), **document)
+    model = builtin_models.structure_of(spec.model).transformer
+    assert masked_tokens(spec, model, 100) == (100 if masked else 0)
+
+
 def test_tokens_per_example():
     lengths = [
         tokens_per_example(
@@ -110,12 +129,12 @@ def test_tokens_per_example():
 
 
 def gpt_block(width, heads, mask):
-    return GptModel(layers=1, width=width, heads=heads), partial(Block(width, heads, 0.0), mask=mask)
+    return GptModel(layers=1, width=width, heads=heads), partial(Block(width, heads, 0.0), within=mask)
 
 
 def llama_layer(width, heads, mask):
     model = LlamaModel(layers=1, width=width, heads=heads, key_value_heads=2, feed_forward=160)
-    return model, partial(Layer(model), positions=torch.arange(32).repeat(3, 1), mask=mask)
+    return model, partial(Layer(model), positions=torch.arange(32).repeat(3, 1), within=mask)
 
 
 @pytest.mark.parametrize("bf16", [False, True])

@@ -127,10 +127,13 @@ class TestTargets:
 
 class TestPacking:
     def test_examples_share_a_row_and_count_positions_of_their_own(self, file):
-        inputs, labels, positions = batch(rows(file({"text": "ab"}, {"text": "c"}, {"text": "def"}), length=8), True)
+        built = rows(file({"text": "ab"}, {"text": "c"}, {"text": "def"}), length=8)
+        inputs, labels, positions, ends = batch(built, True)
         assert inputs[0][:4] == [97, 98, 0, 99]
         assert labels[0][:4] == [98, 0, IGNORED_LABEL, 0]
         assert positions[0][:4] == [0, 1, 2, 0]
+        # The last token of a row is no input, and rows with fewer examples repeat the last end.
+        assert ends == [[3, 4, 4], [3, 4, 4]]
 
     def test_each_segment_goes_to_the_first_row_with_room(self):
         def part(size):

@@ -5,6 +5,7 @@ import torch
 from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
+from tests.support import varlen  # noqa: F401 - the kernel, on the CPU
 from tests.support.hf import texts
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.data.examples import IGNORED_LABEL
@@ -111,8 +112,10 @@ def test_positions_keep_their_digits_in_bf16():
     assert torch.linalg.norm(far - near) <= 0.02 * torch.linalg.norm(near)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+@pytest.mark.parametrize(
+    ("checkpointing", "packed"),
+    [*((how, packed) for how in ("none", "selective", "full") for packed in ("no", "mask")), ("selective", "kernel")],
+)
 def test_layers_compile_once_and_without_a_graph_break(checkpointing, packed):
     torch._dynamo.reset()
     counters.clear()
@@ -121,8 +124,10 @@ def test_layers_compile_once_and_without_a_graph_break(checkpointing, packed):
         checkpoint_activations(model, checkpointing)
     for name in layers(model):
         model.get_submodule(name).compile(backend="aot_eager", fullgraph=True)
-    positions = torch.arange(12).repeat(2, 2) if packed else None
-    model(TOKENS, TOKENS, positions).backward()
+    if packed == "kernel":
+        model.take_boundaries()
+    positions = torch.arange(12).repeat(2, 2) if packed != "no" else None
+    model(TOKENS, TOKENS, positions, ends=torch.tensor([[12, 24]] * 2, dtype=torch.int32)).backward()
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
     assert all(parameter.grad is not None for parameter in model.parameters())

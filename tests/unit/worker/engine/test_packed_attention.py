@@ -1,0 +1,68 @@
+"""The choice between kernel and mask for packed rows."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trainyard.contract.spec.decoders import GptModel
+from worker.engine.packed_attention import choose_packed_attention
+from worker.reporting.reporter import NullReporter
+from worker.tasks.gpt import Gpt
+
+GPU = torch.device("cuda")
+
+
+class Recorder(NullReporter):
+    def __init__(self):
+        self.events = []
+
+    def event(self, type_, message, *, level="info", data=None):
+        self.events.append((type_, message, data["path"]))
+
+
+def choose(device, precision="bf16", packed=True, **sizes):
+    model = Gpt(GptModel(**{"width": 64, "heads": 2, "layers": 1, "context": 8, "vocab": 8, **sizes}))
+    recorder = Recorder()
+    task = SimpleNamespace(examples=SimpleNamespace(packed=packed))
+    choose_packed_attention(SimpleNamespace(precision=precision), task, model, device, recorder)
+    return model.takes_boundaries, recorder.events
+
+
+@pytest.fixture
+def chip(monkeypatch):
+    def use(*capability):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+    use(9, 0)
+    return use
+
+
+def test_kernel_is_used_where_it_runs(chip):
+    assert choose(GPU) == (True, [("packed_attention", "attention in packed rows uses a kernel", "kernel")])
+    assert choose(GPU, "fp16")[0]
+
+
+@pytest.mark.parametrize(
+    ("capability", "options", "reason"),
+    [
+        ((9, 0), {"precision": "fp32"}, "the kernel computes in bf16 and fp16, and `precision` is fp32"),
+        ((7, 5), {"precision": "fp16"}, "the kernel needs a GPU of compute capability 8.0"),
+        ((9, 0), {"dropout": 0.1}, "it has dropout"),
+        ((9, 0), {"width": 24}, "its heads have a width of 12, and the kernel needs a multiple of 8 up to 256"),
+        ((8, 6), {"width": 512}, "its heads have a width of 256, and the kernel needs a multiple of 8 up to 192"),
+    ],
+)
+def test_mask_is_used_where_the_kernel_does_not_run(chip, capability, options, reason):
+    chip(*capability)
+    used, events = choose(GPU, **options)
+    assert not used
+    assert events == [("packed_attention", f"attention in packed rows uses a mask: {reason}", "mask")]
+
+
+def test_cpu_keeps_the_mask_and_reports_nothing():
+    assert choose(torch.device("cpu")) == (False, [])
+
+
+def test_rows_of_one_example_need_neither(chip):
+    assert choose(GPU, packed=False) == (False, [])
