@@ -49,6 +49,9 @@ class _NoCheckpoints:
     start_step = last_step = saved_ranks = 0
     weights_only = False
 
+    def bind_sources(self, sources: dict[str, str]) -> None:
+        """Nothing is written."""
+
     def due(self, step: int, total_steps: int) -> bool:
         return False
 

@@ -94,6 +94,8 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
         **{name: _decoder(sizes) for name, sizes in (_ON_GPU if accelerator == "cuda" else _BUILTIN).items()},
         "llama": {**llama, "model": llama["model"]},
         "llama, LoRA": {**llama, "lora_rank": 8},
+        "llama, LoRA, bf16 base": {**llama, "lora_rank": 8, "lora": {"base_dtype": "bf16"}},
+        "llama, QLoRA": {**llama, "lora_rank": 8, "lora": {"base_dtype": "nf4"}},
     }
     cases = []
     for strategy in strategies:
@@ -169,7 +171,7 @@ def predict(document: Document, accelerator: str) -> tuple[int, int]:
     estimate, trained = estimator.estimate(spec), estimator.model(spec)
     assert isinstance(estimate, Estimate), estimate
     assert isinstance(trained, BlockModel), trained
-    return estimate.peak, start_bytes(spec, trained.trainable.structure, cpu=accelerator == "cpu")
+    return estimate.peak, start_bytes(spec, trained.trainable, cpu=accelerator == "cpu")
 
 
 if __name__ == "__main__":

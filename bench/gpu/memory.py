@@ -21,6 +21,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "offload": OFFLOAD,
     "fp8": {"precision": "fp8"},
     "LoRA": {"lora_rank": 16},
+    "LoRA, bf16 base": {"lora_rank": 16, "lora": {"base_dtype": "bf16"}},
+    "QLoRA": {"lora_rank": 16, "lora": {"base_dtype": "nf4"}},
 }
 
 
@@ -28,7 +30,7 @@ def cases(*, dry: bool) -> list[Case]:
     compared = [
         Case(f"1B, {name}", _compare(SHAPES[0], changes))
         for name, changes in _VARIANTS.items()
-        if not dry or name == "LoRA"
+        if not dry or name in ("LoRA", "QLoRA")
     ]
     return [*compared, *([] if dry else [Case("1B, larger than the device", _train_larger_than_device)])]
 

@@ -62,6 +62,7 @@ def cases(*, dry: bool) -> list[Case]:
         *(Case(f"{name} against single in fp32", _compare(name)) for name in variants),
         *(Case(f"resume as text, {name}", _resume(name)) for name in resumed),
         Case("LoRA, exported", _lora),
+        *(Case(f"LoRA on an {dtype} base, fsdp against single", _held(dtype)) for dtype in ("int8", "nf4")),
         Case("automatic micro-batch size", _automatic_micro_size),
         *packed.cases(dry=dry),
     ]
@@ -108,6 +109,18 @@ def _lora(tools: Tools) -> Outcome:
     losses = [float(loss) for loss in trained.losses]
     passed = "adapter_model.safetensors" in files and losses[-1] < losses[0]
     return Outcome({"first loss": losses[0], "last loss": losses[-1]}, passed, "adapters are written, the loss falls")
+
+
+def _held(dtype: str) -> Any:
+    def run(tools: Tools) -> Outcome:
+        document = _document(dry=tools.dry, lora_rank=8, lora={"base_dtype": dtype})
+        alone = tools.engine.train(document)
+        difference = _difference(alone, tools.engine.train(document | {"strategy": "fsdp"}))
+        falls = float(alone.losses[-1]) < float(alone.losses[0])
+        passed = difference <= 1e-4 and falls
+        return Outcome({"largest relative difference": difference}, passed, f"losses of {STEPS} steps, which fall")
+
+    return run
 
 
 def _automatic_micro_size(tools: Tools) -> Outcome:

@@ -23,6 +23,8 @@ class ComputeDtype:
     autocast: bool = False
     """Weights stay in fp32 and are cast at each use; autograd keeps the copies until the backward of that use (PyTorch
     documentation, `torch.autocast`). The residual stream between blocks stays in fp32."""
+    converts_base: bool = False
+    """Frozen weights are converted at each use (`lora.base_dtype`), and no copy of them is saved."""
 
     @property
     def residual_bytes(self) -> int:
@@ -31,8 +33,13 @@ class ComputeDtype:
 
     @property
     def cast_bytes(self) -> int:
-        """Bytes per element of a weight's cast copy."""
+        """Bytes per element of a cast copy."""
         return self.bytes if self.autocast and self.bytes < 4 else 0
+
+    @property
+    def weight_copy_bytes(self) -> int:
+        """Bytes per element of a weight's copy that is saved for the backward."""
+        return 0 if self.converts_base else self.cast_bytes
 
 
 @dataclass(frozen=True)
@@ -170,7 +177,7 @@ def layer_op(inputs: int, outputs: int, weights: int, examples: int, dtype: Comp
 
 def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
     """Return the bytes that a block's forward saves for its backward."""
-    return sum(op.saved + dtype.cast_bytes * op.weights for op in ops)
+    return sum(op.saved + dtype.weight_copy_bytes * op.weights for op in ops)
 
 
 def pinned_bytes(size: int) -> int:
@@ -213,7 +220,7 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
     saved_bytes = 4 * h + normed if model.gated else s * h
     saved_bytes += 0 if frozen else c * h
     weights = model.vocabulary * model.width
-    copy = dtype.cast_bytes * weights
+    copy = dtype.weight_copy_bytes * weights
     chunk_tokens = max(1, MAX_LOGITS // model.vocabulary)
     narrow = 2 if c == 2 else 0
     if tokens <= chunk_tokens or not model.chunked_logits:

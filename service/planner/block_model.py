@@ -1,26 +1,22 @@
 """From a resolved spec and its model to the input of `step_memory`: blocks, micro-batch, layout. Pure functions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from service.planner.activation_memory import Adapters, ComputeDtype, block_ops, head_of, layer_op, no_head
+from service.planner.frozen_base import HeldParameters, held_parameters
 from service.planner.model_structure import ModelStructure, Parameter, Transformer
 from service.planner.optimizer_state import stored_elements, update_bytes
-from service.planner.step_memory import (
-    Block,
-    Layout,
-    Memory,
-    MicroBatchWork,
-    Unit,
-    evaluation_memory,
-    peak_memory,
-)
+from service.planner.step_memory import Layout, MicroBatchWork, evaluation_memory, peak_memory
+from service.planner.step_sizes import Block, Memory, Unit
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 MAX_ROW_TOKENS = 2048
 """Tokens. The default in `worker/tasks/causal_lm.py`; a test compares the two."""
+ROW_MULTIPLE = 128
+"""Tokens to a multiple of which GPUs' rows are padded. The constant of `worker/tasks/select.py`; a test compares."""
 _IMAGE = 64
 """Pixels of an image of the `digits` data set."""
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
@@ -33,20 +29,23 @@ def examples_per_rank(spec: TrainingSpec) -> int:
 
 @dataclass(frozen=True)
 class BlockModel:
-    """A trainable model cut into blocks, with its optimizer; it does not depend on strategy, precision or batch."""
+    """A trainable model cut into blocks, with its optimizer; it does not depend on strategy or batch."""
 
     trainable: TrainableModel
     blocks: tuple[Block, ...]
-    """Only element counts are set. Equal neighbouring blocks of a decoder are merged into one with a `count`."""
+    """Only element counts are set, those of gathered values. Equal neighbouring blocks of a decoder are merged into one
+    with a `count`."""
     optimizer_elements: int
     """Values that the optimizer stores, and the average of the weights."""
+    parameters: HeldParameters
 
 
 def block_model(spec: TrainingSpec, trainable: TrainableModel) -> BlockModel:
     """Cut a model into its blocks. Slow for large models, because it visits every parameter."""
-    blocks = _plain_blocks(trainable, spec)
+    parameters = held_parameters(spec, trainable)
+    blocks = _plain_blocks(parameters, spec)
     merged = tuple(blocks) if trainable.structure.sizes else _merged(blocks)
-    return BlockModel(trainable, merged, stored_elements(spec, trainable))
+    return BlockModel(trainable, merged, stored_elements(spec, trainable), parameters)
 
 
 def micro_batch_memory(
@@ -82,16 +81,17 @@ def _evaluates(spec: TrainingSpec) -> bool:
 def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
     """Return the memory of parameters, gradients and optimizer state, without activations."""
     trainable = model.trainable
-    count, trained = trainable.structure.count, trainable.trained_count
+    values, trained = model.parameters.values, trainable.trained_count
     edges = edge_units(trainable, spec.fsdp)
-    work = MicroBatchWork(model.blocks, no_head(0, 0), count, trained, 0, model.optimizer_elements, *edges)
-    return peak_memory(work, step_layout(spec, examples_per_rank(spec)))
+    work = MicroBatchWork(model.blocks, no_head(0, 0), values, trained, 0, model.optimizer_elements, *edges)
+    return peak_memory(replace(work, held=model.parameters.total), step_layout(spec, examples_per_rank(spec)))
 
 
 def step_layout(spec: TrainingSpec, micro: int) -> Layout:
     """Return how a resolved spec shards the model and in which dtype it computes."""
     half = spec.precision in ("bf16", "fp16", "fp8")
-    dtype = ComputeDtype(2 if half else 4, autocast=half and spec.strategy not in SHARDED)
+    converts = spec.lora_rank is not None and spec.lora.base_dtype != "fp32"
+    dtype = ComputeDtype(2 if half else 4, autocast=half and spec.strategy not in SHARDED, converts_base=converts)
     return Layout(
         strategy=spec.strategy,
         shards=spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1,
@@ -118,9 +118,14 @@ def micro_batch_work(
 def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
     """Return the largest number of tokens in an example, by the rules of `worker/tasks/causal_lm.py`."""
     context_of_model = getattr(spec.model, "context", None)
-    if isinstance(spec.data, JsonlData):
-        return max(1, (spec.data.max_length or min(context_of_model or context or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
-    return context_of_model or context or MAX_ROW_TOKENS
+    limit = context_of_model or context
+    if not isinstance(spec.data, JsonlData):
+        return limit or MAX_ROW_TOKENS
+    length: int = max(1, (spec.data.max_length or min(limit or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
+    if spec.backend != "nccl":
+        return length
+    padded = -(-length // ROW_MULTIPLE) * ROW_MULTIPLE
+    return max(length, min(padded, limit or padded))
 
 
 def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
@@ -145,12 +150,16 @@ def _decoder(
     ops = block_ops(model, tokens, dtype, adapters, masked)
     residual = dtype.residual_bytes * tokens * model.width
     blocks = tuple(replace(block, ops=ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)
+    gathers = spec.strategy in SHARDED
     head = head_of(model, tokens, dtype, frozen=adapters is not None)
+    converted = sizes.parameters.converted_head(head.weights, gathers=gathers)
+    head = replace(head, forward=head.forward + converted, backward=head.backward + converted)
     rows = examples_per_rank(spec) * (length + 1)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows) + tokens * masked
     edges = edge_units(trainable, spec.fsdp)
-    count, trained = trainable.structure.count, trainable.trained_count
-    return MicroBatchWork(blocks, head, count, trained, batch, sizes.optimizer_elements, *edges)
+    values, trained = sizes.parameters.values, trainable.trained_count
+    work = MicroBatchWork(blocks, head, values, trained, batch, sizes.optimizer_elements, *edges)
+    return replace(work, held=sizes.parameters.total, converted=sizes.parameters.converted(gathers=gathers))
 
 
 def edge_units(trainable: TrainableModel, options: Fsdp) -> tuple[Unit, Unit]:
@@ -201,16 +210,17 @@ def _outputs(spec: TrainingSpec) -> int:
     return 0
 
 
-def _plain_blocks(trainable: TrainableModel, spec: TrainingSpec) -> list[Block]:
+def _plain_blocks(held: HeldParameters, spec: TrainingSpec) -> list[Block]:
     """Return the blocks in the model's order with their element counts only."""
+    trainable = held.trainable
     structure: ModelStructure = trainable.structure
-    gathered = unit_sizes(structure, spec.fsdp)
+    gathered = unit_sizes(structure, spec.fsdp, held.gathered)
     elements = dict.fromkeys(structure.blocks, 0)
     trained = dict.fromkeys(structure.blocks, 0)
     for parameter in structure.parameters:
         block = block_of(parameter.name, elements)
         if block is not None:
-            elements[block] += parameter.size
+            elements[block] += held.gathered(parameter)
             trained[block] += parameter.size if parameter.name in trainable.trained else 0
     return [Block((), elements[name], trained[name], gathered[name], 0) for name in structure.blocks]
 
@@ -226,25 +236,27 @@ def _merged(blocks: list[Block]) -> tuple[Block, ...]:
     return tuple(merged)
 
 
-def unit_sizes(structure: ModelStructure, options: Fsdp) -> Mapping[str, int]:
+def unit_sizes(
+    structure: ModelStructure, options: Fsdp, elements_of: Callable[[Parameter], int] = lambda parameter: parameter.size
+) -> Mapping[str, int]:
     """Return the elements of the largest FSDP unit in each block, by the rules of `worker/engine/strategies/units.py`.
 
     Parameters outside of all blocks belong to the root unit."""
     if options.wrap == "naive":
         return dict.fromkeys(structure.blocks, 0)
-    inside = _by_block(structure)
+    inside = _by_block(structure, elements_of)
     if options.wrap == "layer":
         return {block: sum(sizes.values()) for block, sizes in inside.items()}
     return {block: _largest(sizes, options.min_params or 1) for block, sizes in inside.items()}
 
 
-def _by_block(structure: ModelStructure) -> dict[str, dict[str, int]]:
+def _by_block(structure: ModelStructure, elements_of: Callable[[Parameter], int]) -> dict[str, dict[str, int]]:
     """Return the elements of each module, by block."""
     elements: dict[str, dict[str, int]] = {block: {} for block in structure.blocks}
     for parameter in structure.parameters:
         block = block_of(parameter.name, elements)
         if block is not None:
-            elements[block][parameter.module] = elements[block].get(parameter.module, 0) + parameter.size
+            elements[block][parameter.module] = elements[block].get(parameter.module, 0) + elements_of(parameter)
     return elements
 
 

@@ -22,7 +22,7 @@ from service.planner.block_model import (
 )
 from service.planner.devices import GIB, Device, largest, smallest
 from service.planner.model_structure import ModelStructure
-from service.planner.step_memory import Memory
+from service.planner.step_sizes import Memory
 from service.planner.trainable_parameters import trainable_model
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
@@ -67,7 +67,7 @@ class FitEstimator:
         """Return the model as the spec trains it, or why it cannot. Cached, because all strategies share it."""
         trained = (spec.lora_rank, spec.lora, spec.trainable)
         stored = (spec.optimizer.name, spec.optimizer.momentum > 0, spec.ema is not None)
-        key = (*trained, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
+        key = (*trained, spec.precision, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
         if key not in self._sized:
             trainable = trainable_model(self.structure, spec)
             self._sized[key] = trainable if isinstance(trainable, Problem) else block_model(spec, trainable)
@@ -176,6 +176,9 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
         for size in list(_halvings(micro))[1:]:
             smaller = {"batch.micro_size": size}
             yield smaller, f"batch.micro_size {size}"
+    rounds = spec.task == "causal_lm" and spec.lora.base_dtype == "fp32" and spec.strategy != "dp"
+    if spec.lora_rank is not None and rounds:
+        yield {"lora.base_dtype": "bf16"}, "lora.base_dtype bf16"
     sharded: dict[str, Any] = {}
     if spec.gpus > 1 and spec.strategy not in ("fsdp", "hsdp"):
         sharded = {"strategy": "fsdp"}
@@ -201,6 +204,11 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
         for others in ({}, sharded | smaller | recompute):
             lora = {"lora_rank": PROPOSED_LORA_RANK, **others}
             yield lora, f"{' and '.join(_describe(lora))} (trains only adapters, so the result differs)"
+    adapters = {} if spec.lora_rank is not None else {"lora_rank": PROPOSED_LORA_RANK}
+    if spec.trainable is None and rounds:
+        for others in ({}, smaller | recompute, sharded | smaller | recompute):
+            quantised = {**adapters, "lora.base_dtype": "nf4", **others}
+            yield quantised, f"{' and '.join(_describe(quantised))} (rounds the base, so the result differs)"
 
 
 def _recomputations(spec: TrainingSpec, *, on_gpus: bool) -> list[str]:
@@ -215,10 +223,9 @@ def _describe(changes: dict[str, Any]) -> list[str]:
 
 def _changed(spec: TrainingSpec, changes: dict[str, Any]) -> TrainingSpec:
     plain = {path: value for path, value in changes.items() if "." not in path}
-    if "batch.micro_size" in changes:
-        plain["batch"] = spec.batch.model_copy(update={"micro_size": changes["batch.micro_size"]})
-    if "fsdp.cpu_offload" in changes:
-        plain["fsdp"] = spec.fsdp.model_copy(update={"cpu_offload": changes["fsdp.cpu_offload"]})
+    for path in changes.keys() - plain.keys():
+        section, field = path.split(".")
+        plain[section] = getattr(spec, section).model_copy(update={field: changes[path]})
     return spec.model_copy(update=plain)
 
 

@@ -1,9 +1,9 @@
 """Host memory and disk of a run. Pure functions."""
 
 from service.planner.block_model import SHARDED
-from service.planner.model_structure import ModelStructure
+from service.planner.frozen_base import held_parameters
 from service.planner.optimizer_state import stored_elements, tensors_per_parameter
-from service.planner.step_memory import Memory
+from service.planner.step_sizes import Memory
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.plans import DiskNeed
@@ -26,22 +26,25 @@ def host_bytes(spec: TrainingSpec, trainable: TrainableModel, memory: Memory | N
     It covers the start, the rank's share of a checkpoint that is staged for an asynchronous write, offloaded state, and
     on CPU ranks the whole training step.
     """
-    start = start_bytes(spec, trainable.structure, cpu=cpu)
+    start = start_bytes(spec, trainable, cpu=cpu)
     staged = _trained_state(spec, trainable) // spec.gpus if spec.checkpoint.asynchronous else 0
     training = staged + (memory.host if memory else 0) + (memory.peak if cpu and memory else 0)
     return INTERPRETER + max(start, training)
 
 
-def start_bytes(spec: TrainingSpec, structure: ModelStructure, *, cpu: bool) -> int:
-    """Return the bytes of fp32 parameters in host memory at the start.
+def start_bytes(spec: TrainingSpec, trainable: TrainableModel, *, cpu: bool) -> int:
+    """Return the bytes of parameters in host memory at the start.
 
-    Sharded strategies draw or read one tensor at a time and store the shard on the device. Others build the whole
-    model, as sharded ones do if its tensors are not known to be stored as the worker holds them.
+    Sharded strategies, and a base that is not held in fp32, are drawn or read one tensor at a time and stored on the
+    device. Others build the whole model in fp32, as these do if its tensors are not known to be stored as the worker
+    holds them.
     """
-    if spec.strategy not in SHARDED or not (structure.transformer or structure.sizes):
+    structure, held = trainable.structure, held_parameters(spec, trainable)
+    one_by_one = spec.strategy in SHARDED or held.base_dtype != "fp32"
+    if not one_by_one or not (structure.transformer or structure.sizes):
         return 4 * structure.count
-    shards = spec.gpus // spec.fsdp.replicas
-    on_host = -(-4 * structure.count // shards) if cpu or spec.fsdp.cpu_offload else 0
+    shards = spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1
+    on_host = -(-held.total // shards) if cpu or spec.fsdp.cpu_offload else 0
     return on_host + 4 * max((parameter.size for parameter in structure.parameters), default=0)
 
 

@@ -12,34 +12,10 @@ and the reduce-scatter buffer, which lives until the next unit's reduction (PyTo
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from service.planner.activation_memory import ComputeDtype, Head, Op, pinned_bytes, saved
+from service.planner.activation_memory import ComputeDtype, Head, pinned_bytes, saved
+from service.planner.step_sizes import NO_UNIT, Block, Memory, Unit
 
 PARTS = ("parameters", "gradients", "optimizer", "buckets", "gathered", "activations", "logits", "transient")
-
-
-@dataclass(frozen=True)
-class Block:
-    """One of the blocks that the forward computes one after the other."""
-
-    ops: Sequence[Op]
-    elements: int
-    trained: int
-    unit_elements: int
-    """Elements of its largest FSDP unit; 0: its parameters belong to the root unit."""
-    input_bytes: int
-    """Bytes of its input, which is all that full activation checkpointing saves, or stores in host memory (offload)."""
-    residual_grad: int = 0
-    """Bytes of the gradient of its residual connection."""
-    count: int = 1
-    """The number of equal blocks in a row."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Elements of an FSDP unit; none if there is no such unit."""
-
-    elements: int = 0
-    trained: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,11 +30,19 @@ class MicroBatchWork:
     """Bytes of the rank's examples of one step."""
     optimizer_elements: int
     """Values that the optimizer stores, and the average of the weights, fp32."""
-    embedding_unit: Unit = Unit()
-    head_unit: Unit = Unit()
+    embedding_unit: Unit = NO_UNIT
+    head_unit: Unit = NO_UNIT
     """The input embeddings and the head, if they are FSDP units; else they belong to the root unit."""
     update: int = 0
     """Bytes of temporary values in the optimizer's update."""
+    held: int | None = None
+    """Bytes of all parameters as a rank would hold them without sharding. None: 4 for each element."""
+    converted: int = 0
+    """Bytes of the weight of a layer that computes, converted from how it is held."""
+
+    @property
+    def held_bytes(self) -> int:
+        return 4 * self.elements if self.held is None else self.held
 
     @property
     def root(self) -> int:
@@ -101,18 +85,6 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """The peak memory of one rank, in bytes."""
-
-    peak: int
-    parts: dict[str, int]
-    """The parts of the peak, by the names in `PARTS`."""
-    phase: str
-    host: int = 0
-    """Host memory, with `fsdp.cpu_offload` or `offload` of activations."""
-
-
-@dataclass(frozen=True)
 class _Simulation:
     work: MicroBatchWork
     layout: Layout
@@ -124,7 +96,7 @@ def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     sim = _Simulation(work, layout, _constant_memory(work, layout))
     phases = [*_forward(sim), *_head(sim), *_blocks(sim), *_root(sim), _step(sim)]
     name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
-    state = -(-4 * (work.elements + work.trained + work.optimizer_elements) // layout.shards)
+    state = -(-(work.held_bytes + 4 * (work.trained + work.optimizer_elements)) // layout.shards)
     inputs = sum(block.count * pinned_bytes(block.input_bytes) for block in work.blocks)
     host = (state if layout.offload else 0) + (inputs if layout.checkpointing == "offload" else 0)
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
@@ -147,6 +119,7 @@ def evaluation_memory(work: MicroBatchWork, layout: Layout, training: Memory) ->
             gathered=_gathered(sim, pending=_units(sim) + last, current=unit, prefetched=work.last_unit),
             activations=activations,
             logits=logits,
+            transient=work.converted,
         )
         for unit, activations, logits in forwards
     ]
@@ -163,7 +136,7 @@ def _constant_memory(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
         return {"activations": work.batch}
     shards = layout.shards if layout.sharded else 1
     memory = {
-        "parameters": -(-4 * work.elements // shards),
+        "parameters": -(-work.held_bytes // shards),
         "optimizer": -(-4 * work.optimizer_elements // shards),
         "activations": work.batch,
     }
@@ -342,9 +315,10 @@ def _block(
             gradients, earlier_grads = _gradients(sim, units_done), dtype.bytes * weights_done
         else:
             gradients, earlier_grads = _gradients(sim, done if layout.strategy == "ddp" else done + weights_done), 0
-        released = op.saved + dtype.cast_bytes * op.weights
+        released = op.saved + dtype.weight_copy_bytes * op.weights
         # The weight's gradient is cast to fp32 after the operation's saved tensors are freed.
         cast = max(0, 4 * weights_trained - released - op.grad_out) if dtype.cast_bytes else 0
+        others = weight_grad + earlier_grads + cast + waiting + (sim.work.converted if op.weights else 0)
         yield (
             "a block's backward",
             _add(
@@ -352,7 +326,7 @@ def _block(
                 gradients=gradients,
                 gathered=gathered,
                 activations=activations,
-                transient=block.residual_grad + op.grad_out + op.grad_in + weight_grad + earlier_grads + cast + waiting,
+                transient=block.residual_grad + op.grad_out + op.grad_in + others,
             ),
         )
         activations -= released

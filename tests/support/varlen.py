@@ -96,8 +96,8 @@ def _backward(
         of_scores = weights * (of_weights - (of_out * result).sum(-1).T[:, :, None]) * factor
         parts = (
             torch.einsum("hqk,khd->qhd", of_scores, keys),
-            torch.einsum("hqk,qhd->khd", of_scores, queries).view(end - start, -1, group, q.shape[2]).sum(2),
-            torch.einsum("hqk,qhd->khd", weights, of_out).view(end - start, -1, group, q.shape[2]).sum(2),
+            torch.einsum("hqk,qhd->khd", of_scores, queries).reshape(end - start, k.shape[1], group, q.shape[2]).sum(2),
+            torch.einsum("hqk,qhd->khd", weights, of_out).reshape(end - start, k.shape[1], group, q.shape[2]).sum(2),
         )
         for gradient, part in zip(gradients, parts, strict=True):
             gradient[start:end] = part.to(gradient.dtype)

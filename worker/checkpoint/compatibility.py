@@ -16,6 +16,25 @@ _HINT = (
 )
 
 
+CHANGED_SOURCE_HINT = (
+    "Restore it and retry the job. To train on with the changed one, submit a new job with resume_from this job and "
+    "resume: weights."
+)
+_CHANGED = {
+    "model.path": "the frozen base model in the folder has changed",
+    "data": "the training examples have changed",
+    "data.shuffle": "the order of the training examples has changed",
+}
+
+
+def changed_source(saved: Mapping[str, str], current: Mapping[str, str]) -> str | None:
+    """Return which source differs from that of a checkpoint, or None. Digests of earlier releases may be missing."""
+    for name, message in _CHANGED.items():
+        if name in saved and name in current and saved[name] != current[name]:
+            return f"{name}: {message}"
+    return None
+
+
 def match_state(checkpoint: CheckpointLayout, state: dict[str, Any]) -> None:
     """Compare names and shapes of the model's tensors before anything is loaded, and remove from `state` what the spec
     of another job has added and the checkpoint lacks: the average of the weights, and its count.

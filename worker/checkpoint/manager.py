@@ -11,6 +11,7 @@ from trainyard.contract.spec.sections import Checkpoint
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.manifest import Manifest
 from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointReport
+from worker.checkpoint.compatibility import CHANGED_SOURCE_HINT, changed_source
 from worker.checkpoint.digests import Files, describe_files, shared_verification
 from worker.checkpoint.discovery import Discovery, discover, remove, require_valid_checkpoint
 from worker.checkpoint.save_failures import SaveFailures
@@ -74,6 +75,8 @@ class CheckpointManager:
         """Whether the run starts from another job's checkpoint."""
         self.saved_ranks = ranks.from_rank_0(latest.world_size if latest else 0)
         self.last_step = self.start_step
+        self._latest = latest
+        self._sources: Mapping[str, str] = {}
         self._manifests = self._discovery.manifests
         self._failures = SaveFailures()
 
@@ -97,6 +100,18 @@ class CheckpointManager:
             loaded = "weights" if self.weights_only else "full state"
             message = f"starts with the {loaded} of checkpoint {self._origin.step} of job {self._origin.job_id}"
             reporter.event("origin_loaded", message, data=self._origin.model_dump(mode="json"))
+
+    def bind_sources(self, sources: Mapping[str, str]) -> None:
+        """Record digests of what the run is trained from; `sources` counts on rank 0. A collective.
+
+        Raises:
+            RefusedError: On all ranks; they differ from those of the checkpoint that the run continues.
+        """
+        self._sources = sources
+        saved = self._latest.sources if self._latest and self.start_step else {}
+        changed = self._ranks.broadcast(changed_source(saved, sources))
+        if changed is not None:
+            raise RefusedError(f"{changed} since the checkpoint of step {self.start_step}", CHANGED_SOURCE_HINT)
 
     def due(self, step: int, total_steps: int) -> bool:
         every = self._policy.every_steps
@@ -180,6 +195,7 @@ class CheckpointManager:
             strategy=self._launch.spec.strategy,
             files=dict(files),
             metrics=metrics,
+            sources=dict(self._sources),
             created_at=datetime.now(UTC),
         )
 

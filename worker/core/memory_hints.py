@@ -34,6 +34,8 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
         yield "strategy: fsdp (shards parameters, gradients and optimizer state)"
     if spec.lora_rank is None and spec.task == "causal_lm":
         yield "lora_rank: 16 (gradients and optimizer state only for the adapters)"
+    if spec.lora_rank is not None and spec.lora.base_dtype == "fp32" and spec.task == "causal_lm":
+        yield "lora.base_dtype: bf16, or nf4 (the frozen base in a half or an eighth of the memory)"
     can_offload = spec.strategy in _SHARDED or spec.gpus == 1
     if can_offload and on_device and not spec.fsdp.cpu_offload and spec.optimizer.name != "muon":
         strategy = "" if spec.strategy in _SHARDED else "strategy: fsdp with "

@@ -82,10 +82,14 @@ def concatenate_rows(parts: Sequence[TokenRows]) -> TokenRows:
 
 @dataclass(frozen=True)
 class RowExamples(Examples):
-    """Examples that are rows of tokens; a batch is padded to its longest row."""
+    """Examples that are rows of tokens; a batch is padded to its longest row, or a little further."""
 
     rows: TokenRows
     packed: bool
+    multiple: int = 1
+    """Inputs are padded to a multiple of so many tokens, as far as `context` allows."""
+    context: int | None = None
+    """The model's maximum number of tokens; None if it has no limit."""
 
     @cached_property
     def token_counts(self) -> TokenCounts:
@@ -115,13 +119,15 @@ class RowExamples(Examples):
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Return inputs and labels: int64, each of shape (len(indices), length of the longest input).
 
+        Where the lengths of rows differ, kernels and `torch.compile` see few shapes with a large `multiple`.
+
         Padding has token 0 and label `IGNORED_LABEL`. With `packed`, positions of the same shape and dtype follow, and
         the end of each segment: int32, (len(indices), segments of a row at most + 1). Padding is a segment too, and a
         row with fewer segments repeats its last end, so that all batches have as many.
         """
         starts = np.concatenate([[0], self.rows.ends])[indices]
         ends = self.rows.ends[indices]
-        longest = int((ends - starts).max()) - 1
+        longest = self._padded_length(int((ends - starts).max()) - 1)
         inputs = np.zeros((len(indices), longest), dtype=np.int64)
         labels = np.full((len(indices), longest), IGNORED_LABEL, dtype=np.int64)
         positions = np.zeros((len(indices), longest), dtype=np.int64)
@@ -135,6 +141,10 @@ class RowExamples(Examples):
         return tuple(
             torch.from_numpy(array).to(device, non_blocking=True) for array in (arrays if self.packed else arrays[:2])
         )
+
+    def _padded_length(self, length: int) -> int:
+        padded = -(-length // self.multiple) * self.multiple
+        return max(length, min(padded, self.context or padded))
 
     def _segment_ends(self, starts: NDArray[np.int64], ends: NDArray[np.int64], length: int) -> NDArray[np.int32]:
         result = np.full((len(starts), self._max_segments + 1), length, dtype=np.int32)

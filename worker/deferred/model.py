@@ -25,10 +25,17 @@ class Destination:
     memory: torch.Tensor
     rows: slice
     """The rows of the whole tensor; a tensor without dimensions is whole."""
+    encode: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Maps rows of values to rows of the memory. None: the memory holds the values, in its own dtype."""
 
     @torch.no_grad()
     def store(self, whole: torch.Tensor) -> None:
-        self.memory.copy_(whole[self.rows] if whole.ndim else whole)
+        self.store_part(whole[self.rows] if whole.ndim else whole)
+
+    @torch.no_grad()
+    def store_part(self, values: torch.Tensor) -> None:
+        """Store this destination's rows."""
+        self.memory.copy_(self.encode(values.to(self.memory.device)) if self.encode else values)
 
 
 class Examination(Protocol):
@@ -73,6 +80,8 @@ class DeferredModel:
     files: Files | None = None
     """Where parameters are read from that are not initialised."""
     examination: Examination | None = None
+    described: Mapping[str, DeferredTensor] | None = None
+    """The tensors by name, if the module's were replaced by others of the same rows."""
 
     def extended(self, change: Callable[[nn.Module], None]) -> "DeferredModel":
         """Change the module and return the model with what was added to it.
@@ -94,6 +103,8 @@ class DeferredModel:
         Raises:
             CannotDeferError: Nothing determines the values of one.
         """
+        if self.described is not None:
+            return dict(self.described)
         empty = set[StorageKey]().union(*(find_uninitialised(recording) for recording in self.recordings))
         tensors: dict[str, DeferredTensor] = {}
         for name, tensor in _named_tensors(self.module):

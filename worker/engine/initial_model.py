@@ -1,4 +1,4 @@
-"""Builds the model of a run: whole, or for sharded strategies without memory until each rank fills its shards."""
+"""Builds the model of a run: whole, or without memory until each rank fills its shards or its converted base."""
 
 import logging
 from typing import Any
@@ -11,6 +11,7 @@ from worker.core.random_state import seed_generators
 from worker.deferred.model import DeferredModel
 from worker.deferred.recorder import record
 from worker.deferred.recording import CannotDeferError
+from worker.engine.frozen_base import held_dtype
 from worker.engine.strategies.select import SHARDED
 from worker.engine.trainable import freeze_parameters
 from worker.reporting.reporter import Reporter
@@ -23,12 +24,12 @@ def build_initial_model(
     spec: TrainingSpec, task: Task, ranks: Ranks, reporter: Reporter
 ) -> tuple[nn.Module, DeferredModel | None]:
     """Return the task's model, initialised from the spec's seed alone, with the untrained parameters frozen. A
-    collective for sharded strategies.
+    collective for sharded strategies and for `lora.base_dtype`.
 
-    With a sharded strategy its tensors have no memory, and the second value fills them, unless their values could
-    differ then: the model is whole in the host memory of each rank, and an event names the reason.
+    With these its tensors have no memory, and the second value fills them, unless their values could differ then: the
+    model is whole in the host memory of each rank, and an event names the reason.
     """
-    if spec.strategy in SHARDED:
+    if spec.strategy in SHARDED or held_dtype(spec):
         deferred, result, reason = _try_to_defer(spec, task, examine=ranks.is_first)
         # All ranks must shard the same kind of model.
         reasons = [text for text in ranks.gather_text(reason) if text]
@@ -37,7 +38,8 @@ def build_initial_model(
                 deferred.examination.apply(ranks.broadcast(result))
             return deferred.module, deferred
         del deferred
-        message = f"each rank builds the whole model in host memory before it shards it: {reasons[0]}"
+        next_act = "shards" if spec.strategy in SHARDED else "converts"
+        message = f"each rank builds the whole model in host memory before it {next_act} it: {reasons[0]}"
         log.info(message)
         reporter.event("whole_model_built", message, data={"reason": reasons[0]})
     return _whole(spec, task), None

@@ -31,6 +31,7 @@ from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.packed_attention import choose_packed_attention
 from worker.engine.precision import Precision
+from worker.engine.sources import source_digests
 from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
@@ -174,6 +175,9 @@ class Trainer:
             weights = self._state.weights()
             self._checkpoints.load(weights)
             self._state.restore_weights(weights)
+        # After loading, which names the tensors that do not fit.
+        first = self._ranks.is_first
+        self._checkpoints.bind_sources(source_digests(self._spec, self._task, self._batches) if first else {})
         return start
 
     def _tokens_before(self, steps: int) -> int:

@@ -9,6 +9,7 @@ from torch import nn
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.engine.adapters import ADAPTER, adapter_config
+from worker.engine.frozen_base import held_dtype, round_base
 from worker.export.model import save_tensors, save_tokenizer
 
 
@@ -21,9 +22,14 @@ def save_adapter(folder: Path, weights: dict[str, Any], base: nn.Module, spec: T
 
 def merged_weights(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> dict[str, Any]:
     """Return all weights of the model, W0 + (alpha / r) B A where it is adapted (arXiv:2106.09685). The base model is
-    changed in place; `folder` is for temporary files."""
+    changed in place; `folder` is for temporary files.
+
+    W0 has the values with which the adapters were trained: they also compensate for what `lora.base_dtype` rounds.
+    """
     from peft import PeftModel
 
+    if (dtype := held_dtype(spec)) is not None:
+        round_base(base, dtype)
     with TemporaryDirectory(dir=folder) as adapter:
         _write(Path(adapter), weights, base, spec)
         merged = PeftModel.from_pretrained(base, adapter).merge_and_unload()

@@ -22,6 +22,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.export import ExportKind
 from worker.core.distributed import Ranks
 from worker.core.random_state import seed_generators
+from worker.engine.frozen_base import held_dtype
 from worker.engine.state import trained_state
 from worker.engine.trainable import frozen_names
 from worker.export.adapter import merged_weights, save_adapter
@@ -35,7 +36,9 @@ def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, task: Ta
     if not ranks.is_first:
         return
     with publish_folder(folder) as aside:
-        kind = save_weights(aside, weights, spec, lambda: _base(spec, task), partial=bool(frozen_names(module)))
+        dtype = torch.bfloat16 if spec.lora.merge and held_dtype(spec) else torch.float32
+        partial = bool(frozen_names(module))
+        kind = save_weights(aside, weights, spec, lambda: _base(spec, task), partial=partial, dtype=dtype)
         name = "export.json" if isinstance(spec.model, HfModel | LlamaModel) else "config.json"
         (aside / name).write_text(json.dumps(describe_export(kind, spec, step), indent=1))
 
@@ -85,6 +88,8 @@ def describe_export(kind: ExportKind, spec: TrainingSpec, step: int) -> dict[str
     note: dict[str, Any] = {"kind": kind, "task": spec.task, "model": model, "seed": spec.seed, "step": step}
     if spec.trainable:
         note["trainable"] = list(spec.trainable)
+    if held_dtype(spec):
+        note["base_dtype"] = spec.lora.base_dtype
     return note
 
 

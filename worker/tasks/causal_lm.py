@@ -1,6 +1,7 @@
 """Next-token prediction: a built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -95,8 +96,12 @@ def build_builtin_on_jsonl(
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
     loss: Loss = PLAIN,
+    *,
+    row_multiple: int = 1,
 ) -> CausalLm:
-    return _on_jsonl(lambda: build_builtin(model), data, ByteTokenizer(), model.context, roots, on_progress, loss)
+    """Return the task on lines of text; `row_multiple`: see `RowExamples.multiple`."""
+    task = _on_jsonl(lambda: build_builtin(model), data, ByteTokenizer(), model.context, roots, on_progress, loss)
+    return _padded(task, row_multiple, model.context)
 
 
 def build_hf_on_jsonl(
@@ -105,13 +110,22 @@ def build_hf_on_jsonl(
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
     loss: Loss = PLAIN,
+    *,
+    row_multiple: int = 1,
 ) -> CausalLm:
+    """Return the same with a Hugging Face model."""
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, roots)
     build, tokenizer = partial(folder.load, packed=data.packing), HfTokenizer(folder.tokenizer)
     task = _on_jsonl(build, data, tokenizer, folder.context, roots, on_progress, loss)
     task.defer = lambda: folder.defer(packed=data.packing)
+    return _padded(task, row_multiple, folder.context)
+
+
+def _padded(task: CausalLm, multiple: int, context: int | None) -> CausalLm:
+    assert isinstance(task.examples, RowExamples)
+    task.examples = replace(task.examples, multiple=multiple, context=context)
     return task
 
 

@@ -117,7 +117,10 @@ class Gpt(nn.Module):
         return self.embedding if self.head is None else self.head
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = functional.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        if self.head is None:
+            # A frozen weight may be held in another dtype.
+            return functional.linear(x, self.embedding.weight.to(x.dtype))
+        logits: torch.Tensor = self.head(x)
         return logits
 
 

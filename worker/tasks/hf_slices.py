@@ -48,9 +48,9 @@ class StoredTensors:
         with safe_open(stored.path, framework="pt") as file:
             for destination in destinations:
                 if destination.memory.ndim == 0:
-                    destination.memory.copy_(file.get_tensor(stored.key))
+                    destination.store(file.get_tensor(stored.key))
                 elif destination.memory.numel():
-                    destination.memory.copy_(file.get_slice(stored.key)[destination.rows])
+                    destination.store_part(file.get_slice(stored.key)[destination.rows])
 
 
 class StreamedTraits:
@@ -108,6 +108,15 @@ def locate_parameters(folder: Path, model: nn.Module, recording: Recording) -> S
     return StoredTensors(located)
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of a model's weights; none if the folder has neither the one file nor an index."""
+    if (folder / _FILE).is_file():
+        return [folder / _FILE]
+    if (folder / INDEX).is_file():
+        return [folder / name for name in sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))]
+    return []
+
+
 def _check_conversions(model: Any) -> None:
     """Raise CannotDeferError if transformers changes tensors of this kind of model when it loads them."""
     if getattr(model.config, "quantization_config", None) is not None:
@@ -126,16 +135,13 @@ def _stored_tensors(folder: Path) -> Iterator[tuple[str, tuple[StoredTensor, lis
     """Yield the name, place, shape and dtype of each tensor of the folder."""
     from safetensors import safe_open
 
-    if (folder / _FILE).is_file():
-        files = [_FILE]
-    elif (folder / INDEX).is_file():
-        files = sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
-    else:
+    files = weight_files(folder)
+    if not files:
         raise CannotDeferError(f"the folder has neither {_FILE} nor {INDEX}")
-    for name in files:
-        with safe_open(folder / name, framework="pt") as file:
+    for path in files:
+        with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 - not a dictionary
                 if key.endswith(_RENAMED):
                     raise CannotDeferError(f"transformers may rename `{key}`")
                 part = file.get_slice(key)
-                yield key, (StoredTensor(folder / name, key), part.get_shape(), part.get_dtype())
+                yield key, (StoredTensor(path, key), part.get_shape(), part.get_dtype())

@@ -9,6 +9,9 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.tasks.base import Task
 
+ROW_MULTIPLE = 128
+"""Tokens to a multiple of which rows are padded on GPUs."""
+
 
 def select_task(
     spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS, on_progress: Callable[[], None] = lambda: None
@@ -26,6 +29,7 @@ def select_task(
         from worker.tasks.custom import load_custom
 
         return load_custom(spec)
+    multiple = ROW_MULTIPLE if spec.backend == "nccl" else 1
     match spec.model, spec.data:
         case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import build_builtin_on_stdlib
@@ -34,11 +38,11 @@ def select_task(
         case (GptModel() | LlamaModel()) as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_builtin_on_jsonl
 
-            return build_builtin_on_jsonl(model, data, roots, on_progress, spec.loss)
+            return build_builtin_on_jsonl(model, data, roots, on_progress, spec.loss, row_multiple=multiple)
         case HfModel() as model, JsonlData() as data:
             from worker.tasks.causal_lm import build_hf_on_jsonl
 
-            return build_hf_on_jsonl(model, data, roots, on_progress, spec.loss)
+            return build_hf_on_jsonl(model, data, roots, on_progress, spec.loss, row_multiple=multiple)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 

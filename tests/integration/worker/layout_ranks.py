@@ -26,7 +26,10 @@ from worker.core import distributed
 from worker.core.errors import TrainingError
 from worker.core.random_state import seed_generators
 from worker.core.stop_signal import StopSignal
+from worker.engine.frozen_base import held_dtype, hold_base
+from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.step_sync import StepSync
+from worker.engine.strategies.select import SHARDED
 from worker.engine.train_step import TrainStep
 from worker.engine.trainable import freeze_parameters
 from worker.engine.trainer import Trainer
@@ -60,6 +63,9 @@ class ListReporter:
 class NoCheckpoints:
     start_step = last_step = saved_ranks = 0
     weights_only = False
+
+    def bind_sources(self, sources):
+        pass
 
     def due(self, step, total):
         return False
@@ -239,18 +245,28 @@ def measure_start(case, ranks):
     seed_generators(spec.seed)
     expected = task.build_model()
     freeze_parameters(spec, expected)
+    whole_bytes, largest = (how(p.nbytes for p in expected.parameters()) for how in (sum, max))
+    if held_dtype(spec):
+        gathered_as = COMPUTE_DTYPE.get(spec.precision, torch.float32) if spec.strategy in SHARDED else None
+        hold_base(expected, spec.lora.base_dtype, gathered_as=gathered_as)
     values = expected.state_dict()
     buffers = dict(module.named_buffers())
     return {
         "peak": peak,
-        "shards": sum(parameter.to_local().nbytes for parameter in module.parameters()),
-        "whole": sum(parameter.nbytes for parameter in expected.parameters()),
-        "largest": max(parameter.nbytes for parameter in expected.parameters()),
-        "differing": [name for name, value in values.items() if not torch.equal(sharded[name], value)]
+        "shards": sum(getattr(parameter, "_local_tensor", parameter).nbytes for parameter in module.parameters()),
+        "whole": whole_bytes,
+        "largest": largest,
+        "differing": [name for name, value in values.items() if not same_bytes(sharded[name], value)]
         + [name for name, value in expected.named_buffers() if not torch.equal(buffers[name], value)],
         "same_generator": torch.equal(generator, torch.get_rng_state()),
         "events": reporter.events,
     }
+
+
+def same_bytes(one, other):
+    """Return whether two tensors are equal, also where their bytes are no numbers."""
+    bytes_of = [tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (one, other)]
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*bytes_of)
 
 
 @torch.no_grad()

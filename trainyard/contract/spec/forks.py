@@ -17,7 +17,7 @@ ADJUSTABLE = (
 
 FIXED = (
     *("task", "target", "code", "model", "data", "batch.size", "batch.last", "optimizer.name", "optimizer.momentum"),
-    *("lora_rank", "lora.alpha", "lora.dropout", "lora.targets", "trainable", "seed"),
+    *("lora_rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.base_dtype", "trainable", "seed"),
 )
 """Fields to which the optimizer's state and the position in the data belong. Specs with equal values of these and of
 the adjustable fields make the same updates, with any strategy and number of ranks."""

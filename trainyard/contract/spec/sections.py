@@ -206,8 +206,14 @@ class Lora(Strict):
     """Probability of dropout before the adapters."""
     targets: Targets = "auto"
     """Layers to adapt: names, last parts of names, or glob patterns of either. `auto`: all except the output layer."""
+    base_dtype: Literal["fp32", "bf16", "int8", "nf4"] = "fp32"
+    """Type in which the frozen weights of linear layers are held; task `causal_lm` only. They are converted where they
+    are used; `precision` remains the type of the forward and backward pass. `int8` has a scale for each row, `nf4` has
+    4 bits and quantized scales for blocks of 64 values (QLoRA). With all but `fp32`, embeddings and the output layer
+    are held in bf16."""
     merge: bool = False
-    """Export the merged model instead of the adapters."""
+    """Export the merged model instead of the adapters. The adapters are merged into the base as it was trained with,
+    and with a `base_dtype` other than `fp32` the merged model is in bf16."""
 
 
 class Evaluation(Strict):

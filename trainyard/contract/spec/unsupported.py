@@ -34,7 +34,7 @@ _BUILTIN_PAIRS = {
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     """Return a problem for every field that this release or this site does not support, with a supported choice."""
     rules = [*_general_rules(spec, site), *_float8_rules(spec, site), *_replication_rules(spec, site)]
-    rules += _sharding_rules(spec, site)
+    rules += [*_sharding_rules(spec, site), *_base_rules(spec)]
     if site.scheduler == "slurm":
         rules += _slurm_rules(spec, site)
     problems = [(param, message) for rejected, param, message in rules if rejected]
@@ -126,6 +126,21 @@ def _replication_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             used and not can_be_copied(spec),
             "strategy",
             "`dp` cannot copy the layers of `hf` models, of activation checkpointing and of `compile`; use `ddp`",
+        ),
+    ]
+
+
+def _base_rules(spec: TrainingSpec) -> list[Rule]:
+    """Return the rules about `lora.base_dtype`."""
+    dtype, field = spec.lora.base_dtype, "lora.base_dtype"
+    held = spec.lora_rank is not None and dtype != "fp32"
+    return [
+        (held and spec.task != "causal_lm", field, f"`{dtype}` is for task `causal_lm`; use `fp32`"),
+        (held and spec.strategy == "dp", field, f"`{dtype}` cannot be combined with strategy `dp`; use `ddp`"),
+        (
+            held and dtype != "bf16" and spec.strategy in _SHARDED and spec.fsdp.wrap == "size",
+            field,
+            f"`{dtype}` cannot be combined with wrap `size`, which counts values; use wrap `layer`",
         ),
     ]
 

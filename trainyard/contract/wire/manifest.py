@@ -24,6 +24,8 @@ class Manifest(Resource):
     strategy: str
     files: dict[str, ManifestFile]
     metrics: dict[str, AnyFloat] = Field(default_factory=dict)
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Digests of what the run is trained from and the checkpoint does not hold, by the field of the spec."""
     created_at: Timestamp
 
     @property

@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.deferred.model import DeferredModel
+from worker.engine.frozen_base import held_dtype
 from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.strategies.base import ParallelModel
 from worker.engine.strategies.shards import allocate_shards
@@ -128,9 +129,10 @@ def _mesh(spec: TrainingSpec, ranks: Ranks) -> DeviceMesh:
 
 
 def _policy(spec: TrainingSpec) -> MixedPrecisionPolicy:
-    """Return the policy: parameters in fp32, forward and backward in the spec's precision."""
+    """Return the policy: trained parameters in fp32, forward and backward in the spec's precision."""
     reduced = torch.bfloat16 if spec.fsdp.reduce_dtype == "bf16" else torch.float32
-    return MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE.get(spec.precision), reduce_dtype=reduced)
+    computed = COMPUTE_DTYPE.get(spec.precision, torch.float32 if held_dtype(spec) else None)
+    return MixedPrecisionPolicy(param_dtype=computed, reduce_dtype=reduced)
 
 
 def _sum_gradients(unit: FSDPModule) -> None:

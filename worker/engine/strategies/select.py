@@ -1,13 +1,18 @@
 """Applies the strategy of a spec to a model."""
 
+from dataclasses import replace
+
+import torch
 from torch import nn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.deferred.model import DeferredModel
-from worker.engine.precision import set_tf32
+from worker.engine.frozen_base import held_dtype, hold_base
+from worker.engine.precision import COMPUTE_DTYPE, set_tf32
 from worker.engine.strategies.base import ParallelModel
+from worker.engine.strategies.shards import allocate_whole
 
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 """Strategies made of `fully_shard`, whose policy sets the dtypes of the forward pass."""
@@ -21,15 +26,21 @@ def parallelise(
     """Move the model to the rank's device and wrap it. Gradients are sums over the ranks, not means.
 
     Args:
-        deferred: Fills the model's shards, if its tensors have no memory yet; only for sharded strategies.
+        deferred: Fills the model, or its shards, if its tensors have no memory yet.
     """
     set_tf32(spec, ranks.device)
+    if (held := held_dtype(spec)) is not None:
+        deferred = replace(deferred, described=deferred.tensors()) if deferred else None
+        gathered_as = COMPUTE_DTYPE.get(spec.precision, torch.float32) if spec.strategy in SHARDED else None
+        hold_base(model, held, gathered_as=gathered_as)
     if spec.precision == "fp8":
         from worker.engine.float8 import convert_linear_layers
 
         convert_linear_layers(model, ranks.device)
     if spec.strategy not in SHARDED:
         # fully_shard moves one unit at a time: a device never holds more than its shards and a whole unit.
+        if deferred:
+            deferred.fill(allocate_whole(model, deferred.tensors(), ranks.device))
         model.to(ranks.device)
     _prepare_layers(spec, model, ranks)
     match spec.strategy:

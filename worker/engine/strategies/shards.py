@@ -1,4 +1,4 @@
-"""Memory for the shards of a deferred model after `fully_shard`, which leaves them without any."""
+"""Memory for a deferred model, or for its shards after `fully_shard`, which leaves them without any."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from worker.deferred.model import Destination
 from worker.deferred.recording import DeferredTensor
+from worker.engine.frozen_base import encoder_of
 from worker.engine.strategies.units import shard_rows
 
 
@@ -22,7 +23,7 @@ def allocate_shards(
     rank: int,
     shards: int,
 ) -> dict[DeferredTensor, list[Destination]]:
-    """Replace a sharded module's tensors on the meta device, and return where their values belong.
+    """Replace a module's tensors on the meta device, and return where their values belong.
 
     Args:
         tensors: The tensors by each of their names; a tied one stays tied.
@@ -46,9 +47,19 @@ def allocate_shards(
                 rows = slice(*shard_rows(current.shape[0], rank, shards))
             else:
                 new = memory = torch.empty_like(current, device=buffer_device)
-                rows = slice(None)
+                if isinstance(current, nn.Parameter):
+                    new = nn.Parameter(memory, requires_grad=current.requires_grad)
+                rows = slice(0, len(current)) if current.ndim else slice(None)
             # With the tensor before, so that its id is not used again.
             replaced[id(current)] = current, new
-            destinations[tensor].append(Destination(memory, rows))
+            encode = encoder_of(owner) if attribute == "weight" else None
+            destinations[tensor].append(Destination(memory, rows, encode))
         setattr(owner, attribute, replaced[id(current)][1])
     return destinations
+
+
+def allocate_whole(
+    module: nn.Module, tensors: Mapping[str, DeferredTensor], device: torch.device
+) -> dict[DeferredTensor, list[Destination]]:
+    """Do the same for a module that is not sharded."""
+    return allocate_shards(module, tensors, device=device, buffer_device=device, rank=0, shards=1)

@@ -121,6 +121,16 @@ class TestProposals:
         offload = {"strategy": "fsdp", "activation_checkpointing": "offload", "fsdp.cpu_offload": True}
         assert [one.set for one in chosen if "lora_rank" not in one.set] == [offload]
 
+    def test_nf4_is_proposed_where_adapters_alone_do_not_fit(self):
+        small = spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}, activation_checkpointing="full")
+        adapters = [one for one in propose_changes(estimator(5), small, count=9) if "lora_rank" in one.set]
+        assert adapters[0].set == {"lora_rank": 16, "lora.base_dtype": "nf4"}
+        assert adapters[0].message.startswith("lora_rank 16 and lora.base_dtype nf4 (rounds the base, so the result")
+
+    def test_base_in_bf16_is_proposed_for_adapters(self):
+        adapted = spec(gpus=1, strategy="single", lora_rank=16, activation_checkpointing="full")
+        assert propose_changes(estimator(6.5), adapted)[0].set == {"lora.base_dtype": "bf16"}
+
     def test_each_change_is_proposed_once(self):
         result = propose_changes(estimator(40), spec(strategy="fsdp", batch={"size": 128, "micro_size": 32}), count=9)
         assert len({str(one.set) for one in result}) == len(result) > 2

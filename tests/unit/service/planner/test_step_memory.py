@@ -8,11 +8,11 @@ import torch
 from bench._host_memory import LiveTensorBytes
 from service.planner import builtin_models
 from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_ops, head_of, pinned_bytes, saved
-from service.planner.block_model import MAX_ROW_TOKENS, masked_tokens, tokens_per_example
+from service.planner.block_model import MAX_ROW_TOKENS, ROW_MULTIPLE, masked_tokens, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
-from worker.tasks import causal_lm, language_loss
+from worker.tasks import causal_lm, language_loss, select
 from worker.tasks.gpt import Block
 from worker.tasks.llama import Layer
 from worker.tasks.packing import packed_mask
@@ -32,6 +32,7 @@ def count(model=BIG):
 
 def test_constants_equal_those_of_the_worker():
     assert (MAX_LOGITS, MAX_ROW_TOKENS) == (language_loss.MAX_LOGITS, causal_lm.MAX_ROW_TOKENS)
+    assert ROW_MULTIPLE == select.ROW_MULTIPLE
 
 
 def test_adam_in_fp32_takes_16_bytes_per_parameter():
@@ -126,6 +127,16 @@ def test_tokens_per_example():
         for data, context in (({"max_length": 100}, 512), ({}, 512), ({}, 8192), ({}, None))
     ]
     assert lengths == [99, 511, 2047, 2047]
+
+
+@pytest.mark.parametrize(
+    ("max_length", "context", "padded"),
+    [(100, 512, 128), (129, 512, 128), (130, 512, 256), (400, 450, 450), (None, None, 2048)],
+)
+def test_rows_on_gpus_are_padded_within_the_context(max_length, context, padded):
+    data = {"source": "jsonl", "path": "/x"} | ({"max_length": max_length} if max_length else {})
+    spec = spec_of({"source": "hf", "path": "/m"}, data=data, backend="nccl")
+    assert tokens_per_example(spec, context) == padded
 
 
 def gpt_block(width, heads, mask):

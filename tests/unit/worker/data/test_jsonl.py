@@ -1,6 +1,7 @@
 """JSON lines as rows of bytes: targets, packing, and invalid files."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.sections import JsonlData
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL, BatchTokens
 from worker.data.jsonl import load_rows
@@ -16,6 +18,7 @@ from worker.data.token_rows import OPEN_ROWS, RowExamples, Segment, pack
 from worker.data.tokenizers import ByteTokenizer
 from worker.engine.evaluation import held_out_sets
 from worker.tasks.causal_lm import build_builtin_on_jsonl, row_length
+from worker.tasks.select import select_task
 
 CPU = torch.device("cpu")
 
@@ -85,6 +88,39 @@ def test_tokens_are_those_that_the_model_computes(file, packing):
         starts = np.flatnonzero(positions[0][0].numpy() == 0).tolist() if packing else [0]
         segments = np.diff([*starts, length])
         assert examples.token_counts.of(np.array([row])) == BatchTokens(length, float((segments**2).sum()))
+
+
+@pytest.mark.parametrize(("context", "length"), [(None, 8), (7, 7), (5, 6)])
+@pytest.mark.parametrize("packing", [True, False])
+def test_padding_to_a_multiple_has_no_target_and_counts_no_token(file, packing, context, length):
+    result = rows(file({"text": "abcdef"}, {"text": "gh"}), length=7, packing=packing)
+    plain = RowExamples((), len(result.ends), 0, rows=result, packed=packing)
+    padded = replace(plain, multiple=4, context=context)
+    indices = np.arange(len(result.ends))
+    before, after = plain.train_batch(indices, CPU), padded.train_batch(indices, CPU)
+    assert after[0].shape == (2, length)
+    assert torch.equal(after[0][:, :6], before[0])
+    assert torch.equal(after[1][:, :6], before[1])
+    assert (after[1][:, 6:] == IGNORED_LABEL).all()
+    assert padded.token_counts.of(indices) == plain.token_counts.of(indices)
+    if packing:
+        assert (after[3][:, -1] == length).all()
+        assert after[3][0, 0] == before[3][0, 0]
+
+
+@pytest.mark.parametrize(("backend", "multiple"), [("nccl", 128), ("gloo", 1)])
+def test_rows_are_padded_to_a_multiple_on_gpus_alone(file, backend, multiple):
+    spec = parse_spec(
+        {
+            "task": "causal_lm",
+            "model": {"source": "builtin", "name": "gpt", "width": 16, "heads": 2, "context": 300},
+            "data": {"source": "jsonl", "path": file({"text": "abc"})},
+            "backend": backend,
+            "steps": 1,
+        }
+    )
+    examples = select_task(spec).examples
+    assert (examples.multiple, examples.context) == (multiple, 300)
 
 
 @pytest.mark.parametrize("has_end_token", [True, False])

@@ -12,6 +12,7 @@ from tests.support.checkpoints import export_request, save_checkpoint, write_man
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
+from worker.engine.frozen_base import hold_base
 from worker.engine.trainable import freeze_parameters
 from worker.export import checkpoint as conversion
 from worker.export.checkpoint import export_checkpoint
@@ -152,6 +153,13 @@ class TestPartsOfModels:
         module = trained_module(spec)
         folder, kind, phases = exported(tmp_path, spec, module, merge=True)
         assert (kind, phases[-1]) == ("model", "merging")
+        torch.testing.assert_close(logits_of(load(folder)), logits_of(module), rtol=1e-4, atol=1e-5)
+
+    def test_merged_base_is_rounded_as_in_the_training(self, tmp_path, hf_spec):
+        spec = hf_spec(lora_rank=2, lora={"base_dtype": "nf4"})
+        module = trained_module(spec)
+        hold_base(module, "nf4")
+        folder, _, _ = exported(tmp_path, spec, module, merge=True)
         torch.testing.assert_close(logits_of(load(folder)), logits_of(module), rtol=1e-4, atol=1e-5)
 
     def test_trained_tensors_load_into_the_base_model(self, tmp_path, hf_spec):

@@ -1,0 +1,59 @@
+"""Digests of what a run is trained from and its checkpoints do not hold: the frozen base, the examples, their order."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.data.examples import Examples
+from worker.data.sampler import GlobalBatches, digest
+from worker.data.token_rows import RowExamples
+from worker.tasks.base import Task
+from worker.tasks.hf_slices import weight_files
+
+_SAMPLES, _SAMPLE_BYTES = 256, 2**14
+"""Parts of a file of weights that are compared, evenly spaced, and the bytes of each."""
+
+
+def source_digests(spec: TrainingSpec, task: Task, batches: GlobalBatches) -> dict[str, str]:
+    """Return the digests by the names of the spec's fields. A `custom` task may make other examples at every start."""
+    digests = {"data.shuffle": digest(batches.at(0))}
+    if spec.task != "custom":
+        digests["data"] = _digest_of_examples(task.examples)
+    if isinstance(spec.model, HfModel) and (spec.lora_rank is not None or spec.trainable is not None):
+        digests["model.path"] = _digest_of_folder(Path(spec.model.path))
+    return digests
+
+
+def _digest_of_examples(examples: Examples) -> str:
+    """Return the digest of all training examples."""
+    if isinstance(examples, RowExamples):
+        rows = examples.rows
+        ends = rows.ends[: examples.train]
+        arrays: list[Any] = [ends, *(flat[: ends[-1]] for flat in (rows.tokens, rows.targets, rows.positions))]
+    else:
+        arrays = [tensor[: examples.train].numpy() for tensor in examples.tensors]
+    hashed = hashlib.sha256()
+    for array in arrays:
+        hashed.update(f"{array.dtype} {array.shape}".encode())
+        hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return hashed.hexdigest()
+
+
+def _digest_of_folder(folder: Path) -> str:
+    """Return the digest of a model's configuration and of its weights: their sizes and evenly spaced parts.
+
+    Reading all would take minutes for a large model, and training a model changes nearly every part.
+    """
+    hashed = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in weight_files(folder):
+        size = path.stat().st_size
+        hashed.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            for start in sorted({size * number // _SAMPLES for number in range(_SAMPLES)}):
+                file.seek(start)
+                hashed.update(file.read(_SAMPLE_BYTES))
+    return hashed.hexdigest()
