@@ -21,7 +21,7 @@ from service.audit.log import add_audit_detail
 from service.checkpoints.archive import archive_length, list_members, write_archive
 from service.checkpoints.safe_files import CHUNK, irregular_kind, is_plain_path, modified_time, open_below
 from service.core.errors import InvalidRequestError, NotFoundError, RangeError
-from service.core.thread_slots import iterate_in_slot
+from service.core.thread_slots import iterate_in_thread_slot
 from trainyard.contract.wire.pages import ErrorEnvelope
 
 _OCTETS = "application/octet-stream"
@@ -190,7 +190,7 @@ class _ClosingResponse(StreamingResponse):
     """
 
     def __init__(self, resource: _Closable, chunks: Iterator[bytes], **options: Any):
-        super().__init__(iterate_in_slot(chunks), **options)
+        super().__init__(iterate_in_thread_slot(chunks), **options)
         self._resource = resource
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from service.api.dependencies import SAFE_METHODS
 from service.core.errors import ClientGoneError, MalformedRequestError
-from service.core.thread_slots import caller_slot, run_in_slot
+from service.core.thread_slots import caller_thread_slot, run_in_thread_slot
 from trainyard.contract.base import sanitize
 from trainyard.contract.bounds import MAX_VALUES, parse_json
 
@@ -41,12 +41,12 @@ class SlotRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()
         if iscoroutinefunction(self.endpoint):
-            return handler  # It takes slots by `run_in_slot`.
+            return handler  # It takes slots by `run_in_thread_slot`.
 
         async def handle(request: Request) -> Response:
             if self.body_field is not None:
                 await request.body()  # A slow upload must not occupy a slot.
-            async with caller_slot():
+            async with caller_thread_slot():
                 if request.method in SAFE_METHODS and await request.is_disconnected():
                     # Nobody reads the answer. A client could otherwise queue work without an open connection.
                     raise ClientGoneError("the client disconnected while its request waited")
@@ -72,7 +72,7 @@ class JsonRoute(SlotRoute):
                 if len(body) <= _MAX_INLINE_BYTES:
                     request._json = self.parse(request, body)
                 else:
-                    request._json = await run_in_slot(self._validate, self.body_field, request, body)
+                    request._json = await run_in_thread_slot(self._validate, self.body_field, request, body)
             return await handler(request)
 
         return handle

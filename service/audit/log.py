@@ -29,7 +29,7 @@ ANONYMOUS = "anonymous"
 _CHANGE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _READ_ONLY_ACTIONS = frozenset({"make_plan"})
 """Operations that store nothing, whatever their method."""
-_FAILURE_WINDOW = timedelta(seconds=60)
+_AUTH_FAILURE_WINDOW = timedelta(seconds=60)
 _MAX_ADDRESSES = 20
 """Addresses that one entry about failed authentications lists."""
 _MAX_COUNTED_ADDRESSES = 1000
@@ -112,8 +112,8 @@ class AuditLog:
     def __init__(self, database: Database, clock: Callable[[], datetime]):
         self._database = database
         self._clock = clock
-        self._failures: Counter[str] = Counter()
-        self._flushed_at = datetime.min.replace(tzinfo=clock().tzinfo)
+        self._auth_failures: Counter[str] = Counter()
+        self._auth_failures_flushed_at = datetime.min.replace(tzinfo=clock().tzinfo)
         self._refusals: dict[RefusalKey, _Refusals] = {}
         self._lock = threading.Lock()
 
@@ -131,7 +131,7 @@ class AuditLog:
     def record_response(self, context: RequestContext, status: int) -> None:
         """Write the entry that no transaction included. Never raises: the response must be sent."""
         if status == 401:
-            self._count_failure(context.address)
+            self._count_auth_failure(context.address)
         if not _is_unrecorded(context, status):
             return
         outcome: Literal["done", "refused", "failed"] = (
@@ -148,7 +148,7 @@ class AuditLog:
         """Write the summaries of refused requests and of failed authentications whose time is over."""
         if ended := self._ended_refusals():
             self._write(ended)
-        self._flush_failures()
+        self._flush_auth_failures()
 
     def _count_refusal(self, entry: AuditEntry, status: int) -> list[AuditEntry]:
         """Return the entry if it is the first of its kind; else count it."""
@@ -185,23 +185,23 @@ class AuditLog:
                 refusals.started_at = now
         return summaries
 
-    def _flush_failures(self) -> None:
+    def _flush_auth_failures(self) -> None:
         with self._lock:
             now = self._clock()
-            if not self._failures or now - self._flushed_at < _FAILURE_WINDOW:
+            if not self._auth_failures or now - self._auth_failures_flushed_at < _AUTH_FAILURE_WINDOW:
                 return
-            failures, self._failures, self._flushed_at = self._failures, Counter(), now
+            failures, self._auth_failures, self._auth_failures_flushed_at = self._auth_failures, Counter(), now
         detail = {"count": failures.total(), "addresses": dict(failures.most_common(_MAX_ADDRESSES))}
         entry = AuditEntry(
             created_at=now, actor=ANONYMOUS, action="authenticate", outcome="refused", status=401, detail=detail
         )
         self._write([entry])
 
-    def _count_failure(self, address: str) -> None:
+    def _count_auth_failure(self, address: str) -> None:
         with self._lock:
-            known = address in self._failures or len(self._failures) < _MAX_COUNTED_ADDRESSES
-            self._failures[address if known else "others"] += 1
-        self._flush_failures()
+            known = address in self._auth_failures or len(self._auth_failures) < _MAX_COUNTED_ADDRESSES
+            self._auth_failures[address if known else "others"] += 1
+        self._flush_auth_failures()
 
     def _entry(self, context: RequestContext, outcome: str, status: int | None) -> AuditEntry:
         return AuditEntry(

@@ -68,20 +68,20 @@ class ThreadSlots:
 _CALLER: ContextVar[tuple[ThreadSlots, str] | None] = ContextVar("thread_slots", default=None)
 
 
-def set_slots(slots: ThreadSlots, owner: str) -> None:
+def set_thread_slots(slots: ThreadSlots, owner: str) -> None:
     """Set whose slots the request of this task uses."""
     _CALLER.set((slots, owner))
 
 
-def change_slots(slots: ThreadSlots) -> None:
+def change_thread_slots(slots: ThreadSlots) -> None:
     """Have the rest of this task use other slots of its caller."""
     caller = _CALLER.get()
     if caller is not None:
-        set_slots(slots, caller[1])
+        set_thread_slots(slots, caller[1])
 
 
 @asynccontextmanager
-async def caller_slot() -> AsyncIterator[None]:
+async def caller_thread_slot() -> AsyncIterator[None]:
     """Hold a slot of the request's caller; without one, such as for a probe, none is needed."""
     caller = _CALLER.get()
     if caller is None:
@@ -91,14 +91,14 @@ async def caller_slot() -> AsyncIterator[None]:
         yield
 
 
-async def run_in_slot(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread_slot(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, in a slot of the request's caller."""
-    async with caller_slot():
+    async with caller_thread_slot():
         return await run_in_threadpool(function, *args, **kwargs)
 
 
-async def iterate_in_slot(iterator: Iterator[T]) -> AsyncGenerator[T]:
+async def iterate_in_thread_slot(iterator: Iterator[T]) -> AsyncGenerator[T]:
     """Yield the items of an iterator, each of which is made in a thread, in a slot of the request's caller."""
     end = object()
-    while (item := await run_in_slot(partial(next, iterator, end))) is not end:
+    while (item := await run_in_thread_slot(partial(next, iterator, end))) is not end:
         yield item

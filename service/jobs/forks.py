@@ -27,7 +27,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.launch import Origin
 
 _PARAM = "resume_from"
-_WEIGHTS = "set `resume: weights` to start at step 1 from its weights"
+_WEIGHTS_REMEDY = "set `resume: weights` to start at step 1 from its weights"
 _MAX_FILES = 100_000
 
 
@@ -58,7 +58,7 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
     if spec.resume == "weights":
         return Origin(job_id=source.id, step=step, continues=False, differs=tuple(fixed + adjusted))
     if fixed:
-        message = f"differs from that of job {source.id}, whose training cannot continue with it; {_WEIGHTS}"
+        message = f"differs from that of job {source.id}, whose training cannot continue with it; {_WEIGHTS_REMEDY}"
         raise InvalidSpecError([Problem(param=name, message=message) for name in fixed])
     _require_remaining_steps(source, source_spec, spec, step)
     layout = tuple(layout_differences(source_spec, spec))
@@ -94,7 +94,7 @@ def _require_remaining_steps(source: Job, source_spec: TrainingSpec, spec: Train
     if total is not None and step >= total:
         field = "steps" if spec.steps is not None else "epochs"
         message = f"ends at step {total}, and the checkpoint in `{_PARAM}` is of step {step}: no steps remain"
-        raise InvalidRequestError(f"{message}; {_WEIGHTS}", param=field)
+        raise InvalidRequestError(f"{message}; {_WEIGHTS_REMEDY}", param=field)
 
 
 def link_origin(source: CheckpointLayout, target: CheckpointLayout) -> None:

@@ -38,8 +38,8 @@ class CurveQuery:
     max_total: int = 1_000_000
     """Maximum number of points of all series together."""
 
-    def share(self, jobs: int) -> "CurveQuery":
-        """Return the query for each of several jobs in one response."""
+    def divided_among(self, jobs: int) -> "CurveQuery":
+        """Return the query for each of several jobs in one response, which share its limits."""
         return replace(self, max_series=min(MAX_SERIES, 2000 // jobs), max_total=self.max_total // jobs)
 
 

@@ -21,8 +21,10 @@ class ComputeDtype:
     bytes: int
     """Bytes of a computed value: 4, or 2 in bf16 and fp16."""
     autocast: bool = False
-    """Weights stay in fp32 and are cast at each use; autograd keeps the copies until the backward of that use (PyTorch
-    documentation, `torch.autocast`). The residual stream between blocks stays in fp32."""
+    """Tensors are cast at each use. The residual stream between blocks stays in fp32."""
+    casts_weights: bool = True
+    """With autocast: weights are in fp32, and autograd keeps their cast copies until the backward of that use (PyTorch
+    documentation, `torch.autocast`)."""
     converts_base: bool = False
     """Frozen weights are converted at each use (`lora.base_dtype`), and no copy of them is saved."""
 
@@ -39,7 +41,7 @@ class ComputeDtype:
     @property
     def weight_copy_bytes(self) -> int:
         """Bytes per element of a weight's copy that is saved for the backward."""
-        return 0 if self.converts_base else self.cast_bytes
+        return self.cast_bytes if self.casts_weights and not self.converts_base else 0
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
     # The builtin model computes the rotation in each layer: cosines and sines in fp32, one each for a pair of values.
     rotation = 4 * tokens * model.head_width if model.builtin else 0
     # With autocast, each projection casts the fp32 stream separately.
-    input_copies = (3, 2) if dtype.cast_bytes else (1, 1)
+    input_copies = (3, 2) if dtype.autocast else (1, 1)
     heads = model.width * model.head_width
     ops = [
         norm,
@@ -139,7 +141,7 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
             saved_output=c * q,
         ),
         Op(
-            saved=c * q if dtype.cast_bytes and lora else 0,
+            saved=c * q if dtype.autocast and lora else 0,
             grad_in=c * q,
             grad_out=c * h,
             weights=heads * model.heads,
@@ -223,13 +225,13 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
     copy = dtype.weight_copy_bytes * weights
     chunk_tokens = max(1, MAX_LOGITS // model.vocabulary)
     narrow = 2 if c == 2 else 0
-    if tokens <= chunk_tokens or not model.chunked_logits:
+    if tokens <= chunk_tokens:
         v = tokens * model.vocabulary
         wide = 4 * v if c == 2 else 0
         return Head(
             saved_bytes=saved_bytes + copy,
             logits=4 * v,
-            forward=(narrow or 4) * v + wide + (s * h if dtype.cast_bytes else 0),
+            forward=(narrow or 4) * v + wide + (s * h if dtype.autocast else 0),
             backward=8 * v,
             after=4 * v + narrow * v + c * h,
             weights=weights,

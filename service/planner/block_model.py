@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from service.planner.activation_memory import Adapters, ComputeDtype, block_ops, head_of, layer_op, no_head
 from service.planner.frozen_base import HeldParameters, held_parameters
 from service.planner.model_structure import ModelStructure, Parameter, Transformer
-from service.planner.optimizer_state import stored_elements, update_bytes
+from service.planner.optimizer_state import stored_bytes, update_bytes
 from service.planner.step_memory import Layout, MicroBatchWork, evaluation_memory, peak_memory
 from service.planner.step_sizes import Block, Memory, Unit
 from service.planner.trainable_parameters import TrainableModel
@@ -35,8 +35,8 @@ class BlockModel:
     blocks: tuple[Block, ...]
     """Only element counts are set, those of gathered values. Equal neighbouring blocks of a decoder are merged into one
     with a `count`."""
-    optimizer_elements: int
-    """Values that the optimizer stores, and the average of the weights."""
+    optimizer_bytes: int
+    """Bytes of the optimizer's state and of the average of the weights."""
     parameters: HeldParameters
 
 
@@ -45,7 +45,7 @@ def block_model(spec: TrainingSpec, trainable: TrainableModel) -> BlockModel:
     parameters = held_parameters(spec, trainable)
     blocks = _plain_blocks(parameters, spec)
     merged = tuple(blocks) if trainable.structure.sizes else _merged(blocks)
-    return BlockModel(trainable, merged, stored_elements(spec, trainable), parameters)
+    return BlockModel(trainable, merged, stored_bytes(spec, trainable), parameters)
 
 
 def micro_batch_memory(
@@ -63,7 +63,7 @@ def micro_batch_memory(
     work = micro_batch_work(spec, model, micro, layout.dtype, context)
     if work is None:
         return None
-    update = update_bytes(spec.optimizer, model.trainable, shards=layout.shards)
+    update = update_bytes(spec, model.trainable, shards=layout.shards)
     training = peak_memory(replace(work, update=update), layout)
     evaluated = spec.evaluation.micro_size or 0
     if evaluated <= micro or not _evaluates(spec):
@@ -83,15 +83,17 @@ def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
     trainable = model.trainable
     values, trained = model.parameters.values, trainable.trained_count
     edges = edge_units(trainable, spec.fsdp)
-    work = MicroBatchWork(model.blocks, no_head(0, 0), values, trained, 0, model.optimizer_elements, *edges)
+    work = MicroBatchWork(model.blocks, no_head(0, 0), values, trained, 0, model.optimizer_bytes, *edges)
     return peak_memory(replace(work, held=model.parameters.total), step_layout(spec, examples_per_rank(spec)))
 
 
 def step_layout(spec: TrainingSpec, micro: int) -> Layout:
     """Return how a resolved spec shards the model and in which dtype it computes."""
     half = spec.precision in ("bf16", "fp16", "fp8")
+    autocast = half and spec.strategy not in SHARDED
     converts = spec.lora_rank is not None and spec.lora.base_dtype != "fp32"
-    dtype = ComputeDtype(2 if half else 4, autocast=half and spec.strategy not in SHARDED, converts_base=converts)
+    casts = spec.param_dtype == "fp32"
+    dtype = ComputeDtype(2 if half else 4, autocast=autocast, casts_weights=casts, converts_base=converts)
     return Layout(
         strategy=spec.strategy,
         shards=spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1,
@@ -100,6 +102,7 @@ def step_layout(spec: TrainingSpec, micro: int) -> Layout:
         checkpointing=spec.activation_checkpointing,
         offload=spec.strategy in SHARDED and spec.fsdp.cpu_offload,
         bucket_view=spec.ddp.gradient_as_bucket_view,
+        gradient_bytes=2 if spec.grad_dtype == "bf16" else 4,
     )
 
 
@@ -158,7 +161,7 @@ def _decoder(
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows) + tokens * masked
     edges = edge_units(trainable, spec.fsdp)
     values, trained = sizes.parameters.values, trainable.trained_count
-    work = MicroBatchWork(blocks, head, values, trained, batch, sizes.optimizer_elements, *edges)
+    work = MicroBatchWork(blocks, head, values, trained, batch, sizes.optimizer_bytes, *edges)
     return replace(work, held=sizes.parameters.total, converted=sizes.parameters.converted(gathers=gathers))
 
 
@@ -197,7 +200,7 @@ def _layers(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDty
         structure.count,
         trainable.trained_count,
         4 * values * examples_per_rank(spec),
-        model.optimizer_elements,
+        model.optimizer_bytes,
     )
 
 

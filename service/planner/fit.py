@@ -25,6 +25,7 @@ from service.planner.model_structure import ModelStructure
 from service.planner.step_sizes import Memory
 from service.planner.trainable_parameters import trainable_model
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.stored_dtypes import can_be_offloaded
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
 
 USABLE_SHARE = 0.92
@@ -66,7 +67,8 @@ class FitEstimator:
     def model(self, spec: TrainingSpec) -> BlockModel | Problem:
         """Return the model as the spec trains it, or why it cannot. Cached, because all strategies share it."""
         trained = (spec.lora_rank, spec.lora, spec.trainable)
-        stored = (spec.optimizer.name, spec.optimizer.momentum > 0, spec.ema is not None)
+        optimizer = spec.optimizer
+        stored = (optimizer.name, optimizer.state_dtype, optimizer.momentum > 0, spec.ema is not None)
         key = (*trained, spec.precision, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
         if key not in self._sized:
             trainable = trainable_model(self.structure, spec)
@@ -121,8 +123,10 @@ def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strate
     It is the first of ddp, zero2 and fsdp that fits; each communicates more than the one before.
 
     Args:
-        spec: Resolved, with `ddp`.
+        spec: Resolved, with `ddp`; or with `zero2` if `ddp` cannot train it.
     """
+    if spec.strategy == "zero2":
+        return _without_ddp(estimator, spec)
     ddp = estimator.estimate(spec)
     if isinstance(ddp, Problem) or estimator.fits(ddp) is None:
         return "ddp", "`auto` selects ddp for several ranks; whether it fits is not known"
@@ -136,6 +140,17 @@ def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strate
                 f"`auto` selects {strategy}: ddp needs {_gb(ddp.peak)} per GPU, {strategy} {_gb(sharded.peak)}",
             )
     return "ddp", "`auto` selects ddp: no strategy fits this spec"
+
+
+def _without_ddp(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy, str]:
+    because = "`ddp` sums gradients in the type of the parameters, bf16"
+    estimate = estimator.estimate(spec)
+    sharded = estimator.estimate(spec.model_copy(update={"strategy": "fsdp"}))
+    if isinstance(estimate, Problem) or isinstance(sharded, Problem) or estimator.fits(estimate) is not False:
+        return "zero2", f"`auto` selects zero2: {because}"
+    if estimator.fits(sharded):
+        return "fsdp", f"`auto` selects fsdp: zero2 needs {_gb(estimate.peak)} per GPU, fsdp {_gb(sharded.peak)}"
+    return "zero2", f"`auto` selects zero2: {because}, and no strategy fits this spec"
 
 
 @dataclass(frozen=True)
@@ -196,7 +211,7 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
         yield more | smaller, " and ".join(_describe(more | smaller))
         yield more | smaller | recompute, " and ".join(_describe(more | smaller | recompute))
         gpus *= 2
-    if max_gpus and not spec.fsdp.cpu_offload and spec.optimizer.name != "muon":
+    if max_gpus and not spec.fsdp.cpu_offload and can_be_offloaded(spec):
         strategy = {} if spec.strategy in SHARDED else {"strategy": "fsdp"}
         offload = strategy | smaller | recompute | {"fsdp.cpu_offload": True}
         yield offload, f"{' and '.join(_describe(offload))} (slow: parameters and optimizer state in host memory)"

@@ -13,18 +13,16 @@ from service.planner.model_structure import Kind, ModelStructure, Parameter, Tra
 
 GATED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "granite", "olmo2"})
 """Model families with Llama's blocks: norm, attention, norm, three projections."""
-_SCALED = frozenset({"granite", "gemma2"})
-"""Model families that scale their logits, which are therefore not computed in chunks."""
 _BLOCK = re.compile(r"(.*\.(?:layers|h|blocks))\.(\d+)\.")
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions")
 _HEAD_NAMES = ("lm_head", "embed_out")
 _INTEGER = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"})
 
 
-def structure_of(facts: FolderContents) -> ModelStructure:
+def structure_of(contents: FolderContents) -> ModelStructure:
     """Return the structure of the model as the worker builds it, with tied weights once."""
-    config = facts.config
-    names = {name: tensor for name, tensor in facts.tensors.items() if not _is_buffer(name, tensor)}
+    config = contents.config
+    names = {name: tensor for name, tensor in contents.tensors.items() if not _is_buffer(name, tensor)}
     embedding = next((name for name in names if _last(name) in _EMBEDDINGS and name.endswith(".weight")), None)
     head = next((name for name in names if _last(name) in _HEAD_NAMES and name.endswith(".weight")), None)
     aliases: tuple[tuple[str, str], ...] = ()
@@ -67,7 +65,6 @@ def _transformer(config: Mapping[str, Any], layers: int) -> Transformer | None:
         feed_forward=feed_forward,
         vocabulary=vocabulary,
         gated=True,
-        chunked_logits=family not in _SCALED,
     )
 
 

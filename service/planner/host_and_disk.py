@@ -2,7 +2,7 @@
 
 from service.planner.block_model import SHARDED
 from service.planner.frozen_base import held_parameters
-from service.planner.optimizer_state import stored_elements, tensors_per_parameter
+from service.planner.optimizer_state import stored_bytes, tensors_per_parameter
 from service.planner.step_sizes import Memory
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -51,7 +51,7 @@ def start_bytes(spec: TrainingSpec, trainable: TrainableModel, *, cpu: bool) -> 
 def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:
     """Return upper bounds of the disk space in the run directory.
 
-    A checkpoint holds the trained parameters, their moments and their average in fp32. While one is written, there
+    A checkpoint holds the trained parameters and their average in fp32, and their moments. While one is written, there
     is one more than `keep_last`. Files that an export copies from the model's folder, such as the tokenizer, are not
     counted.
     """
@@ -69,7 +69,7 @@ def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:
 
 
 def _trained_state(spec: TrainingSpec, trainable: TrainableModel) -> int:
-    return 4 * (trainable.trained_count + stored_elements(spec, trainable))
+    return 4 * trainable.trained_count + stored_bytes(spec, trainable)
 
 
 def _overhead(spec: TrainingSpec, trainable: TrainableModel) -> int:

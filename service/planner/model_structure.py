@@ -44,8 +44,6 @@ class Transformer:
     instead of one and LayerNorm (GPT)."""
     builtin: bool = False
     """Whether it is a builtin model; `llama` computes the rotation of positions in each layer."""
-    chunked_logits: bool = True
-    """Whether large logits are computed in chunks."""
 
 
 @dataclass(frozen=True)

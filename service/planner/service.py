@@ -44,7 +44,8 @@ class Planner:
         """Return the strategy that `auto` becomes, and the reason.
 
         Args:
-            accepted: Resolved for its site without looking at memory: `single` or `ddp`, or `fsdp` if it offloads.
+            accepted: Resolved for its site without looking at memory: `single`, `ddp`, `zero2` if `ddp` is refused, or
+                `fsdp` if it offloads.
         """
         spec, accelerator = accepted.spec, accepted.site.accelerator
         if spec.task not in LOOP_TASKS:
@@ -56,16 +57,17 @@ class Planner:
         if accelerator is None:
             return spec.strategy, f"`auto` is resolved later: {MSG_UNKNOWN_ACCELERATOR}"
         if accelerator == "cpu":
-            return spec.strategy, "`auto` selects ddp for several CPU ranks"
+            return spec.strategy, f"`auto` selects {spec.strategy} for several CPU ranks"
+        several = f"`auto` selects {spec.strategy} for several ranks"
         model = self._model(spec)
         if self.pool is not None and model.is_large:
             try:
                 return self.pool.run(accepted.owner, _choose_strategy, self.settings, accepted)
             except (InvalidRequestError, TooManyRequestsError):
-                return spec.strategy, "`auto` selects ddp for several ranks; the model is too large to compare them"
+                return spec.strategy, f"{several}; the model is too large to compare them"
         estimator = self._estimator(accepted, model)
         if estimator is None:
-            return spec.strategy, "`auto` selects ddp for several ranks; the size of the model is not known"
+            return spec.strategy, f"{several}; the size of the model is not known"
         return choose_strategy(estimator, spec)
 
     def plan(self, accepted: AcceptedSpec) -> PlanResource:

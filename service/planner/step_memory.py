@@ -1,12 +1,13 @@
 """Peak memory of one step on one rank, by part. Pure functions; all values are bytes unless stated otherwise.
 
-One step is simulated as the engine executes it: the end of the forward, the backward of the loss, of each block and of
-the root, and the optimizer's update. Parameters, gradients and optimizer state are fp32 whatever the forward computes
-in: 16 bytes per parameter with Adam, like the 2 + 2 + 12 of mixed precision in ZeRO (Rajbhandari et al. 2020,
-arXiv:1910.02054, section 3.1), but 2-byte copies come on top. Sharding divides them as ZeRO does. `zero1` and `zero2`
-keep gathered parameters until the backward; `fsdp` gathers two units at a time, and the root, the head and the last
-block stay gathered between forward and backward. The reduction of a unit needs its whole gradient twice: the gradient,
-and the reduce-scatter buffer, which lives until the next unit's reduction (PyTorch documentation, `fully_shard`).
+One step is simulated as the engine executes it: the end of the forward, the backward of the loss, of each block and
+of the root, and the optimizer's update. Parameters, gradients and optimizer state are fp32 unless the spec states
+other types: 16 bytes per parameter with Adam, like the 2 + 2 + 12 of mixed precision in ZeRO (Rajbhandari et al.
+2020, arXiv:1910.02054, section 3.1), but 2-byte copies come on top. Sharding divides them as ZeRO does. `zero1` and
+`zero2` keep gathered parameters until the backward; `fsdp` gathers two units at a time, and the root, the head and
+the last block stay gathered between forward and backward. The reduction of a unit needs its whole gradient twice: the
+gradient, and the reduce-scatter buffer, which lives until the next unit's reduction (PyTorch documentation,
+`torch.distributed.fsdp.fully_shard`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,8 +29,8 @@ class MicroBatchWork:
     trained: int
     batch: int
     """Bytes of the rank's examples of one step."""
-    optimizer_elements: int
-    """Values that the optimizer stores, and the average of the weights, fp32."""
+    optimizer_bytes: int
+    """Those of the optimizer's state and of the average of the weights."""
     embedding_unit: Unit = NO_UNIT
     head_unit: Unit = NO_UNIT
     """The input embeddings and the head, if they are FSDP units; else they belong to the root unit."""
@@ -74,6 +75,8 @@ class Layout:
     checkpointing: str = "none"
     offload: bool = False
     bucket_view: bool = True
+    gradient_bytes: int = 4
+    """Bytes of a stored value of a gradient."""
 
     @property
     def sharded(self) -> bool:
@@ -96,7 +99,7 @@ def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     sim = _Simulation(work, layout, _constant_memory(work, layout))
     phases = [*_forward(sim), *_head(sim), *_blocks(sim), *_root(sim), _step(sim)]
     name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
-    state = -(-(work.held_bytes + 4 * (work.trained + work.optimizer_elements)) // layout.shards)
+    state = -(-(work.held_bytes + 4 * work.trained + work.optimizer_bytes) // layout.shards)
     inputs = sum(block.count * pinned_bytes(block.input_bytes) for block in work.blocks)
     host = (state if layout.offload else 0) + (inputs if layout.checkpointing == "offload" else 0)
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
@@ -137,27 +140,27 @@ def _constant_memory(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
     shards = layout.shards if layout.sharded else 1
     memory = {
         "parameters": -(-work.held_bytes // shards),
-        "optimizer": -(-4 * work.optimizer_elements // shards),
+        "optimizer": -(-work.optimizer_bytes // shards),
         "activations": work.batch,
     }
     if layout.strategy == "ddp":
-        memory["buckets"] = 4 * work.trained
+        memory["buckets"] = layout.gradient_bytes * work.trained
     return memory
 
 
 def _gradients(sim: _Simulation, done: int) -> int:
     """Return the gradients after the backward of `done` trained elements; all of them if micro-batches accumulate."""
-    layout, trained = sim.layout, sim.work.trained
+    layout, trained, width = sim.layout, sim.work.trained, sim.layout.gradient_bytes
     so_far = trained if layout.accumulates else done
     if layout.strategy == "ddp":
         # With `gradient_as_bucket_view`, gradients are views of the buckets, except while micro-batches accumulate
         # (PyTorch documentation, DistributedDataParallel).
-        return 4 * so_far if layout.accumulates or not layout.bucket_view else 0
+        return width * so_far if layout.accumulates or not layout.bucket_view else 0
     if layout.strategy == "zero1" and layout.accumulates:
         return 4 * trained
     if layout.sharded:
-        return 0 if layout.offload else 4 * so_far // layout.shards
-    return 4 * so_far
+        return 0 if layout.offload else width * so_far // layout.shards
+    return width * so_far
 
 
 def _saved_by(sim: _Simulation, block: Block) -> int:
@@ -245,7 +248,7 @@ def _head(sim: _Simulation) -> Iterator[Phase]:
     accumulated = 4 * trained_weights if head.chunks > 1 else 0
     yield "the loss's backward", _add(base, logits=head.logits, transient=head.backward + accumulated)
     if trained_weights:
-        cast = 4 if layout.dtype.cast_bytes else 0
+        cast = layout.gradient_bytes if layout.dtype.autocast else 0
         weights = trained_weights * (layout.dtype.bytes + cast) + accumulated
         yield "the head's backward", _add(base, logits=head.logits and head.after, transient=weights)
     if layout.sharded and work.head_unit.trained:
@@ -297,8 +300,7 @@ def _block(
         done: Trained elements whose gradients exist already.
         scattered: Trained elements of the unit that is being reduced.
     """
-    layout = sim.layout
-    dtype = layout.dtype
+    layout, dtype = sim.layout, sim.layout.dtype
     root = 0 if sim.work.head_unit.elements else _trained_head_weights(sim)
     full = saved(block.ops, dtype)
     activations = saved_bytes - _saved_by(sim, block) + max(full, _saved_by(sim, block))
@@ -317,7 +319,8 @@ def _block(
             gradients, earlier_grads = _gradients(sim, done if layout.strategy == "ddp" else done + weights_done), 0
         released = op.saved + dtype.weight_copy_bytes * op.weights
         # The weight's gradient is cast to fp32 after the operation's saved tensors are freed.
-        cast = max(0, 4 * weights_trained - released - op.grad_out) if dtype.cast_bytes else 0
+        casts = dtype.cast_bytes and layout.gradient_bytes == 4
+        cast = max(0, 4 * weights_trained - released - op.grad_out) if casts else 0
         others = weight_grad + earlier_grads + cast + waiting + (sim.work.converted if op.weights else 0)
         yield (
             "a block's backward",

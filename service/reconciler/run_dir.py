@@ -17,7 +17,7 @@ from trainyard.contract.wire.reports import Claim, FinishRecord
 _MAX_RECORD_BYTES = 1024 * 1024
 _MAX_LOG_BYTES = 16 * 1024
 _MAX_ENTRIES = 1000
-"""Entries of a folder that are looked at."""
+"""Entries of a folder that are read."""
 _MAX_LOGS = 20
 """Error logs of one attempt that are read: one for each of its entries in the scheduler's queue."""
 _MAX_ERROR_CHARS = 500

@@ -70,7 +70,7 @@ class Source(Protocol):
         """Return what follows an offset, with or without logs."""
         ...
 
-    def head(self) -> StreamOffset:
+    def newest_offset(self) -> StreamOffset:
         """Return the offset after the newest message."""
         ...
 
@@ -160,7 +160,7 @@ class Broadcaster:
         Raises:
             TooManyRequestsError: The maximum number of streams is open, in total or for this user.
         """
-        head = source.head()
+        newest = source.newest_offset()
         with self._condition:
             if self._closing or self._count >= self._limit:
                 raise TooManyRequestsError("too many streams are open; try again later", code="too_many_streams")
@@ -169,7 +169,7 @@ class Broadcaster:
                 raise TooManyRequestsError(message, code="too_many_streams")
             self._count += 1
             self._counts[subscriber.owner] += 1
-            state = self._topics.setdefault(source.topic, _TopicState(source, set(), head))
+            state = self._topics.setdefault(source.topic, _TopicState(source, set(), newest))
             state.subscribers.add(subscriber)
             if not self._running:
                 self._running = True

@@ -48,9 +48,9 @@ def append_to_feed(database: Database, jobs: Collection[int] | None) -> int:
     """Append the news of these jobs, or of all, to the feed; return its newest position."""
     with database.read() as session:
         repository = FeedRepository(session, database)
-        head = repository.head()
+        newest = repository.newest()
         if not repository.lagging_jobs(jobs):
-            return head
+            return newest
     with database.write() as session:
         return FeedRepository(session, database).append(jobs)
 
@@ -62,9 +62,9 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
         first = after.position + 1 if after.within >= END_OF_ENTRY else after.position
         entries = repository.entries_from(first, _MAX_ENTRIES)
         gap = after.position > 0 and bool(entries) and entries[0].position > first and repository.oldest() > first
-        if not entries and after.position > (head := repository.head()):
+        if not entries and after.position > (newest := repository.newest()):
             # A restored database is behind the offsets that its former streams sent.
-            return FeedPart([], StreamOffset(head, END_OF_ENTRY), more=False, gap=True)
+            return FeedPart([], StreamOffset(newest, END_OF_ENTRY), more=False, gap=True)
         jobs = repository.jobs({entry.job_pk for entry in entries})
         messages: list[tuple[StreamOffset, Message]] = []
         reached, more, size = after, len(entries) == _MAX_ENTRIES, 0

@@ -132,7 +132,7 @@ class FeedRepository:
         self._session = session
         self._database = database
 
-    def head(self) -> int:
+    def newest(self) -> int:
         """Return the newest position; 0 if the feed was never written."""
         return self._session.scalar(sa.select(FeedSequence.position).where(FeedSequence.id == _FEED_ID)) or 0
 
@@ -153,14 +153,14 @@ class FeedRepository:
         """Append the news of these jobs, or of all, and trim the feed; return its newest position."""
         insert = self._database.insert(FeedSequence).values(id=_FEED_ID, position=0)
         lock = insert.on_conflict_do_update(index_elements=[FeedSequence.id], set_={"position": FeedSequence.position})
-        head: int = self._session.execute(lock.returning(FeedSequence.position)).scalar_one()
+        newest: int = self._session.execute(lock.returning(FeedSequence.position)).scalar_one()
         # Queried under the lock: another process may have appended them.
         lagging = self.lagging_jobs(jobs)
         if not lagging:
-            return head
+            return newest
         rows = [
             {"position": position, "job_pk": pk, "first": first, "last": last}
-            for position, (pk, first, last) in enumerate(lagging, head + 1)
+            for position, (pk, first, last) in enumerate(lagging, newest + 1)
         ]
         self._session.execute(sa.insert(FeedEntry), rows)
         cursors = self._database.insert(FeedCursor)
@@ -168,10 +168,10 @@ class FeedRepository:
             index_elements=[FeedCursor.job_pk], set_={"sequence": cursors.excluded.sequence}
         )
         self._session.execute(cursors, [{"job_pk": pk, "sequence": last} for pk, _, last in lagging])
-        head += len(rows)
-        self._session.execute(sa.update(FeedSequence).where(FeedSequence.id == _FEED_ID).values(position=head))
-        self._session.execute(sa.delete(FeedEntry).where(FeedEntry.position <= head - MAX_ENTRIES))
-        return head
+        newest += len(rows)
+        self._session.execute(sa.update(FeedSequence).where(FeedSequence.id == _FEED_ID).values(position=newest))
+        self._session.execute(sa.delete(FeedEntry).where(FeedEntry.position <= newest - MAX_ENTRIES))
+        return newest
 
     def entries_from(self, position: int, limit: int) -> list[Entry]:
         query = sa.select(FeedEntry.position, FeedEntry.job_pk, FeedEntry.first, FeedEntry.last)

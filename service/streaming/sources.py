@@ -30,7 +30,7 @@ class JobSource:
         with database.read() as session:
             self.topic: Topic = JobRepository(session, clock()).get(job_id).pk
 
-    def head(self) -> StreamOffset:
+    def newest_offset(self) -> StreamOffset:
         with self._database.read() as session:
             return StreamOffset(JobRepository(session, self._clock()).get(self._job_id).sequence)
 
@@ -67,7 +67,8 @@ class GlobalSource:
         with self._lock:
             self._changed_jobs |= jobs
 
-    def head(self) -> StreamOffset:
+    def newest_offset(self) -> StreamOffset:
+        """Append the news of all jobs to the feed, and return its end."""
         return StreamOffset(append_to_feed(self._database, None), END_OF_ENTRY)
 
     def read(self, offset: StreamOffset, _logs: bool) -> Update:

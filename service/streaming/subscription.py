@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from functools import partial
 
-from service.core.thread_slots import run_in_slot
+from service.core.thread_slots import run_in_thread_slot
 from service.streaming.broadcaster import Broadcaster, Item, Source, StreamOffset, Subscriber, Update
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -43,12 +43,12 @@ class Subscription:
             TooManyRequestsError: Too many streams are open.
         """
         if after is None:
-            after = await run_in_slot(self._source.head)
-        self._missed = await run_in_slot(self._source.read, after, self._logs)
+            after = await run_in_thread_slot(self._source.newest_offset)
+        self._missed = await run_in_thread_slot(self._source.read, after, self._logs)
         if self._missed.finished:
             return bool(self._missed.items)
         subscribe = partial(self._broadcaster.subscribe, self._source, self._subscriber)
-        self._live_from = await run_in_slot(subscribe)
+        self._live_from = await run_in_thread_slot(subscribe)
         return True
 
     async def events(self) -> AsyncGenerator[str]:
@@ -63,7 +63,7 @@ class Subscription:
                     return
                 if update.offset >= self._live_from:
                     break
-                update = await run_in_slot(self._source.read, update.offset, self._logs)
+                update = await run_in_thread_slot(self._source.read, update.offset, self._logs)
             while True:
                 ready = await self._subscriber.wait(KEEP_ALIVE_SECONDS)
                 items = list(self._subscriber.items)

@@ -281,7 +281,7 @@ CANCELLABLE = [(label, script) for label, script in FAILPOINTS if script is not 
 """The cases in which there is a job to cancel."""
 
 
-@pytest.mark.scenario(1, 8, 32)
+@pytest.mark.fault_scenario(1, 8, 32)
 @pytest.mark.parametrize(
     ("label", "script"), FAILPOINTS, ids=[f"{script.__name__}-{label}" for label, script in FAILPOINTS]
 )

@@ -56,7 +56,7 @@ class TestClocksThatDisagree:
             assert not other.acquire(world.clock())
             world.clock.advance(5)
 
-    @pytest.mark.scenario(37)
+    @pytest.mark.fault_scenario(37)
     def test_leader_whose_clock_is_set_back_loses_the_lease(self, world: World) -> None:
         back, other = LeaderLease(world.database, "back"), LeaderLease(world.database, "other")
         assert back.acquire(world.clock())

@@ -28,24 +28,24 @@ ROOT = Path(__file__).parents[2]
 KILLED = 137
 
 
-@pytest.mark.scenario(24)
+@pytest.mark.fault_scenario(24)
 @pytest.mark.databases("sqlite")
 def test_24_full_database_stores_no_partial_request(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     pages = pages_of(world.database, None)
     pages_of(world.database, pages)
-    many: list[tuple[str, int, Any]] = [("train/loss", step, 1.0) for step in range(1, 5001)]
-    refused = worker.metrics(many[:1000])
+    points: list[tuple[str, int, Any]] = [("train/loss", step, 1.0) for step in range(1, 5001)]
+    response = worker.metrics(points[:1000])
     for start in range(1000, 5000, 1000):
-        refused = worker.metrics(many[start : start + 1000]) if refused.status_code == 200 else refused
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database")
+        response = worker.metrics(points[start : start + 1000]) if response.status_code == 200 else response
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "database")
     steps = steps_of(world, job)
     assert len(steps) % 1000 == 0, "no half batch"
     assert world.client.get(f"/v1/jobs/{job}").status_code == 200, "what is there can be read"
     pages_of(world.database, 1_000_000)
     for start in range(0, 5000, 1000):
-        assert worker.metrics(many[start : start + 1000]).status_code == 200
+        assert worker.metrics(points[start : start + 1000]).status_code == 200
     assert steps_of(world, job) == list(range(1, 5001))
 
 
@@ -62,7 +62,7 @@ def steps_of(world: World, job: str) -> list[int]:
     return list(series[0]["steps"]) if series else []
 
 
-@pytest.mark.scenario(29)
+@pytest.mark.fault_scenario(29)
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_29_interrupted_migration_continues_at_the_next_start(tmp_path: Path, stride: int) -> None:
     whole = tables(tmp_path / "whole.sqlite", upgrade)
@@ -90,10 +90,10 @@ def upgrade_until(url: str, statement: int) -> None:
     upgrade(url)
 
 
-def tables(path: Path, make: Callable[[str], None]) -> dict[str, list[str]]:
-    """Return the columns of each table."""
+def tables(path: Path, migrate: Callable[[str], None]) -> dict[str, list[str]]:
+    """Migrate the database with a function of its URL; return the columns of each table."""
     url = f"sqlite:///{path}"
-    make(url)
+    migrate(url)
     engine = sa.create_engine(url)
     inspector = sa.inspect(engine)
     columns = {name: sorted(c["name"] for c in inspector.get_columns(name)) for name in inspector.get_table_names()}
@@ -102,7 +102,7 @@ def tables(path: Path, make: Callable[[str], None]) -> dict[str, list[str]]:
     return columns
 
 
-@pytest.mark.scenario(30)
+@pytest.mark.fault_scenario(30)
 @pytest.mark.slow
 def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     """Clients watch the second half of the run; every tenth one reads slowly and reconnects once."""
@@ -165,7 +165,7 @@ class StreamReader:
             self.over = self.over or '"status":"succeeded"' in message
 
 
-@pytest.mark.scenario(31)
+@pytest.mark.fault_scenario(31)
 @pytest.mark.slow
 def test_31_a_tick_over_ten_thousand_jobs_stays_within_its_bounds() -> None:
     done = subprocess.run(

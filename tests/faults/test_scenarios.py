@@ -72,7 +72,7 @@ SCENARIOS = {
     57: "GPU types of MIG",
     58: "options that name another cluster",
 }
-"""The scenarios. Their tests, in any folder, have the marker `@pytest.mark.scenario(number)`."""
+"""The scenarios. Their tests, in any folder, have the marker `@pytest.mark.fault_scenario(number)`."""
 
 PARTLY_TESTED = {
     21: "the outage lasts seconds instead of hours; during it a run only appends to a file, and the sender's pause is "
@@ -89,13 +89,15 @@ PARTLY_TESTED = {
 def test_every_scenario_has_a_test() -> None:
     texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
     marked = [
-        marker for text in texts for marker in re.findall(r"^ *@pytest\.mark\.scenario\((.+)\)", text, re.MULTILINE)
+        marker
+        for text in texts
+        for marker in re.findall(r"^ *@pytest\.mark\.fault_scenario\((.+)\)", text, re.MULTILINE)
     ]
     assert {int(number) for numbers in marked for number in numbers.split(",")} == set(SCENARIOS)
     assert set(PARTLY_TESTED) < set(SCENARIOS)
 
 
-@pytest.mark.scenario(9)
+@pytest.mark.fault_scenario(9)
 def test_09_suspended_tick_applies_nothing_after_losing_the_lease(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -113,7 +115,7 @@ def test_09_suspended_tick_applies_nothing_after_losing_the_lease(world: World) 
         pytest.fail("a former leader was let in")
 
 
-@pytest.mark.scenario(10)
+@pytest.mark.fault_scenario(10)
 def test_10_half_an_hour_without_the_controller(world: World) -> None:
     running, waiting = world.submit(), world.submit()
     world.tick()
@@ -132,7 +134,7 @@ def test_10_half_an_hour_without_the_controller(world: World) -> None:
     assert world.status(accepted) == "pending"
 
 
-@pytest.mark.scenario(12)
+@pytest.mark.fault_scenario(12)
 def test_12_an_id_that_is_not_listed_for_five_minutes(world: World) -> None:
     job = world.submit()
     world.tick()
@@ -148,7 +150,7 @@ def test_12_an_id_that_is_not_listed_for_five_minutes(world: World) -> None:
     assert len(world.scheduler.submitted) == 1
 
 
-@pytest.mark.scenario(16)
+@pytest.mark.fault_scenario(16)
 def test_16_a_limit_without_a_warning_loses_no_more_than_an_interval(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -161,7 +163,7 @@ def test_16_a_limit_without_a_warning_loses_no_more_than_an_interval(world: Worl
     assert "time limit reached (Slurm: TIMEOUT)" in shown["status_message"]
 
 
-@pytest.mark.scenario(23)
+@pytest.mark.fault_scenario(23)
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_23_a_node_whose_clock_is_an_hour_off(hours: int, world: World) -> None:
     job = world.submit()
@@ -180,7 +182,7 @@ def test_23_a_node_whose_clock_is_an_hour_off(hours: int, world: World) -> None:
     assert series["steps"] == [1, 2]
 
 
-@pytest.mark.scenario(25)
+@pytest.mark.fault_scenario(25)
 def test_25_a_database_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -200,7 +202,7 @@ def test_25_a_database_that_does_not_answer(world: World, monkeypatch: pytest.Mo
     assert worker.metrics([("train/loss", 1, 1.0), ("train/lr", 1, 0.1)]).status_code == 200
 
 
-@pytest.mark.scenario(28)
+@pytest.mark.fault_scenario(28)
 def test_28_exit_record_that_appears_a_minute_late(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

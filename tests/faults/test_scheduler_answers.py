@@ -137,7 +137,7 @@ def test_deferred_submission_is_cancelled_at_once(world: World) -> None:
     assert (world.status(job), full.offers) == ("cancelled", 1)
 
 
-@pytest.mark.scenario(37)
+@pytest.mark.fault_scenario(37)
 def test_clock_set_back_delays_no_search_or_observation(world: World) -> None:
     """The clock was a day ahead at startup."""
     world.scheduler.name = "slurm"

@@ -58,7 +58,7 @@ def test_cancelled_job_leaves_no_process(service: ServiceProcess, slurm: SlurmLa
 
 
 @pytest.mark.smoke
-@pytest.mark.scenario(19)
+@pytest.mark.fault_scenario(19)
 def test_external_scancel_is_reported(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         running = client.submit(long_run())
@@ -76,7 +76,7 @@ def test_external_scancel_is_reported(service: ServiceProcess, slurm: SlurmLab) 
             assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
 
 
-@pytest.mark.scenario(15)
+@pytest.mark.fault_scenario(15)
 @on_both_databases
 def test_preempted_job_continues_in_a_new_attempt(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
@@ -94,7 +94,7 @@ def test_preempted_job_continues_in_a_new_attempt(service: ServiceProcess, slurm
         assert sorted(losses(client, job.id)) == list(range(1, 151))
 
 
-@pytest.mark.scenario(10)
+@pytest.mark.fault_scenario(10)
 def test_controller_outage_changes_no_status(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
         pace.set(SLOWLY)

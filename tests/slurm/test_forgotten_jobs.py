@@ -32,7 +32,7 @@ def kill(slurm: SlurmLab, number: str) -> None:
         slurm.run("scancel", number)
 
 
-@pytest.mark.scenario(13)
+@pytest.mark.fault_scenario(13)
 @pytest.mark.parametrize(
     ("command", "options", "expected"),
     [
@@ -63,7 +63,7 @@ def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-u
     return observed if observed.state == "ended" else None
 
 
-@pytest.mark.scenario(11)
+@pytest.mark.fault_scenario(11)
 def test_no_conclusion_without_an_answer_of_the_accounting(accounted: SlurmLab) -> None:
     accounted.stop_accounting()
     try:
@@ -95,7 +95,7 @@ def test_job_killed_and_unlisted_during_an_outage_is_resolved(accounted: SlurmLa
             assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
 
 
-@pytest.mark.scenario(14)
+@pytest.mark.fault_scenario(14)
 def test_preempted_job_is_continued_by_the_service_not_requeued(
     accounted: SlurmLab, tmp_path: Path, pace: Pace
 ) -> None:
@@ -114,7 +114,7 @@ def test_preempted_job_is_continued_by_the_service_not_requeued(
 
 
 class TestWithoutAccounting:
-    @pytest.mark.scenario(11)
+    @pytest.mark.fault_scenario(11)
     def test_exit_record_on_disk_is_used(self, purging_lab: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), parity())
@@ -126,7 +126,7 @@ class TestWithoutAccounting:
                 assert done.status == "succeeded", done.status_message
                 assert sorted(losses(client, job_id)) == list(range(1, 31))
 
-    @pytest.mark.scenario(13)
+    @pytest.mark.fault_scenario(13)
     def test_job_without_an_exit_record_is_lost(self, purging_lab: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), long_run())

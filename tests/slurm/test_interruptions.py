@@ -24,7 +24,7 @@ def spec() -> dict[str, Any]:
     return paced_run(strategy="fsdp", gpus=4, steps=STEPS, restart={"max_retries": 0}, resources=where)
 
 
-@pytest.mark.scenario(55)
+@pytest.mark.fault_scenario(55)
 def test_job_survives_preemption_node_failure_and_time_limit(slurm: SlurmLab, tmp_path: Path, pace: Pace) -> None:
     with slurm_service(tmp_path) as service, service.client() as client:
         reference = client.submit(spec(), code=pace.code)

@@ -14,7 +14,7 @@ from trainyard.demo import ServiceProcess
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
-@pytest.mark.scenario(16)
+@pytest.mark.fault_scenario(16)
 def test_job_continues_after_the_time_limit(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         limits = {"resources__partition": "minute", "resources__time_limit_minutes": 1}
@@ -32,7 +32,7 @@ def test_job_continues_after_the_time_limit(service: ServiceProcess, slurm: Slur
         wait_for_status(client, job.id, "cancelled", seconds=60)
 
 
-@pytest.mark.scenario(42)
+@pytest.mark.fault_scenario(42)
 def test_job_uses_a_limit_that_an_operator_raised(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
         pace.set(SLOWLY)

@@ -12,7 +12,7 @@ from trainyard.demo import ServiceProcess
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.scenario(17)
+@pytest.mark.fault_scenario(17)
 @pytest.mark.parametrize("dead", ["node1", pytest.param("node2", marks=pytest.mark.slow)])
 def test_node_failure_is_a_continuation_without_a_retry(
     dead: str, service: ServiceProcess, slurm: SlurmLab, pace: Pace

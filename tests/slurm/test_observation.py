@@ -19,7 +19,7 @@ def submit(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
     return SubmittedJob(name, answer.split(";")[0].strip(), Path("/nowhere"))
 
 
-@pytest.mark.scenario(19)
+@pytest.mark.fault_scenario(19)
 def test_tick_observes_twenty_jobs_with_two_calls(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,7 +37,7 @@ def test_tick_observes_twenty_jobs_with_two_calls(
     assert sorted(log.read_text().split()) == ["sacct", "squeue"]
 
 
-@pytest.mark.scenario(20)
+@pytest.mark.fault_scenario(20)
 def test_reused_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     mine = submit(slurm, "ty-mine", "--hold")
     reused_id = SubmittedJob("ty-other", mine.scheduler_id, mine.folder)
@@ -51,7 +51,7 @@ def test_reused_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
 
 
-@pytest.mark.scenario(20, 43)
+@pytest.mark.fault_scenario(20, 43)
 def test_renamed_job_stays_the_same_job(slurm: SlurmLab, tmp_path: Path) -> None:
     submitted = submit(slurm, "ty-renamed", "--hold", f"--chdir={tmp_path}")
     mine = SubmittedJob("ty-renamed", submitted.scheduler_id, tmp_path)

@@ -112,7 +112,7 @@ def _rig(lab: SlurmLab, folder: Path, environment: pytest.MonkeyPatch, stack: Ex
 
 
 @pytest.mark.parametrize(("links", "time"), CASES)
-@pytest.mark.scenario(46)
+@pytest.mark.fault_scenario(46)
 def test_outage_changes_no_point_of_the_run(
     rig: Rig, reference: dict[int, str], links: tuple[str, ...], time: str
 ) -> None:

@@ -129,7 +129,7 @@ def test_account_without_access_error_lists_allowed_accounts(accounted: SlurmLab
         assert done.status == "succeeded", done.status_message
 
 
-@pytest.mark.scenario(45)
+@pytest.mark.fault_scenario(45)
 def test_jobs_over_the_account_limit_are_submitted_later(accounted: SlurmLab, tmp_path: Path) -> None:
     accounted.run("sacctmgr", "--immediate", "add", "account", "chemistry")
     who = ("user", getpass.getuser(), "account=chemistry")

@@ -24,7 +24,7 @@ def run_command(service: ServiceProcess, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.scenario(36)
+@pytest.mark.fault_scenario(36)
 def test_restore_adopts_what_slurm_runs_and_lists_the_rest(slurm: SlurmLab, pace: Pace, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     spec = paced_run(resources={"partition": "gpu"}, steps=STEPS)

@@ -41,7 +41,7 @@ def submit_with_retries(service: ServiceProcess, name: str, code: Path) -> None:
             return
 
 
-@pytest.mark.scenario(54)
+@pytest.mark.fault_scenario(54)
 def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path, database_url: str) -> None:
     run_log, code = tmp_path / "run_log", tmp_path / "code"
     code.mkdir()

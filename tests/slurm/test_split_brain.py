@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slurm
 STEPS = 300
 
 
-@pytest.mark.scenario(46)
+@pytest.mark.fault_scenario(46)
 def test_old_attempt_is_fenced_off_and_none_of_its_points_is_lost(slurm: SlurmLab, pace: Pace, tmp_path: Path) -> None:
     with slurm_service_behind_proxy(tmp_path) as (service, proxy), service.client() as client:
         pace.set(SLOWLY)

@@ -26,7 +26,7 @@ def ours(slurm: SlurmLab, tag: str) -> list[str]:
     return [number for number, name, _ in slurm.jobs() if name == tag]
 
 
-@pytest.mark.scenario(4, 7)
+@pytest.mark.fault_scenario(4, 7)
 @pytest.mark.smoke
 @pytest.mark.parametrize("fault", BROKEN_ANSWERS)
 def test_lost_answer_creates_no_duplicate_job(
@@ -43,7 +43,7 @@ def test_lost_answer_creates_no_duplicate_job(
     assert len({number for number, _, _ in slurm.jobs()} - before) == 1
 
 
-@pytest.mark.scenario(3)
+@pytest.mark.fault_scenario(3)
 @pytest.mark.smoke
 def test_service_killed_after_sbatch_adopts_its_job(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

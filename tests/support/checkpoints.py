@@ -12,6 +12,7 @@ from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.export import ExportRequest
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
+from worker.engine.half_parameters import low_halves
 from worker.engine.state import trained_state
 
 
@@ -28,6 +29,8 @@ def save_checkpoint(
         "optimizer": {f"state.{name}.exp_avg": torch.zeros_like(tensor) for name, tensor in model.items()},
         "progress": {"step": torch.tensor(step)},
     }
+    if halves := low_halves(module):
+        state["low_halves"] = halves
     if average is not None:
         state["ema"] = average
         state["progress"]["ema_updates"] = torch.tensor(updates)

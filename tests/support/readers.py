@@ -9,7 +9,7 @@ def read_streams(world: World, job: str) -> str:
     """Return what the stream of all jobs and that of the job send from the start on."""
     text = ""
     global_source = GlobalSource(world.database, world.settings.runs, world.clock)
-    global_source.head()
+    global_source.newest_offset()
     for source in (global_source, JobSource(world.database, world.settings.runs, world.clock, job)):
         offset, more = StreamOffset(0), True
         while more:

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, expect
 from tests.support.browser import Visit, browser_context, open_tab, open_tab_in_new_profile, start_chromium
 from tests.support.chromium import ChromiumMissingError, chromium
 from tests.support.live import wait_for_status, wait_for_step
-from tests.web.specs import ENDLESS, SLOW, SPEC, WATCHED
+from tests.web.specs import ENDLESS_SPEC, RUNNING_JOB_NAME, SLOW_CODE, SPEC
 from trainyard.client import Client
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.contract.spec.templates import code_folder
@@ -81,12 +81,14 @@ def visit(admin_context: BrowserContext, service: ServiceProcess) -> Iterator[Vi
 
 
 @pytest.fixture(scope="package")
-def running(request: pytest.FixtureRequest, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def running_job(
+    request: pytest.FixtureRequest, client: Client, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     """A job that trains until the end of the tests, and needs little CPU."""
     code = tmp_path_factory.mktemp("code")
     shutil.copy(code_folder() / "spirals.py", code)
-    (code / "slow.py").write_text(SLOW)
-    job = client.submit({**ENDLESS, "name": WATCHED}, code=code)
+    (code / "slow.py").write_text(SLOW_CODE)
+    job = client.submit({**ENDLESS_SPEC, "name": RUNNING_JOB_NAME}, code=code)
     request.getfixturevalue("background_jobs")  # they are after it in the queue
     wait_for_step(client, job.id, 10)
     yield job
@@ -97,7 +99,10 @@ def running(request: pytest.FixtureRequest, client: Client, tmp_path_factory: py
 @pytest.fixture(scope="package")
 def background_jobs(client: Client) -> dict[str, str]:
     """Ids of jobs by name. They run during the first tests, and later tests need them."""
-    two = {"gpus": 2, "strategy": "ddp", "checkpoint": {"every_steps": 200}}
-    hot = {"optimizer": {"name": "sgd", "lr": 1e9}}
-    jobs = [client.submit({**SPEC, **own}) for own in ({"name": "saved", **two}, {"name": "too-hot", **hot})]
+    two_ranks = {"gpus": 2, "strategy": "ddp", "checkpoint": {"every_steps": 200}}
+    diverging = {"optimizer": {"name": "sgd", "lr": 1e9}}
+    jobs = [
+        client.submit({**SPEC, **overrides})
+        for overrides in ({"name": "saved", **two_ranks}, {"name": "too-hot", **diverging})
+    ]
     return {job.name: job.id for job in jobs}

@@ -12,10 +12,10 @@ SPEC: dict[str, Any] = {
     "log": {"every_steps": 5},
 }
 
-ENDLESS_ON_ALL = {**SPEC, "steps": 1_000_000, "gpus": 4, "batch": {"size": 12}}
+ENDLESS_FOUR_RANK_SPEC = {**SPEC, "steps": 1_000_000, "gpus": 4, "batch": {"size": 12}}
 """Uses all worker processes of the service."""
 
-SLOW = r"""
+SLOW_CODE = r"""
 import time
 
 from spirals import Spirals
@@ -39,10 +39,10 @@ def build(spec):
 """
 """User code that trains slowly with little CPU, and logs HTML and escape sequences; it imports `spirals.py`."""
 
-WATCHED = "watched <b>closely</b>"
+RUNNING_JOB_NAME = "watched <b>closely</b>"
 """The name of the job that runs this code."""
 
-ENDLESS: dict[str, Any] = {
+ENDLESS_SPEC: dict[str, Any] = {
     "task": "custom",
     "target": "slow:build",
     "gpus": 1,

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.support.browser import Visit, open_tab_in_new_profile
 from tests.support.live import wait_for_status, wait_for_step
 from tests.support.tcp_proxy import start_proxy
-from tests.web.specs import ENDLESS, ENDLESS_ON_ALL, SPEC, WATCHED
+from tests.web.specs import ENDLESS_FOUR_RANK_SPEC, ENDLESS_SPEC, RUNNING_JOB_NAME, SPEC
 from trainyard.client import Client
 from trainyard.client.errors import NotFoundError
 from trainyard.demo import ServiceProcess
@@ -45,9 +45,9 @@ new PerformanceObserver((list) => {
 """
 
 
-def test_curves_and_log_update_live_without_layout_shift(visit: Visit, running: Any) -> None:
+def test_curves_and_log_update_live_without_layout_shift(visit: Visit, running_job: Any) -> None:
     visit.page.add_init_script(MEASURE_SHIFTS)
-    page = visit.go(f"/jobs/{running.id}")
+    page = visit.go(f"/jobs/{running_job.id}")
     page.evaluate("window.untouched = true")
     expect(page.locator("#summary")).to_contain_text(re.compile(r"^Training on .+: step .+ of 1.000.000"))
     wait_for_points(page, 30)
@@ -58,10 +58,10 @@ def test_curves_and_log_update_live_without_layout_shift(visit: Visit, running: 
     assert page.evaluate("window.layoutShift") < 0.02
 
 
-def test_first_view_is_rendered_from_the_embedded_data(visit: Visit, running: Any) -> None:
+def test_first_view_is_rendered_from_the_embedded_data(visit: Visit, running_job: Any) -> None:
     page = visit.page
     page.route("**/v1/**", lambda route: route.abort())
-    visit.go(f"/jobs/{running.id}")
+    visit.go(f"/jobs/{running_job.id}")
     expect(page.locator("#chart-loss svg.preview .line")).to_have_attribute("d", re.compile("^M.+L"))
     expect(page.locator("#status")).to_have_text("running")
     expect(page.locator("#fact-loss")).to_have_text(re.compile(r"\d"))
@@ -69,23 +69,23 @@ def test_first_view_is_rendered_from_the_embedded_data(visit: Visit, running: An
     visit.ignore_network_errors()
 
 
-def test_page_without_scripts_names_the_alternatives(visit: Visit, running: Any) -> None:
+def test_page_without_scripts_names_the_alternatives(visit: Visit, running_job: Any) -> None:
     context = visit.page.context.browser.new_context(  # type: ignore[union-attr]
         java_script_enabled=False, storage_state=visit.page.context.storage_state()
     )
     page = context.new_page()
-    page.goto(f"{visit.url}/jobs/{running.id}")
-    expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
+    page.goto(f"{visit.url}/jobs/{running_job.id}")
+    expect(page.get_by_role("heading", name=RUNNING_JOB_NAME, exact=True)).to_be_visible()
     expect(page.locator("noscript p")).to_contain_text("This page needs JavaScript")
     expect(page.locator("noscript p")).to_be_visible()
     context.close()
 
 
-def test_charts_wait_for_complete_curves(visit: Visit, running: Any) -> None:
+def test_charts_wait_for_complete_curves(visit: Visit, running_job: Any) -> None:
     page = visit.page
     pending_routes: list[Route] = []
     page.route("**/v1/jobs/*/metrics*", lambda route: pending_routes.append(route))
-    visit.go(f"/jobs/{running.id}")
+    visit.go(f"/jobs/{running_job.id}")
     page.wait_for_function("() => window.Plotly")
     step = page.locator("#fact-step")
     for _ in range(3):
@@ -93,17 +93,17 @@ def test_charts_wait_for_complete_curves(visit: Visit, running: Any) -> None:
     expect(page.locator("#chart-loss svg.preview")).to_be_visible()  # no curve of the streamed points alone
     page.unroute("**/v1/jobs/*/metrics*")  # which continues the held requests
     wait_for_points(page, 30)
-    assert min(points(page)) <= ENDLESS["log"]["every_steps"]
+    assert min(points(page)) <= ENDLESS_SPEC["log"]["every_steps"]
 
 
-def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Client, running: Any) -> None:
-    page = visit.go(f"/jobs/{running.id}")
+def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Client, running_job: Any) -> None:
+    page = visit.go(f"/jobs/{running_job.id}")
     wait_for_points(page, 210)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [10, 210]})")
     page.wait_for_function(
         "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout?.xaxis.range) === '[10,210]'"
     )
-    (loss,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
+    (loss,) = client.metrics(running_job.id, ["train/loss"], max_points=1_000_000).series
     within = [value for step, value in zip(loss.steps, loss.values, strict=True) if 10 <= step <= 210]
     margin = (max(within) - min(within)) / 20
     page.wait_for_function(
@@ -115,7 +115,7 @@ def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Clien
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout?.xaxis.autorange !== false")
 
 
-def test_zoomed_curve_is_updated_live(visit: Visit, running: Any) -> None:
+def test_zoomed_curve_is_updated_live(visit: Visit, running_job: Any) -> None:
     page = visit.page
     requests: list[str] = []
 
@@ -128,7 +128,7 @@ def test_zoomed_curve_is_updated_live(visit: Visit, running: Any) -> None:
         )
 
     page.route("**/v1/jobs/*/metrics*", as_truncated)
-    visit.go(f"/jobs/{running.id}")
+    visit.go(f"/jobs/{running_job.id}")
     wait_for_points(page, 30)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [0, 900000]})")
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout?.xaxis.autorange === false")
@@ -139,8 +139,8 @@ def test_zoomed_curve_is_updated_live(visit: Visit, running: Any) -> None:
     page.unroute("**/v1/jobs/*/metrics*")
 
 
-def test_log_scale_and_smoothing_change_the_curves(visit: Visit, running: Any) -> None:
-    page = visit.go(f"/jobs/{running.id}")
+def test_log_scale_and_smoothing_change_the_curves(visit: Visit, running_job: Any) -> None:
+    page = visit.go(f"/jobs/{running_job.id}")
     wait_for_points(page, 30)
     page.get_by_text("Log scale").click()
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.yaxis.type === 'log'")
@@ -151,35 +151,35 @@ def test_log_scale_and_smoothing_change_the_curves(visit: Visit, running: Any) -
     assert page.evaluate(smooth, module) == [1, 0, 0, 1], "zeros are not part of the mean on a log scale"
 
 
-def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, running: Any) -> None:
-    page = visit.go(f"/jobs/{running.id}")
+def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, running_job: Any) -> None:
+    page = visit.go(f"/jobs/{running_job.id}")
     wait_for_points(page, 30)
     page.locator("#axis").select_option("time")
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout?.xaxis.type === 'date'")
-    (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
+    (series,) = client.metrics(running_job.id, ["train/loss"], max_points=1_000_000).series
     local_time = datetime.fromisoformat(str(series.times[0])).astimezone(ZoneInfo("Europe/Berlin"))
     assert str(next(iter(points(page)))) == local_time.replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
 def test_lost_connection_is_shown_and_no_point_is_lost(
-    browser: Browser, service: ServiceProcess, token: str, client: Client, running: Any
+    browser: Browser, service: ServiceProcess, token: str, client: Client, running_job: Any
 ) -> None:
     with start_proxy(service.port) as proxy, open_tab_in_new_profile(browser, proxy.url) as visit:
-        page = visit.sign_in(token, f"/jobs/{running.id}")
+        page = visit.sign_in(token, f"/jobs/{running_job.id}")
         wait_for_points(page, 30)
         page.evaluate(MEASURE_SHIFTS)
         proxy.cut()
         expect(page.locator("#banner")).to_be_visible()
         page.get_by_role("button", name="Pause").click()
         expect(page.locator("#toast")).to_have_text("The service does not answer.")
-        progress = client.job(running.id).progress
+        progress = client.job(running_job.id).progress
         assert progress is not None
-        wait_for_step(client, running.id, progress.step + 50)
+        wait_for_step(client, running_job.id, progress.step + 50)
         proxy.restore()
         expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
         wait_for_points(page, progress.step + 60)
         shown = points(page)
-        (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
+        (series,) = client.metrics(running_job.id, ["train/loss"], max_points=1_000_000).series
         reported = {step: value for step, value in zip(series.steps, series.values, strict=True) if step <= max(shown)}
         assert reported.items() >= shown.items()
         missing = [step for step in reported if step not in shown and progress.step <= step]
@@ -189,10 +189,10 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         visit.assert_clean()
 
 
-def test_log_lines_are_shown_as_text_and_filtered(visit: Visit, running: Any) -> None:
-    page = visit.go(f"/jobs/{running.id}")
+def test_log_lines_are_shown_as_text_and_filtered(visit: Visit, running_job: Any) -> None:
+    page = visit.go(f"/jobs/{running_job.id}")
     expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red\na needle here\nlast")
-    expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name=RUNNING_JOB_NAME, exact=True)).to_be_visible()
     page.get_by_label("Filter log").fill("needle")
     expect(page.locator("#log")).to_have_text(re.compile(r"^(a needle here\s?)+$"))
     expect(page.locator("#log-matches")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
@@ -201,8 +201,8 @@ def test_log_lines_are_shown_as_text_and_filtered(visit: Visit, running: Any) ->
 CHART_SHAPES = "(document.querySelector('#chart-loss .frame').layout?.shapes ?? [])"
 
 
-def test_buttons_pause_and_resume_the_job(visit: Visit, running: Any) -> None:
-    page = visit.go(f"/jobs/{running.id}")
+def test_buttons_pause_and_resume_the_job(visit: Visit, running_job: Any) -> None:
+    page = visit.go(f"/jobs/{running_job.id}")
     status = page.locator("#status")
     page.get_by_role("button", name="Pause").click()
     expect(status).to_have_text("paused", timeout=60_000)
@@ -261,7 +261,7 @@ def test_failure_shows_rank_and_fix_and_can_be_retried(
     assert "too-hot" in fork
     assert "resume_from: " not in fork, "it has no checkpoint"
     # The retried job waits for this one; otherwise it would fail again before it is cancelled.
-    before = client.submit({**ENDLESS_ON_ALL, "name": "before-the-retry"})
+    before = client.submit({**ENDLESS_FOUR_RANK_SPEC, "name": "before-the-retry"})
     wait_for_status(client, before.id, "pending", "running")
     client.retry(job.id)  # by another client: the page of a failed job polls for it
     expect(page.locator("#attempts li")).to_have_count(2, timeout=30_000)
@@ -300,16 +300,16 @@ def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, background_
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{id}"])
-def test_page_fits_a_phone(browser: Browser, service: ServiceProcess, token: str, running: Any, path: str) -> None:
+def test_page_fits_a_phone(browser: Browser, service: ServiceProcess, token: str, running_job: Any, path: str) -> None:
     with open_tab_in_new_profile(browser, service.url, size=(360, 740)) as visit:
-        page = visit.sign_in(token, path.format(id=running.id))
+        page = visit.sign_in(token, path.format(id=running_job.id))
         page.wait_for_timeout(500)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         visit.assert_clean()
 
 
-def test_first_tab_stop_skips_to_the_content(visit: Visit, running: Any) -> None:
-    page = visit.go(f"/jobs/{running.id}")
+def test_first_tab_stop_skips_to_the_content(visit: Visit, running_job: Any) -> None:
+    page = visit.go(f"/jobs/{running_job.id}")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
@@ -319,8 +319,8 @@ def test_first_tab_stop_skips_to_the_content(visit: Visit, running: Any) -> None
     expect(page.get_by_role("button", name="Pause")).to_be_focused()
 
 
-def test_text_is_selected_if_copying_is_blocked(visit: Visit, running: Any) -> None:
-    page = visit.go(f"/jobs/{running.id}")
+def test_text_is_selected_if_copying_is_blocked(visit: Visit, running_job: Any) -> None:
+    page = visit.go(f"/jobs/{running_job.id}")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without https
     page.get_by_role("button", name=re.compile("^Copy the job.s id$")).click()
     expect(page.locator("#toast")).to_have_text("Copied.")
@@ -332,9 +332,9 @@ def test_text_is_selected_if_copying_is_blocked(visit: Visit, running: Any) -> N
     assert yaml.safe_load(text)["target"] == "slow:build"
 
 
-def test_viewer_has_no_action_buttons(signed_out: Visit, client: Client, running: Any) -> None:
+def test_viewer_has_no_action_buttons(signed_out: Visit, client: Client, running_job: Any) -> None:
     token = client.create_token("read-only", role="viewer").token
-    page = signed_out.sign_in(token, f"/jobs/{running.id}")
+    page = signed_out.sign_in(token, f"/jobs/{running_job.id}")
     wait_for_points(page, 30)
     for name in ("Pause", "Cancel", "Retry", "Resume"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)

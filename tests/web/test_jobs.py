@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import Visit
 from tests.support.live import wait_for_status
-from tests.web.specs import ENDLESS_ON_ALL, SPEC
+from tests.web.specs import ENDLESS_FOUR_RANK_SPEC, SPEC
 from trainyard.client import Client
 
 pytestmark = [pytest.mark.web]
@@ -77,7 +77,7 @@ def test_html_in_a_name_is_shown_as_text(visit: Visit, client: Client) -> None:
 
 def test_selected_jobs_are_cancelled_together(visit: Visit, client: Client) -> None:
     names = [f"together-{n}" for n in (1, 2)]
-    ids = [client.submit({**ENDLESS_ON_ALL, "name": name}).id for name in names]
+    ids = [client.submit({**ENDLESS_FOUR_RANK_SPEC, "name": name}).id for name in names]
     page = visit.go("/jobs")
     for name in names:
         row(page, name).get_by_role("checkbox").check()

@@ -205,26 +205,26 @@ def fork(
     with make_client(ctx) as client:
         source = find_job(client, job_id)
         if source.spec["task"] not in LOOP_TASKS:
-            report_bytes = f"a job of task `{source.spec['task']}` has no checkpoint to start from"
-            raise UsageError(f"{report_bytes}; submit its spec anew, or run it again: trainyard retry {source.id}")
+            reason = f"a job of task `{source.spec['task']}` has no checkpoint to start from"
+            raise UsageError(f"{reason}; submit its spec anew, or run it again: trainyard retry {source.id}")
         if step is not None:
             find_checkpoint(client, source, str(step), "step")
-        own = {"resume": "state"} | ({"name": name} if name is not None else {})
-        changes = apply_settings(source.spec | own, settings or [])
+        overrides = {"resume": "state"} | ({"name": name} if name is not None else {})
+        changes = apply_settings(source.spec | overrides, settings or [])
         changes.pop("resume_from", None)
-        made = client.fork(source.id, step=step, changes=changes, force=force).resource
+        new_job = client.fork(source.id, step=step, changes=changes, force=force).resource
         if as_json:
-            print_json(made)
+            print_json(new_job)
         else:
-            _print_fork(source, made)
+            _print_fork(source, new_job)
         if follow:
-            raise typer.Exit(watch(client, made, as_json=as_json))
+            raise typer.Exit(watch(client, new_job, as_json=as_json))
 
 
-def _print_fork(source: JobResource, made: JobResource) -> None:
-    print_line(f"job {made.id} ({made.name}) accepted")
-    if made.origin is not None:
-        print_line(f"it starts from step {made.origin.step} of {source.id} and {_describe_origin(made.origin)}")
+def _print_fork(source: JobResource, new_job: JobResource) -> None:
+    print_line(f"job {new_job.id} ({new_job.name}) accepted")
+    if new_job.origin is not None:
+        print_line(f"it starts from step {new_job.origin.step} of {source.id} and {_describe_origin(new_job.origin)}")
 
 
 def _describe_origin(origin: Origin) -> str:

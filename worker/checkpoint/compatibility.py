@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
+
 from trainyard.contract.layout import CheckpointLayout
 from worker.core.errors import RefusedError
 
@@ -33,6 +35,17 @@ def changed_source(saved: Mapping[str, str], current: Mapping[str, str]) -> str 
         if name in saved and name in current and saved[name] != current[name]:
             return f"{name}: {message}"
     return None
+
+
+def stored_dtypes(checkpoint: CheckpointLayout) -> dict[str, torch.dtype]:
+    """Return the type of every tensor of a checkpoint by its name."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    metadata = FileSystemReader(checkpoint.root).read_metadata().state_dict_metadata
+    return {
+        name: entry.properties.dtype for name, entry in metadata.items() if isinstance(entry, TensorStorageMetadata)
+    }
 
 
 def match_state(checkpoint: CheckpointLayout, state: dict[str, Any]) -> None:

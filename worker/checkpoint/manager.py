@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
+import torch
+
 from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
 from trainyard.contract.spec.sections import Checkpoint
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.manifest import Manifest
 from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointReport
-from worker.checkpoint.compatibility import CHANGED_SOURCE_HINT, changed_source
+from worker.checkpoint.compatibility import CHANGED_SOURCE_HINT, changed_source, stored_dtypes
 from worker.checkpoint.digests import Files, describe_files, shared_verification
 from worker.checkpoint.discovery import Discovery, discover, remove, require_valid_checkpoint
 from worker.checkpoint.save_failures import SaveFailures
@@ -116,6 +118,11 @@ class CheckpointManager:
     def due(self, step: int, total_steps: int) -> bool:
         every = self._policy.every_steps
         return step == total_steps or (every is not None and step % every == 0)
+
+    def stored_dtypes(self) -> Mapping[str, torch.dtype]:
+        """Return the type of every tensor of the checkpoint the run starts from, by its name."""
+        assert self._source is not None
+        return stored_dtypes(self._source)
 
     def load(self, state: StateDict) -> None:
         """Fill `state` from the checkpoint the run starts from. A collective."""

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.tensor import DTensor
 
 StateDict = dict[str, Any]
 
-SHARED_PARTS = ("model", "optimizer", "ema")
+SHARED_PARTS = ("model", "low_halves", "optimizer", "ema")
 """Parts of a state whose replicated tensors are written by one rank each."""
 
 
@@ -29,14 +30,9 @@ class OverlappedStager(AsyncStager):
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        options = StagingOptions(
-            use_pinned_memory=device.type == "cuda",
-            use_shared_memory=False,
-            use_async_staging=False,
-            # A copy that does not block would end with a wait for all streams, the training's among them.
-            use_non_blocking_copy=False,
-        )
-        self._copies = DefaultStager(options)
+        # torch's own `DefaultStager` serves for a single save in torch 2.11, and with copies that do not block it ends
+        # with a wait for all streams, the training's among them.
+        self._copies = StateDictStager(pin_memory=device.type == "cuda", share_memory=False)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="staging")
         self._staged: Future[StateDict] | None = None
 
@@ -56,11 +52,12 @@ class OverlappedStager(AsyncStager):
     def close(self) -> None:
         """Free the buffers."""
         self._thread.shutdown()
-        self._copies.close()
+        self._copies.close()  # type: ignore[no-untyped-call]
 
     def _copy(self, state: StateDict) -> StateDict:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            return cast(StateDict, self._copies.stage(state))
+            copied: StateDict = self._copies.stage(state, non_blocking=False)
+        return copied
 
 
 def writer_share(state: StateDict, rank: int, world: int) -> StateDict:

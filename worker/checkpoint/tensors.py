@@ -16,8 +16,9 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageIn
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.contract.layout import CheckpointLayout
+from worker.core.float_halves import join
 
-_MODEL, _AVERAGE, _UPDATES = "model.", "ema.", "progress.ema_updates"
+_MODEL, _LOW, _AVERAGE, _UPDATES = "model.", "low_halves.", "ema.", "progress.ema_updates"
 _CLASSES: dict[tuple[str, str], Any] = {
     **{
         (one.__module__, one.__qualname__): one
@@ -65,9 +66,9 @@ class ModelTensors:
         return {name: tuple(entry.size) for name, entry in self._entries.items()}
 
     def bytes_of(self, name: str) -> int:
-        """Return the bytes of a tensor in memory, as it was saved."""
-        entry = self._entries[name]
-        return entry.size.numel() * entry.properties.dtype.itemsize
+        """Return the bytes of a tensor in memory, as it was saved; both halves of a parameter in bf16."""
+        entries = [self._entries[name], self._all.get(f"{_LOW}{name}")]
+        return sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in entries if entry)
 
     @property
     def has_average(self) -> bool:
@@ -75,7 +76,7 @@ class ModelTensors:
         return _UPDATES in self._all and bool(self._read([_UPDATES])[_UPDATES])
 
     def read(self, names: Collection[str], *, averaged: bool = False) -> dict[str, torch.Tensor]:
-        """Read whole tensors into host memory.
+        """Read whole tensors into host memory. Parameters that were saved as two halves have their exact fp32 values.
 
         Args:
             averaged: Read the average of the tensors that have one; buffers and frozen parameters have none.
@@ -84,8 +85,13 @@ class ModelTensors:
             OSError: A file could not be read.
         """
         prefixes = {name: _AVERAGE if averaged and f"{_AVERAGE}{name}" in self._all else _MODEL for name in names}
-        read = self._read([f"{prefix}{name}" for name, prefix in prefixes.items()])
-        return {name: read[f"{prefix}{name}"] for name, prefix in prefixes.items()}
+        keys = {name: f"{prefix}{name}" for name, prefix in prefixes.items()}
+        halves = {name: f"{_LOW}{name}" for name, prefix in prefixes.items() if prefix == _MODEL}
+        halves = {name: key for name, key in halves.items() if key in self._all}
+        read = self._read([*keys.values(), *halves.values()])
+        return {
+            name: join(read[key], read[halves[name]]) if name in halves else read[key] for name, key in keys.items()
+        }
 
     def _read(self, keys: Collection[str]) -> dict[str, torch.Tensor]:
         tensors = {key: torch.empty(self._all[key].size, dtype=self._all[key].properties.dtype) for key in keys}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trainyard.contract.spec.stored_dtypes import can_be_offloaded
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 MAX_CHANGES = 3
@@ -37,7 +38,7 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
     if spec.lora_rank is not None and spec.lora.base_dtype == "fp32" and spec.task == "causal_lm":
         yield "lora.base_dtype: bf16, or nf4 (the frozen base in a half or an eighth of the memory)"
     can_offload = spec.strategy in _SHARDED or spec.gpus == 1
-    if can_offload and on_device and not spec.fsdp.cpu_offload and spec.optimizer.name != "muon":
+    if can_offload and on_device and not spec.fsdp.cpu_offload and can_be_offloaded(spec):
         strategy = "" if spec.strategy in _SHARDED else "strategy: fsdp with "
         yield f"{strategy}fsdp.cpu_offload: true (slow, since parameters not in use stay in host memory)"
     if not on_device:

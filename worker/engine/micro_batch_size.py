@@ -20,6 +20,7 @@ from trainyard.contract.layout import write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.errors import is_out_of_memory
+from worker.engine.optim import converts_values
 from worker.reporting.reporter import Reporter
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,9 @@ class MicroBatchFinder:
         held: list[torch.Tensor] = []
         if self._ranks.device.type == "cuda" and not self._spec.fsdp.cpu_offload:
             copies = {"sgd": 1, "lion": 1, "adafactor": 0}.get(self._spec.optimizer.name, 2)
+            if converts_values(self._spec):
+                # All of it exists already.
+                copies = 0
             for parameter in module.parameters():
                 if parameter.requires_grad:
                     held += [torch.empty_like(parameter, requires_grad=False) for _ in range(copies)]

@@ -11,6 +11,7 @@ from trainyard.contract.spec.optimization import Schedule
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.engine.optimizers.adafactor import Adafactor
+from worker.engine.optimizers.bucketed import BucketedOptimizer
 from worker.engine.optimizers.lion import Lion
 from worker.engine.optimizers.muon import MuonWithAdamW
 from worker.engine.parameter_groups import hidden_matrices, parameter_groups
@@ -18,7 +19,30 @@ from worker.tasks.base import Task
 
 
 def build_optimizer(spec: TrainingSpec, module: nn.Module, *, sharded: bool = False) -> torch.optim.Optimizer:
-    """Return the spec's optimizer over the parameters that require a gradient.
+    """Return the spec's optimizer over the parameters that require a gradient. With parameters in bf16 or moments in
+    fewer bits it updates a bucket at a time in fp32, with the same arithmetic.
+
+    Raises:
+        RefusedError: Muon has no matrix to train, or a pattern of `lr_scale` matches nothing.
+    """
+    optimizer = _build_plain(spec, module, sharded=sharded)
+    options = spec.optimizer
+    if not converts_values(spec):
+        return optimizer
+    counts_steps = options.name in ("adam", "adamw")
+    moments = _MOMENTS[options.name] if options.name != "sgd" or options.momentum else ()
+    return BucketedOptimizer(
+        optimizer, moments=moments, dtype=options.state_dtype, counts_steps=counts_steps, seed=spec.seed
+    )
+
+
+def converts_values(spec: TrainingSpec) -> bool:
+    """Return whether the parameters or the optimizer's state are stored in another type than fp32."""
+    return spec.param_dtype != "fp32" or spec.optimizer.state_dtype != "fp32"
+
+
+def _build_plain(spec: TrainingSpec, module: nn.Module, *, sharded: bool) -> torch.optim.Optimizer:
+    """Return the spec's optimizer with moments in the type of the parameters.
 
     SGD, Adam (arXiv:1412.6980) and AdamW (arXiv:1711.05101) are fused: one kernel per update, and with loss scaling a
     skipped step needs no wait for the device. torch has no fused SGD for sharded parameters ("aten._fused_sgd_ does not
@@ -41,6 +65,15 @@ def build_optimizer(spec: TrainingSpec, module: nn.Module, *, sharded: bool = Fa
             return Adafactor(groups)
         case "muon":
             return _build_muon(spec, module, groups)
+
+
+_MOMENTS = {
+    "sgd": ("momentum_buffer",),
+    "adam": ("exp_avg", "exp_avg_sq"),
+    "adamw": ("exp_avg", "exp_avg_sq"),
+    "lion": ("exp_avg",),
+}
+"""The state of the elementwise optimizers that has the shape of the parameters."""
 
 
 def _build_muon(spec: TrainingSpec, module: nn.Module, groups: list[dict[str, Any]]) -> MuonWithAdamW:
@@ -66,11 +99,17 @@ def build_optimizers(
     """Return the task's own optimizers by name, or the spec's optimizer with an empty name.
 
     Raises:
-        RefusedError: the task's optimizers leave out a trained parameter, or two of them hold the same one.
+        RefusedError: the task's optimizers leave out a trained parameter, two of them hold the same one, or they would
+            have to update parameters in bf16.
     """
     own: Any = getattr(task, "optimizers", None)
     if own is None:
         return {"": build_optimizer(spec, module, sharded=sharded)}
+    if converts_values(spec):
+        raise RefusedError(
+            f"target `{spec.target}`: its own optimizers() update parameters in fp32 alone",
+            "Set `param_dtype` and `optimizer.state_dtype` to `fp32`.",
+        )
     optimizers = own(module, spec)
     if not isinstance(optimizers, Mapping) or not optimizers:
         raise RefusedError(f"target `{spec.target}`: optimizers() returned {optimizers!r}, not optimizers by name")
@@ -121,9 +160,12 @@ class LearningRates:
         self._bases = {name: [float(group["lr"]) for group in o.param_groups] for name, o in optimizers.items()}
 
     def set(self, step: int) -> None:
-        """Set the rates for step `step`, counted from 1."""
+        """Set the rates for step `step`, counted from 1, and the step on which random rounding depends."""
         for name, bases in self._bases.items():
-            for group, base in zip(self.optimizers[name].param_groups, bases, strict=True):
+            optimizer = self.optimizers[name]
+            if isinstance(optimizer, BucketedOptimizer):
+                optimizer.current_step = step
+            for group, base in zip(optimizer.param_groups, bases, strict=True):
                 group["lr"] = learning_rate(self._schedule, base, step, self._total_steps)
 
     def metrics(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from worker.tasks.packing import KernelFit
 
 log = logging.getLogger(__name__)
 
-_PARAMETERS = {"scale", "window_size", "enable_gqa"}
+_PARAMETERS = {"scale", "window_size"}
 _WIDE_HEADS = ((8, 0), (9, 0), (10, 0), (10, 3))
 """Chips whose memory suffices for the backward of heads wider than 192."""
 _MAX_HEAD_WIDTH = 256

@@ -168,11 +168,13 @@ class Trainer:
         seed_generators(self._spec.seed, self._ranks.rank)
         start = self._checkpoints.start_step
         if start:
-            state = self._state.template(self._checkpoints.saved_ranks, is_fork=self._checkpoints.is_fork)
+            state = self._state.template(
+                self._checkpoints.saved_ranks, self._checkpoints.stored_dtypes(), is_fork=self._checkpoints.is_fork
+            )
             self._checkpoints.load(state)
             self._guard.restore(self._state.restore(state))
         elif self._checkpoints.weights_only:
-            weights = self._state.weights()
+            weights = self._state.weights(self._checkpoints.stored_dtypes())
             self._checkpoints.load(weights)
             self._state.restore_weights(weights)
         # After loading, which names the tensors that do not fit.

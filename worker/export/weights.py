@@ -35,12 +35,12 @@ def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, task: Ta
     weights = whole_weights(module)
     if not ranks.is_first:
         return
-    with publish_folder(folder) as aside:
+    with publish_folder(folder) as temporary:
         dtype = torch.bfloat16 if spec.lora.merge and held_dtype(spec) else torch.float32
         partial = bool(frozen_names(module))
-        kind = save_weights(aside, weights, spec, lambda: _base(spec, task), partial=partial, dtype=dtype)
+        kind = save_weights(temporary, weights, spec, lambda: _base(spec, task), partial=partial, dtype=dtype)
         name = "export.json" if isinstance(spec.model, HfModel | LlamaModel) else "config.json"
-        (aside / name).write_text(json.dumps(describe_export(kind, spec, step), indent=1))
+        (temporary / name).write_text(json.dumps(describe_export(kind, spec, step), indent=1))
 
 
 def save_weights(
@@ -108,15 +108,15 @@ def whole_weights(module: nn.Module) -> dict[str, Any]:
 def publish_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder to write to. Its files are renamed into `folder` on exit, or removed after an error."""
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".writing-{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
+    temporary = folder / f".writing-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
     try:
-        yield aside
+        yield temporary
         # safetensors ignores the umask, which the folder's mode has followed.
-        mode = stat.S_IMODE(aside.stat().st_mode) & 0o666
-        for path in sorted(aside.iterdir()):
+        mode = stat.S_IMODE(temporary.stat().st_mode) & 0o666
+        for path in sorted(temporary.iterdir()):
             path.chmod(mode)
             os.replace(path, folder / path.name)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

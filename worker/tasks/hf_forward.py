@@ -11,17 +11,21 @@ from trainyard.contract.spec.optimization import Loss
 from worker.core.errors import RefusedError
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 from worker.tasks.hf_attention import Probe, boundary_arguments, probed_attention, use_kernel
-from worker.tasks.language_loss import head_loss
+from worker.tasks.language_loss import LogitRule, head_loss
 from worker.tasks.packing import KernelFit, boundaries_of
 
 _PROBE_TOKENS = 8
+_SCALES = ("logit_scale", "lm_head_multiplier")
+_DIVISOR = "logits_scaling"
+_CAP = "final_logit_softcapping"
+"""Settings of transformers' configurations that change logits."""
 
 
 class ModelTraits(NamedTuple):
     """What a model does with a few tokens."""
 
-    plain_head: bool
-    """The logits are the head applied to the body's output: some models scale or cap them."""
+    logit_rule: LogitRule | None
+    """How the logits follow from the head applied to the body's output; None if neither scale nor cap explains them."""
     separates_examples: bool
     """Examples of a packed row do not attend to each other; true if none is packed."""
     kernel_fit: KernelFit = KernelFit(0, "its rows are not packed")
@@ -31,8 +35,8 @@ class ModelTraits(NamedTuple):
 @torch.no_grad()
 def read_traits(model: Any, *, packed: bool) -> ModelTraits:
     """Compute the traits of a model in evaluation mode."""
-    plain = _logits_are_plain_head(model)
-    return ModelTraits(plain, *_separation(model)) if packed else ModelTraits(plain, separates_examples=True)
+    rule = _read_logit_rule(model)
+    return ModelTraits(rule, *_separation(model)) if packed else ModelTraits(rule, separates_examples=True)
 
 
 @torch.no_grad()
@@ -51,12 +55,12 @@ def read_traits_at_once(model: Any, *, packed: bool) -> ModelTraits:
             handle.remove()
     fit = probe.fit if probe else KernelFit(0, "its rows are not packed")
     head = model.get_output_embeddings()
-    plain = False
+    rule = None
     if head is not None and model.base_model is not model:
         if not hidden:  # The model calls only a part of its body.
             hidden.append(model.base_model(input_ids=tokens, use_cache=False, **positions)[0])
-        plain = _equal(head(hidden[0]), logits)
-    return ModelTraits(plain, not packed or _equal(logits[:, half:], logits[:, :half]), fit)
+        rule = _logit_rule(model.config, head(hidden[0]), logits)
+    return ModelTraits(rule, not packed or _equal(logits[:, half:], logits[:, :half]), fit)
 
 
 def set_forward(model: Any, traits: ModelTraits) -> None:
@@ -74,7 +78,7 @@ def set_forward(model: Any, traits: ModelTraits) -> None:
     model.take_boundaries = partial(_take_boundaries, model)
     own_forward = model.forward
     # The method is replaced instead of the module being wrapped, so that parameter names stay those of the folder.
-    model.forward = partial(_forward, model, own_forward, traits.plain_head)
+    model.forward = partial(_forward, model, own_forward, traits.logit_rule)
     model.train()
 
 
@@ -86,7 +90,7 @@ def _take_boundaries(model: Any) -> None:
 def _forward(
     model: Any,
     own_forward: Callable[..., Any],
-    chunked: bool,
+    rule: LogitRule | None,
     tokens: torch.Tensor,
     labels: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
@@ -96,27 +100,40 @@ def _forward(
     """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the summed loss (fp32, ()).
 
     `positions` (int64, (batch, length)) count from 0 in each example of a packed row; transformers then masks attention
-    between examples, or the kernel takes their boundaries, from `ends` (see `boundaries_of`). With `chunked` the logits
+    between examples, or the kernel takes their boundaries, from `ends` (see `boundaries_of`). With `rule` the logits
     are computed chunk by chunk from the body's hidden states.
     """
     placed: dict[str, Any] = {} if positions is None else {"position_ids": positions}
     if model.takes_boundaries and ends is not None:
         placed |= boundary_arguments(boundaries_of(ends, tokens.shape[1]))
-    if labels is None or not chunked:
+    if labels is None or rule is None:
         logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
         return logits if labels is None else summed_cross_entropy(logits.flatten(0, 1), labels.flatten(), terms)
     hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
     head = model.get_output_embeddings()
-    return head_loss(hidden, labels, head, head.weight.shape[0], head.parameters(), terms)
+    return head_loss(hidden, labels, head, head.weight.shape[0], head.parameters(), terms, rule)
 
 
-def _logits_are_plain_head(model: Any) -> bool:
+def _read_logit_rule(model: Any) -> LogitRule | None:
     head = model.get_output_embeddings()
     if head is None or model.base_model is model:
-        return False
+        return None
     tokens = torch.arange(_PROBE_TOKENS)[None] % head.weight.shape[0]
     own = model(input_ids=tokens, use_cache=False).logits
-    return _equal(head(model.base_model(input_ids=tokens, use_cache=False)[0]), own)
+    return _logit_rule(model.config, head(model.base_model(input_ids=tokens, use_cache=False)[0]), own)
+
+
+def _logit_rule(config: Any, output: torch.Tensor, logits: torch.Tensor) -> LogitRule | None:
+    """Return the rule by which the head's output becomes the logits. Those that the configuration names come first,
+    since a cap does not change small logits."""
+    config = config.get_text_config()
+    named = [getattr(config, name, None) for name in _SCALES]
+    divisor = getattr(config, _DIVISOR, None)
+    # Some models divide by the setting of this name, others multiply.
+    scales = [float(scale) for scale in (*named, divisor and 1 / divisor, divisor) if scale]
+    caps = [cap for cap in (getattr(config, _CAP, None),) if cap]
+    rules = (LogitRule(scale, cap) for scale in (*scales, 1.0) for cap in (*caps, None))
+    return next((rule for rule in rules if _equal(rule.after(lambda x: x)(output), logits)), None)
 
 
 def _separation(model: Any) -> tuple[bool, KernelFit]:

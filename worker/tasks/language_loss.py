@@ -1,7 +1,8 @@
 """Cross entropy of next tokens, computed in chunks so that the logits of all tokens never exist at once."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -15,6 +16,28 @@ MAX_LOGITS = 2**26
 Head = Callable[[torch.Tensor], torch.Tensor]
 LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Maps hidden states (tokens, width) and their labels (tokens,) to the summed loss."""
+
+
+class LogitRule(NamedTuple):
+    """What a model does with the output of its head."""
+
+    scale: float = 1.0
+    cap: float | None = None
+    """Logits x become cap tanh(x / cap), after they are scaled (arXiv:2408.00118)."""
+
+    def after(self, head: Head) -> Head:
+        """Return the head followed by this."""
+        return head if self == UNCHANGED else partial(_scale_and_cap, head, self)
+
+
+UNCHANGED = LogitRule()
+
+
+def _scale_and_cap(head: Head, rule: LogitRule, hidden: torch.Tensor) -> torch.Tensor:
+    logits = head(hidden)
+    if rule.scale != 1.0:
+        logits = logits * rule.scale
+    return logits if rule.cap is None else torch.tanh(logits / rule.cap) * rule.cap
 
 
 def summed_loss(
@@ -59,17 +82,22 @@ def head_loss(
     vocabulary: int,
     weights: Iterable[torch.Tensor],
     terms: Loss = PLAIN,
+    rule: LogitRule = UNCHANGED,
 ) -> torch.Tensor:
     """Return the same. A head that is a sharding unit computes the loss itself, in one call."""
-    own: Callable[[torch.Tensor, torch.Tensor, Loss], torch.Tensor] | None = getattr(head, "summed_loss", None)
-    return own(hidden, labels, terms) if own else summed_loss(hidden, labels, head, vocabulary, weights, terms)
+    own: Callable[..., torch.Tensor] | None = getattr(head, "summed_loss", None)
+    if own:
+        return own(hidden, labels, terms, rule)
+    return summed_loss(hidden, labels, rule.after(head), vocabulary, weights, terms)
 
 
-def summed_loss_of(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor, terms: Loss = PLAIN) -> torch.Tensor:
+def summed_loss_of(
+    head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor, terms: Loss = PLAIN, rule: LogitRule = UNCHANGED
+) -> torch.Tensor:
     """Return the same by a head whose weight has shape (vocabulary, width) and is not sharded now."""
     weight = head.weight
     assert isinstance(weight, torch.Tensor)
-    return summed_loss(hidden, labels, head.forward, weight.shape[0], head.parameters(), terms)
+    return summed_loss(hidden, labels, rule.after(head.forward), weight.shape[0], head.parameters(), terms)
 
 
 class _ChunkedLoss(torch.autograd.Function):

@@ -1,11 +1,15 @@
 """Attention within the examples of packed rows: with a dense mask, or by a kernel that takes their boundaries."""
 
+from inspect import signature
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
+
+_TAKES_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
+"""Whether torch's kernel takes keys and values with fewer heads; torch 2.11's does not."""
 
 
 class Boundaries(NamedTuple):
@@ -96,8 +100,12 @@ def attend_by_kernel(
     # Autocast does not know the kernel, and rotations leave queries and keys in fp32.
     autocast = torch.is_autocast_enabled(q.device.type)
     dtype = torch.get_autocast_dtype(q.device.type) if autocast else v.dtype
+    group = q.shape[1] // k.shape[1]
+    if group > 1 and not _TAKES_GROUPS:
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     queries, keys, values = (_flat(part).to(dtype).contiguous() for part in (q, k, v))
     offsets, longest = boundaries
+    groups: dict[str, Any] = {"enable_gqa": k.shape != q.shape} if _TAKES_GROUPS else {}
     mixed = varlen_attn(
         queries,
         keys,
@@ -108,7 +116,7 @@ def attend_by_kernel(
         longest,
         scale=scale,
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=k.shape != q.shape,
+        **groups,
     )
     assert isinstance(mixed, torch.Tensor)
     return _rows(mixed, q)

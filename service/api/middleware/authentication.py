@@ -15,7 +15,7 @@ from service.audit.log import CURRENT_REQUEST
 from service.auth.principals import Principal, authenticate
 from service.auth.sessions import authenticate_session
 from service.core.errors import AuthenticationError, RateLimitedError, ServiceError, TooManyRequestsError
-from service.core.thread_slots import set_slots
+from service.core.thread_slots import set_thread_slots
 
 _UNLIMITED = ("/livez", "/static/")
 """Routes that cost next to nothing and need no authentication."""
@@ -76,9 +76,9 @@ class AuthenticationMiddleware:
             return
         key = caller.principal.id
         if caller.principal.kind == "worker":
-            set_slots(self._app_state.worker_slots, key)
+            set_thread_slots(self._app_state.worker_slots, key)
         else:
-            set_slots(self._app_state.user_slots, caller.principal.name)
+            set_thread_slots(self._app_state.user_slots, caller.principal.name)
         if self._in_progress[key] >= _MAX_CONCURRENT:
             message = f"{_MAX_CONCURRENT} requests of this token are in progress"
             await send_error(TooManyRequestsError(message), send_with_limits)

@@ -11,7 +11,7 @@ from service.api.json_body import SlotRoute
 from service.code.service import require_code_role
 from service.code.store import Upload, find_archive
 from service.core.errors import NotFoundError, UnavailableError
-from service.core.thread_slots import run_in_slot
+from service.core.thread_slots import run_in_thread_slot
 
 router = APIRouter(prefix="/v1/code", tags=["code"], route_class=SlotRoute)
 
@@ -38,8 +38,8 @@ async def put(
     try:
         async for chunk in request.stream():
             if chunk:
-                await run_in_slot(upload.add, chunk)
-        if not await run_in_slot(upload.store):
+                await run_in_thread_slot(upload.add, chunk)
+        if not await run_in_thread_slot(upload.store):
             response.status_code = 200
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -26,7 +26,7 @@ from service.audit.log import add_audit_detail
 from service.auth.principals import Principal
 from service.code.service import check_code, check_code_permission
 from service.core.errors import NotFoundError
-from service.core.thread_slots import run_in_slot
+from service.core.thread_slots import run_in_thread_slot
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
 from service.jobs.listing import JobFilter, read_job, read_page
@@ -78,7 +78,7 @@ async def submit_job(
         )
         return submit(app_state.database, user, submission, runs=settings.runs, now=now, quotas=app_state.quotas)
 
-    result = await run_in_slot(accept)
+    result = await run_in_thread_slot(accept)
     app_state.failpoint("accept.after-commit")
     if not result.replayed:
         app_state.notify_reconciler()

@@ -8,7 +8,7 @@ from starlette.responses import Response, StreamingResponse
 from service.api.dependencies import AppStateDep, NowDep, UserDep, after_query
 from service.api.json_body import Handler, SlotRoute
 from service.core.errors import InvalidRequestError, NotFoundError
-from service.core.thread_slots import change_slots, iterate_in_slot
+from service.core.thread_slots import change_thread_slots, iterate_in_thread_slot
 from service.metrics.curves_json import curves_json
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
@@ -24,7 +24,7 @@ class _CurveRoute(SlotRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            change_slots(request.app.state.app_state.curve_slots)
+            change_thread_slots(request.app.state.app_state.curve_slots)
             return await handler(request)
 
         return handle
@@ -87,7 +87,7 @@ def read_metrics(
     query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     if format == "csv":
         return StreamingResponse(
-            iterate_in_slot(csv_lines(app_state.database, job_id, query, now)), media_type="text/csv"
+            iterate_in_thread_slot(csv_lines(app_state.database, job_id, query, now)), media_type="text/csv"
         )
     # Serialized here, in a thread: FastAPI would do it on the event loop.
     return _json(read_curves(app_state.database, job_id, query, now))
@@ -142,8 +142,8 @@ def compare_metrics(
     try:
         if format == "csv":
             lines = comparison_csv(app_state.database, job, query, now)
-            return StreamingResponse(iterate_in_slot(lines), media_type="text/csv")
-        query = query.share(len(job))
+            return StreamingResponse(iterate_in_thread_slot(lines), media_type="text/csv")
+        query = query.divided_among(len(job))
         return _json(ComparisonResource(data=[read_curves(app_state.database, job_id, query, now) for job_id in job]))
     except NotFoundError as error:
         error.param = "job"

@@ -13,7 +13,7 @@ from service.auth.principals import Principal
 from service.code.service import check_code
 from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.ids import new_id
-from service.core.thread_slots import run_in_slot
+from service.core.thread_slots import run_in_thread_slot
 from service.jobs.service import require_change
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -52,7 +52,7 @@ async def make_plan(
         refusal = _refusal_at_submission(app_state, user, accepted.spec)
         return plan if refusal is None else plan.model_copy(update={"warnings": [refusal, *plan.warnings]})
 
-    plan = await run_in_slot(make)
+    plan = await run_in_thread_slot(make)
     if not estimate_start:
         return plan
     return plan.model_copy(update={"start_estimate": await _estimate(app_state, user, plan, wait_seconds)})
@@ -81,13 +81,13 @@ async def _estimate(
     require_change(principal)
     estimate_id = new_id("est", now)
     set_audit_target(estimate_id)
-    estimate = await run_in_slot(request_estimate, app_state.database, estimate_id, principal.name, script, now)
+    estimate = await run_in_thread_slot(request_estimate, app_state.database, estimate_id, principal.name, script, now)
     app_state.notify_reconciler()
     for _ in range(round(wait_seconds / _POLL_SECONDS)):
         if estimate.state == "answered":
             break
         await asyncio.sleep(_POLL_SECONDS)
-        estimate = await run_in_slot(read_estimate, app_state.database, estimate_id)
+        estimate = await run_in_thread_slot(read_estimate, app_state.database, estimate_id)
     return estimate
 
 

@@ -13,7 +13,7 @@ from service.api.dependencies import AppState, AppStateDep, UserDep
 from service.api.json_body import SlotRoute
 from service.auth.principals import Principal, is_token_valid
 from service.core.errors import InvalidRequestError
-from service.core.thread_slots import run_in_slot
+from service.core.thread_slots import run_in_thread_slot
 from service.streaming.broadcaster import StreamOffset
 from service.streaming.global_feed import parse_offset
 from service.streaming.sources import JobSource
@@ -70,7 +70,7 @@ async def stream_job(
             raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
         after = int(last_event_id)
     load = partial(JobSource, app_state.database, app_state.settings.runs, app_state.clock, job_id)
-    source = await run_in_slot(load)
+    source = await run_in_thread_slot(load)
     subscription = Subscription(app_state.broadcaster, source, logs=logs, rank=rank, owner=user.name)
     return await _respond(app_state, user, subscription, StreamOffset(after))
 
@@ -108,7 +108,7 @@ async def _until_token_expires(app_state: AppState, user: Principal, texts: Asyn
     async with aclosing(texts):
         async for text in texts:
             if monotonic() - checked_at >= TOKEN_CHECK_SECONDS:
-                if not await run_in_slot(is_token_valid, app_state.database, user.id, app_state.clock()):
+                if not await run_in_thread_slot(is_token_valid, app_state.database, user.id, app_state.clock()):
                     return
                 checked_at = monotonic()
             yield text

@@ -9,7 +9,7 @@ from service.api.dependencies import AppStateDep, NowDep, SweepWindowDep, UserDe
 from service.api.json_body import JsonRoute
 from service.code.service import check_code
 from service.core.settings import Settings
-from service.core.thread_slots import change_slots, run_in_slot
+from service.core.thread_slots import change_thread_slots, run_in_thread_slot
 from service.jobs.schemas import page_of
 from service.jobs.submission import SubmissionResult
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
@@ -61,8 +61,8 @@ async def submit(
         return sweep_service.submit(app_state.database, user, body, accept_all, check, options, now)
 
     # Sweeps of one user are checked one after another: several at once would leave little time to the event loop.
-    change_slots(app_state.sweep_slots)
-    result = await run_in_slot(store)
+    change_thread_slots(app_state.sweep_slots)
+    result = await run_in_thread_slot(store)
     if result.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:

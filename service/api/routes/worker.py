@@ -9,7 +9,7 @@ from service.api.json_body import ReportRoute
 from service.api.routes.logs import Rank
 from service.attempts.service import AttemptService
 from service.core.errors import BodyTooLargeError
-from service.core.thread_slots import run_in_slot
+from service.core.thread_slots import run_in_thread_slot
 from service.logs.service import LogWriter
 from service.metrics.ingest.decode import decode_batch, decode_known
 from trainyard.contract.wire.reports import (
@@ -80,7 +80,7 @@ async def metrics(request: Request, aid: AttemptId) -> Response:
     batch = decode_known(body, known_keys) if len(body) <= _MAX_INLINE_BYTES else None
     if batch is None:
         # A large invalid batch takes 0.3 s, which must not block the event loop.
-        batch = await run_in_slot(decode_batch, body, known_keys)
+        batch = await run_in_thread_slot(decode_batch, body, known_keys)
     stored = await app_state.ingest_queue.submit(aid, batch, len(body))
     app_state.metrics.ingested("points", len(batch.rows))
     content = b'{"accepted":%d,"duplicates":%d}' % (stored.inserted, stored.duplicates)
@@ -116,7 +116,7 @@ async def append_log(
     logs = LogWriter(
         app_state.database, aid, app_state.clock(), app_state.settings.log_limit, app_state.metrics.ingested
     )
-    return {"next_offset": await run_in_slot(logs.append, rank, offset, data)}
+    return {"next_offset": await run_in_thread_slot(logs.append, rank, offset, data)}
 
 
 @router.post("/finish", operation_id="finish_attempt")

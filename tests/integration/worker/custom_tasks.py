@@ -118,7 +118,7 @@ def two_optimizers_with_a_burst(spec):
     return TwoOptimizers(spec, burst=BURST)
 
 
-class LeavesOut(TwoOptimizers):
+class IncompleteOptimizers(TwoOptimizers):
     def optimizers(self, module, spec):
         return {"a": torch.optim.SGD(module.a.parameters(), lr=0.1)}
 

@@ -233,8 +233,8 @@ class Run:
         return str(self.layout.checkpoint(step).manifest)
 
 
-PLAIN = ("-m", "worker.launcher")
-SHORT_WAIT = (
+LAUNCHER = ("-m", "worker.launcher")
+LAUNCHER_WITH_SHORT_WAITS = (
     "-c",
     "import sys; from worker.launcher import supervisor; "
     "supervisor._FINISH_SECONDS = supervisor._LAST_LOGS_SECONDS = 0.5; supervisor.run(sys.argv[1])",
@@ -243,7 +243,7 @@ SHORT_WAIT = (
 
 
 def launch(
-    attempt: AttemptLayout, faults: Faults = (), environ: Environ = None, program: Sequence[str] = PLAIN
+    attempt: AttemptLayout, faults: Faults = (), environ: Environ = None, program: Sequence[str] = LAUNCHER
 ) -> "subprocess.Popen[bytes]":
     env = {
         **os.environ,

@@ -189,7 +189,7 @@ def test_a_resume_restores_the_state_of_every_optimizer(layouts, world):
         ("raises", "LookupError: the data went away"),
         ("returns_nothing", "is not a task: it has no build_model, weight, loss_sum, evaluation_sums"),
         ("NoModel", "does not define build_model"),
-        ("LeavesOut", "parameter `b.weight` is in no optimizer of optimizers()"),
+        ("IncompleteOptimizers", "parameter `b.weight` is in no optimizer of optimizers()"),
     ],
 )
 def test_invalid_target_is_rejected_by_name(target, message):

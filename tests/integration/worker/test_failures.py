@@ -31,7 +31,7 @@ class TestFirstFailingRank:
         assert record.step == 4
         assert processes_of(attempt) == []
 
-    @pytest.mark.scenario(18)
+    @pytest.mark.fault_scenario(18)
     def test_killed_rank_is_named_although_only_its_peer_wrote_a_record(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {}, max_restarts=0)
         attempt = run.run(faults=[{"kind": "kill", "rank": 1, "step": 5}])
@@ -96,7 +96,7 @@ class TestRejectedClaim:
 
 
 class TestCheckpointFolder:
-    @pytest.mark.scenario(48)
+    @pytest.mark.fault_scenario(48)
     def test_one_that_cannot_be_created_costs_an_event(self, tmp_path, service):
         run = Run(
             tmp_path / "job", service.url, {"gpus": 1, "steps": 12, "epochs": None, "checkpoint": {"every_steps": 4}}
@@ -130,7 +130,7 @@ class TestSupersededAttempt:
 
 
 class TestStalledRank:
-    @pytest.mark.scenario(51)
+    @pytest.mark.fault_scenario(51)
     def test_stalled_rank_is_named_and_all_stacks_are_logged(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"health.stall_timeout_minutes": 0.05}, max_restarts=2)
         attempt = run.start(faults=[{"kind": "sleep", "rank": 1, "step": 3, "seconds": 600}])

@@ -22,6 +22,7 @@ from worker.tasks.causal_lm import build_hf_on_jsonl
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 from worker.tasks.hf_forward import read_traits
 from worker.tasks.hf_model import HfFolder
+from worker.tasks.language_loss import UNCHANGED
 
 CPU = torch.device("cpu")
 
@@ -115,7 +116,7 @@ class TestDeferred:
     def test_traits_equal_those_of_the_whole_model(self, folder, model):
         traits = HfFolder(str(folder / model)).defer(packed=True).examination.run()
         whole = AutoModelForCausalLM.from_pretrained(folder / model)
-        assert traits == read_traits(whole, packed=True) == (True, True, (16, ""))
+        assert traits == read_traits(whole, packed=True) == (UNCHANGED, True, (16, ""))
 
     def test_model_that_mixes_packed_examples_is_refused(self, folder, monkeypatch):
         deferred = HfFolder(str(folder / "plain")).defer(packed=True)
@@ -124,18 +125,18 @@ class TestDeferred:
             type(deferred.module), "forward", lambda self, position_ids=None, **named: forward(self, **named)
         )
         traits = deferred.examination.run()
-        assert traits[:2] == (True, False)
+        assert traits[:2] == (UNCHANGED, False)
         with pytest.raises(RefusedError, match="attend to each other"):
             deferred.examination.apply(traits)
 
-    def test_scaled_logits_are_no_plain_head(self, folder, monkeypatch):
+    def test_undeclared_scale_of_logits_has_no_rule(self, folder, monkeypatch):
         deferred = HfFolder(str(folder / "plain")).defer(packed=False)
         forward = type(deferred.module.lm_head).forward
         calls = iter((2.0, 1.0))
         monkeypatch.setattr(
             deferred.module.lm_head, "forward", lambda x: next(calls) * forward(deferred.module.lm_head, x)
         )
-        assert deferred.examination.run()[:2] == (False, True)
+        assert deferred.examination.run()[:2] == (None, True)
 
 
 class TestLoss:
@@ -150,7 +151,7 @@ class TestLoss:
             loss.backward()
             return loss, module
 
-        monkeypatch.setattr(hf_forward, "_logits_are_plain_head", lambda module: False)
+        monkeypatch.setattr(hf_forward, "_read_logit_rule", lambda module: None)
         whole, module = run()
         own = functional.cross_entropy(
             module(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="sum", ignore_index=IGNORED_LABEL
@@ -163,9 +164,9 @@ class TestLoss:
         for (name, one), other in zip(chunked.named_parameters(), module.parameters(), strict=True):
             assert torch.linalg.norm(one.grad - other.grad) <= 2e-6 * torch.linalg.norm(other.grad), name
 
-    @pytest.mark.parametrize("chunked", [True, False])
-    def test_training_has_the_terms_and_evaluation_has_none(self, folder, chunked, monkeypatch):
-        monkeypatch.setattr(hf_forward, "_logits_are_plain_head", lambda module: chunked)
+    @pytest.mark.parametrize("rule", [UNCHANGED, None])
+    def test_training_has_the_terms_and_evaluation_has_none(self, folder, rule, monkeypatch):
+        monkeypatch.setattr(hf_forward, "_read_logit_rule", lambda module: rule)
         terms = Loss(label_smoothing=0.1, z_loss=0.01)
         built, plain = (task(folder, "completion", packing=False, terms=one) for one in (terms, PLAIN))
         module, batch = built.build_model(), everything(built)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.integration.worker.harness import (
-    SHORT_WAIT,
+    LAUNCHER_WITH_SHORT_WAITS,
     FakeService,
     Run,
     all_spooled_points,
@@ -22,10 +22,8 @@ class TestServiceOutage:
     def test_one_of_two_runs_trains_with_a_complete_spool(self, tmp_path):
         run = Run(tmp_path / "job", f"http://127.0.0.1:{free_port()}", SINGLE)
         attempt = run.prepare()
-        assert [process.wait(60) for process in [launch(attempt, program=SHORT_WAIT) for _ in range(2)]] == [
-            0,
-            0,
-        ]
+        launchers = [launch(attempt, program=LAUNCHER_WITH_SHORT_WAITS) for _ in range(2)]
+        assert [process.wait(60) for process in launchers] == [0, 0]
         assert attempt.rank_log(0).read_text().count("rank 0, execution") == 1
         assert finish_of(attempt, 1).reason == "completed"
         points = all_spooled_points(attempt, 1)
@@ -33,7 +31,7 @@ class TestServiceOutage:
         assert [record.seq for record in parse_spool(attempt.spool_file(1))] == list(range(2 + 36 + 4))
         assert read_acknowledged(attempt.spool_acknowledged(1)) == 0
 
-    @pytest.mark.scenario(21)
+    @pytest.mark.fault_scenario(21)
     def test_service_returns_during_the_run_and_loses_answers(self, tmp_path):
         service = FakeService(free_port())
         run = Run(tmp_path / "job", service.url, SINGLE | {"epochs": 12})

@@ -32,7 +32,7 @@ def test_options_are_mutually_exclusive(options, service, run):
     assert service.requests == []
 
 
-@pytest.mark.scenario(39)
+@pytest.mark.fault_scenario(39)
 def test_all_lost_jobs_are_resolved_page_by_page(service, run):
     rows = [
         {"object": "resolution", "job_id": "a1", "resolved": True, "status": "queued", "message": "again"},

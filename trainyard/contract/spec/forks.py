@@ -11,7 +11,8 @@ _FORM = re.compile(r"(job_[0-9a-z]{26})(?::([0-9]{1,10}))?")
 
 ADJUSTABLE = (
     *("optimizer.lr", "optimizer.weight_decay", "optimizer.betas", "optimizer.eps", "optimizer.clip_norm"),
-    *("optimizer.no_decay", "optimizer.lr_scale", "schedule", "loss", "precision", "amp", "tf32", "health.on_nan"),
+    *("optimizer.no_decay", "optimizer.lr_scale", "optimizer.state_dtype", "schedule", "loss", "precision"),
+    *("param_dtype", "grad_dtype", "amp", "tf32", "health.on_nan"),
 )
 """Fields that change the updates, and that a run may change between two steps: state and position remain valid."""
 

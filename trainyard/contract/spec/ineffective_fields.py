@@ -14,9 +14,10 @@ EVALUATION_METRICS = {
     "regression": ("eval/loss",),
 }
 TRAINING_FIELDS = (
-    *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "loss", "optimizer", "ema"),
-    *("schedule", "fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation"),
-    *("early_stopping", "checkpoint", "resume_from", "resume", "amp", "tf32", "health", "profile", "log", "seed"),
+    *("strategy", "precision", "param_dtype", "grad_dtype", "lora_rank", "model", "data", "steps", "epochs", "batch"),
+    *("loss", "optimizer", "ema", "schedule", "fsdp", "ddp", "lora", "trainable", "activation_checkpointing"),
+    *("compile", "evaluation", "early_stopping", "checkpoint", "resume_from", "resume", "amp", "tf32", "health"),
+    *("profile", "log", "seed"),
 )
 """Fields that only Trainyard's training loop reads."""
 
@@ -53,6 +54,8 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     for field, users in _OPTIMIZER_FIELDS.items():
         if optimizer.name not in users and _changed(optimizer, field):
             yield f"optimizer.{field}", f"has no effect for `{optimizer.name}`; it is for {_listed(users)}"
+    if optimizer.name == "sgd" and not optimizer.momentum and _changed(optimizer, "state_dtype"):
+        yield "optimizer.state_dtype", "has no effect for `sgd` without momentum, which stores nothing"
     if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)():
         yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
     if spec.task != "custom" and spec.batch.loaders:

@@ -39,6 +39,10 @@ class Optimizer(Strict):
     """`adam`, `adamw`, and the part of `muon` that AdamW trains."""
     clip_norm: PositiveFloat | None = None
     """Maximum 2-norm of the global gradient. Absent: no clipping."""
+    state_dtype: Literal["fp32", "bf16", "int8"] = "fp32"
+    """Data type of the stored moments, for `adam`, `adamw`, `lion`, and `sgd` with momentum; updates compute in fp32.
+    `bf16` rounds at random. `int8` has a scale for each 256 values; vectors and tensors with short rows stay in
+    fp32."""
     no_decay: Annotated[tuple[Literal["norms", "biases", "embeddings"], ...], Field(max_length=3)] = ()
     """Parameters without weight decay: those of normalization layers, biases, embeddings."""
     lr_scale: dict[NamePattern, PositiveFloat] = Field(default_factory=dict, max_length=MAX_PATTERNS)

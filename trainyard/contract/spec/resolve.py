@@ -6,6 +6,7 @@ from typing import Any
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.ineffective_fields import ineffective_fields
 from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.stored_dtypes import needs_sharded_gradients
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 from trainyard.contract.spec.unsupported import unsupported_fields
 
@@ -40,7 +41,8 @@ def _auto_values(spec: TrainingSpec, site: Site) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if spec.task in LOOP_TASKS:
         if spec.strategy == "auto":
-            values["strategy"] = "single" if spec.gpus == 1 else "ddp"
+            several = "zero2" if needs_sharded_gradients(spec) else "ddp"
+            values["strategy"] = "single" if spec.gpus == 1 else several
         if spec.precision == "auto":
             values["precision"] = "bf16" if cuda else "fp32"
         if spec.health.stall_timeout_minutes is None:

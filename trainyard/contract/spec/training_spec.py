@@ -58,8 +58,13 @@ class TrainingSpec(Strict):
     """Parallelism; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`, or if that does not fit the GPUs,
     the least sharding that does; see `docs/planner.md`."""
     precision: Precision = "auto"
-    """Data type of the forward and backward pass; weights are fp32. `auto`: `bf16` on GPUs, else `fp32`. `fp8`: linear
+    """Data type of the forward and backward pass. `auto`: `bf16` on GPUs, else `fp32`. `fp8`: linear
     layers compute in 8 bits, all else as with `bf16`; needs torchao and GPUs of compute capability 8.9 or higher."""
+    param_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Data type of the trained parameters. With `bf16` the model computes with them in bf16, and updates change exact
+    fp32 values: the 16 bits that bf16 lacks are stored beside them. For precision `bf16`."""
+    grad_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Data type in which gradients are stored and micro-batches are added. `bf16` is for `param_dtype: bf16`."""
     lora_rank: PositiveInt | None = None
     """Rank of the LoRA adapters. Absent: no adapters; all parameters are trained."""
     gpus: Annotated[PositiveInt, Field(le=100_000)] = 1
@@ -106,7 +111,7 @@ class TrainingSpec(Strict):
     """`<job id>` or `<job id>:<step>`: start from that job's newest checkpoint or from that of the step."""
     resume: Literal["state", "weights"] = "state"
     """What `resume_from` takes from the checkpoint. `state`: training continues after its step, with the optimizer's
-    state and the position in the data; learning rate, decay, clipping, schedule, length and precision may differ.
+    state and the position in the data; learning rate, decay, clipping, schedule, length and data types may differ.
     `weights`: training starts at the first step."""
     backend: Backend = "auto"
     """Backend of the process group. `auto`: `nccl` on GPUs, else `gloo`."""

@@ -10,6 +10,7 @@ from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
 from trainyard.contract.spec.sections import ConvnetModel, HfModel, JsonlData
 from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.stored_dtypes import dtype_problems
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 DIGITS_CLASSES = 10
@@ -39,6 +40,7 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
         rules += _slurm_rules(spec, site)
     problems = [(param, message) for rejected, param, message in rules if rejected]
     problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
+    problems += dtype_problems(spec, site)
     return [Problem(param=param, message=message) for param, message in problems]
 
 

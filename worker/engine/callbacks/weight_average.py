@@ -8,6 +8,7 @@ from torch import nn
 
 from trainyard.contract.spec.optimization import Ema
 from worker.engine.callbacks.base import Callback, StepResult
+from worker.engine.half_parameters import exact_value, low_half, set_exact_value
 from worker.engine.optimizers.shards import local_part
 
 
@@ -21,16 +22,20 @@ class WeightAverage(Callback):
     def __init__(self, options: Ema, module: nn.Module) -> None:
         self.options = options
         self._weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._averages = {name: torch.zeros_like(p, requires_grad=False) for name, p in self._weights.items()}
+        self._averages = {
+            name: torch.zeros_like(p, dtype=torch.float32, requires_grad=False) for name, p in self._weights.items()
+        }
+        self._split = any(low_half(parameter) is not None for parameter in self._weights.values())
         self._updates = 0
 
     @torch.no_grad()
     def on_step_end(self, result: StepResult) -> None:
         if result.step % self.options.every:
             return
-        pairs = self._pairs()
         fraction = 1.0 - self.options.decay if self._updates else 1.0
-        torch._foreach_lerp_([average for _, average in pairs], [weight for weight, _ in pairs], fraction)
+        # Exact values of parameters in bf16 are copies: one at a time.
+        for pairs in ([pair] for pair in self._pairs()) if self._split else [list(self._pairs())]:
+            torch._foreach_lerp_([average for _, average in pairs], [weight for weight, _ in pairs], fraction)
         self._updates += 1
 
     @contextlib.contextmanager
@@ -47,10 +52,11 @@ class WeightAverage(Callback):
         """Exchange the weights and the average bit by bit, if there is an average yet."""
         if not self._updates:
             return
-        for weight, average in self._pairs():
-            former = weight.clone()
-            weight.copy_(average)
-            average.copy_(former)
+        for name, weight in self._weights.items():
+            average = self._averages[name]
+            former = local_part(exact_value(weight)).clone()
+            set_exact_value(weight, average)
+            local_part(average).copy_(former)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the averages by the names of the parameters; the tensors are not copied."""
@@ -66,6 +72,7 @@ class WeightAverage(Callback):
             local_part(average).copy_(local_part(state[name]))
         self._updates = int(updates)
 
-    def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return this rank's parts of the weights and of their averages."""
-        return [(local_part(weight), local_part(self._averages[name])) for name, weight in self._weights.items()]
+    def _pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield this rank's parts of the weights, fp32, and of their averages."""
+        for name, weight in self._weights.items():
+            yield local_part(exact_value(weight)), local_part(self._averages[name])

@@ -1,10 +1,13 @@
 """Local parts of parameters, which sharded strategies hold as DTensors split along dimension 0."""
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from worker.engine.strategies.units import shard_rows
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -12,11 +15,23 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a tensor as a matrix of its rows, which shares its memory."""
+    part = local_part(tensor.detach())
+    return part.view(part.shape[0], prod(part.shape[1:])) if part.ndim else part.view(1, 1)
+
+
 def whole_of(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """Return the whole tensor of which each rank has the part that it has of `parameter`. A collective if sharded."""
+    sharded = sharded_like(part, parameter)
+    return sharded.full_tensor() if isinstance(sharded, DTensor) else part
+
+
+def sharded_like(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return the tensor of the shape of `parameter` of which each rank has the part that it has of `parameter`."""
     if not isinstance(parameter, DTensor):
         return part
-    sharded = DTensor.from_local(
+    return DTensor.from_local(
         part,
         parameter.device_mesh,
         parameter.placements,
@@ -24,7 +39,21 @@ def whole_of(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
-    return sharded.full_tensor()
+
+
+def first_row(parameter: torch.Tensor) -> int:
+    """Return the number of the first row of this rank's part of a parameter."""
+    if not isinstance(parameter, DTensor):
+        return 0
+    dimension = _shard_dimension(parameter)
+    mesh = parameter.device_mesh
+    return shard_rows(parameter.shape[0], mesh.get_local_rank(dimension), mesh.size(dimension))[0]
+
+
+def _shard_dimension(parameter: DTensor) -> int:
+    """Return the dimension of the mesh over which a parameter is sharded."""
+    (dimension,) = (index for index, placement in enumerate(parameter.placements) if isinstance(placement, Shard))
+    return dimension
 
 
 def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -57,8 +86,7 @@ def shard_group(parameter: torch.Tensor) -> dist.ProcessGroup | None:
     """Return the ranks that hold the parts of a parameter; None if it is not sharded."""
     if not isinstance(parameter, DTensor):
         return None
-    (dimension,) = (index for index, placement in enumerate(parameter.placements) if isinstance(placement, Shard))
-    return parameter.device_mesh.get_group(dimension)
+    return parameter.device_mesh.get_group(_shard_dimension(parameter))
 
 
 def sum_over_shards(values: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> list[torch.Tensor]:

@@ -46,8 +46,13 @@ class ParallelModel:
 
     def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """Return the 2-norm of all gradients of the whole model: fp32, shape (). A collective if sharded."""
-        norm: torch.Tensor = nn.utils.get_total_norm(gradients)
-        return norm
+        if all(gradient.dtype == torch.float32 for gradient in gradients):
+            norm: torch.Tensor = nn.utils.get_total_norm(gradients)
+            return norm
+        # torch would compute that of gradients in bf16 in bf16.
+        norms = torch._foreach_norm(gradients, 2, torch.float32)
+        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        return total
 
     def release(self) -> None:
         """Free what a forward without a backward left, such as gathered parameters."""

@@ -3,6 +3,7 @@
 import contextlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,12 +45,14 @@ def wrap_ddp(options: Ddp, model: nn.Module, ranks: Ranks) -> DdpModel:
 def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     # The loss is already divided by the global weight. DDP's average would divide by the number of ranks again, and
     # undoing that loses precision unless the number is a power of two.
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    # Gradients in bf16 are summed in fp32, and rounded once.
+    buffer = bucket.buffer()
+    work = dist.all_reduce(buffer.float(), async_op=True)
     assert work is not None
-    summed: torch.futures.Future[torch.Tensor] = work.get_future().then(_first)
+    summed: torch.futures.Future[torch.Tensor] = work.get_future().then(partial(_first, buffer))
     return summed
 
 
-def _first(future: Any) -> torch.Tensor:
+def _first(buffer: torch.Tensor, future: Any) -> torch.Tensor:
     value: torch.Tensor = future.value()[0]
-    return value
+    return value if value.dtype == buffer.dtype else buffer.copy_(value)

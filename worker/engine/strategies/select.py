@@ -10,6 +10,7 @@ from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.deferred.model import DeferredModel
 from worker.engine.frozen_base import held_dtype, hold_base
+from worker.engine.half_parameters import split_parameters
 from worker.engine.precision import COMPUTE_DTYPE, set_tf32
 from worker.engine.strategies.base import ParallelModel
 from worker.engine.strategies.shards import allocate_whole
@@ -42,6 +43,7 @@ def parallelise(
         if deferred:
             deferred.fill(allocate_whole(model, deferred.tensors(), ranks.device))
         model.to(ranks.device)
+        _convert_parameters(spec, model)
     _prepare_layers(spec, model, ranks)
     match spec.strategy:
         case "single":
@@ -57,7 +59,9 @@ def parallelise(
         case "zero1" | "zero2" | "fsdp" | "hsdp":
             from worker.engine.strategies.fsdp import wrap_fsdp
 
-            return wrap_fsdp(spec, model, ranks, deferred)
+            wrapped = wrap_fsdp(spec, model, ranks, deferred)
+            _convert_parameters(spec, model)
+            return wrapped
     raise RefusedError(f"this worker does not support strategy `{spec.strategy}`")
 
 
@@ -77,3 +81,8 @@ def _prepare_layers(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> None:
         from worker.engine.compilation import compile_blocks
 
         compile_blocks(model)
+
+
+def _convert_parameters(spec: TrainingSpec, model: nn.Module) -> None:
+    if spec.param_dtype == "bf16":
+        split_parameters(model, spec.grad_dtype)

@@ -1,11 +1,13 @@
 """Routes use only the database and the run directories, and never the scheduler."""
 
+import gc
 import os
 import re
 import shutil
 import sys
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +36,28 @@ CODE = (".py", ".pyc", ".so")
 """Modules of Python are imported where they are first used."""
 
 
+IN_TEST: ContextVar[bool] = ContextVar("in_test", default=False)
+"""Set in the tests of this file; a request's threads inherit it."""
+
+
 class FileAccessRecorder:
-    """Records the files that Python opens, the folders it lists and the programs it starts; it cannot be removed."""
+    """Records the files that Python opens, the folders it lists and the programs it starts; it cannot be removed.
+
+    Threads and garbage that other tests have left in this process do not count.
+    """
 
     def __init__(self) -> None:
+        gc.collect()
+        IN_TEST.set(True)
+        self._earlier_threads = {thread.ident for thread in threading.enumerate()}
         self.events: list[str] = []
         self.programs: list[str] = []
         """Command lines of the programs."""
         sys.addaudithook(self._record)
 
     def _record(self, event: str, args: tuple[Any, ...]) -> None:
+        if threading.get_ident() in self._earlier_threads and not IN_TEST.get():
+            return
         if event in STARTS:
             self.events.append(event)
             if event == "subprocess.Popen":
@@ -75,6 +89,8 @@ def test_routes_read_only_run_files_and_start_no_program(seeded: tuple[World, Se
             answer = client.request(verb, fill_path(seeds, name, path), json=example(world, body) if body else None)
             assert answer.status_code < 500, name
             read = elsewhere(recorder, world)
+            if name in READS_KEY:
+                assert SECRETS_KEY in {Path(path).name for path in recorder.events}
             outside[name] = {path for path in read if name not in READS_KEY or Path(path).name != SECRETS_KEY}
     assert len(outside) > 60
     assert {name: paths for name, paths in outside.items() if paths} == {}

@@ -27,7 +27,7 @@ def test_reported_points_are_returned_as_curves(world: World) -> None:
     assert series(world, job, keys="a", from_step=2) == {"a": [(2, 0.1 + 0.2)]}
 
 
-@pytest.mark.scenario(22)
+@pytest.mark.fault_scenario(22)
 def test_repeated_delivery_changes_nothing(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -219,7 +219,7 @@ def messages(text: str) -> list[tuple[int, str, Any]]:
     return rows
 
 
-@pytest.mark.scenario(30)
+@pytest.mark.fault_scenario(30)
 def test_stream_replays_from_any_event_id_and_ends(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

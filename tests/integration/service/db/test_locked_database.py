@@ -42,7 +42,7 @@ def test_writers_do_not_wait_one_after_another_for_a_locked_file(world: World, l
 
 
 @pytest.mark.databases("sqlite", only=True)
-@pytest.mark.scenario(35)
+@pytest.mark.fault_scenario(35)
 def test_locked_file_is_not_ready_until_it_is_released(world: World, locked: None) -> None:
     unready = world.new_client(None).get("/readyz")
     assert (unready.status_code, "locked" in unready.json()["checks"]["database"]) == (503, True)

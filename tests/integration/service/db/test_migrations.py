@@ -46,7 +46,7 @@ def test_models_match_migrations(empty_url: str) -> None:
     command.check(alembic_config(empty_url))
 
 
-@pytest.mark.scenario(29)
+@pytest.mark.fault_scenario(29)
 def test_newer_schema_is_rejected(empty_url: str) -> None:
     upgrade(empty_url)
     engine = sa.create_engine(empty_url)

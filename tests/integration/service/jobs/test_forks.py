@@ -175,7 +175,7 @@ def test_checkpoint_from_before_a_retry_from_scratch_is_rejected(world: World, s
     assert fork(world, source).json()["error"]["code"] == "no_checkpoint"
 
 
-@pytest.mark.scenario(56)
+@pytest.mark.fault_scenario(56)
 def test_fork_with_another_number_of_ranks_is_equal_to_rounding(world: World, source: str) -> None:
     made = fork(world, source, gpus=1).json()
     assert (made["origin"]["continues"], "gpus" in made["origin"]["layout_differs"]) == (True, True)

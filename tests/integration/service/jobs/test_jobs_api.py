@@ -151,7 +151,7 @@ def test_probes_need_no_token_and_name_the_components(world: World) -> None:
     assert "not a writable directory" in broken.json()["checks"]["runs_dir"]
 
 
-@pytest.mark.scenario(34)
+@pytest.mark.fault_scenario(34)
 def test_database_that_takes_no_writes_is_a_503_and_not_ready(world: World) -> None:
     worker = world.start(world.submit())
     engine = world.database._writer

@@ -33,7 +33,7 @@ def test_resources_carry_a_bounded_number_of_metrics(world: World) -> None:
     for path in ("/v1/jobs", f"/v1/jobs/{job_id}"):
         assert len(world.client.get(path).content) < 50_000
     source = GlobalSource(world.database, world.settings.runs, world.clock)
-    source.head()
+    source.newest_offset()
     texts = [item.text for item in source.read(StreamOffset(0), True).items]
     (message,) = [text for text in texts if "event: metrics" in text]
     assert len(json.loads(message.partition("data: ")[2])["values"]) == MAX_SHOWN_METRICS

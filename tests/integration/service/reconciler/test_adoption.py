@@ -78,7 +78,7 @@ def continue_as_second_attempt(world: World, job: str) -> FakeWorker:
     return worker
 
 
-@pytest.mark.scenario(36)
+@pytest.mark.fault_scenario(36)
 def test_running_unknown_attempt_is_adopted_and_not_repeated(world: World, restored: Any) -> None:
     job = world.submit()
     world.start(job)

@@ -19,7 +19,7 @@ def attempts(world: World, job: str) -> int:
     return len(world.client.get(f"/v1/jobs/{job}/attempts").json()["data"])
 
 
-@pytest.mark.scenario(24)
+@pytest.mark.fault_scenario(24)
 def test_next_attempt_waits_and_uses_no_retry(world: World) -> None:
     job = world.submit(restart={"max_retries": 0})
     for number, minutes in ((1, 1), (2, 2), (3, 4)):

@@ -84,7 +84,7 @@ def test_a_crash_before_the_submission_submits_once(world: World) -> None:
     assert len(world.scheduler.submitted) == 1
 
 
-@pytest.mark.scenario(5)
+@pytest.mark.fault_scenario(5)
 def test_slurm_resubmits_only_after_three_empty_searches_in_180_s(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
@@ -164,7 +164,7 @@ def test_a_cancelled_job_ends_when_its_processes_have_ended(world: World) -> Non
     assert (shown["status"], shown["status_reason"]) == ("cancelled", "user_cancelled")
 
 
-@pytest.mark.scenario(32)
+@pytest.mark.fault_scenario(32)
 def test_a_cancel_during_an_ambiguous_submission_leaves_nothing_running(world: World) -> None:
     job = world.submit()
     world.scheduler.outcome = Ambiguous("killed")
@@ -277,7 +277,7 @@ def test_a_hostile_run_directory_changes_nothing(world: World) -> None:
     assert world.token not in log.text
 
 
-@pytest.mark.scenario(31)
+@pytest.mark.fault_scenario(31)
 def test_scheduler_calls_are_independent_of_the_number_of_jobs(world: World) -> None:
     for _ in range(12):
         world.submit()

@@ -56,7 +56,7 @@ def test_readiness_reports_the_end_of_an_outage_at_once(world: World, monkeypatc
     assert world.client.get("/readyz").json()["status"] == "ok"
 
 
-@pytest.mark.scenario(41)
+@pytest.mark.fault_scenario(41)
 def test_a_suspended_job_reports_it_and_has_no_eta(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

@@ -36,7 +36,7 @@ def hanging(world: World) -> HangingScheduler:
     return world.scheduler
 
 
-@pytest.mark.scenario(6)
+@pytest.mark.fault_scenario(6)
 def test_hanging_sbatch_delays_no_other_job(world: World, hanging: HangingScheduler) -> None:
     blocked = world.submit()
     world.tick()
@@ -74,7 +74,7 @@ def test_concurrent_submissions_are_limited(world: World, hanging: HangingSchedu
     assert len({plan.tag for plan in hanging.submitted}) == 4
 
 
-@pytest.mark.scenario(32)
+@pytest.mark.fault_scenario(32)
 def test_cancel_during_submission_leaves_no_scheduler_job(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
@@ -99,7 +99,7 @@ def test_shutdown_records_answers_and_releases_the_lease(world: World, hanging: 
     assert second.acquire(world.clock()), "the next service need not wait for the lease to expire"
 
 
-@pytest.mark.scenario(2)
+@pytest.mark.fault_scenario(2)
 def test_crash_before_the_announcement_costs_no_wait(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
@@ -146,7 +146,7 @@ def test_absence_is_confirmed_from_the_last_submission(world: World) -> None:
     assert len(world.scheduler.submitted) == 1
 
 
-@pytest.mark.scenario(24)
+@pytest.mark.fault_scenario(24)
 def test_full_disk_is_retried(world: World) -> None:
     job = world.submit()
     blocked = world.settings.runs / job
@@ -171,7 +171,7 @@ def test_nothing_is_submitted_during_a_scheduler_outage(world: World) -> None:
     assert world.status(second) == "pending"
 
 
-@pytest.mark.scenario(9)
+@pytest.mark.fault_scenario(9)
 def test_former_leader_writes_nothing(world: World) -> None:
     job = world.submit()
     old = LeaderLease(world.database, "one")
@@ -185,7 +185,7 @@ def test_former_leader_writes_nothing(world: World) -> None:
     assert world.status(job) == "queued"
 
 
-@pytest.mark.scenario(9)
+@pytest.mark.fault_scenario(9)
 def test_former_leader_does_not_overwrite_an_answer(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
@@ -202,7 +202,7 @@ def test_former_leader_does_not_overwrite_an_answer(world: World, hanging: Hangi
     assert len(hanging.submitted) == 1
 
 
-@pytest.mark.scenario(44)
+@pytest.mark.fault_scenario(44)
 def test_rejection_lifts_the_node_exclusion(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -243,7 +243,7 @@ def test_invalid_node_names_are_not_excluded(world: World, name: str) -> None:
     assert '"excluded_nodes": []' in world.folder(job, 2).launch.read_text()
 
 
-@pytest.mark.scenario(8)
+@pytest.mark.fault_scenario(8)
 def test_claimant_of_two_scheduler_jobs_is_followed(world: World) -> None:
     """The first was accepted without an answer and stayed unseen; the second is the one whose id came back."""
     world.scheduler.name = "slurm"
@@ -255,7 +255,7 @@ def test_claimant_of_two_scheduler_jobs_is_followed(world: World) -> None:
     assert "the worker reports the scheduler id 17" in kinds
 
 
-@pytest.mark.scenario(8)
+@pytest.mark.fault_scenario(8)
 def test_end_of_a_duplicate_does_not_end_the_attempt(world: World) -> None:
     """Its claim was decided by files while the service was away."""
     world.scheduler.name = "slurm"
@@ -349,7 +349,7 @@ def test_workers_that_started_and_vanished_exclude_no_node(world: World) -> None
         ("OSError: [Errno 28] No space left on device", []),
     ],
 )
-@pytest.mark.scenario(50)
+@pytest.mark.fault_scenario(50)
 def test_node_that_cannot_start_a_worker_is_excluded(world: World, error: str, excluded: list[str]) -> None:
     job = world.submit()
     world.tick()

@@ -28,7 +28,7 @@ def observe(world: World, observation: Observation) -> None:
 
 
 @pytest.mark.parametrize("observation", [NODE_FAIL, DROPPED], ids=["node failure", "dropped"])
-@pytest.mark.scenario(38)
+@pytest.mark.fault_scenario(38)
 def test_next_attempt_waits_for_the_exit_record(world: World, observation: Observation) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -278,7 +278,7 @@ def test_heartbeat_reply_has_the_time_left_as_slurm_reports_it(world: World) -> 
     assert heartbeat(worker)["seconds_left"] == 0.0
 
 
-@pytest.mark.scenario(49)
+@pytest.mark.fault_scenario(49)
 def test_run_directory_that_was_deleted_is_no_success(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

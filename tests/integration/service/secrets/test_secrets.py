@@ -225,13 +225,13 @@ class TestLostKey:
         assert (ready.status_code, ready.json()["status"]) == (200, "ok")
         (note,) = ready.json()["notes"]
         assert "secrets.key does not exist" in note
-        (finding,) = [one for one in run_checks(world.settings) if one.name == "secrets"]
+        (finding,) = [result for result in run_checks(world.settings) if result.name == "secrets"]
         assert (finding.state, "users with secrets: admin" in finding.message) == ("error", True)
         assert finding.fix.startswith("restore it from a backup")
         world.tick()
         with capture_logs() as logs:
             assert world.worker(job).claim().json()["secrets"] == {}
-        assert [("does not exist" in one["reason"], one["names"]) for one in logs if "reason" in one] == [
+        assert [("does not exist" in entry["reason"], entry["names"]) for entry in logs if "reason" in entry] == [
             (True, ["HF_TOKEN"])
         ]
         assert not key.exists()
@@ -254,7 +254,7 @@ class TestLostKey:
         world.tick()
         with capture_logs() as logs:
             assert world.worker(job).claim().json()["secrets"] == {}
-        assert any("encrypted with another key" in one.get("reason", "") for one in logs)
+        assert any("encrypted with another key" in entry.get("reason", "") for entry in logs)
 
     def test_another_key_is_reported_before_a_job_starts(self, world: World) -> None:
         put(world.client, "HF_TOKEN")
@@ -263,7 +263,7 @@ class TestLostKey:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "secrets_key_unavailable")
         (note,) = world.client.get("/readyz").json()["notes"]
         assert "is not the key of the secrets that are stored" in note
-        (finding,) = [one for one in run_checks(world.settings) if one.name == "secrets"]
+        (finding,) = [result for result in run_checks(world.settings) if result.name == "secrets"]
         assert (finding.state, "users with secrets: admin" in finding.message) == ("error", True)
         assert world.client.delete("/v1/secrets/HF_TOKEN").status_code == 204
         assert "notes" not in world.client.get("/readyz").json()

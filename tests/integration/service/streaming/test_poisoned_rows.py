@@ -12,14 +12,14 @@ from tests.support.world import World
 def test_unreadable_row_ends_no_stream_of_other_jobs(world: World) -> None:
     bad, good = world.submit(name="bad"), world.submit(name="good")
     world.start(bad).checkpoint(1)
-    GlobalSource(world.database, world.settings.runs, world.clock).head()
+    GlobalSource(world.database, world.settings.runs, world.clock).newest_offset()
     world.worker(good).claim()
     with world.database.write() as session:
         # Decoding fails while the rows are fetched, before any message is built.
         query = "UPDATE events SET data = '{' WHERE type = 'created' AND job_pk IN (SELECT pk FROM jobs WHERE id = :id)"
         assert session.execute(sa.text(query), {"id": bad}).rowcount == 1
     source = GlobalSource(world.database, world.settings.runs, world.clock)
-    source.head()
+    source.newest_offset()
     text = "".join(item.text for item in source.read(StreamOffset(0), True).items)
     assert good in text
     assert '"status":"running"' in text
@@ -37,7 +37,7 @@ def test_rows_that_cannot_be_shown_are_skipped_once(world: World) -> None:
         GlobalSource(world.database, world.settings.runs, world.clock),
         JobSource(world.database, world.settings.runs, world.clock, job),
     ):
-        source.head()
+        source.newest_offset()
         update = source.read(StreamOffset(0), True)
         assert "event: metrics" in "".join(item.text for item in update.items)
         assert not source.read(update.offset, True).items, "the reader is past the rows"

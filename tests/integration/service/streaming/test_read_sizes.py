@@ -67,11 +67,11 @@ def test_events_are_read_in_parts(world: World, worker: FakeWorker) -> None:
 
 def test_entries_of_all_jobs_are_read_in_parts(world: World, worker: FakeWorker) -> None:
     source = GlobalSource(world.database, world.settings.runs, world.clock)
-    source.head()
+    source.newest_offset()
     worker.metrics([("a", 1, 1.0)])
     report_events(worker, 40)
     worker.checkpoint(1)
-    source.head()
+    source.newest_offset()
     updates = list(reads(source))
     assert len(set(numbers(updates))) == len(numbers(updates)) == 40
     assert max(sum(len(item.text) for item in update.items) for update in updates) < MAX_CHARS

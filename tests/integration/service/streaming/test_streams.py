@@ -124,7 +124,7 @@ def test_global_stream_replays_exactly_from_each_event_id(world: World) -> None:
 def test_replay_includes_deleted_checkpoints_unchanged(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    position, _ = world.app_state.global_source.head()
+    position, _ = world.app_state.global_source.newest_offset()
     worker.checkpoint(1)
 
     async def first_checkpoint() -> Event:
@@ -160,7 +160,7 @@ def test_trimmed_offset_starts_with_a_reset(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(streaming_repository, "MAX_ENTRIES", 3)
     for _ in range(6):
         world.submit()
-        newest, _ = world.app_state.global_source.head()
+        newest, _ = world.app_state.global_source.newest_offset()
     assert "reset" not in first_event_types(world, newest - 3, END_OF_ENTRY), "the next entry is still stored"
     assert first_event_types(world, newest - 3, 1)[0] == "reset", "the rest of this entry is trimmed"
     assert first_event_types(world, newest - 4, END_OF_ENTRY)[0] == "reset"
@@ -168,7 +168,7 @@ def test_trimmed_offset_starts_with_a_reset(world: World, monkeypatch: pytest.Mo
 
 def test_offset_beyond_a_restored_database_gets_a_reset(world: World) -> None:
     world.submit()
-    newest, _ = world.app_state.global_source.head()
+    newest, _ = world.app_state.global_source.newest_offset()
     assert first_event_types(world, newest + 1000, 1) == ["reset"]
 
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.json_body import JsonRoute
-from service.core.thread_slots import ThreadSlots, set_slots
+from service.core.thread_slots import ThreadSlots, set_thread_slots
 
 _VALIDATED_BY: list[int] = []
 
@@ -34,7 +34,7 @@ class _Caller:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            set_slots(self._slots, "ada")
+            set_thread_slots(self._slots, "ada")
         await self._app(scope, receive, send)
 
 

@@ -1,15 +1,27 @@
 """The planned memory of an optimizer equals that of the real one."""
 
+import gc
+
 import pytest
 import torch
 
+from bench._host_memory import LiveTensorBytes
 from service.planner import builtin_models, host_and_disk
-from service.planner.optimizer_state import LION_CHUNK, state_elements
+from service.planner.optimizer_state import (
+    BLOCK,
+    BUCKET,
+    LION_CHUNK,
+    SHORTEST_ROW,
+    state_bytes,
+    state_elements,
+    update_bytes,
+)
 from service.planner.trainable_parameters import trainable_model
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from tests.unit.service.planner.test_step_memory import estimate
+from worker.engine.half_parameters import split_parameters
 from worker.engine.optim import build_optimizer
-from worker.engine.optimizers import lion
+from worker.engine.optimizers import bucketed, encodings, lion
 from worker.engine.trainable import freeze_parameters
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
@@ -59,8 +71,46 @@ def test_average_of_the_weights_is_stored_and_saved():
     assert needs[1] > needs[0] + 4 * trainable.trained_count
 
 
-def test_constant_equals_that_of_the_worker():
-    assert LION_CHUNK == lion.CHUNK
+def test_constants_equal_those_of_the_worker():
+    assert lion.CHUNK == LION_CHUNK
+    assert (encodings.BLOCK, encodings.SHORTEST_ROW, bucketed.BUCKET) == (BLOCK, SHORTEST_ROW, BUCKET)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("name", ["adamw", "lion"])
+def test_planned_bytes_of_moments_equal_those_of_the_optimizer(name, dtype):
+    model = GPT | {"width": 80, "context": 65}
+    spec = spec_of(model, precision="bf16", param_dtype="bf16", optimizer={"name": name, "state_dtype": dtype})
+    module = Gpt(spec.model)
+    split_parameters(module, "fp32")
+    optimizer = build_optimizer(spec, module)
+    values = (value for state in optimizer.state.values() for key, value in state.items() if key != "step")
+    trainable = trainable_model(builtin_models.structure_of(spec.model), spec)
+    assert state_bytes(spec.optimizer, trainable) == sum(value.nbytes for value in values)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "gradients"),
+    [("adamw", "fp32", "fp32"), ("adamw", "bf16", "bf16"), ("adamw", "int8", "fp32"), ("lion", "fp32", "bf16")],
+)
+def test_planned_bytes_of_an_update_are_near_the_measured_ones(name, dtype, gradients):
+    model = GPT | {"width": 128, "vocab": 1024}
+    types = {"param_dtype": "bf16", "grad_dtype": gradients}
+    spec = spec_of(model, precision="bf16", optimizer={"name": name, "state_dtype": dtype}, **types)
+    with LiveTensorBytes() as meter:
+        module = Gpt(spec.model)
+        split_parameters(module, gradients)
+        optimizer = build_optimizer(spec, module)
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter, dtype=torch.float32 if gradients == "fp32" else torch.bfloat16)
+        optimizer.step()
+        gc.collect()
+        meter.reset_peak()
+        before = meter.live
+        optimizer.step()
+        peak = meter.peak - before
+    trainable = trainable_model(builtin_models.structure_of(spec.model), spec)
+    assert update_bytes(spec, trainable, shards=1) == pytest.approx(peak, rel=0.1)
 
 
 def test_fewer_stored_values_need_less_memory_and_disk():

@@ -63,7 +63,7 @@ def test_cancellation_is_shown_at_once_and_sent_when_slurm_responds(status: str)
     assert after.message == MSG_CANCELLING
 
 
-@pytest.mark.scenario(40)
+@pytest.mark.fault_scenario(40)
 def test_a_requeue_is_no_preemption_and_shows_why_it_waits() -> None:
     pending = Observation("pending", "Waiting in Slurm: held by an administrator (JobHeldAdmin).")
     message = decide(snapshot(observation=pending, seconds_since_claim=30.0)).message

@@ -78,7 +78,7 @@ class TestDiscover:
         assert (result.latest, result.manifests, result.skipped) == (None, [], {})
         assert not run.checkpoint(1).root.exists()
 
-    @pytest.mark.scenario(27)
+    @pytest.mark.fault_scenario(27)
     @pytest.mark.parametrize(
         ("damage", "problem"),
         [
@@ -97,7 +97,7 @@ class TestDiscover:
         assert not run.checkpoint(2).root.exists()
         assert (run.checkpoints / "step-0000000002.damaged").is_dir()
 
-    @pytest.mark.scenario(26, 47)
+    @pytest.mark.fault_scenario(26, 47)
     @pytest.mark.parametrize("known", [None, 1])
     def test_incomplete_checkpoint_is_removed_and_reported(self, run, known):
         write(run, 1)
@@ -106,7 +106,7 @@ class TestDiscover:
         assert (result.latest.step, result.skipped, result.incomplete) == (1, {}, [3])
         assert not run.checkpoint(3).root.exists()
 
-    @pytest.mark.scenario(47)
+    @pytest.mark.fault_scenario(47)
     def test_newest_checkpoint_whose_manifest_was_deleted_is_damaged(self, run):
         write(run, 1)
         write(run, 2)

@@ -49,7 +49,7 @@ class SupersedingReporter(NullReporter):
             make_current(self._run, 2)
 
 
-@pytest.mark.scenario(46)
+@pytest.mark.fault_scenario(46)
 @pytest.mark.parametrize(("call", "complete"), [("flush", [1]), ("report", [1, 2])])
 def test_superseded_attempt_neither_completes_nor_removes_a_checkpoint(ranks, tmp_path, call, complete):
     run = RunLayout(tmp_path)

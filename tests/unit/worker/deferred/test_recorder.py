@@ -1,6 +1,7 @@
 """A recorded initialisation computes the same bits as a usual one, or is refused."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -57,6 +58,9 @@ class Computed(nn.Module):
         self.inverse = nn.Parameter(1.0 / self.scaled.detach())
         self.register_buffer("mask", torch.tril(torch.ones(4, 4)))
         self.register_buffer("frequencies", torch.arange(4.0)[:, None] * torch.ones(4), persistent=False)
+
+
+CHECKS_FOR_META = "is_meta" in inspect.getsource(nn.init.orthogonal_)
 
 
 def orthogonal():
@@ -181,7 +185,6 @@ def loads_weights():
 
 REFUSED = {
     branches_on_values: "_local_scalar_dense",
-    orthogonal: "`is_meta` of a tensor",
     forks_the_generator: "`get_state` of torch's default generator",
     draws_elsewhere: "normal_.default on a tensor with data",
     has_a_generator: "with its own generator",
@@ -191,6 +194,20 @@ REFUSED = {
     uses_numpy: "`numpy` of a tensor",
     loads_weights: "`is_meta` of a tensor",
 }
+
+
+class TestOrthogonal:
+    @pytest.mark.skipif(CHECKS_FOR_META, reason="this torch reads `is_meta` of the tensor")
+    def test_values_equal_those_of_a_usual_build(self):
+        seed_generators(3)
+        expected = named(orthogonal())
+        values = filled(defer(orthogonal))
+        assert all(torch.equal(values[name], expected[name]) for name in expected)
+
+    @pytest.mark.skipif(not CHECKS_FOR_META, reason="this torch does not read `is_meta` of the tensor")
+    def test_torch_that_reads_the_kind_of_a_tensor_is_refused(self):
+        with pytest.raises(CannotDeferError, match="`is_meta` of a tensor"):
+            defer(orthogonal)
 
 
 class TestRefused:

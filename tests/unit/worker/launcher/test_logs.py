@@ -17,7 +17,7 @@ def grown(tmp_path):
     return path
 
 
-@pytest.mark.scenario(53)
+@pytest.mark.fault_scenario(53)
 def test_start_of_a_long_log_is_freed_and_offsets_are_unchanged(grown):
     size, held, end = grown.stat().st_size, grown.stat().st_blocks, grown.read_bytes()[-MB // 2 :]
     LogCaps(MB).apply(grown)

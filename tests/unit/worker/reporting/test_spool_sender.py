@@ -109,7 +109,7 @@ class TestSpoolReporter:
 
 
 class TestFullDisk:
-    @pytest.mark.scenario(24)
+    @pytest.mark.fault_scenario(24)
     def test_full_disk_loses_no_record(self, layout):
         assert in_a_fork(lambda: self.fill_and_free(layout)) == 0
         steps = [record.body().points[0].step for record in parse_spool(layout.spool_file(1))]
@@ -208,7 +208,7 @@ class TestSpoolSender:
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
 
     @pytest.mark.parametrize("status", [401, 404])
-    @pytest.mark.scenario(33)
+    @pytest.mark.fault_scenario(33)
     def test_unknown_attempt_is_retried_without_loss(self, layout, status):
         self.fill(layout, 1, [1, 2])
         service = Service(status, status, 200)

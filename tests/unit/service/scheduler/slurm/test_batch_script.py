@@ -87,7 +87,7 @@ def test_administrator_options_are_in_every_script() -> None:
         "-x",
     ],
 )
-@pytest.mark.scenario(58)
+@pytest.mark.fault_scenario(58)
 def test_unsafe_administrator_options_are_rejected(text: str) -> None:
     with pytest.raises(ValidationError):
         Settings(slurm_extra_options=text)

@@ -114,7 +114,7 @@ class TestShortFormat:
         ("gpu:no_consume:2,gpu:a100:no_consume:4(S:0)", {"": 2, "a100": 4}),
     ],
 )
-@pytest.mark.scenario(57)
+@pytest.mark.fault_scenario(57)
 def test_gpus_of(gres: str, expected: dict[str, int]) -> None:
     assert parse_gpus(gres) == expected
 

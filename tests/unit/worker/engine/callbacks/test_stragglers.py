@@ -9,7 +9,7 @@ def add(detector: StragglerDetector, *rank_seconds: float, step: float = 1.0, el
     return detector.add(rank_seconds, step, elapsed)
 
 
-@pytest.mark.scenario(52)
+@pytest.mark.fault_scenario(52)
 def test_a_slow_rank_is_reported_once_after_a_minute() -> None:
     detector = StragglerDetector()
     assert add(detector, 0.2, 0.2, 0.8, 0.2) == []

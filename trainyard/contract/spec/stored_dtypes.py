@@ -1,0 +1,51 @@
+"""Rules about the data types of parameters, gradients and optimizer state. Pure functions."""
+
+from collections.abc import Iterator
+
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.training_spec import TrainingSpec
+
+ELEMENTWISE = ("sgd", "adam", "adamw", "lion")
+"""Optimizers that update each value by itself, so that a part of the parameters can be updated at a time."""
+
+_SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
+
+
+def needs_sharded_gradients(spec: TrainingSpec) -> bool:
+    """Return whether `ddp` cannot train the spec: it sums gradients in the type of the parameters."""
+    return spec.param_dtype == "bf16" and spec.grad_dtype == "fp32"
+
+
+def can_be_offloaded(spec: TrainingSpec) -> bool:
+    """Return whether parameters and optimizer state may be in host memory, by the rules about `fsdp.cpu_offload`."""
+    return spec.optimizer.name != "muon" and spec.optimizer.state_dtype == spec.param_dtype == "fp32"
+
+
+def dtype_problems(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
+    """Yield the field and the message of each data type that cannot be used."""
+    if spec.grad_dtype == "bf16" and spec.param_dtype == "fp32":
+        yield "grad_dtype", "`bf16` is for parameters in bf16; set `param_dtype: bf16`, or use `fp32`"
+    changed = [("optimizer.state_dtype", spec.optimizer.state_dtype), ("param_dtype", spec.param_dtype)]
+    for field, dtype in changed:
+        if dtype == "fp32":
+            continue
+        if spec.optimizer.name not in ELEMENTWISE:
+            yield field, f"`{dtype}` is not supported with optimizer `{spec.optimizer.name}`; use `adamw`, or `fp32`"
+        if spec.strategy in _SHARDED and spec.fsdp.cpu_offload:
+            yield field, f"`{dtype}` cannot be combined with `fsdp.cpu_offload`; use `fp32`"
+    if spec.param_dtype == "bf16":
+        yield from _half_parameters(spec, site)
+
+
+def _half_parameters(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
+    automatic = spec.precision == "auto" and site.accelerator == "cuda"
+    if spec.precision != "bf16" and not automatic:
+        yield "param_dtype", f"`bf16` is for precision `bf16`, and `precision` is `{spec.precision}`"
+    if spec.strategy == "dp":
+        yield "param_dtype", "`bf16` cannot be combined with strategy `dp`; use `ddp`, or `fp32`"
+    if spec.strategy == "ddp" and needs_sharded_gradients(spec):
+        yield (
+            "grad_dtype",
+            "`fp32` cannot be combined with `param_dtype: bf16` under strategy `ddp`, which sums gradients in the type "
+            "of the parameters; use `grad_dtype: bf16`, or strategy `zero2`",
+        )
