@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from bench.gpu import limits
 from bench.gpu.cases import Case, Outcome, Tools
 from bench.gpu.shapes import SHAPES, Shape
 from service.planner.builtin_models import structure_of
@@ -32,7 +33,8 @@ def cases(*, dry: bool) -> list[Case]:
         for name, changes in _VARIANTS.items()
         if not dry or name in ("LoRA", "QLoRA")
     ]
-    return [*compared, *([] if dry else [Case("1B, larger than the device", _train_larger_than_device)])]
+    larger = [] if dry else [Case("1B, larger than the device", _train_larger_than_device)]
+    return [*compared, *larger, *limits.cases(dry=dry)]
 
 
 def _train_larger_than_device(tools: Tools) -> Outcome:
