@@ -85,4 +85,5 @@ def _prepare_layers(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> None:
 
 def _convert_parameters(spec: TrainingSpec, model: nn.Module) -> None:
     if spec.param_dtype == "bf16":
-        split_parameters(model, spec.grad_dtype)
+        # The base of adapters is held as `lora.base_dtype` states.
+        split_parameters(model, spec.grad_dtype, round_frozen=spec.lora_rank is None)
