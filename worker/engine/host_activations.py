@@ -34,7 +34,8 @@ class HostActivations:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+        gpu = device.type == "cuda"
+        self._copies = torch.cuda.Stream(device) if gpu else None  # type: ignore[no-untyped-call]
         self._last: weakref.ref[StoredTensor] | None = None
         self._leaving: tuple[torch.Tensor, Any] | None = None
         """The tensor that is being copied to the host, and the event after that."""
