@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bench.gpu import limits
 from bench.gpu.cases import Case, Outcome, Tools
 from bench.gpu.shapes import SHAPES, Shape
 from service.planner.builtin_models import structure_of
@@ -20,11 +21,12 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def cases(*, dry: bool) -> list[Case]:
-    return [
+    compared = [
         Case(f"1B, {name}", _compare(SHAPES[0], changes))
         for name, changes in _VARIANTS.items()
         if not dry or name in ("LoRA", "QLoRA")
     ]
+    return [*compared, *limits.cases(dry=dry)]
 
 
 def _compare(shape: Shape, changes: dict[str, Any]) -> Any:

@@ -2,21 +2,24 @@
 
 import gc
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 
+from bench.gpu import finetuning, torchtitan
 from bench.gpu.cases import Case, Outcome, Tools
 from bench.gpu.shapes import SHAPES, Shape
 from worker.core.random_state import seed_generators
+from worker.data.examples import Tensors
 from worker.data.sampler import GlobalBatches
 from worker.engine.flops import model_flops, run_peak_flops
-from worker.tasks.base import count_tokens
+from worker.tasks.base import Task, count_tokens
 from worker.tasks.select import select_task
 
-STEPS, WARM_STEPS = 12, 4
+STEPS, WARM_STEPS, DRY_STEPS = 12, 4, 6
 REQUIRED_RATIO = 0.98
 """Trainyard's speed relative to the bare loop."""
 REQUIRED_FP8_RATIO = 1.0
@@ -29,17 +32,29 @@ BYTES_PER_PARAMETER = 16
 def cases(*, dry: bool) -> list[Case]:
     ways: dict[str, dict[str, Any]] = {"eager": {"compile": False}, "compiled": {"compile": True}}
     ways["fp8 compiled"] = {"compile": True, "precision": "fp8"}
+    titan = {"compile": not dry, "activation_checkpointing": "selective"}
+    shapes = SHAPES[:1] if dry else SHAPES
     return [
-        Case(f"{shape.name}, {way}", _measure(shape, changes))
-        for shape in (SHAPES[:1] if dry else SHAPES)
-        for way, changes in ways.items()
-        if not dry or way == "eager"
+        *(
+            Case(f"{shape.name}, {way}", _measure(shape, changes))
+            for shape in shapes
+            for way, changes in ways.items()
+            if not dry or way == "eager"
+        ),
+        *(Case(f"{shape.name}, torchtitan's settings", _measure(shape, titan, torchtitan.prepare)) for shape in shapes),
+        *finetuning.cases(dry=dry),
     ]
 
 
-def _measure(shape: Shape, changes: dict[str, Any]) -> Any:
+def _compile_whole(model: nn.Module, task: Task, *, compiled: bool) -> Callable[[Tensors], torch.Tensor]:
+    if compiled:
+        model.compile()
+    return lambda batch: task.loss_sum(model, batch)
+
+
+def _measure(shape: Shape, changes: dict[str, Any], prepare: Callable[..., Any] = _compile_whole) -> Any:
     def run(tools: Tools) -> Outcome:
-        document = shape.document(dry=tools.dry, steps=STEPS, **changes)
+        document = shape.document(dry=tools.dry, steps=DRY_STEPS if tools.dry else STEPS, **changes)
         if problem := _too_large(tools, document):
             return Outcome({}, None, problem)
         ours, bare = [], []
@@ -48,7 +63,7 @@ def _measure(shape: Shape, changes: dict[str, Any]) -> Any:
             trained = tools.engine.train(document)
             ours.append(median(trained.seconds[WARM_STEPS:]))
             values["peak GiB"] = trained.peak_bytes / 2**30
-            bare.append(_bare_loop(tools, document))
+            bare.append(_bare_loop(tools, document, prepare))
         tokens, share = _rates(tools, document, min(ours))
         ratio = min(bare) / min(ours)
         values |= {"tokens/s": tokens, "to the bare loop": ratio} | ({"MFU": share} if share else {})
@@ -86,7 +101,7 @@ def _too_large(tools: Tools, document: dict[str, Any]) -> str:
     return f"not run: its state of {needed / 2**30:.0f} GiB exceeds the device's {memory / 2**30:.0f} GiB"
 
 
-def _bare_loop(tools: Tools, document: dict[str, Any]) -> float:
+def _bare_loop(tools: Tools, document: dict[str, Any], prepare: Callable[..., Any]) -> float:
     """Return the median seconds of a step of plain torch: autocast to bf16, clipping, fused AdamW, the same
     batches."""
     spec = tools.engine.resolve(document)
@@ -94,21 +109,20 @@ def _bare_loop(tools: Tools, document: dict[str, Any]) -> float:
     seed_generators(1)
     gc.collect()
     model = task.build_model().to(device)
-    if spec.compile:
-        model.compile()
+    loss_sum = prepare(model, task, compiled=spec.compile)
     optimizer = torch.optim.AdamW(model.parameters(), lr=spec.optimizer.lr, weight_decay=0.0, fused=True)
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=1)
     marks = []
-    for step in range(STEPS):
+    for step in range(document["steps"]):
         indices = batches.at(step)
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, torch.bfloat16):
-            loss = task.loss_sum(model, task.examples.train_batch(indices, device)) / task.weight(indices)
+            loss = loss_sum(task.examples.train_batch(indices, device)) / task.weight(indices)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize()
         marks.append(time.perf_counter())
-    del model, optimizer, loss
+    del model, optimizer, loss, loss_sum
     return median(after - before for before, after in zip(marks[WARM_STEPS - 1 :], marks[WARM_STEPS:], strict=False))

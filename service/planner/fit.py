@@ -61,7 +61,7 @@ class FitEstimator:
         trained = (spec.lora_rank, spec.lora, spec.trainable)
         optimizer = spec.optimizer
         stored = (optimizer.name, optimizer.state_dtype, optimizer.momentum > 0, spec.ema is not None)
-        key = (*trained, spec.precision, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
+        key = (*trained, spec.precision, spec.param_dtype, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
         if key not in self._sized:
             trainable = trainable_model(self.structure, spec)
             self._sized[key] = trainable if isinstance(trainable, Problem) else block_model(spec, trainable)

@@ -20,11 +20,13 @@ _CHUNK_BYTES = {"int8": 4, "nf4": 6}
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """The parameters of a model with a frozen base, or one without adapters, all of them in fp32."""
+    """The parameters of a model with a frozen base, or of one without adapters."""
 
     trainable: TrainableModel
     base_dtype: str
     precision: str
+    rounds_frozen: bool = False
+    """Whether frozen parameters are in bf16, as the trained ones are (`param_dtype`)."""
 
     @property
     def width(self) -> int:
@@ -42,7 +44,9 @@ class HeldParameters:
         return sum(map(self.gathered, self.trainable.structure.parameters))
 
     def held(self, parameter: Parameter) -> int:
-        """Return the bytes of a parameter as it is held."""
+        """Return the bytes of a parameter as it is held; both halves of a trained one in bf16."""
+        if self.rounds_frozen and parameter.name not in self.trainable.trained:
+            return 2 * parameter.size
         match self._dtype(parameter):
             case "bf16":
                 return 2 * parameter.size
@@ -100,7 +104,8 @@ class HeldParameters:
 
 def held_parameters(spec: TrainingSpec, trainable: TrainableModel) -> HeldParameters:
     dtype = spec.lora.base_dtype if spec.lora_rank is not None else "fp32"
-    return HeldParameters(trainable, dtype, spec.precision)
+    rounds_frozen = spec.lora_rank is None and spec.param_dtype == "bf16"
+    return HeldParameters(trainable, dtype, spec.precision, rounds_frozen)
 
 
 def row_bytes(columns: int, dtype: str) -> int:

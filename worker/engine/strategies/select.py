@@ -74,4 +74,5 @@ def parallelise(
 
 def _convert_parameters(spec: TrainingSpec, model: nn.Module) -> None:
     if spec.param_dtype == "bf16":
-        split_parameters(model, spec.grad_dtype)
+        # The base of adapters is held as `lora.base_dtype` states.
+        split_parameters(model, spec.grad_dtype, round_frozen=spec.lora_rank is None)
