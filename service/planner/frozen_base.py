@@ -12,6 +12,8 @@ BLOCK = 64
 """Values that share a scale, for `nf4`."""
 CHUNK = 2**22
 """Values that are dequantised at once. Both in `worker/engine/quantisation.py`; a test compares them."""
+_ENCODING_BYTES = 8
+"""Bytes for each value of a chunk while it is quantised, besides the values in fp32."""
 _CHUNK_BYTES = {"int8": 4, "nf4": 6}
 """Bytes for each value of a chunk: the value in fp32, for `nf4` also its code as half an int32."""
 
@@ -60,6 +62,13 @@ class HeldParameters:
         if self._dtype(parameter) in ("fp32", "bf16"):
             return parameter.size
         return -(-self.held(parameter) // self.width)
+
+    def read(self) -> int:
+        """Return the bytes at most of one parameter that is drawn or read in fp32, and quantised where it is."""
+        parameters = self.trainable.structure.parameters
+        quantised = max((p.size for p in parameters if self._dtype(p) in _CHUNK_BYTES), default=0)
+        largest = max((p.size for p in parameters), default=0)
+        return max(4 * largest, 4 * quantised + _ENCODING_BYTES * min(CHUNK, quantised))
 
     def converted(self, *, gathers: bool) -> int:
         """Return the bytes of the largest converted weight of a block, which exists while its layer computes.

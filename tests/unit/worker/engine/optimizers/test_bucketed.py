@@ -58,16 +58,15 @@ def update(module, optimizer, step):
     optimizer.step()
 
 
-@pytest.mark.parametrize("bucket", [bucketed.BUCKET, 8000])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "bucket"), [*((name, bucketed.BUCKET) for name in OPTIMIZERS), ("adamw", 8000)])
 def test_exact_values_equal_an_fp32_run_for_200_steps(monkeypatch, name, bucket):
     monkeypatch.setattr(bucketed, "BUCKET", bucket)
     plain, reference = built(name)
     halved, optimizer = built(name, param_dtype="bf16")
+    pairs = list(zip(plain.parameters(), halved.parameters(), strict=True))
     for step in range(1, STEPS + 1):
         update(plain, reference, step)
         update(halved, optimizer, step)
-        pairs = list(zip(plain.parameters(), halved.parameters(), strict=True))
         assert all(torch.equal(one.detach(), exact_value(other)) for one, other in pairs), step
     assert all(other.dtype == torch.bfloat16 for _, other in pairs)
     for one, other in pairs:
@@ -93,7 +92,7 @@ RATES = {"adamw": 1e-2, "lion": 1e-3, "sgd": 0.05}
 
 
 @cache
-def final_loss(name, param_dtype, state_dtype, steps=120):
+def final_loss(name, param_dtype, state_dtype, steps=80):
     """Train a network to compute what another one does, with a decaying rate. Return the mean of its last losses."""
     teacher, module = regressor(1), regressor(2)
     if param_dtype == "bf16":
@@ -121,7 +120,7 @@ def regressor(seed):
     return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 16))
 
 
-@pytest.mark.parametrize("dtypes", [("fp32", "bf16"), ("fp32", "int8"), ("bf16", "fp32"), ("bf16", "int8")])
+@pytest.mark.parametrize("dtypes", [("fp32", "int8"), ("bf16", "bf16"), ("bf16", "int8")])
 @pytest.mark.parametrize("name", RATES)
 def test_loss_is_that_of_fp32_within_one_percent(name, dtypes):
     assert final_loss(name, *dtypes) == pytest.approx(final_loss(name, "fp32", "fp32"), rel=0.01)
