@@ -108,10 +108,25 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
         cases.append(
             _case("gpt small", models["gpt small"], ranks, strategy, "fp32", activation_checkpointing="selective")
         )
+    cases += _stored_dtypes(models, ranks)
     if ranks > 1:
         cases.append(_case("gpt medium, accumulated", models["gpt medium"], ranks, "zero1", "fp32", parts=2))
         cases.append(_case("gpt medium, accumulated", models["gpt medium"], ranks, "ddp", "bf16", parts=2))
     return cases
+
+
+def _stored_dtypes(models: dict[str, Document], ranks: int) -> list[Case]:
+    """Return cases with parameters in bf16, and moments in fp32 and int8."""
+    half: Document = {"param_dtype": "bf16", "grad_dtype": "bf16"}
+    int8: Document = {"optimizer": {"state_dtype": "int8"}}
+    strategies = ("single",) if ranks == 1 else ("ddp", "fsdp")
+    return [
+        _case(f"{name}, {suffix}", models[name], ranks, strategy, "bf16", **more)
+        for strategy in strategies
+        for name in ("gpt untied", "builtin llama")
+        for suffix, more in (("halves", half), ("int8", half | int8))
+        if name in models
+    ]
 
 
 def _case(

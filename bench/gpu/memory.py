@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from bench.gpu import limits
 from bench.gpu.cases import Case, Outcome, Tools
 from bench.gpu.shapes import SHAPES, Shape
@@ -9,10 +11,15 @@ from service.planner.builtin_models import structure_of
 from service.planner.fit import Estimate, FitEstimator
 
 TOLERANCE = 0.05
+OFFLOAD = {"strategy": "fsdp", "fsdp": {"cpu_offload": True}}
+BYTES_PER_PARAMETER = 16
+"""Weights, gradients and two moments in fp32."""
 _VARIANTS: dict[str, dict[str, Any]] = {
     "single": {},
     "fsdp": {"strategy": "fsdp"},
     "full recomputation": {"activation_checkpointing": "full"},
+    "offloaded activations": {"activation_checkpointing": "offload"},
+    "offload": OFFLOAD,
     "fp8": {"precision": "fp8"},
     "LoRA": {"lora_rank": 16},
     "LoRA, bf16 base": {"lora_rank": 16, "lora": {"base_dtype": "bf16"}},
@@ -26,7 +33,23 @@ def cases(*, dry: bool) -> list[Case]:
         for name, changes in _VARIANTS.items()
         if not dry or name in ("LoRA", "QLoRA")
     ]
-    return [*compared, *limits.cases(dry=dry)]
+    larger = [] if dry else [Case("1B, larger than the device", _train_larger_than_device)]
+    return [*compared, *larger, *limits.cases(dry=dry)]
+
+
+def _train_larger_than_device(tools: Tools) -> Outcome:
+    """Train where torch may allocate half as much device memory as parameters, gradients and optimizer state have."""
+    document = SHAPES[0].document(dry=tools.dry, steps=3, activation_checkpointing="offload", **OFFLOAD)
+    structure = structure_of(tools.engine.resolve(document).model)  # type: ignore[arg-type]
+    assert structure is not None
+    limit = BYTES_PER_PARAMETER * structure.count // 2
+    torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        trained = tools.engine.train(document)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    values = {"limit GiB": limit / 2**30, "measured GiB": trained.peak_bytes / 2**30}
+    return Outcome(values, len(trained.losses) > 0, "trains in half the memory of its state")
 
 
 def _compare(shape: Shape, changes: dict[str, Any]) -> Any:

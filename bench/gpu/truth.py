@@ -28,6 +28,7 @@ def _document(*, dry: bool, **changes: Any) -> dict[str, Any]:
     return document | {"model": document["model"] | (_TINY if dry else {})}
 
 
+_OFFLOAD: dict[str, Any] = {"strategy": "fsdp", "fsdp": {"cpu_offload": True}}
 _VARIANTS: dict[str, tuple[dict[str, Any], float]] = {
     "zero1": ({"strategy": "zero1"}, 1e-4),
     "zero2": ({"strategy": "zero2"}, 1e-4),
@@ -44,10 +45,14 @@ _VARIANTS: dict[str, tuple[dict[str, Any], float]] = {
     "fp8 fsdp": ({"precision": "fp8", "strategy": "fsdp"}, 0.05),
     "fp8 compiled": ({"precision": "fp8", "compile": True}, 0.05),
     "tf32": ({"tf32": True}, 0.01),
-    "offload": ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}}, 1e-4),
+    "offload": (_OFFLOAD, 1e-4),
+    "offload fp16": (_OFFLOAD | {"precision": "fp16"}, 0.02),
+    "offloaded activations": ({"activation_checkpointing": "offload"}, 1e-4),
+    "offloaded activations fsdp": ({"activation_checkpointing": "offload", "strategy": "fsdp"}, 1e-4),
+    "offloaded activations compiled": ({"activation_checkpointing": "offload", "compile": True}, 1e-3),
 }
 """Changes of the base spec, and the largest relative difference of a loss. 0: the spec is compared with itself."""
-_DRY = ("fsdp", "llama", "full recomputation", "bf16", "fp8")
+_DRY = ("fsdp", "llama", "full recomputation", "bf16", "fp8", "offloaded activations")
 """Variants of a dry run. The others need a GPU or a compiler, or take the same way as one of these."""
 
 

@@ -166,9 +166,13 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
 
 
 def _adapted(op: Op, count: int, inputs: int, tokens: int, dtype: ComputeDtype, lora: Adapters) -> Op:
-    """Add what adapters save: the value between their two matrices and, with dropout, its input and mask."""
+    """Add what adapters save: the value between their two matrices and, with dropout, its input and mask.
+
+    With autocast, the gradient of an adapter's input exists in both dtypes besides that of the layer's.
+    """
     each = dtype.bytes * tokens * lora.rank + ((dtype.bytes + 1) * inputs if lora.dropout else 0)
-    return replace(op, saved=op.saved + count * each)
+    casts = (dtype.bytes + 4) * inputs if count and dtype.autocast else 0
+    return replace(op, saved=op.saved + count * each, grad_in=op.grad_in + casts)
 
 
 def layer_op(inputs: int, outputs: int, weights: int, examples: int, dtype: ComputeDtype) -> list[Op]:
@@ -180,6 +184,11 @@ def layer_op(inputs: int, outputs: int, weights: int, examples: int, dtype: Comp
 def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
     """Return the bytes that a block's forward saves for its backward."""
     return sum(op.saved + dtype.weight_copy_bytes * op.weights for op in ops)
+
+
+def pinned_bytes(size: int) -> int:
+    """Return the host memory for a tensor of `size` bytes in pinned memory, whose allocations are powers of two."""
+    return 1 << (size - 1).bit_length() if size else 0
 
 
 @dataclass(frozen=True)

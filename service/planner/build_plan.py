@@ -130,7 +130,7 @@ def _replicas(spec: TrainingSpec) -> int:
 def _warnings(spec: TrainingSpec) -> Iterator[str]:
     if spec.strategy == "zero1" and spec.batch.micro_size == examples_per_rank(spec):
         yield "zero1 without accumulation is zero2: its gradients are whole only between micro-batches"
-    if spec.strategy in SHARDED and spec.gpus == 1:
+    if spec.strategy in SHARDED and spec.gpus == 1 and not spec.fsdp.cpu_offload:
         yield f"{spec.strategy} on one rank shards nothing"
     if spec.strategy == "dp":
         yield "the figure of dp is for its first GPU, which holds more than the others"

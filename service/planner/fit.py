@@ -12,12 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.planner.block_model import BlockModel, block_model, examples_per_rank, micro_batch_memory, state_memory
+from service.planner.block_model import (
+    SHARDED,
+    BlockModel,
+    block_model,
+    examples_per_rank,
+    micro_batch_memory,
+    state_memory,
+)
 from service.planner.devices import GIB, Device, largest, smallest
 from service.planner.model_structure import ModelStructure
 from service.planner.step_sizes import Memory
 from service.planner.trainable_parameters import trainable_model
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.stored_dtypes import can_be_offloaded
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
 
 USABLE_SHARE = 0.92
@@ -61,7 +69,7 @@ class FitEstimator:
         trained = (spec.lora_rank, spec.lora, spec.trainable)
         optimizer = spec.optimizer
         stored = (optimizer.name, optimizer.state_dtype, optimizer.momentum > 0, spec.ema is not None)
-        key = (*trained, spec.precision, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
+        key = (*trained, spec.precision, spec.param_dtype, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
         if key not in self._sized:
             trainable = trainable_model(self.structure, spec)
             self._sized[key] = trainable if isinstance(trainable, Problem) else block_model(spec, trainable)
@@ -173,8 +181,9 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
     """Yield changes and their descriptions, the cheapest first.
 
     A smaller micro-batch costs nearly nothing, sharding costs communication, and full activation checkpointing costs
-    one more forward, a third of the arithmetic (Chen et al. 2016, arXiv:1604.06174). For CPU ranks, which share their
-    machine's memory, `max_gpus` is 0.
+    one more forward, a third of the arithmetic (Chen et al. 2016, arXiv:1604.06174); with offload also copies of the
+    inputs of layers. Parameters in host memory are copied in each step. For CPU ranks, which share their machine's
+    memory, `max_gpus` is 0.
     """
     micro = spec.batch.micro_size
     smaller: dict[str, Any] = {}
@@ -191,18 +200,21 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
         yield sharded, "strategy fsdp"
         if smaller:
             yield sharded | smaller, f"strategy fsdp and batch.micro_size {smaller['batch.micro_size']}"
-    if spec.activation_checkpointing != "full":
-        recompute = {"activation_checkpointing": "full"}
-        yield recompute, "activation_checkpointing full"
+    recompute: dict[str, Any] = {}
+    for how in _recomputations(spec, on_gpus=max_gpus > 0):
+        recompute = {"activation_checkpointing": how}
+        yield recompute, f"activation_checkpointing {how}"
         yield sharded | smaller | recompute, " and ".join(_describe(sharded | smaller | recompute))
-    else:
-        recompute = {}
     gpus = spec.gpus * 2
     while gpus <= min(max_gpus, spec.batch.size):
         more = {"gpus": gpus, "strategy": spec.strategy if spec.strategy == "hsdp" else "fsdp"}
         yield more | smaller, " and ".join(_describe(more | smaller))
         yield more | smaller | recompute, " and ".join(_describe(more | smaller | recompute))
         gpus *= 2
+    if max_gpus and not spec.fsdp.cpu_offload and can_be_offloaded(spec):
+        strategy = {} if spec.strategy in SHARDED else {"strategy": "fsdp"}
+        offload = strategy | smaller | recompute | {"fsdp.cpu_offload": True}
+        yield offload, f"{' and '.join(_describe(offload))} (slow: parameters and optimizer state in host memory)"
     if spec.lora_rank is None and spec.trainable is None:
         for others in ({}, sharded | smaller | recompute):
             lora = {"lora_rank": PROPOSED_LORA_RANK, **others}
@@ -212,6 +224,12 @@ def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str
         for others in ({}, smaller | recompute, sharded | smaller | recompute):
             quantised = {**adapters, "lora.base_dtype": "nf4", **others}
             yield quantised, f"{' and '.join(_describe(quantised))} (rounds the base, so the result differs)"
+
+
+def _recomputations(spec: TrainingSpec, *, on_gpus: bool) -> list[str]:
+    """Return the kinds of activation checkpointing that need less memory than the spec's, the quickest first."""
+    kinds = ["full", "offload"] if on_gpus else ["full"]
+    return kinds[kinds.index(spec.activation_checkpointing) + 1 :] if spec.activation_checkpointing in kinds else kinds
 
 
 def _describe(changes: dict[str, Any]) -> list[str]:

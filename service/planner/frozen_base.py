@@ -12,17 +12,21 @@ BLOCK = 64
 """Values that share a scale, for `nf4`."""
 CHUNK = 2**22
 """Values that are dequantised at once. Both in `worker/engine/quantisation.py`; a test compares them."""
+_ENCODING_BYTES = 8
+"""Bytes for each value of a chunk while it is quantised, besides the values in fp32."""
 _CHUNK_BYTES = {"int8": 4, "nf4": 6}
 """Bytes for each value of a chunk: the value in fp32, for `nf4` also its code as half an int32."""
 
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """The parameters of a model with a frozen base, or one without adapters, all of them in fp32."""
+    """The parameters of a model with a frozen base, or of one without adapters."""
 
     trainable: TrainableModel
     base_dtype: str
     precision: str
+    rounds_frozen: bool = False
+    """Whether frozen parameters are in bf16, as the trained ones are (`param_dtype`)."""
 
     @property
     def width(self) -> int:
@@ -40,7 +44,9 @@ class HeldParameters:
         return sum(map(self.gathered, self.trainable.structure.parameters))
 
     def held(self, parameter: Parameter) -> int:
-        """Return the bytes of a parameter as it is held."""
+        """Return the bytes of a parameter as it is held; both halves of a trained one in bf16."""
+        if self.rounds_frozen and parameter.name not in self.trainable.trained:
+            return 2 * parameter.size
         match self._dtype(parameter):
             case "bf16":
                 return 2 * parameter.size
@@ -56,6 +62,13 @@ class HeldParameters:
         if self._dtype(parameter) in ("fp32", "bf16"):
             return parameter.size
         return -(-self.held(parameter) // self.width)
+
+    def read(self) -> int:
+        """Return the bytes at most of one parameter that is drawn or read in fp32, and quantised where it is."""
+        parameters = self.trainable.structure.parameters
+        quantised = max((p.size for p in parameters if self._dtype(p) in _CHUNK_BYTES), default=0)
+        largest = max((p.size for p in parameters), default=0)
+        return max(4 * largest, 4 * quantised + _ENCODING_BYTES * min(CHUNK, quantised))
 
     def converted(self, *, gathers: bool) -> int:
         """Return the bytes of the largest converted weight of a block, which exists while its layer computes.
@@ -91,7 +104,8 @@ class HeldParameters:
 
 def held_parameters(spec: TrainingSpec, trainable: TrainableModel) -> HeldParameters:
     dtype = spec.lora.base_dtype if spec.lora_rank is not None else "fp32"
-    return HeldParameters(trainable, dtype, spec.precision)
+    rounds_frozen = spec.lora_rank is None and spec.param_dtype == "bf16"
+    return HeldParameters(trainable, dtype, spec.precision, rounds_frozen)
 
 
 def row_bytes(columns: int, dtype: str) -> int:

@@ -45,7 +45,7 @@ def start_bytes(spec: TrainingSpec, trainable: TrainableModel, *, cpu: bool) -> 
         return 4 * structure.count
     shards = spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1
     on_host = -(-held.total // shards) if cpu or spec.fsdp.cpu_offload else 0
-    return on_host + 4 * max((parameter.size for parameter in structure.parameters), default=0)
+    return on_host + held.read()
 
 
 def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:

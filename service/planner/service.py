@@ -44,11 +44,14 @@ class Planner:
         """Return the strategy that `auto` becomes, and the reason.
 
         Args:
-            accepted: Resolved for its site without looking at memory: `single`, `ddp`, or `zero2` if `ddp` is refused.
+            accepted: Resolved for its site without looking at memory: `single`, `ddp`, `zero2` if `ddp` is refused, or
+                `fsdp` if it offloads.
         """
         spec, accelerator = accepted.spec, accepted.site.accelerator
         if spec.task not in LOOP_TASKS:
             return spec.strategy, f"a `{spec.task}` job runs its own program, to which no strategy applies"
+        if spec.strategy == "fsdp":
+            return spec.strategy, "`auto` selects fsdp for fsdp.cpu_offload"
         if spec.gpus == 1:
             return spec.strategy, "`auto` selects single for one rank"
         if accelerator is None:

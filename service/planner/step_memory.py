@@ -13,7 +13,7 @@ gradient, and the reduce-scatter buffer, which lives until the next unit's reduc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from service.planner.activation_memory import ComputeDtype, Head, saved
+from service.planner.activation_memory import ComputeDtype, Head, pinned_bytes, saved
 from service.planner.step_sizes import NO_UNIT, Block, Memory, Unit
 
 PARTS = ("parameters", "gradients", "optimizer", "buckets", "gathered", "activations", "logits", "transient")
@@ -99,8 +99,9 @@ def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     sim = _Simulation(work, layout, _constant_memory(work, layout))
     phases = [*_forward(sim), *_head(sim), *_blocks(sim), *_root(sim), _step(sim)]
     name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
-    state = work.held_bytes + 4 * work.trained + work.optimizer_bytes
-    host = -(-state // layout.shards) if layout.offload else 0
+    state = -(-(work.held_bytes + 4 * work.trained + work.optimizer_bytes) // layout.shards)
+    inputs = sum(block.count * pinned_bytes(block.input_bytes) for block in work.blocks)
+    host = (state if layout.offload else 0) + (inputs if layout.checkpointing == "offload" else 0)
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
 
 
@@ -108,7 +109,6 @@ def evaluation_memory(work: MicroBatchWork, layout: Layout, training: Memory) ->
     """Return the memory of a forward of the evaluation, which saves nothing for a backward.
 
     Args:
-        work: The work of one forward of the evaluation.
         training: The estimate of a step. The gradients of the last step live until the next one.
     """
     sim = _Simulation(work, layout, _constant_memory(work, layout))
@@ -166,14 +166,17 @@ def _gradients(sim: _Simulation, done: int) -> int:
 def _saved_by(sim: _Simulation, block: Block) -> int:
     """Return what one block saves from its forward to its backward."""
     match sim.layout.checkpointing:
-        case "full":
-            return block.input_bytes
+        case "full" | "offload" as how:
+            return 0 if how == "offload" else block.input_bytes
         case "selective":
             return block.input_bytes + sum(op.saved_output for op in block.ops)
     return saved(block.ops, sim.layout.dtype)
 
 
 def _all_saved(sim: _Simulation) -> int:
+    """Return what all blocks save on the device; of inputs in host memory, the one that is being copied."""
+    if sim.layout.checkpointing == "offload":
+        return max((block.input_bytes for block in sim.work.blocks), default=0)
     return sum(_saved_by(sim, block) * block.count for block in sim.work.blocks)
 
 

@@ -20,7 +20,7 @@ class Block:
     unit_elements: int
     """Elements of its largest FSDP unit; 0: its parameters belong to the root unit."""
     input_bytes: int
-    """Bytes of its input, which is all that full activation checkpointing saves."""
+    """Bytes of its input, which is all that full activation checkpointing saves, or stores in host memory (offload)."""
     residual_grad: int = 0
     """Bytes of the gradient of its residual connection."""
     count: int = 1
@@ -47,4 +47,4 @@ class Memory:
     """The parts of the peak, by the names in `step_memory.PARTS`."""
     phase: str
     host: int = 0
-    """Host memory, with `fsdp.cpu_offload`."""
+    """Host memory, with `fsdp.cpu_offload` or `offload` of activations."""

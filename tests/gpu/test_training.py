@@ -22,7 +22,6 @@ LOW = {
     f"{name}_{precision}": {**BASE, **STRATEGIES[name], "precision": precision, "optimizer": ADAMW}
     for name in ("ddp", "zero2", "fsdp", "offload")
     for precision in ("bf16", "fp16")
-    if (name, precision) != ("offload", "fp16")
 }
 CASES = {
     **{name: {"spec": BASE | strategy} for name, strategy in STRATEGIES.items()},

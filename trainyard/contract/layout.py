@@ -200,6 +200,10 @@ class RunLayout:
         """Profiler traces, each with a table of the most expensive operations."""
         return self.artifacts / "profile"
 
+    def flight_records(self, attempt: str) -> Path:
+        """The latest collectives of each rank of an attempt, written when it stalls or communication fails."""
+        return self.artifacts / "flight_recorder" / attempt
+
 
 def attempt_folder_name(number: int, attempt_id: str) -> str:
     """Return the name of an attempt's folder. The id keeps a service on a restored database, which may give a number

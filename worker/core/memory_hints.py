@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trainyard.contract.spec.stored_dtypes import can_be_offloaded
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 MAX_CHANGES = 3
@@ -24,8 +25,10 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
     micro = spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else share
     if micro > 1:
         yield f"batch.micro_size: {max(1, min(micro, share) // 2)} (same updates)"
-    if spec.activation_checkpointing != "full":
+    if spec.activation_checkpointing not in ("full", "offload"):
         yield "activation_checkpointing: full (same losses, steps about a third longer)"
+    if spec.activation_checkpointing == "full" and on_device:
+        yield "activation_checkpointing: offload (same losses, the inputs of layers are in host memory)"
     if spec.precision == "fp32" and on_device:
         yield "precision: bf16"
     if spec.gpus > 1 and spec.strategy != "fsdp" and spec.strategy != "hsdp":
@@ -34,8 +37,10 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
         yield "lora_rank: 16 (gradients and optimizer state only for the adapters)"
     if spec.lora_rank is not None and spec.lora.base_dtype == "fp32" and spec.task == "causal_lm":
         yield "lora.base_dtype: bf16, or nf4 (the frozen base in a half or an eighth of the memory)"
-    if spec.strategy in _SHARDED and on_device and not spec.fsdp.cpu_offload and spec.precision != "fp16":
-        yield "fsdp.cpu_offload: true (slow, since parameters not in use stay in host memory)"
+    can_offload = spec.strategy in _SHARDED or spec.gpus == 1
+    if can_offload and on_device and not spec.fsdp.cpu_offload and can_be_offloaded(spec):
+        strategy = "" if spec.strategy in _SHARDED else "strategy: fsdp with "
+        yield f"{strategy}fsdp.cpu_offload: true (slow, since parameters not in use stay in host memory)"
     if not on_device:
         yield "resources.memory_gb_per_gpu: more than now"
     yield f"gpus: {2 * spec.gpus}" + ("" if spec.strategy in _SHARDED else " with strategy fsdp")

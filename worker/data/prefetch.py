@@ -1,10 +1,12 @@
 """Loads the batches of the next step while the device computes the current one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from worker.data.examples import Examples, Tensors
+from worker.data.loader_processes import LoaderProcesses
 from worker.data.sampler import Indices
 
 
@@ -26,6 +28,16 @@ class BatchLoader:
         self._device = device
         self.enabled = device.type == "cuda" if enabled is None else enabled
         self._prefetched: list[_Prefetched] = []
+        self._processes: LoaderProcesses | None = None
+
+    def start_processes(self, order: Iterable[Indices], *, processes: int, seed: int) -> None:
+        """Let other processes prepare the batches that will be requested, in this order."""
+        self._processes = LoaderProcesses(self._examples, order, processes=processes, seed=seed)
+
+    def close(self) -> None:
+        """End these processes."""
+        if self._processes is not None:
+            self._processes.close()
 
     def load(self, indices: Indices) -> Tensors:
         """Return the batch of these examples on the device, each tensor of shape (len(indices), ...)."""
@@ -43,7 +55,10 @@ class BatchLoader:
             self._prefetched = [_Prefetched(indices.tobytes(), self._fetch(indices)) for indices in batches]
 
     def _fetch(self, indices: Indices) -> Tensors:
+        if self._processes is not None:
+            gathered = self._processes.next(indices)
+        else:
+            gathered = self._examples.train_batch(indices, torch.device("cpu"))
         if self._device.type != "cuda":
-            return self._examples.train_batch(indices, self._device)
-        gathered = self._examples.train_batch(indices, torch.device("cpu"))
+            return gathered
         return tuple(tensor.pin_memory().to(self._device, non_blocking=True) for tensor in gathered)

@@ -9,8 +9,10 @@ from torch import nn
 from torch.nn.attention import varlen  # noqa: F401 - registers its operation
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from worker.engine.host_activations import HostActivations
 from worker.engine.strategies.units import layers
 
+_CPU = torch.device("cpu")
 _aten = torch.ops.aten
 _STORED_OPERATIONS = [
     _aten.mm.default,
@@ -27,17 +29,22 @@ _STORED_OPERATIONS = [
 """Matrix products and attention: nearly all FLOPs, and a small part of the activation memory."""
 
 
-def checkpoint_activations(model: nn.Module, how: Literal["selective", "full"]) -> None:
-    """Make every layer store only its input (full), or also the results of products and attention (selective).
+def checkpoint_activations(
+    model: nn.Module, how: Literal["selective", "full", "offload"], device: torch.device = _CPU
+) -> None:
+    """Make every layer store only its input (full), that in host memory (offload), or also the results of products and
+    attention (selective).
 
     The layer's `forward` is replaced instead of the layer, so that the names in checkpoints do not change.
     """
     options: dict[str, Any] = {"use_reentrant": False}
     if how == "selective":
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _STORED_OPERATIONS)
+    host = HostActivations(device) if how == "offload" else None
     for name in layers(model):
         layer = model.get_submodule(name)
-        layer.forward = _checkpointed(layer.forward, options)
+        inner = layer.forward
+        layer.forward = _checkpointed(inner, options) if host is None else _offloaded(inner, options, host)
 
 
 def _checkpointed(inner: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
@@ -46,3 +53,32 @@ def _checkpointed(inner: Callable[..., Any], options: dict[str, Any]) -> Callabl
         return checkpoint(inner, *args, **options, **named)
 
     return forward
+
+
+def _offloaded(inner: Callable[..., Any], options: dict[str, Any], host: HostActivations) -> Callable[..., Any]:
+    def forward(*args: Any, **named: Any) -> Any:
+        # Masks and positions, which all layers share, have no gradient and stay on the device. `checkpoint` saves
+        # only positional arguments as tensors.
+        count, moved = len(args), [key for key, value in named.items() if _has_gradient(value)]
+        values = (*args, *(named.pop(key) for key in moved))
+        # Until the backward, `run` exists and with it what it refers to: none of the inputs.
+        run = _rebuilt_call(inner, count, moved, named)
+        with host.storing(tuple(filter(_has_gradient, values))):
+            return checkpoint(run, *values, **options)
+
+    return forward
+
+
+def _rebuilt_call(
+    inner: Callable[..., Any], count: int, names: list[str], others: dict[str, Any]
+) -> Callable[..., Any]:
+    """Return a function of positional arguments, of which those after the first `count` have names."""
+
+    def run(*values: Any) -> Any:
+        return inner(*values[:count], **others, **dict(zip(names, values[count:], strict=True)))
+
+    return run
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad

@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import torch
 from torch import nn
 
 from worker.core.errors import RefusedError
@@ -11,8 +12,11 @@ from worker.engine.strategies.units import layers
 _COMPILERS = ("g++", "clang++", "c++")
 
 
-def compile_blocks(model: nn.Module) -> None:
+def compile_blocks(model: nn.Module, *, only_forward: bool = False) -> None:
     """Compile each layer in place, or the model if it has none. Parameter names do not change.
+
+    Args:
+        only_forward: Compile the present `forward` of each, so that a function that replaces it later is not compiled.
 
     Raises:
         RefusedError: This node has no C++ compiler, which torch's code generation needs.
@@ -25,4 +29,7 @@ def compile_blocks(model: nn.Module) -> None:
             "Install one on the nodes, or set `compile: false`.",
         )
     for block in [model.get_submodule(name) for name in layers(model)] or [model]:
-        block.compile()
+        if only_forward:
+            block.forward = torch.compile(block.forward)
+        else:
+            block.compile()

@@ -4,6 +4,7 @@ The model computes with the parameter, which is the exact value rounded to the n
 and exports use the exact value. Both halves together take 4 bytes for each element, like a parameter in fp32 alone.
 """
 
+from collections import defaultdict
 from typing import Literal, cast
 
 import torch
@@ -16,25 +17,30 @@ from worker.engine.optimizers.shards import local_part, sharded_like
 _ATTRIBUTE = "low_half"
 
 
-def split_parameters(module: nn.Module, gradients: Literal["fp32", "bf16"]) -> None:
+def split_parameters(module: nn.Module, gradients: Literal["fp32", "bf16"], *, round_frozen: bool = False) -> None:
     """Replace every trained fp32 parameter by one in bf16 with a lower half. Tied parameters stay tied.
 
     To be called before DistributedDataParallel wraps the module, and after `fully_shard` has.
 
     Args:
         gradients: The type in which the gradients of micro-batches are added.
+        round_frozen: Replace frozen fp32 parameters by ones in bf16, too: some operations refuse a mixture.
     """
-    replaced: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+    uses: dict[nn.Parameter, list[tuple[nn.Module, str]]] = defaultdict(list)
     for owner in module.modules():
         for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
-            if not parameter.requires_grad or parameter.dtype != torch.float32:
-                continue
-            if id(parameter) not in replaced:
-                # With the parameter before, so that its id is not used again.
-                replaced[id(parameter)] = parameter, _halved(parameter)
-                if gradients == "fp32":
-                    _store_gradient_in_fp32(replaced[id(parameter)][1])
-            setattr(owner, name, replaced[id(parameter)][1])
+            if parameter.dtype == torch.float32 and (parameter.requires_grad or round_frozen):
+                uses[parameter].append((owner, name))
+    while uses:
+        former, owners = uses.popitem()
+        parameter = _halved(former) if former.requires_grad else _rounded(former)
+        if gradients == "fp32" and parameter.requires_grad:
+            _store_gradient_in_fp32(parameter)
+        for owner, name in owners:
+            setattr(owner, name, parameter)
+        if isinstance(former, DTensor):
+            # `fully_shard` refers to it until the first forward.
+            former.to_local().untyped_storage().resize_(0)
 
 
 @torch.no_grad()
@@ -43,6 +49,10 @@ def _halved(parameter: nn.Parameter) -> nn.Parameter:
     setattr(high, _ATTRIBUTE, torch.empty_like(parameter, dtype=torch.int16, requires_grad=False))
     set_exact_value(high, parameter)
     return high
+
+
+def _rounded(parameter: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
 
 
 def _store_gradient_in_fp32(parameter: nn.Parameter) -> None:

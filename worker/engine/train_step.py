@@ -1,6 +1,6 @@
 """One training step: micro-batches forward and backward, unscale, clip, update."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -146,6 +146,19 @@ class TrainStep:
         """Load this rank's share of the next global batch while the device computes the current step."""
         shares = micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_batch_size)
         self._loader.prefetch([self._substitute(share, indices) for share in shares])
+
+    def start_loaders(self, batches: Iterable[Indices], *, processes: int, seed: int) -> None:
+        """Let other processes prepare this rank's share of the global `batches`, one for each step to come."""
+        order = (
+            self._substitute(share, indices)
+            for indices in batches
+            for share in micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_batch_size)
+        )
+        self._loader.start_processes(order, processes=processes, seed=seed)
+
+    def end_loaders(self) -> None:
+        """End these processes."""
+        self._loader.close()
 
     def warm_up(self, indices: Indices) -> None:
         """Do a forward and backward of this rank's first micro-batch with zero loss, and check the task's losses. The

@@ -119,6 +119,10 @@ class Trainer:
         step = self._prepare()
         if self._spec.evaluation.first and step == 0 and self._task.examples.held_out:
             self._evaluate(step)
+        if self._spec.batch.loaders:
+            # Batches of their own: these processes are ahead, and each change of the epoch shuffles all examples.
+            ahead = map(_global_batches(self._spec, self._task).at, range(step, self.total_steps))
+            self._train_step.start_loaders(ahead, processes=self._spec.batch.loaders, seed=self._spec.seed)
         while step < self.total_steps and not self._stops_early and not self._step_sync.should_stop():
             step += 1
             for callback in self._callbacks:
@@ -132,6 +136,7 @@ class Trainer:
                 self._evaluate(step)
             if self._checkpoints.due(step, self.total_steps):
                 self._save(step)
+        self._train_step.end_loaders()
         for callback in reversed(self._callbacks):
             callback.on_loop_end(step)
         if 0 < step < self.total_steps:

@@ -44,7 +44,8 @@ _STACKS_SECONDS = 1.0
 """How long ranks may take to write their stacks: the handler runs at once, but the disk may be remote."""
 _FENCE_SECONDS = 5.0
 _NODES_SECONDS = 5.0
-"""How long the other nodes may take to see node 0's file on a network filesystem."""
+"""How long other nodes, and ranks that write their collectives, may take to see node 0's file on a network
+filesystem."""
 
 
 def run(attempt_folder: str) -> None:
@@ -297,22 +298,29 @@ class Supervisor:
         if not self._node.is_first:
             if self._layout.stalled.exists():
                 self._write_stacks()
+                if self._records_collectives:
+                    time.sleep(_NODES_SECONDS)
                 self._kill("stalled")
             return
         stall = monitor.poll()
         if stall is None:
             return
         log.error("%s", stall.message)
-        if self._node.count > 1:
+        if self._node.count > 1 or self._records_collectives:
             watchdog.publish(self._layout, stall)
         logs = [self._layout.rank_log(rank) for rank in stall.behind[:1]]
         ends = [watchdog.size_of(path) for path in logs]
         self._write_stacks()
-        if self._node.count > 1:
+        if self._node.count > 1 or self._records_collectives:
             time.sleep(_NODES_SECONDS)
         stack = "".join(map(watchdog.stack_after, logs, ends))
         self._failure = watchdog.to_failure(stall, stack)
         self._kill("stalled")
+
+    @property
+    def _records_collectives(self) -> bool:
+        """Whether the ranks write their latest collectives when a stall is announced."""
+        return self._launch.spec.backend == "nccl"
 
     def _write_stacks(self) -> None:
         processes.send_signal([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)

@@ -15,6 +15,7 @@ import worker
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.core.processes import WRAPPED_VARIABLE
+from worker.launcher.gpu_environment import gpu_environment
 from worker.launcher.rendezvous import Node, Rendezvous
 
 _PR_SET_PDEATHSIG = 1
@@ -33,6 +34,10 @@ def start(
         variables: What only the ranks get; torchrun reads it as JSON from its standard input, a file in memory.
     """
     libc = ctypes.CDLL(None)
+    defaults = gpu_environment(launch, layout.root, os.environ)
+    if defaults:
+        # torch's flight recorder does not create the folder of its files.
+        RunLayout(layout.root.parent.parent).flight_records(layout.root.name).mkdir(parents=True, exist_ok=True)
     launcher = os.getpid()
 
     def before_exec() -> None:
@@ -50,7 +55,7 @@ def start(
         stdin_file.seek(0)
         return subprocess.Popen(
             command(layout, launch, node, rendezvous),
-            env=environment(launch, rendezvous.execution, dict(os.environ)),
+            env=environment(launch, rendezvous.execution, {**defaults, **os.environ}),
             stdin=stdin_file,
             stdout=output,
             stderr=output,

@@ -3,9 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from service.scheduler.base import Observation
-from service.scheduler.local.queue import Entry
+from service.scheduler.local.queue import Entry, Gpu
+
+_GPU_NAMES = tuple(map(re.compile, (r"\d+", r"GPU-[\w-]+", r"MIG-[\w/-]+")))
+"""Numbers, UUIDs of GPUs, and UUIDs of MIG instances, in both of their forms."""
 
 
 def startable(entries: Sequence[Entry], slots: int) -> list[Entry]:
@@ -67,17 +71,23 @@ def slots_in_use(entries: Sequence[Entry]) -> int:
     return sum(entry.ranks for entry in entries if not entry.waiting)
 
 
-def free_gpus(entries: Sequence[Entry], gpus: Sequence[int]) -> list[int]:
+def free_gpus(entries: Sequence[Entry], gpus: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs that no running entry uses."""
     used = {gpu for entry in entries for gpu in entry.gpus if not entry.waiting}
     return [gpu for gpu in gpus if gpu not in used]
 
 
-def visible_gpus(environ: Mapping[str, str], devices: Sequence[str]) -> tuple[int, ...]:
-    """The GPUs that the service may use: those in CUDA_VISIBLE_DEVICES, otherwise every `nvidia<n>` in /dev."""
+def visible_gpus(environ: Mapping[str, str], devices: Sequence[str]) -> tuple[Gpu, ...]:
+    """The GPUs that the service may use: those in CUDA_VISIBLE_DEVICES, otherwise every `nvidia<n>` in /dev.
+
+    CUDA ignores an entry of another kind than the first and all that follow it, and a list with the same entry twice.
+    """
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
-        return tuple(int(part) for part in listed.split(",") if part.strip().isdecimal())
+        parts = [part.strip() for part in listed.split(",")]
+        kind = next((kind for kind in _GPU_NAMES if kind.match(parts[0])), None)
+        known = list(takewhile(lambda part: kind is not None and kind.fullmatch(part), parts))
+        return () if len(set(known)) < len(known) else tuple(int(part) if part.isdecimal() else part for part in known)
     matches = (re.fullmatch(r"nvidia(\d+)", name) for name in devices)
     return tuple(sorted(int(match[1]) for match in matches if match))
 

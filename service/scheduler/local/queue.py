@@ -19,6 +19,10 @@ _LOCK_SECONDS = 45.0
 """Longer than the longest start of an entry, which holds the lock."""
 
 
+Gpu = int | str
+"""A GPU in CUDA_VISIBLE_DEVICES: its number, or its UUID or that of a MIG instance."""
+
+
 class Entry(BaseModel):
     """One attempt in the queue. Its fields are filled in this order, and each step is on disk before the next."""
 
@@ -40,7 +44,7 @@ class Entry(BaseModel):
     begun_at: datetime | None = None
     """When a start began; until `pid` is recorded, it may or may not have happened."""
     starts: int = 0
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     pid: int | None = None
     """The pid of submitit's controller."""
     create_time: float | None = None

@@ -23,7 +23,7 @@ from service.scheduler.base import (
 )
 from service.scheduler.local import processes
 from service.scheduler.local.policy import QueueState, describe_waiting, free_gpus, slots_in_use, startable
-from service.scheduler.local.queue import Entry, Queue
+from service.scheduler.local.queue import Entry, Gpu, Queue
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
 
@@ -46,7 +46,7 @@ class LocalScheduler:
         slots: int,
         clock: Callable[[], datetime],
         *,
-        gpus: Sequence[int] = (),
+        gpus: Sequence[Gpu] = (),
         target: str = "worker.launcher.supervisor:run",
     ) -> None:
         """Create the scheduler.

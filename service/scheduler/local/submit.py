@@ -45,9 +45,10 @@ def main(entry_file: Path) -> None:
         executor.update_parameters(
             timeout_min=_UNLIMITED_MINUTES,
             gpus_per_node=len(entry["gpus"]),
-            visible_gpus=entry["gpus"],
             stderr_to_stdout=True,
         )
+        # update_parameters() accepts only numbers, but the value is joined to a list that may have UUIDs.
+        executor.parameters["visible_gpus"] = entry["gpus"]
         job = executor.submit(ImportedCallable(entry["target"]), str(folder))
         json.dump({"pid": int(job.job_id)}, result)
 

@@ -13,7 +13,7 @@ SERVICE_PACKAGES = (
     *("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "psycopg", "pydantic_settings", "structlog"),
     *("prometheus_client", "ulid", "plotly", "cryptography", "msgspec", "rich"),
 )
-CASES = 18
+CASES = 19
 
 
 @pytest.fixture

@@ -26,6 +26,29 @@ class Plain(CustomTask):
         return (model(x) - y).square().sum()
 
 
+class DecodedExamples:
+    """Examples that are computed as they are used, with noise on request."""
+
+    train, held_out = 48, 0
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def train_batch(self, indices, device):
+        x = torch.from_numpy(indices).float()[:, None] / self.train * torch.tensor([1.0, -0.5])
+        return (x + self.noise * torch.randn(len(indices), 2)).to(device), x.sum(1, keepdim=True).to(device)
+
+
+class Decoded(Plain):
+    def __init__(self, spec, noise=0.0):
+        self.examples = DecodedExamples(noise)
+
+
+class Noisy(Decoded):
+    def __init__(self, spec):
+        super().__init__(spec, noise=0.1)
+
+
 class SmallBatches(Plain):
     """Fails on batches that are larger than a micro-batch."""
 

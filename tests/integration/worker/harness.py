@@ -285,7 +285,11 @@ def processes_of(attempt: AttemptLayout) -> list[int]:
     return pids
 
 
-PRELOADED = ["tests.integration.worker.layout_ranks", "torch.distributed.fsdp", "torch._dynamo", "transformers", "peft"]
+PRELOADED = [
+    *("tests.integration.worker.layout_ranks", "torch.distributed.fsdp", "torch._dynamo", "transformers", "peft"),
+    # Peft imports it, too, when it adds adapters.
+    "torchao.float8",
+]
 """What the ranks of `run_layout` import. Their fork server has imported it once."""
 
 

@@ -56,6 +56,11 @@ CASES = {
     "limited sets": {"spec": spec("TwoSets", steps=2, evaluation={"first": True, "limit": 5})},
     "normalized": {"spec": spec("Normalized", steps=3, batch={"size": 16, "micro_size": 4})},
     "one example": {"spec": spec("Normalized", steps=3, batch={"size": 10, "micro_size": 1})},
+    "decoded": {"spec": spec("Decoded", batch={"size": 14, "micro_size": 3})},
+    "decoded ahead": {"spec": spec("Decoded", batch={"size": 14, "micro_size": 3, "loaders": 2})},
+    "noisy": {"spec": spec("Noisy", batch={"size": 12, "loaders": 1})},
+    "noisy part": {"spec": spec("Noisy", batch={"size": 12, "loaders": 2}), "run": "noisy", "until": 5},
+    "noisy rest": {"spec": spec("Noisy", batch={"size": 12, "loaders": 2}), "run": "noisy"},
     **resumed(),
     **adjusted("same"),
     **adjusted("a tenth", optimizer={"lr": 0.005}),
@@ -76,6 +81,16 @@ def series(layouts, world, case, key="train/loss"):
 @pytest.mark.parametrize("case", ["plain", "ddp", "fsdp", "clipped"])
 def test_one_and_two_ranks_make_the_same_updates(layouts, case):
     assert series(layouts, 2, case) == pytest.approx(series(layouts, 1, case), rel=1e-5)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+class TestLoaderProcesses:
+    def test_losses_equal_those_without_them(self, layouts, world):
+        assert series(layouts, world, "decoded ahead") == series(layouts, world, "decoded")
+
+    def test_draws_depend_neither_on_their_number_nor_on_a_resume(self, layouts, world):
+        parts = series(layouts, world, "noisy part") + series(layouts, world, "noisy rest")
+        assert parts == series(layouts, world, "noisy")
 
 
 @pytest.mark.parametrize("world", [1, 2])

@@ -28,7 +28,7 @@ LAYOUTS = [
     *((2, name, trained) for name in ("ddp", "layer") for trained in ("lora", "partial")),
 ]
 SLOW_LAYOUTS = [(3, name, trained) for name in ("zero1", "zero2", "layer", "size") for trained in ("untied", "tied")]
-RECOMPUTED = [("full", "ddp"), ("selective", "layer")]
+RECOMPUTED = [("full", "ddp"), ("selective", "layer"), ("offload", "ddp"), ("offload", "layer")]
 
 
 def spec(folder, trained):

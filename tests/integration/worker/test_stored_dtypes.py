@@ -24,6 +24,7 @@ LAYOUTS = {
 }
 SINGLE = {"strategy": "single"}
 EMA = {"decay": 0.75, "every": 2}
+PART = ["blocks.0.*"]
 LOSS_BOUND, WEIGHT_BOUND = 1e-3, 1e-2
 """Relative differences between layouts: each rank rounds its gradients to bf16."""
 
@@ -50,6 +51,7 @@ def cases_on_two():
         spec = document("adamw-int8") | LAYOUTS[variant]
         cases |= {f"{variant}-int8": {"spec": spec}} | in_two_parts(spec, f"{variant}-int8")
     cases["averaged"] = {"spec": document(ema=EMA) | LAYOUTS["layer"]}
+    cases["partial"] = {"spec": document(trainable=PART) | LAYOUTS["layer"]}
     cases["moved/first"] = {"spec": document("adamw-int8") | LAYOUTS["layer"], "run": "moved", "until": 5}
     return cases
 
@@ -61,6 +63,7 @@ def changed(name, spec, until):
 def cases_on_one():
     cases = {name: {"spec": document(name)} for name in OPTIMIZERS}
     cases["averaged"] = {"spec": document(ema=EMA)}
+    cases["partial"] = {"spec": document(trainable=PART)}
     cases["moved/rest"] = {"spec": document("adamw-int8"), "run": "moved"}
     cases |= in_two_parts(document("sgd-int8", ema=EMA), "again")
     plain = {"param_dtype": "fp32", "grad_dtype": "fp32"}
@@ -119,6 +122,10 @@ def test_resumed_losses_on_one_rank_equal_as_text(layouts):
 def test_run_on_two_ranks_goes_on_with_one(layouts):
     parts = numbers(layouts[2], "moved/first") | numbers(layouts[1], "moved/rest")
     assert parts == pytest.approx(numbers(layouts[1], "adamw-int8"), rel=LOSS_BOUND)
+
+
+def test_model_with_frozen_parameters_is_near_that_of_one_process(layouts):
+    assert_near(layouts[2], layouts[1], "partial", "partial")
 
 
 def test_average_is_near_that_of_one_process(layouts):

@@ -15,6 +15,11 @@ BASE = {
     "model": {"source": "builtin", "name": "mlp"},
     "data": {"source": "builtin", "name": "parity"},
 }
+LINES = {
+    "task": "causal_lm",
+    "model": {"source": "hf", "path": "/m"},
+    "data": {"source": "jsonl", "path": "/d"},
+}
 CPU, CUDA = Site("cpu", "local"), Site("cuda", "slurm")
 
 
@@ -37,6 +42,13 @@ class TestAuto:
     def test_auto_becomes_a_value(self, site, gpus, expected):
         resolved = resolve(parse_spec({**BASE, "gpus": gpus}), site)
         assert (resolved.strategy, resolved.precision, resolved.backend) == expected
+
+    @pytest.mark.parametrize("gpus", [1, 2])
+    def test_auto_becomes_fsdp_for_parameters_in_host_memory(self, gpus):
+        offloaded = {**BASE, "gpus": gpus, "fsdp": {"cpu_offload": True}, "precision": "fp16"}
+        assert resolve(parse_spec(offloaded), CUDA).strategy == "fsdp"
+        with pytest.raises(SpecError, match="use `fsdp`, also on one GPU"):
+            resolve(parse_spec({**offloaded, "strategy": "ddp"}), CUDA)
 
     def test_explicit_values_are_unchanged(self):
         health = {"stall_timeout_minutes": 30}
@@ -76,6 +88,7 @@ class TestUnsupported:
                 ["data.format"],
             ),
             ({"loss": {"label_smoothing": 0.1}}, ["loss"]),
+            ({"batch": {"loaders": 2}}, ["batch.loaders"]),
             ({"tf32": True}, ["tf32"]),
             ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, ["ddp.sync_batchnorm"]),
             ({"resume_from": "job_1"}, ["resume_from"]),
@@ -114,6 +127,8 @@ class TestUnsupported:
             ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, "ddp.sync_batchnorm"),
             ({"tf32": True, "precision": "fp32"}, "tf32"),
             ({"precision": "fp8"}, "precision"),
+            ({"fsdp": {"cpu_offload": True}}, "fsdp.cpu_offload"),
+            ({"activation_checkpointing": "offload"}, "activation_checkpointing"),
         ],
     )
     def test_gpu_only_fields_are_rejected_on_cpu(self, changes, param):
@@ -128,7 +143,6 @@ class TestUnsupported:
     @pytest.mark.parametrize(
         ("changes", "param"),
         [
-            ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "precision": "fp16"}, "fsdp.cpu_offload"),
             ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "optimizer": {"name": "muon"}}, "fsdp.cpu_offload"),
             ({"optimizer": {"name": "sgd", "betas": [0.5, 0.5]}}, "optimizer.betas"),
             ({"optimizer": {"name": "lion", "momentum": 0.9}}, "optimizer.momentum"),
@@ -136,6 +150,8 @@ class TestUnsupported:
             ({"strategy": "fsdp", "fsdp": {"wrap": "naive", "prefetch": 1}}, "fsdp.prefetch"),
             ({"strategy": "dp", "gpus": 4, "resources": {"gpus_per_node": 2}}, "strategy"),
             ({"strategy": "dp", "activation_checkpointing": "full"}, "strategy"),
+            ({"strategy": "dp", "activation_checkpointing": "offload"}, "strategy"),
+            ({"strategy": "dp", **LINES}, "strategy"),
             ({"strategy": "dp", "compile": True}, "strategy"),
             ({"strategy": "fsdp", "precision": "fp16", "fsdp": {"reduce_dtype": "bf16"}}, "fsdp.reduce_dtype"),
             ({"tf32": True, "precision": "bf16"}, "tf32"),

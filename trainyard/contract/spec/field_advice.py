@@ -6,6 +6,7 @@ _ALIASES = {
     "loss.label_smoothing": ("label_smoothing", "label_smoothing_factor"),
     "loss.z_loss": ("z_loss", "z_loss_weight", "softmax_auxiliary_loss"),
     "batch.size": ("batch_size", "train_batch_size", "global_batch_size", "batch.batch_size"),
+    "batch.loaders": ("num_workers", "dataloader_num_workers", "data.num_workers", "batch.workers"),
     "batch.micro_size": ("micro_batch_size", "per_device_train_batch_size"),
     "gpus": ("num_gpus", "n_gpus", "ngpus", "num_devices", "devices", "world_size", "resources.gpus"),
     "steps": ("max_steps", "num_steps", "n_steps", "total_steps"),

@@ -58,6 +58,8 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "optimizer.state_dtype", "has no effect for `sgd` without momentum, which stores nothing"
     if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)():
         yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
+    if spec.task != "custom" and spec.batch.loaders:
+        yield "batch.loaders", f"has no effect for task `{spec.task}`, whose examples are in memory; it is for `custom`"
     if spec.resume_from is None and spec.resume != "state":
         yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:
@@ -78,7 +80,9 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "lora", "has no effect without `lora_rank`"
     if spec.lora.merge and not spec.checkpoint.export:
         yield "lora.merge", "has no effect, because `checkpoint.export` is false"
-    if spec.strategy not in SHARDED and spec.fsdp != type(spec.fsdp)():
+    if spec.strategy not in SHARDED and spec.fsdp.cpu_offload:
+        yield "fsdp.cpu_offload", f"has no effect for strategy `{spec.strategy}`; use `fsdp`, also on one GPU"
+    elif spec.strategy not in SHARDED and spec.fsdp != type(spec.fsdp)():
         yield "fsdp", f"has no effect for strategy `{spec.strategy}`"
     if spec.strategy != "ddp" and spec.ddp != type(spec.ddp)():
         yield "ddp", f"has no effect for strategy `{spec.strategy}`"

@@ -25,6 +25,9 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
     """
     if site.accelerator is None:
         return _resolve_without_accelerator(spec, site)
+    if spec.strategy == "auto" and spec.fsdp.cpu_offload and spec.task in LOOP_TASKS:
+        # Parameters in host memory are gathered on the GPU as shards are.
+        spec = spec.model_copy(update={"strategy": "fsdp"})
     if problems := unsupported_fields(spec, site):
         raise SpecError(problems)
     resolved = spec.model_copy(update=_auto_values(spec, site))

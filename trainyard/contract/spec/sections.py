@@ -141,6 +141,9 @@ class Batch(Strict):
     """Examples of one forward pass on one rank; gradients are accumulated to `size`. `auto`: the largest that fits."""
     last: Literal["keep", "drop", "pad"] = "keep"
     """Incomplete last batch of an epoch: use it (`keep`), skip it (`drop`), or fill it from its start (`pad`)."""
+    loaders: Annotated[NonNegativeInt, Field(le=64)] = 0
+    """Processes of each rank that prepare its batches ahead: for task `custom`, if examples are decoded as they are
+    used."""
 
 
 MAX_PATTERNS = 64

@@ -24,7 +24,7 @@ class Site:
     partition_limit_minutes: int | None = None
     """The time limit of the partition for a job that sets none. None: no limit, or not known."""
     emulates_gpus: bool = False
-    """Accept precision `fp8` on CPUs, whose ranks emulate it: for tests, since it is slow."""
+    """Accept on CPUs, for tests, what their ranks only emulate: precision `fp8`, and activations in host memory."""
 
     @property
     def allowed_roots(self) -> AllowedRoots:

@@ -16,6 +16,11 @@ def needs_sharded_gradients(spec: TrainingSpec) -> bool:
     return spec.param_dtype == "bf16" and spec.grad_dtype == "fp32"
 
 
+def can_be_offloaded(spec: TrainingSpec) -> bool:
+    """Return whether parameters and optimizer state may be in host memory, by the rules about `fsdp.cpu_offload`."""
+    return spec.optimizer.name != "muon" and spec.optimizer.state_dtype == spec.param_dtype == "fp32"
+
+
 def dtype_problems(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
     """Yield the field and the message of each data type that cannot be used."""
     if spec.grad_dtype == "bf16" and spec.param_dtype == "fp32":

@@ -95,8 +95,10 @@ class TrainingSpec(Strict):
     lora: Lora = Lora()
     trainable: Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=MAX_PATTERNS)] | None = None
     """Glob patterns of the names of the parameters to train. Absent: all."""
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """Recompute activations in the backward pass to save memory. The results are bitwise identical."""
+    activation_checkpointing: Literal["none", "selective", "full", "offload"] = "none"
+    """Recompute activations in the backward pass to save memory; the results are bitwise identical. Stored are also
+    products and attention (`selective`), only inputs of layers (`full`), or these in host memory (`offload`; GPUs
+    only)."""
     compile: bool = False
     """Compile each block with `torch.compile`; the nodes need a C++ compiler."""
     tf32: bool = False

@@ -50,6 +50,11 @@ def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
         (spec.task == "comm_check" and spec.gpus == 1, "gpus", "must be at least 2 for task `comm_check`"),
         (spec.tf32 and on_cpu, "tf32", f"{_NEEDS_GPUS}; use `false`"),
         (
+            spec.activation_checkpointing == "offload" and on_cpu and not site.emulates_gpus,
+            "activation_checkpointing",
+            f"`offload` {_NEEDS_GPUS}; use `full`",
+        ),
+        (
             spec.resume_from is not None and parse_origin(spec.resume_from) is None,
             "resume_from",
             "must be `<job id>` or `<job id>:<step>`",
@@ -156,11 +161,6 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     on_cpu = site.accelerator == "cpu"
     return [
         (offload and on_cpu, "fsdp.cpu_offload", f"{_NEEDS_GPUS}; use `false`"),
-        (
-            offload and spec.precision == "fp16",
-            "fsdp.cpu_offload",
-            "cannot be combined with precision `fp16`, whose gradient scaling runs on the GPU; use `bf16`",
-        ),
         (
             offload and spec.optimizer.name == "muon",
             "fsdp.cpu_offload",

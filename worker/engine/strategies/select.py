@@ -44,14 +44,7 @@ def parallelise(
             deferred.fill(allocate_whole(model, deferred.tensors(), ranks.device))
         model.to(ranks.device)
         _convert_parameters(spec, model)
-    if spec.activation_checkpointing != "none":
-        from worker.engine.activations import checkpoint_activations
-
-        checkpoint_activations(model, spec.activation_checkpointing)
-    if spec.compile:
-        from worker.engine.compilation import compile_blocks
-
-        compile_blocks(model)
+    _prepare_layers(spec, model, ranks)
     match spec.strategy:
         case "single":
             return ParallelModel(model, model)
@@ -72,6 +65,25 @@ def parallelise(
     raise RefusedError(f"this worker does not support strategy `{spec.strategy}`")
 
 
+def _prepare_layers(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> None:
+    """Add activation checkpointing and compilation to the layers. What is recomputed is part of the compiled code,
+    except that copies to host memory are outside of it."""
+    offloads = spec.activation_checkpointing == "offload"
+    if spec.compile and offloads:
+        from worker.engine.compilation import compile_blocks
+
+        compile_blocks(model, only_forward=True)
+    if spec.activation_checkpointing != "none":
+        from worker.engine.activations import checkpoint_activations
+
+        checkpoint_activations(model, spec.activation_checkpointing, ranks.device)
+    if spec.compile and not offloads:
+        from worker.engine.compilation import compile_blocks
+
+        compile_blocks(model)
+
+
 def _convert_parameters(spec: TrainingSpec, model: nn.Module) -> None:
     if spec.param_dtype == "bf16":
-        split_parameters(model, spec.grad_dtype)
+        # The base of adapters is held as `lora.base_dtype` states.
+        split_parameters(model, spec.grad_dtype, round_frozen=spec.lora_rank is None)

@@ -167,6 +167,13 @@ class TestOneJob:
         assert "secret" not in json.dumps(observation)
         until(scheduler, plan, "ended")
 
+    def test_gpus_with_uuids_are_given_to_the_job(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler("environment", gpus=("GPU-1b2c", "GPU-8932f937")), setup.plan("one", 2)
+        scheduler.submit(plan)
+        began(plan)
+        observation = json.loads((plan.folder / "environment.json").read_text())
+        assert observation["CUDA_VISIBLE_DEVICES"] == "GPU-1b2c,GPU-8932f937"
+
     def test_each_rank_gets_a_gpu_of_its_own(self, setup: Setup) -> None:
         scheduler = setup.scheduler("environment", slots=8, gpus=(3, 5, 6))
         plans = [setup.plan("a", 2), setup.plan("b", 1)]

@@ -112,8 +112,14 @@ class TestProposals:
 
     def test_lora_is_proposed_last_with_a_note(self):
         result = propose_changes(estimator(14), spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}))
-        assert set(result[0].set) == {"lora_rank"}
-        assert "trains only adapters" in result[0].message
+        assert [set(one.set) == {"lora_rank"} for one in result][:2] == [False, True]
+        assert "trains only adapters" in result[1].message
+
+    def test_offloading_is_proposed_for_one_gpu_that_is_too_small(self):
+        too_large = spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1})
+        chosen = propose_changes(estimator(14), too_large, count=9)
+        offload = {"strategy": "fsdp", "activation_checkpointing": "offload", "fsdp.cpu_offload": True}
+        assert [one.set for one in chosen if "lora_rank" not in one.set] == [offload]
 
     def test_nf4_is_proposed_where_adapters_alone_do_not_fit(self):
         small = spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}, activation_checkpointing="full")

@@ -10,6 +10,7 @@ from service.planner.trainable_parameters import trainable_model
 from tests.unit.service.planner.test_model_structure import GPT, LLAMA, spec_of
 from worker.engine import quantisation
 from worker.engine.frozen_base import hold_base
+from worker.engine.half_parameters import low_half, split_parameters
 from worker.engine.trainable import freeze_parameters
 from worker.tasks.builtin_models import build_builtin
 
@@ -47,6 +48,17 @@ def test_held_bytes_equal_those_of_the_worker(model, dtype):
     if dtype != "fp32":
         hold_base(module, dtype)
     assert held_parameters(spec, trainable).total == sum(parameter.nbytes for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("trainable", [None, ["blocks.0.*"]])
+def test_bytes_of_parameters_in_bf16_equal_those_of_the_worker(trainable):
+    spec = spec_of(GPT, precision="bf16", param_dtype="bf16", trainable=trainable)
+    module = build_builtin(spec.model)
+    freeze_parameters(spec, module)
+    split_parameters(module, "fp32", round_frozen=True)
+    stored = [*module.parameters(), *(low_half(parameter) for parameter in module.parameters())]
+    planned = trainable_model(builtin_models.structure_of(spec.model), spec)
+    assert held_parameters(spec, planned).total == sum(value.nbytes for value in stored if value is not None)
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("bf16", 32 * GIB), ("nf4", 16 * GIB)])
@@ -87,6 +99,7 @@ def test_quantised_weights_are_gathered_as_they_are_held():
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
 def test_start_holds_the_largest_tensor(strategy):
     spec, trainable = trained(LLAMA, "nf4", strategy=strategy)
-    largest = 4 * LLAMA["vocab"] * LLAMA["width"]
+    feed_forward = LLAMA["width"] * trainable.structure.transformer.feed_forward
+    largest = max(4 * LLAMA["vocab"] * LLAMA["width"], (4 + 8) * feed_forward)
     assert start_bytes(spec, trainable, cpu=False) == largest
     assert start_bytes(spec, trainable, cpu=True) == largest + held_parameters(spec, trainable).total

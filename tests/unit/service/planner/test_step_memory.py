@@ -7,7 +7,15 @@ import torch
 
 from bench._host_memory import LiveTensorBytes
 from service.planner import builtin_models
-from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_ops, head_of, saved
+from service.planner.activation_memory import (
+    MAX_LOGITS,
+    Adapters,
+    ComputeDtype,
+    block_ops,
+    head_of,
+    pinned_bytes,
+    saved,
+)
 from service.planner.block_model import MAX_ROW_TOKENS, ROW_MULTIPLE, masked_tokens, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
@@ -60,6 +68,16 @@ def test_each_strategy_needs_less_than_the_one_before():
 def test_activation_checkpointing_saves_less():
     peaks = [estimate(activation_checkpointing=how).peak for how in ("none", "selective", "full")]
     assert peaks == sorted(peaks, reverse=True)
+
+
+def test_offloaded_activations_are_host_memory():
+    batch = {"size": 1024, "micro_size": 1024}
+    full, offload = (estimate(activation_checkpointing=how, batch=batch).memory for how in ("full", "offload"))
+    each = 4 * 1024 * GPT["context"] * BIG["width"]
+    # Of the eight inputs of blocks, one is on the device while it is copied.
+    assert full.peak - offload.peak > 4 * each
+    assert (full.host, offload.host) == (0, 8 * each)
+    assert [pinned_bytes(size) for size in (0, 1000, 1024, 1025)] == [0, 1024, 1024, 2048]
 
 
 def test_base_parameters_have_no_moments_with_adapters():
@@ -155,3 +173,14 @@ def test_block_saves_the_counted_bytes(build, packed, bf16):
     dtype = ComputeDtype(2 if bf16 else 4, autocast=bf16)
     messages = saved(block_ops(model, examples * length, dtype, None, length if packed else 0), dtype) - x.nbytes
     assert messages == pytest.approx(saved_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_inputs_of_adapters_have_gradients_in_both_dtypes_with_autocast(autocast):
+    model = builtin_models.structure_of(LlamaModel(layers=1, width=64, heads=4, feed_forward=160)).transformer
+    plain, adapted = (
+        block_ops(model, 10, ComputeDtype(2, autocast=autocast), adapters)
+        for adapters in (None, Adapters(4, frozenset({"down_proj"})))
+    )
+    more = [other.grad_in - one.grad_in for one, other in zip(plain, adapted, strict=True)]
+    assert more == [0] * 7 + [(2 + 4) * 160 * 10 if autocast else 0]

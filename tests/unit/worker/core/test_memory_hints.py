@@ -32,7 +32,7 @@ class TestHint:
             ({"batch": {"size": 64, "micro_size": 1}}, ["activation_checkpointing", "precision", "strategy"]),
             (
                 {"activation_checkpointing": "full", "precision": "bf16"},
-                ["batch.micro_size", "strategy", "lora_rank"],
+                ["batch.micro_size", "activation_checkpointing", "strategy"],
             ),
             (
                 {
@@ -41,7 +41,17 @@ class TestHint:
                     "precision": "bf16",
                     "strategy": "fsdp",
                 },
-                ["lora_rank", "fsdp.cpu_offload", "gpus"],
+                ["activation_checkpointing", "lora_rank", "fsdp.cpu_offload"],
+            ),
+            (
+                {
+                    "batch": {"size": 1},
+                    "activation_checkpointing": "offload",
+                    "precision": "bf16",
+                    "strategy": "single",
+                    "gpus": 1,
+                },
+                ["lora_rank", "strategy", "gpus"],
             ),
             ({"on_device": False}, ["batch.micro_size", "activation_checkpointing", "strategy"]),
         ],

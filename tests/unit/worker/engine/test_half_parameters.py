@@ -40,6 +40,14 @@ def test_trained_parameters_alone_are_split(module):
     assert dtypes["frozen.weight"] == dtypes["norm.running_mean"] == torch.float32
 
 
+def test_frozen_parameters_can_be_rounded():
+    module = Tied()
+    split_parameters(module, "fp32", round_frozen=True)
+    assert torch.equal(module.frozen.weight, Tied().frozen.weight.bfloat16())
+    assert low_half(module.frozen.weight) is None
+    assert not module.frozen.weight.requires_grad
+
+
 def test_tied_parameters_stay_tied(module):
     assert module.head.weight is module.embedding.weight
     assert set(low_halves(module)) == {"embedding.weight", "head.weight", "norm.weight", "norm.bias"}

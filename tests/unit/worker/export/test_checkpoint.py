@@ -13,6 +13,7 @@ from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.engine.frozen_base import hold_base
+from worker.engine.half_parameters import split_parameters
 from worker.engine.trainable import freeze_parameters
 from worker.export import checkpoint as conversion
 from worker.export.checkpoint import export_checkpoint
@@ -92,6 +93,14 @@ class TestWholeModels:
         config = json.loads((folder / "config.json").read_text())
         assert config["dtype"] == {"fp32": "float32", "bf16": "bfloat16"}[dtype]
         assert (folder / "tokenizer.json").is_file()
+
+    def test_parameters_in_bf16_are_exported_with_their_exact_values(self, tmp_path):
+        spec = spec_of(LLAMA, precision="bf16", param_dtype="bf16")
+        module = trained_module(spec)
+        expected = logits_of(module)
+        split_parameters(module, "fp32")
+        folder, _, _ = exported(tmp_path, spec, module)
+        assert (logits_of(load(folder)) - expected).abs().max() <= 1e-5
 
     def test_bf16_halves_the_file(self, tmp_path):
         spec = spec_of(LLAMA)

@@ -121,3 +121,21 @@ class TestGpus:
     def test_visible_gpus(self, environ: dict[str, str], expected: tuple[int, ...]) -> None:
         devices = ["nvidia10", "nvidia0", "nvidiactl", "nvidia1", "nvidia-uvm", "null"]
         assert visible_gpus(environ, devices) == expected
+
+    @pytest.mark.parametrize(
+        ("listed", "expected"),
+        [
+            ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",)),
+            ("GPU-8932f937, GPU-1b2c", ("GPU-8932f937", "GPU-1b2c")),
+            ("MIG-5c89852c-cc2c-5ad6-8f3f-1a2b3c4d5e6f", ("MIG-5c89852c-cc2c-5ad6-8f3f-1a2b3c4d5e6f",)),
+            ("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/0", ("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/0",)),
+            ("2,-1,3", (2,)),
+            ("-1", ()),
+            ("NoDevFiles", ()),
+            ("0,GPU-8932f937", (0,)),
+            ("GPU-8932f937,0", ("GPU-8932f937",)),
+            ("1,1", ()),
+        ],
+    )
+    def test_listed_gpus_are_those_that_cuda_uses(self, listed: str, expected: tuple[int | str, ...]) -> None:
+        assert visible_gpus({"CUDA_VISIBLE_DEVICES": listed}, ["nvidia0"]) == expected

@@ -1,0 +1,40 @@
+"""The default environment of ranks on GPUs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.worker.launcher.test_rendezvous import SPEC, document
+from trainyard.contract.spec.training_spec import parse_spec
+from worker.launcher.gpu_environment import gpu_environment
+
+ATTEMPT = Path("/runs/job-1/attempts/1-a1")
+
+
+def variables(base=None, given=None, backend="nccl"):
+    spec = parse_spec({**SPEC, "backend": backend, "environment": {"variables": given or {}}})
+    return gpu_environment(document(spec=spec), ATTEMPT, base or {})
+
+
+def test_defaults_of_ranks_with_nccl():
+    assert variables() == {
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_FR_DUMP_TEMP_FILE": "/runs/job-1/artifacts/flight_recorder/1-a1/rank_",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+
+
+def test_ranks_without_nccl_get_none():
+    assert variables(backend="gloo") == {}
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+@pytest.mark.parametrize("where", ["base", "given"])
+def test_either_name_of_the_allocator_setting_replaces_the_default(name, where):
+    assert "PYTORCH_ALLOC_CONF" not in variables(**{where: {name: "max_split_size_mb:512"}})
+
+
+def test_variables_that_are_set_have_precedence():
+    chosen = variables({"TORCH_FR_BUFFER_SIZE": "50"}, {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"})
+    assert chosen.keys() == {"PYTORCH_ALLOC_CONF", "TORCH_FR_DUMP_TEMP_FILE"}
