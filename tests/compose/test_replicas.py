@@ -69,7 +69,7 @@ def test_stream_has_reports_sent_to_other_replicas(stack: Stack) -> None:
         results = [stream.result(60) for stream in streams]
     with stack.client() as client:
         assert_complete(client, run.id)
-        assert [event.type for event in client.events(run.id)].count("sent_to_all_replicas") == 1
+        assert [event.type for event in client.events(run.id)].count("worker.sent_to_all_replicas") == 1
     for points in results:
         losses = [step for key, step in points if key == "train/loss"]
         assert losses == sorted(set(losses)), "a stream sends each point once"

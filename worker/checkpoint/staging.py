@@ -20,7 +20,7 @@ class OverlappedStager(AsyncStager):
     """Copies in a thread, on CUDA in a stream of its own. Its buffers are reused, so only the first save allocates.
 
     The state must not change before `synchronize_staging` returns. The captured tensors change only in an update
-    (decision 75), so the copy takes place beside the forward and backward of the next step.
+    (decision 73), so the copy takes place beside the forward and backward of the next step.
     """
 
     _synchronize_after_execute = False

@@ -20,7 +20,7 @@ def rounded(weight, dtype, result=torch.float32):
 
 class TestErrors:
     def test_nf4_of_normal_weights_is_within_the_bounds_of_bitsandbytes(self):
-        # tests/test_functional.py, test_4bit_quant: mean errors of 4 bits in blocks of at most 64 values.
+        # Bounds of bitsandbytes' own test `test_4bit_quant`: mean errors of 4 bits in blocks of at most 64 values.
         weight = weights(1024, 1024)
         error = (rounded(weight, "nf4") - weight).abs()
         assert error.mean() < 0.1
