@@ -8,8 +8,10 @@ CPU ranks share the memory of their machine. Each leaves room for Python with to
 parameters, gradients and optimizer state alone exceed that memory.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from service.planner.block_model import (
@@ -78,8 +80,8 @@ class FitEstimator:
     def estimate(self, spec: TrainingSpec) -> Estimate | Problem:
         """Estimate a spec for its micro-batch size.
 
-        With `auto`, sizes are halved from a rank's share of the batch until one fits; if none fits, the size with the
-        smallest peak is used.
+        With `auto`, the size is a rank's share of the batch, or the largest halving of it that fits; if none fits, the
+        size with the smallest peak is used.
         """
         model = self.model(spec)
         if isinstance(model, Problem):
@@ -87,13 +89,20 @@ class FitEstimator:
         least = state_memory(spec, model).peak
         micro_size = spec.batch.micro_size
         sizes = [micro_size] if isinstance(micro_size, int) else list(_halvings(examples_per_rank(spec)))
-        tried: list[Estimate] = []
-        for size in sizes:
-            tried.append(Estimate(size, least, micro_batch_memory(spec, model, size, self.context)))
-            if self.fits(tried[-1]) is not False or tried[-1].memory is None:
-                return tried[-1]
-        # A smaller micro-batch may need more: gradients are accumulated until the last micro-batch of the step.
-        return min(tried, key=lambda one: one.peak)
+
+        @cache
+        def of_size(size: int) -> Estimate:
+            return Estimate(size, least, micro_batch_memory(spec, model, size, self.context))
+
+        whole, *halves = sizes
+        if not halves or self.fits(of_size(whole)) is not False or of_size(whole).memory is None:
+            return of_size(whole)
+        # All halvings accumulate gradients, so that a smaller one needs less. Only the share, which does not, may be
+        # smaller than the smallest of them.
+        fitting = bisect_left(halves, True, key=lambda size: self.fits(of_size(size)) is not False)
+        if fitting < len(halves):
+            return of_size(halves[fitting])
+        return min(of_size(whole), of_size(halves[-1]), key=lambda one: one.peak)
 
     def fits(self, estimate: Estimate) -> bool | None:
         """Return whether the estimate fits every device; None if that is not known."""

@@ -77,7 +77,8 @@ def test_many_query_parameters_are_refused(world: World) -> None:
 
 def test_unknown_method_is_refused_and_no_metrics_label(world: World) -> None:
     with served_with_limits(world) as port:
-        for method in (b"INVENTED", b"X" * 60_000, b"PROPFIND"):
+        # Longer methods may arrive in two parts, of which the first does not show the offer of an upgrade.
+        for method in (b"INVENTED", b"X" * 8_000, b"PROPFIND"):
             head = b"%s /livez HTTP/1.1\r\nHost: localhost\r\n" % method
             answer = exchange(port, head + b"Upgrade: h2c\r\nConnection: Upgrade\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 501 "), method
