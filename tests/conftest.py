@@ -1,5 +1,6 @@
 """Fixtures for all tests, and the selection of databases."""
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -57,6 +58,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Under xdist, start with the folders whose files take longest, so that no process works alone at the end."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_FOLDERS))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests and what they import from garbage collections, which would scan them all each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

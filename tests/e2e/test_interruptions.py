@@ -103,6 +103,7 @@ def source(service: ServiceProcess) -> JobResource:
         return wait_for_status(client, job.id, "succeeded")
 
 
+@pytest.mark.slow
 def test_a_fork_continues_the_run_or_only_takes_its_weights(client: Client, source: JobResource) -> None:
     expected = losses(client, source.id)
     same = client.submit(long_run(steps=80, checkpoint__keep_last=10, resume_from=f"{source.id}:40"))

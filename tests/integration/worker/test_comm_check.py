@@ -66,6 +66,7 @@ def test_a_wrong_value_fails_the_job_with_operation_group_and_rank(tmp_path, fau
     assert not (attempt.root.parents[1] / "artifacts").exists()
 
 
+@pytest.mark.slow
 def test_unsupported_operation_is_reported_and_does_not_fail(tmp_path):
     run, attempt, service = checked(tmp_path, 2, [{"kind": "absent", "operation": "reduce_scatter"}])
     assert finish_of(attempt, 1).reason == "completed"

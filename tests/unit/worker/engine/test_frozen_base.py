@@ -136,7 +136,9 @@ class TestHeldLayers:
             hold_base(model, "bf16")
 
 
-@DTYPES
+@pytest.mark.parametrize(
+    "dtype", ["nf4", pytest.param("bf16", marks=pytest.mark.slow), pytest.param("int8", marks=pytest.mark.slow)]
+)
 def test_conversion_needs_memory_for_one_more_layer(dtype):
     torch.manual_seed(0)
     model = Llama(LlamaModel(layers=6, width=256, heads=4, context=16, vocab=257)).requires_grad_(False)
