@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests and what they import from garbage collections, which would scan them all each time."""
+    """Exclude the collected tests and what they import from garbage collections, each of which would scan them."""
     gc.collect()
     gc.freeze()
 
