@@ -17,10 +17,15 @@ from worker.engine.state import trained_state
 
 
 def save_checkpoint(
-    folder: Path, module: nn.Module, step: int = 7, average: dict[str, torch.Tensor] | None = None, updates: int = 1
+    folder: Path,
+    module: nn.Module,
+    step: int = 7,
+    average: dict[str, torch.Tensor] | None = None,
+    updates: int = 1,
+    sources: dict[str, str] | None = None,
 ) -> CheckpointLayout:
     """Save a module's trained tensors, and something of an optimizer's state, with a manifest. `average`: that of the
-    weights after some updates."""
+    weights after some updates. `sources`: the manifest's digests of what the model was trained from."""
     from torch.distributed.checkpoint import state_dict_saver
 
     model = trained_state(module)
@@ -36,11 +41,11 @@ def save_checkpoint(
         state["progress"]["ema_updates"] = torch.tensor(updates)
     checkpoint = CheckpointLayout(folder / f"step-{step:010d}")
     state_dict_saver.save(state, checkpoint_id=checkpoint.root, no_dist=True)
-    write_manifest(checkpoint)
+    write_manifest(checkpoint, sources)
     return checkpoint
 
 
-def write_manifest(checkpoint: CheckpointLayout) -> None:
+def write_manifest(checkpoint: CheckpointLayout, sources: dict[str, str] | None = None) -> None:
     """Write the manifest of the files that are in the folder."""
     files = {
         path.name: ManifestFile(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
@@ -55,6 +60,7 @@ def write_manifest(checkpoint: CheckpointLayout) -> None:
         world_size=1,
         strategy="single",
         files=files,
+        sources=sources or {},
         created_at=datetime.now(UTC),
     )
     checkpoint.manifest.write_text(manifest.model_dump_json())

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from trainyard.contract.layout import CheckpointLayout
+from trainyard.contract.spec.sections import HfModel, JsonlData
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -22,19 +24,25 @@ CHANGED_SOURCE_HINT = (
     "Restore it and retry the job. To train on with the changed one, submit a new job with resume_from this job and "
     "resume: weights."
 )
-_CHANGED = {
-    "model.path": "the frozen base model in the folder has changed",
-    "data": "the training examples have changed",
-    "data.shuffle": "the order of the training examples has changed",
-}
 
 
-def changed_source(saved: Mapping[str, str], current: Mapping[str, str]) -> str | None:
-    """Return which source differs from that of a checkpoint, or None. Digests of earlier releases may be missing."""
-    for name, message in _CHANGED.items():
+def changed_source(saved: Mapping[str, str], current: Mapping[str, str], spec: TrainingSpec) -> str | None:
+    """Return which source differs from that of a checkpoint, with the field of the spec and the file that it names, or
+    None. Digests of earlier releases may be missing."""
+    for name in ("model.path", "data", "data.shuffle"):
         if name in saved and name in current and saved[name] != current[name]:
-            return f"{name}: {message}"
+            return _describe_change(name, spec)
     return None
+
+
+def _describe_change(source: str, spec: TrainingSpec) -> str:
+    if source == "model.path" and isinstance(spec.model, HfModel):
+        return f"model.path: the frozen base model in {spec.model.path} has changed"
+    if source == "data.shuffle":
+        return "data.shuffle: the order of the training examples has changed"
+    if isinstance(spec.data, JsonlData):
+        return f"data.path: the training examples in {spec.data.path} have changed"
+    return "data: the training examples have changed"
 
 
 def stored_dtypes(checkpoint: CheckpointLayout) -> dict[str, torch.dtype]:

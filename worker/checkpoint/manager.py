@@ -111,9 +111,14 @@ class CheckpointManager:
         """
         self._sources = sources
         saved = self._latest.sources if self._latest and self.start_step else {}
-        changed = self._ranks.broadcast(changed_source(saved, sources))
+        changed = self._ranks.broadcast(changed_source(saved, sources, self._launch.spec))
         if changed is not None:
             raise RefusedError(f"{changed} since the checkpoint of step {self.start_step}", CHANGED_SOURCE_HINT)
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The digests of what the run is trained from; on rank 0, once they are bound."""
+        return self._sources
 
     def due(self, step: int, total_steps: int) -> bool:
         every = self._policy.every_steps

@@ -32,12 +32,15 @@ class Ranks:
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Return every rank's values, by rank, in fp64. A collective that does not wait for the device."""
-        if self.world == 1:
-            return [list(values)]
+        return self.begin_gather(values).read()
+
+    def begin_gather(self, values: Sequence[float]) -> "Gather":
+        """Begin the same gather without waiting for the other ranks, which may begin it later."""
         own = torch.tensor(values, dtype=torch.float64)
+        if self.world == 1:
+            return Gather([own], None)
         rows = [torch.empty_like(own) for _ in range(self.world)]
-        dist.all_gather(rows, own, group=self.bookkeeping)
-        return [row.tolist() for row in rows]
+        return Gather(rows, dist.all_gather(rows, own, group=self.bookkeeping, async_op=True))
 
     def gather_text(self, text: str) -> list[str]:
         """Return every rank's text, by rank. A collective."""
@@ -72,6 +75,24 @@ class Ranks:
     def barrier(self) -> None:
         if self.world > 1:
             dist.barrier(group=self.bookkeeping)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """A gather that may be under way."""
+
+    rows: list[torch.Tensor]
+    work: dist.Work | None
+
+    def read(self, timeout: timedelta | None = None) -> list[list[float]]:
+        """Wait for the gather, and return every rank's values, by rank.
+
+        Raises:
+            RuntimeError: A rank has ended, or not all ranks have begun the gather within `timeout`.
+        """
+        if self.work is not None:
+            self.work.wait(timeout) if timeout else self.work.wait()
+        return [row.tolist() for row in self.rows]
 
 
 def join(spec: TrainingSpec) -> Ranks:

@@ -50,7 +50,7 @@ class Examples:
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Gather the rows `indices` (int64, shape (n,)) of every tensor on `device`: shapes (n, ...)."""
         rows = torch.from_numpy(indices)
-        return tuple(tensor[rows].to(device, non_blocking=True) for tensor in self.tensors)
+        return tuple(tensor.index_select(0, rows).to(device, non_blocking=True) for tensor in self.tensors)
 
     def held_out_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Gather held-out rows, counted from 0 at the first held-out example."""

@@ -38,8 +38,8 @@ def build_initial_model(
                 deferred.examination.apply(ranks.broadcast(result))
             return deferred.module, deferred
         del deferred
-        next_act = "shards" if spec.strategy in SHARDED else "converts"
-        message = f"each rank builds the whole model in host memory before it {next_act} it: {reasons[0]}"
+        next_step = "shards" if spec.strategy in SHARDED else "converts"
+        message = f"each rank builds the whole model in host memory before it {next_step} it: {reasons[0]}"
         log.info(message)
         reporter.event("whole_model_built", message, data={"reason": reasons[0]})
     return _whole(spec, task), None

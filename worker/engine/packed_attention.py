@@ -1,13 +1,11 @@
 """Chooses how attention keeps the examples of packed rows apart: by a flash kernel for sequences of several lengths, or
 by a dense mask."""
 
-import inspect
 import logging
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention.varlen import varlen_attn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.reporting.reporter import Reporter
@@ -16,7 +14,6 @@ from worker.tasks.packing import KernelFit
 
 log = logging.getLogger(__name__)
 
-_PARAMETERS = {"scale", "window_size"}
 _WIDE_HEADS = ((8, 0), (9, 0), (10, 0), (10, 3))
 """Chips whose memory suffices for the backward of heads wider than 192."""
 _MAX_HEAD_WIDTH = 256
@@ -59,8 +56,6 @@ def _device_obstacle(spec: TrainingSpec, device: torch.device) -> str:
         return "the kernel computes in bf16 and fp16, and `precision` is fp32"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "the kernel needs a GPU of compute capability 8.0"
-    if not set(inspect.signature(varlen_attn).parameters) >= _PARAMETERS:
-        return f"torch {torch.__version__} has another kernel"
     return ""
 
 

@@ -23,9 +23,16 @@ def source_digests(spec: TrainingSpec, task: Task, batches: GlobalBatches) -> di
     digests = {"data.shuffle": digest(batches.at(0))}
     if spec.task != "custom":
         digests["data"] = _digest_of_examples(task.examples)
-    if isinstance(spec.model, HfModel) and (spec.lora_rank is not None or spec.trainable is not None):
-        digests["model.path"] = _digest_of_folder(Path(spec.model.path))
+    if (base := base_digest(spec)) is not None:
+        digests["model.path"] = base
     return digests
+
+
+def base_digest(spec: TrainingSpec) -> str | None:
+    """Return the digest of the folder of the frozen base model; None if the run has none."""
+    if isinstance(spec.model, HfModel) and (spec.lora_rank is not None or spec.trainable is not None):
+        return _digest_of_folder(Path(spec.model.path))
+    return None
 
 
 def _digest_of_examples(examples: Examples) -> str:

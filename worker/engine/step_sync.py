@@ -1,16 +1,17 @@
-"""The ranks' agreement between two steps: whether to stop, and which trace to record.
+"""What the ranks exchange between two steps: whether to stop, which trace to record, and values that callbacks share.
 
-An agreement costs the latency of a reduction, which short steps would show. So the ranks agree only every few steps,
-from the time of a step of the slowest rank, which is part of the agreement itself: the ranks never differ in it.
+One gather carries all of it. Its latency would show in short steps. So the ranks gather only every few steps, and where
+a callback shares values; while steps are short, they read what they gather one step later, when it has arrived. The
+ranks decide by the time of a step of the slowest rank, which they gather too, so that they never differ.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import NamedTuple
 
-import torch
-import torch.distributed as dist
-
-from worker.core.distributed import Ranks
+from worker.core.distributed import Gather, Ranks
 from worker.core.stop_signal import StopSignal
 
 PERIOD_SECONDS = 0.5
@@ -18,10 +19,23 @@ PERIOD_SECONDS = 0.5
 MAX_STEPS = 10
 """The most steps between two agreements, so that a sudden slowdown does not make that time long."""
 
+_FAILED_SECONDS = 0.5
+"""Wait of a rank that fails for what the other ranks have sent before."""
+
+Rows = list[list[float]]
+"""Every rank's values, by rank."""
+_OWN_VALUES = 3
+"""Values of each row that precede the shared ones: stop request, trace request, seconds per step."""
+
 
 def no_profile_request() -> int:
     """Return 0: no trace was requested."""
     return 0
+
+
+class _Share(NamedTuple):
+    values: Sequence[float]
+    deliver: Callable[[Rows], None]
 
 
 class StepSync:
@@ -37,38 +51,87 @@ class StepSync:
     ) -> None:
         """`profile_request` returns the number of the latest trace request that this rank knows; 0 for none."""
         self._ranks = ranks
-        self._stop = stop
+        self._signal = stop
         self._request = profile_request
         self._now = now
         self._since = now()
         self._steps = 0
-        """Calls since the last agreement, this one included."""
+        """Calls of `should_stop` since the last one that gathered, this one included."""
         self._next = 1
+        self._step_seconds = PERIOD_SECONDS
+        self._stop = False
+        self._shares: list[_Share] = []
+        """What was shared since the last gather began."""
+        self._pending: Gather | None = None
+        """The gather that is under way."""
+        self._receivers: list[_Share] = []
+        """What this gather carries."""
         self.profile_request = 0
         """The number of the latest trace request that all ranks know of."""
+
+    def share(self, values: Sequence[float], deliver: Callable[[Rows], None]) -> None:
+        """Send `values` to all ranks with the next gather, which begins before the next step.
+
+        Every rank shares as many values, at the same steps. `deliver` gets those of all ranks, in fp64: after the
+        coming step at the latest, in the order of sharing. What it raises ends the run, so it must raise on all ranks.
+        """
+        self._shares.append(_Share(values, deliver))
 
     def should_stop(self) -> bool:
         """Return whether any rank has a stop request: the same answer on every rank. Sometimes a collective."""
         self._steps += 1
-        if self._steps < self._next:
-            return False
-        now = self._now()
-        step_seconds = (now - self._since) / self._steps
-        own = [int(self._stop.requested), self._request(), max(1, int(step_seconds * 1e6))]
-        stop, self.profile_request, microseconds = self._maximum(own)
-        self._since, self._steps = now, 0
-        self._next = steps_until_sync(microseconds / 1e6)
-        return bool(stop)
+        self._read()
+        if not self._stop and (self._shares or self._steps >= self._next):
+            now = self._now()
+            self._step_seconds = (now - self._since) / self._steps
+            self._since, self._steps = now, 0
+            self._begin()
+            if self._next < MAX_STEPS or self._ranks.world == 1:
+                self._read()
+        return self._stop
 
-    def _maximum(self, own: list[int]) -> list[int]:
-        if self._ranks.world == 1:
-            return own
-        values = torch.tensor(own, dtype=torch.int64)
-        dist.all_reduce(values, dist.ReduceOp.MAX, group=self._ranks.bookkeeping)
-        maximum: list[int] = values.tolist()
-        return maximum
+    def deliver_shares(self) -> None:
+        """Deliver all that is shared so far. A collective if anything is."""
+        self._read()
+        if self._shares:
+            self._begin()
+            self._read()
+
+    @contextlib.contextmanager
+    def delivering(self) -> Iterator[None]:
+        """Deliver at the end of the context all that was shared in it; after an exception only what arrives without
+        the help of the other ranks, so that the last points of a run that fails are reported."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._read(timedelta(seconds=_FAILED_SECONDS))
+            raise
+        self.deliver_shares()
+
+    def _begin(self) -> None:
+        own = [float(self._signal.requested), float(self._request()), self._step_seconds]
+        self._receivers, self._shares = self._shares, []
+        shared = (value for share in self._receivers for value in share.values)
+        self._pending = self._ranks.begin_gather([*own, *shared])
+
+    def _read(self, timeout: timedelta | None = None) -> None:
+        """Wait for the gather that is under way, and deliver it."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        rows = pending.read(timeout)
+        stops, requests, seconds = zip(*(row[:_OWN_VALUES] for row in rows), strict=True)
+        self._stop = self._stop or any(stops)
+        self.profile_request = int(max(requests))
+        self._next = steps_until_sync(max(seconds))
+        start = _OWN_VALUES
+        for values, deliver in self._receivers:
+            end = start + len(values)
+            deliver([row[start:end] for row in rows])
+            start = end
 
 
 def steps_until_sync(step_seconds: float) -> int:
     """Return the number of steps from one agreement to the next, from the slowest rank's seconds per step."""
-    return max(1, min(MAX_STEPS, int(PERIOD_SECONDS / step_seconds)))
+    return max(1, min(MAX_STEPS, int(PERIOD_SECONDS / max(step_seconds, 1e-6))))

@@ -87,7 +87,7 @@ class TrainStep:
                 marks.forwards.append((forward_started, self._clock.mark()))
                 self._progress.mark("backward")
                 # One backward for all losses: a second one would reduce the gradients again.
-                _total({name: self._precision.scale(part) for name, part in parts.items()}).backward()  # type: ignore[no-untyped-call]
+                self._backward(_total({name: self._precision.scale(part) for name, part in parts.items()}))
             for name, part in parts.items():
                 losses[name] = losses[name] + part.detach() if name in losses else part.detach()
         loss = _total(losses)
@@ -120,6 +120,10 @@ class TrainStep:
             sums = task_losses(self._task, self._model.forward, batch)
         parts = {name: loss / weight for name, loss in sums.items()}
         return {name: part * 0.0 for name, part in parts.items()} if empty else parts
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        divisor = self._model.gradient_divisor
+        loss.backward(None if divisor == 1 else torch.full_like(loss, divisor))  # type: ignore[no-untyped-call]
 
     def _clip_gradients(self) -> torch.Tensor:
         """Return the 2-norm of all gradients, fp32, shape (). Clip those of each optimizer by their own norm."""

@@ -88,7 +88,7 @@ class Trainer:
         self._learning_rates = LearningRates(spec.schedule, optimizers, self.total_steps)
         autocast = spec.strategy not in MANAGES_DTYPE
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
-        self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, self._log_due)
+        self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, step_sync, self._log_due)
         self._train_step = self._build_train_step()
         stopping = spec.early_stopping
         self._early_stopping = EarlyStopping(stopping, reporter, total_steps=self.total_steps) if stopping else None
@@ -123,19 +123,20 @@ class Trainer:
             # Batches of their own: these processes are ahead, and each change of the epoch shuffles all examples.
             ahead = map(_global_batches(self._spec, self._task).at, range(step, self.total_steps))
             self._train_step.start_loaders(ahead, processes=self._spec.batch.loaders, seed=self._spec.seed)
-        while step < self.total_steps and not self._stops_early and not self._step_sync.should_stop():
-            step += 1
-            for callback in self._callbacks:
-                callback.on_step_start(step)
-            result = self._train_step.run(step, self._batches.at(step - 1), log_due=self._log_due(step))
-            if self._train_step.prefetches and step < self.total_steps:
-                self._train_step.prefetch(self._batches.at(step))
-            for callback in reversed(self._callbacks):
-                callback.on_step_end(result)
-            if self._evaluation_due(step):
-                self._evaluate(step)
-            if self._checkpoints.due(step, self.total_steps):
-                self._save(step)
+        with self._step_sync.delivering():
+            while step < self.total_steps and not self._stops_early and not self._step_sync.should_stop():
+                step += 1
+                for callback in self._callbacks:
+                    callback.on_step_start(step)
+                result = self._train_step.run(step, self._batches.at(step - 1), log_due=self._log_due(step))
+                if self._train_step.prefetches and step < self.total_steps:
+                    self._train_step.prefetch(self._batches.at(step))
+                for callback in reversed(self._callbacks):
+                    callback.on_step_end(result)
+                if self._evaluation_due(step):
+                    self._evaluate(step)
+                if self._checkpoints.due(step, self.total_steps):
+                    self._save(step)
         self._train_step.end_loaders()
         for callback in reversed(self._callbacks):
             callback.on_loop_end(step)
@@ -194,6 +195,7 @@ class Trainer:
         return due and self._task.examples.held_out > 0
 
     def _evaluate(self, step: int) -> None:
+        self._step_sync.deliver_shares()
         for callback in self._callbacks:
             callback.on_evaluation_start(step)
         averaged = self._average is not None and self._average.options.evaluate
@@ -213,6 +215,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         if step == self._checkpoints.last_step:
             return
+        self._step_sync.deliver_shares()
         for callback in self._callbacks:
             callback.on_checkpoint_start(step)
         self._checkpoints.save(step, self._state.capture(step, self._guard.skipped), self._metrics.latest)
@@ -248,7 +251,8 @@ class Trainer:
     def _build_metrics_logger(self, reporter: Reporter, performance: PerformanceMonitor) -> MetricsLogger:
         return MetricsLogger(
             reporter,
-            self._ranks,
+            self._step_sync,
+            is_first=self._ranks.is_first,
             due=self._log_due,
             total_steps=self.total_steps,
             epoch_of=self._batches.epoch_of,

@@ -21,8 +21,11 @@ from worker.core.errors import TrainingError, describe, write_error
 from worker.core.fence import RunFence
 from worker.core.first_failure import describe_restart
 from worker.core.flight_recorder import write_on_stall
+from worker.core.library_warnings import ignore_missing_gpu_kernels
 from worker.core.processes import PARENT_VARIABLE, WRAPPED_VARIABLE, die_with_parent
 from worker.core.stop_signal import StopSignal
+from worker.environment.rank_command import execute
+from worker.environment.select import rank_environment
 
 if TYPE_CHECKING:
     from worker.checkpoint.manager import CheckpointManager
@@ -137,6 +140,10 @@ def _run_task(run: RankRun) -> None:
             from worker.rank.script import exec_script
 
             exec_script(run.layout, run.launch, run.execution)
+        case _ if environment := rank_environment(run.spec, os.environ):
+            # The same entry point again, in the environment's Python; there the variable of the environment is absent.
+            root = run.layout.root
+            execute(environment.command(["-m", "worker", str(root)], os.environ, root))
         case "comm_check":
             _check_communication(run)
         case _:
@@ -150,6 +157,8 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     from worker.tasks.select import select_task
 
     ranks = distributed.join(run.spec)
+    if ranks.device.type == "cpu":
+        ignore_missing_gpu_kernels()
     progress.mark("starting")
     checkpoints = CheckpointManager(run.run_layout, run.launch, run.execution, ranks)
     reporter = _open_reporter(run, checkpoints.start_step, first=ranks.is_first)
@@ -168,7 +177,9 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         progress.mark("exporting")
         if ranks.is_first:
             RunFence(run.run_layout, run.launch.attempt_id).check()
-        export_weights(run.run_layout.export, outcome.module, run.spec, task, outcome.step, ranks)
+        export_weights(
+            run.run_layout.export, outcome.module, run.spec, task, outcome.step, ranks, sources=checkpoints.sources
+        )
     progress.mark("ending")
     _leave(run, ranks, reporter, step=outcome.step, completed=outcome.completed, best_step=outcome.best_step)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from worker.tasks.packing import Boundaries, KernelFit, attend_by_kernel, attend_by_loop
+from worker.tasks.packing import Boundaries, KernelFit, attend_by_loop
 
 _KERNEL = "trainyard_kernel"
 _PROBE = "trainyard_probe"
@@ -120,6 +120,9 @@ def _attend(
     if boundaries is None:
         offsets = torch.arange(0, rows * length + 1, length, dtype=torch.int32, device=query.device)
         boundaries = Boundaries(offsets, length)
+    # Not at the top: see `attend`.
+    from worker.tasks.varlen_kernel import attend_by_kernel
+
     return attend_by_kernel(query, key, value, boundaries, **_settings(options)).transpose(1, 2), None
 
 

@@ -1,15 +1,10 @@
 """Attention within the examples of packed rows: with a dense mask, or by a kernel that takes their boundaries."""
 
-from inspect import signature
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
-from torch.nn.attention.varlen import varlen_attn
-
-_TAKES_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
-"""Whether torch's kernel takes keys and values with fewer heads; torch 2.11's does not."""
 
 
 class Boundaries(NamedTuple):
@@ -71,6 +66,9 @@ def attend(
         within: A mask (bool, (batch, 1, length, length)) or boundaries of examples, if several share a row.
     """
     if isinstance(within, Boundaries):
+        # Its import takes a second, since it loads torch's compiler: only runs that use the kernel pay for it.
+        from worker.tasks.varlen_kernel import attend_by_kernel
+
         return attend_by_kernel(q, k, v, within)
     group = q.shape[1] // k.shape[1]
     if within is not None and group > 1:
@@ -79,47 +77,6 @@ def attend(
     return functional.scaled_dot_product_attention(
         q, k, v, attn_mask=within, is_causal=within is None, dropout_p=dropout, enable_gqa=within is None and group > 1
     )
-
-
-def attend_by_kernel(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    boundaries: Boundaries,
-    *,
-    scale: float | None = None,
-    window: int | None = None,
-) -> torch.Tensor:
-    """Return the same by FlashAttention's kernel for sequences of several lengths, in bf16 or fp16.
-
-    The kernel leaves early where an example is empty, and its result has no value outside of all examples.
-
-    Args:
-        window: A query attends to that many keys, its own included; None: to all before it.
-    """
-    # Autocast does not know the kernel, and rotations leave queries and keys in fp32.
-    autocast = torch.is_autocast_enabled(q.device.type)
-    dtype = torch.get_autocast_dtype(q.device.type) if autocast else v.dtype
-    group = q.shape[1] // k.shape[1]
-    if group > 1 and not _TAKES_GROUPS:
-        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    queries, keys, values = (_flat(part).to(dtype).contiguous() for part in (q, k, v))
-    offsets, longest = boundaries
-    groups: dict[str, Any] = {"enable_gqa": k.shape != q.shape} if _TAKES_GROUPS else {}
-    mixed = varlen_attn(
-        queries,
-        keys,
-        values,
-        offsets,
-        offsets,
-        longest,
-        longest,
-        scale=scale,
-        window_size=(-1 if window is None else window - 1, 0),
-        **groups,
-    )
-    assert isinstance(mixed, torch.Tensor)
-    return _rows(mixed, q)
 
 
 def attend_by_loop(
@@ -132,7 +89,7 @@ def attend_by_loop(
     window: int | None = None,
 ) -> torch.Tensor:
     """Return what `attend_by_kernel` does, example by example, on any device and in any dtype."""
-    flat = [_flat(part) for part in (q, k, v)]
+    flat = [flat_heads(part) for part in (q, k, v)]
     mixed = torch.zeros_like(flat[0])
     for start, end in pairwise(boundaries.offsets.tolist()):
         index = torch.arange(end - start, device=q.device)
@@ -143,14 +100,14 @@ def attend_by_loop(
             queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=True
         )
         mixed[start:end] = attended[0].transpose(0, 1)
-    return _rows(mixed, q)
+    return in_rows(mixed, q)
 
 
-def _flat(x: torch.Tensor) -> torch.Tensor:
+def flat_heads(x: torch.Tensor) -> torch.Tensor:
     """Return (batch * length, heads, width) from (batch, heads, length, width)."""
     return x.transpose(1, 2).flatten(0, 1)
 
 
-def _rows(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+def in_rows(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """Return the reverse, for the batch of `q`."""
     return x.view(q.shape[0], q.shape[2], *x.shape[1:]).transpose(1, 2)

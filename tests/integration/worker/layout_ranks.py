@@ -26,9 +26,11 @@ from worker.core import distributed
 from worker.core.errors import TrainingError
 from worker.core.random_state import seed_generators
 from worker.core.stop_signal import StopSignal
+from worker.engine import step_sync
 from worker.engine.frozen_base import held_dtype, hold_base
 from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.step_sync import StepSync
+from worker.engine.strategies import ddp
 from worker.engine.strategies.select import SHARDED
 from worker.engine.train_step import TrainStep
 from worker.engine.trainable import freeze_parameters
@@ -77,16 +79,28 @@ class NoCheckpoints:
         pass
 
 
-class StopBefore:
-    """A stand-in for StepSync that stops before a given step."""
+class StopAtStep(StopSignal):
+    """A stop request that one rank receives while a given step runs."""
 
-    def __init__(self, start, until):
+    def __init__(self, request, recorder, step):
+        super().__init__(request)
+        self.recorder, self.step = recorder, step
+
+    @property
+    def requested(self):
+        return self.recorder.step >= self.step
+
+
+class StopBefore(StepSync):
+    """Stops before a given step."""
+
+    def __init__(self, ranks, start, until):
+        super().__init__(ranks, StopSignal(Path("stop")))
         self.step, self.until = start, until
-        self.profile_request = 0
 
     def should_stop(self):
         self.step += 1
-        return self.step > self.until
+        return super().should_stop() or self.step > self.until
 
 
 COLLECTIVES = {
@@ -194,11 +208,17 @@ def train(case, ranks, folder):
     spec = resolve(parse_spec(document), site())
     reporter = ListReporter()
     checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
-    stop = StepSync(ranks, StopSignal(folder / "stop"))
+    recorder = StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False))
+    signal = StopSignal(folder / "stop")
+    if case.get("stop", {}).get("rank") == ranks.rank:
+        signal = StopAtStep(folder / "stop", recorder, case["stop"]["step"])
+    stop = StepSync(ranks, signal)
     if "until" in case:
-        stop = StopBefore(checkpoints.start_step, case["until"])
+        stop = StopBefore(ranks, checkpoints.start_step, case["until"])
+    period = patch.object(step_sync, "PERIOD_SECONDS", case.get("period_seconds", step_sync.PERIOD_SECONDS))
+    averaging = patch.object(ddp, "can_average", lambda *_: False) if case.get("sums") else nullcontext()
     chunks = patch.dict(summed_loss.__kwdefaults__, {"max_logits": case["max_logits"]} if "max_logits" in case else {})
-    with chunks, StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False)) as recorder:
+    with chunks, period, averaging, recorder:
         task = recorder.wrap(select_task(spec), ranks.rank)
         trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):

@@ -178,12 +178,12 @@ def test_resume_from_two_shards_on_one_process(alone):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("changed data", "data: the training examples have changed since the checkpoint of step 4"),
-        ("changed base", "model.path: the frozen base model in the folder has changed since the checkpoint of step 4"),
+        ("changed data", "data.path: the training examples in {}/other.jsonl have changed"),
+        ("changed base", "model.path: the frozen base model in {}/changed has changed"),
     ],
 )
-def test_resume_with_other_sources_is_refused_by_name(alone, case, message):
-    assert alone[case]["error"] == message
+def test_resume_with_other_sources_is_refused_by_name(cases, alone, case, message):
+    assert alone[case]["error"] == f"{message.format(cases.folder)} since the checkpoint of step 4"
 
 
 @pytest.mark.parametrize("case", ["single", "ddp", "fsdp", "fsdp, drawn"])

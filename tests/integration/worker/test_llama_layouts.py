@@ -83,7 +83,7 @@ def on_three(folder):
 def test_checkpoint_of_two_shards_becomes_a_model(on_two, folder, tmp_path):
     (checkpoint,) = RunLayout(folder / "saved").complete_checkpoints()
     request = export_request(checkpoint, parse_spec(spec(folder, "tied")), tmp_path / "export")
-    assert export_checkpoint(request, lambda _: None) == "model"
+    assert export_checkpoint(request, lambda _: None) == ("model", "fp32")
     weights, trained = load_file(tmp_path / "export" / "model.safetensors"), on_two[0]["saved"]["parameters"]
     assert weights.keys() == trained.keys() - {"lm_head.weight"}
     for name, tensor in weights.items():

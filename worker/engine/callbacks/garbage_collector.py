@@ -13,6 +13,7 @@ class GarbageCollector(Callback):
 
     def __init__(self) -> None:
         self._started = False
+        self._froze = False
 
     def on_step_end(self, result: StepResult) -> None:
         self.collect_if_due(result.step)
@@ -23,7 +24,10 @@ class GarbageCollector(Callback):
             self._started = True
             gc.collect()
             # Objects that exist by now, such as modules and optimizers, live as long as the run: never scan them again.
-            gc.freeze()
+            # A process that has frozen its objects by itself would lose that at the end of the run.
+            self._froze = gc.get_freeze_count() == 0
+            if self._froze:
+                gc.freeze()
             gc.disable()
         elif step % COLLECT_EVERY_STEPS == 0:
             gc.collect()
@@ -32,4 +36,5 @@ class GarbageCollector(Callback):
         """Restore the automatic collector."""
         if self._started:
             gc.enable()
+        if self._froze:
             gc.unfreeze()

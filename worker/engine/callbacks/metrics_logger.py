@@ -2,29 +2,31 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from trainyard.contract.wire.reports import Progress
-from worker.core.distributed import Ranks
 from worker.engine.callbacks.base import Callback, StepResult
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.callbacks.performance import PerformanceMonitor
 from worker.engine.optim import LearningRates
 from worker.engine.precision import Precision
+from worker.engine.step_sync import Rows, StepSync
 from worker.reporting.reporter import Reporter
 
 log = logging.getLogger(__name__)
 
 
 class MetricsLogger(Callback):
-    """Logs after the steps for which `due` is true, and after every evaluation. Reading the values waits for the
-    device, and global losses are a collective."""
+    """Logs the steps for which `due` is true, once the ranks have exchanged their values, and every evaluation. Reading
+    the values waits for the device."""
 
     def __init__(
         self,
         reporter: Reporter,
-        ranks: Ranks,
+        step_sync: StepSync,
         *,
+        is_first: bool,
         due: Callable[[int], bool],
         total_steps: int,
         epoch_of: Callable[[int], int],
@@ -36,7 +38,8 @@ class MetricsLogger(Callback):
     ) -> None:
         """`tokens_before`: returns the tokens of the first steps of the run, given their number."""
         self._reporter = reporter
-        self._ranks = ranks
+        self._step_sync = step_sync
+        self._is_first = is_first
         self._due = due
         self._total_steps = total_steps
         self._epoch_of = epoch_of
@@ -46,49 +49,48 @@ class MetricsLogger(Callback):
         self._precision = precision
         self._guard = guard
         self._performance = performance
+        self._step = 0
         self.latest: dict[str, float] = {}
         """The metrics of the current step that its checkpoint records."""
 
     def on_step_end(self, result: StepResult) -> None:
-        self.latest = {}
+        self._step, self.latest = result.step, {}
         before = self._tokens_before(result.step - 1) if self._tokens is None else self._tokens
         self._tokens = before + result.tokens.tokens
         if not self._due(result.step):
             return
-        step = result.step
-        losses, performance = self._gather(result)
         assert result.grad_norm is not None
-        metrics = {**losses, **self._learning_rates.metrics(), "train/grad_norm": float(result.grad_norm.item())}
+        metrics = {**self._learning_rates.metrics(), "train/grad_norm": float(result.grad_norm.item())}
         if self._tokens:
             metrics["train/tokens"] = float(self._tokens)
         if self._precision.scaler:
             metrics["train/loss_scale"] = self._precision.scaler.get_scale()
         if self._guard.counts_skips:
             metrics["train/skipped_steps"] = float(self._guard.skipped)
-        self.latest["train/loss"] = losses["train/loss"]
-        metrics |= performance
-        self._reporter.points(step, metrics, self._progress(step))
-        if self._ranks.is_first:
-            speed = metrics["perf/examples_per_second"]
-            loss = losses["train/loss"]
+        losses = {"train/loss": result.loss}
+        losses |= {f"train/loss/{name}": loss for name, loss in result.losses.items() if name}
+        own = [float(loss.item()) for loss in losses.values()]
+        report = partial(self._report, result.step, list(losses), metrics)
+        self._step_sync.share([*own, *self._performance.measure()], report)
+
+    def _report(self, step: int, names: Sequence[str], metrics: Mapping[str, float], rows: Rows) -> None:
+        """Report a step from all ranks' values: first their parts of the named losses, then of the performance."""
+        columns = zip(*(row[: len(names)] for row in rows), strict=True)
+        losses = {name: math.fsum(column) for name, column in zip(names, columns, strict=True)}
+        performance = self._performance.metrics([row[len(names) :] for row in rows])
+        if step == self._step:
+            self.latest["train/loss"] = losses["train/loss"]
+        self._reporter.points(step, {**losses, **metrics, **performance}, self._progress(step))
+        if self._is_first:
+            loss, speed = losses["train/loss"], performance["perf/examples_per_second"]
             log.info("step %d/%d  loss %.6f  %.0f examples/s", step, self._total_steps, loss, speed)
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.latest |= metrics
         self._reporter.points(step, metrics, self._progress(step))
-        if self._ranks.is_first:
+        if self._is_first:
             values = "  ".join(f"{key} {value:.6f}" for key, value in metrics.items())
             log.info("step %d/%d  %s", step, self._total_steps, values)
-
-    def _gather(self, result: StepResult) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the losses, summed over the ranks, and the performance. One collective, which waits for the device."""
-        named = {f"train/loss/{name}": loss for name, loss in result.losses.items() if name}
-        parts = {"train/loss": result.loss, **named}
-        own = [float(part.item()) for part in parts.values()]
-        rows = self._ranks.gather([*own, *self._performance.measure()])
-        columns = zip(*(row[: len(parts)] for row in rows), strict=True)
-        losses = {key: math.fsum(column) for key, column in zip(parts, columns, strict=True)}
-        return losses, self._performance.metrics([row[len(parts) :] for row in rows])
 
     def _progress(self, step: int) -> Progress:
         return Progress(

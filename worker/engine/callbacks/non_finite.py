@@ -10,6 +10,7 @@ from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
 from worker.engine.callbacks.base import Callback, StepResult
 from worker.engine.precision import Precision
+from worker.engine.step_sync import Rows, StepSync
 
 _NO_STEP = 2**62
 _STEPS_PER_CHECK = 64
@@ -36,12 +37,15 @@ class NonFiniteGuard(Callback):
         policy: Literal["stop", "skip", "ignore"],
         precision: Precision,
         ranks: Ranks,
+        step_sync: StepSync | None = None,
         check_due: Callable[[int], bool] = lambda step: False,
     ) -> None:
-        """`check_due` returns whether to check after a step; `on_checkpoint_start` always checks."""
+        """`check_due` returns whether to check after a step, with what the ranks share there; `on_checkpoint_start`
+        always checks."""
         self._policy = policy
         self._scaler = precision.scaler
         self._ranks = ranks
+        self._step_sync = step_sync
         self._check_due = check_due
         self._first_bad = torch.tensor(_NO_STEP, dtype=torch.int64, device=ranks.device)
         self._unchecked: list[torch.Tensor] = []
@@ -78,8 +82,8 @@ class NonFiniteGuard(Callback):
         return True
 
     def on_step_end(self, result: StepResult) -> None:
-        if self._check_due(result.step):
-            self.check(result.step)
+        if self._step_sync and self._policy == "stop" and self._check_due(result.step):
+            self._step_sync.share([self._first_bad_step(result.step)], self._end_if_bad)
 
     def on_checkpoint_start(self, step: int) -> None:
         self.check(step)
@@ -91,18 +95,8 @@ class NonFiniteGuard(Callback):
         Raises:
             TrainingError: naming the first such step.
         """
-        if self._policy != "stop":
-            return
-        if self._scaler is not None:
-            if self._scaler.get_scale() < _MIN_SCALE:
-                message = f"the loss is not finite at any loss scale ({self.skipped} steps were skipped)"
-                raise TrainingError(message, _HINT)
-            return
-        if self._unchecked:
-            self._find_first_bad(step)
-        first = int(min(row[0] for row in self._ranks.gather([float(self._first_bad.item())])))
-        if first < _NO_STEP:
-            raise TrainingError(f"the loss became NaN or infinite at step {first}", _HINT)
+        if self._policy == "stop":
+            self._end_if_bad(self._ranks.gather([self._first_bad_step(step)]))
 
     def check_trained(self, steps: int) -> None:
         """Called when a run has done all its `steps`. Waits for the device.
@@ -115,6 +109,24 @@ class NonFiniteGuard(Callback):
                 f"every one of the {steps} updates was skipped: no gradient was finite, and nothing was trained",
                 "Lower amp.init_scale for fp16, or find out why the loss is infinite.",
             )
+
+    def _first_bad_step(self, step: int) -> float:
+        """Return the first step up to this one that was not finite on this rank; waits for the device."""
+        # The sum, a single kernel, is finite only if all values are.
+        if self._unchecked and not math.isfinite(torch.stack(self._unchecked).sum().item()):
+            self._find_first_bad(step)
+        self._unchecked.clear()
+        return float(self._first_bad.item())
+
+    def _end_if_bad(self, rows: Rows) -> None:
+        """Raise TrainingError if a rank's first bad step, its only value in `rows`, is one, or if the loss scale is too
+        small."""
+        if self._scaler is not None and self._scaler.get_scale() < _MIN_SCALE:
+            message = f"the loss is not finite at any loss scale ({self.skipped} steps were skipped)"
+            raise TrainingError(message, _HINT)
+        first = int(min(row[0] for row in rows))
+        if first < _NO_STEP:
+            raise TrainingError(f"the loss became NaN or infinite at step {first}", _HINT)
 
     def _find_first_bad(self, step: int) -> None:
         first = step + 1 - len(self._unchecked)

@@ -1,13 +1,14 @@
 """Measures the run: the time of a step and its phases, throughput, memory, MFU."""
 
 import math
+import os
 import resource
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 
 import torch
 
@@ -54,7 +55,8 @@ class StepTimeAverage:
 
 
 class PerformanceMonitor(Callback):
-    """Sums times and examples over the steps since the last log: `measure` ends the interval, `metrics` reports it.
+    """Sums times and examples over the steps since the last log: `measure` ends an interval, and `metrics` reports it
+    once the values of all ranks are known.
 
     The time of the loop runs from the start of a step to the next log, evaluation or checkpoint, which all wait for the
     device; within this time the host may be ahead of the device.
@@ -75,8 +77,9 @@ class PerformanceMonitor(Callback):
         self._peak = peak
         self.step_time = StepTimeAverage()
         self._clock = clock or step_clock(device)
-        self._totals = self._ended = _Totals()
-        self._phases = _NONE
+        self._totals = _Totals()
+        self._ended: deque[tuple[_Totals, PhaseSeconds]] = deque()
+        """The intervals that are not reported yet."""
         self._marks: deque[StepMarks] = deque(maxlen=_MAX_PHASE_STEPS)
         self._host_peak = 0
         self._running_since: float | None = None
@@ -123,18 +126,19 @@ class PerformanceMonitor(Callback):
     def measure(self) -> list[float]:
         """End the interval, and return this rank's values for `metrics`."""
         self._pause()
-        self._ended, self._totals = self._totals, _Totals()
-        self._phases = self._mean_phases()
+        phases = self._mean_phases()
+        self._ended.append((self._totals, phases))
+        self._totals = _Totals()
         # The part of a step in which a rank depends on no other: data and forward. All else ends together.
-        own = self._phases.data + self._phases.forward
+        own = phases.data + phases.forward
         rss_now = host_rss()
         # The kernel computes the peak from counters that lag behind the current ones by some pages a core.
         self._host_peak = max(self._host_peak, host_peak(), rss_now)
         return [own, float(rss_now), float(self._host_peak), *map(float, device_peaks(self._device))]
 
     def metrics(self, rows: Sequence[Sequence[float]]) -> dict[str, float]:
-        """Return the metrics of the interval that `measure` has ended, from the values of all ranks."""
-        totals, phases = self._ended, self._phases
+        """Return the metrics of the oldest interval not reported yet, from the values of all ranks."""
+        totals, phases = self._ended.popleft()
         steps = max(1, totals.steps)
         owns, rss, host_peaks, peaks, reserved = zip(*rows, strict=True)
         elapsed = totals.step_seconds + totals.evaluation + totals.stall
@@ -169,10 +173,20 @@ class PerformanceMonitor(Callback):
 
 def host_rss() -> int:
     """Return the resident bytes of this process; without /proc, their maximum so far."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except (OSError, IndexError, ValueError):
+    file = _memory_file(os.getpid())
+    if file is None:
         return host_peak()
+    return int(os.pread(file, 128, 0).split()[1]) * resource.getpagesize()
+
+
+@cache
+def _memory_file(process: int) -> int | None:
+    """Return the open file with the sizes of a process in pages; None without /proc. Opening it anew for each log takes
+    as long as all else that a log does."""
+    try:
+        return os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def host_peak() -> int:

@@ -30,6 +30,11 @@ class ParallelModel:
     """The module whose parameter names checkpoints use."""
 
     @property
+    def gradient_divisor(self) -> int:
+        """What the sums of gradients over the ranks are divided by. The loss must be multiplied by it."""
+        return 1
+
+    @property
     def dry_run_module(self) -> nn.Module:
         """The module that a dry run calls: without communication if each rank holds the whole model."""
         return self.module

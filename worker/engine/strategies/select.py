@@ -51,7 +51,7 @@ def parallelise(
         case "ddp":
             from worker.engine.strategies.ddp import wrap_ddp
 
-            return wrap_ddp(spec.ddp, model, ranks)
+            return wrap_ddp(spec, model, ranks)
         case "dp":
             from worker.engine.strategies.dp import wrap_dp
 

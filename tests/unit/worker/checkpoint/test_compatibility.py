@@ -1,5 +1,6 @@
 """The differences between a checkpoint and a model."""
 
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.checkpoint.compatibility import changed_source, difference
 
 
@@ -19,12 +20,26 @@ def test_long_name_lists_are_shortened_to_a_count():
 
 
 class TestSources:
-    def test_changed_source_is_named(self):
+    def spec(self, **data):
+        model = {"source": "hf", "path": "/models/lion"}
+        data = data or {"source": "jsonl", "path": "/data/chat.jsonl"}
+        return parse_spec({"task": "causal_lm", "steps": 1, "model": model, "data": data, "lora_rank": 2})
+
+    def test_changed_base_is_named_with_its_folder(self):
         saved, current = {"data": "a", "model.path": "b"}, {"data": "a", "model.path": "c"}
-        assert changed_source(saved, current) == "model.path: the frozen base model in the folder has changed"
+        message = "model.path: the frozen base model in /models/lion has changed"
+        assert changed_source(saved, current, self.spec()) == message
+
+    def test_changed_examples_are_named_with_their_file(self):
+        message = "data.path: the training examples in /data/chat.jsonl have changed"
+        assert changed_source({"data": "a"}, {"data": "b"}, self.spec()) == message
+
+    def test_changed_examples_without_a_file_are_named(self):
+        spec = self.spec(source="builtin", name="stdlib")
+        assert changed_source({"data": "a"}, {"data": "b"}, spec) == "data: the training examples have changed"
 
     def test_equal_sources_are_accepted(self):
-        assert changed_source({"data": "a"}, {"data": "a"}) is None
+        assert changed_source({"data": "a"}, {"data": "a"}, self.spec()) is None
 
     def test_checkpoint_of_an_earlier_release_has_no_digest(self):
-        assert changed_source({}, {"data": "a"}) is None
+        assert changed_source({}, {"data": "a"}, self.spec()) is None

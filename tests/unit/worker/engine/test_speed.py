@@ -61,6 +61,19 @@ class TestGarbageCollector:
         assert len(collected) == 2
         assert gc.isenabled()
 
+    @pytest.mark.parametrize("frozen_before", [True, False])
+    def test_objects_that_the_process_has_frozen_stay_frozen(self, frozen_before):
+        frozen_by_pytest = gc.get_freeze_count() > 0
+        (gc.freeze if frozen_before else gc.unfreeze)()
+        garbage = GarbageCollector()
+        try:
+            garbage.collect_if_due(1)
+            assert gc.get_freeze_count() > 0
+            garbage.on_loop_end(1)
+            assert (gc.get_freeze_count() > 0) == frozen_before
+        finally:
+            (gc.freeze if frozen_by_pytest else gc.unfreeze)()
+
 
 class TestCompile:
     def test_missing_compiler_is_rejected_before_the_first_step(self, monkeypatch):

@@ -1,9 +1,10 @@
 """All ranks stop at the same step, whichever rank got the request; short steps do not synchronize each time."""
 
 import threading
+from random import Random
+from types import SimpleNamespace
 
 import pytest
-import torch
 
 from worker.engine import step_sync
 from worker.engine.step_sync import MAX_STEPS, StepSync, steps_until_sync
@@ -14,24 +15,34 @@ class Stop:
 
 
 class World:
-    """Ranks in threads, with a reduction that waits for all of them."""
+    """Ranks of one process: a gather can be read once every rank has begun it."""
 
     def __init__(self, size):
         self.size = size
-        self.gate = threading.Barrier(size)
-        self.begun = {}
-        self.reductions = 0
+        self.rows = [[] for _ in range(size)]
+        self.begun = threading.Condition()
+        self.gathers = 0
 
     def ranks(self, rank):
-        return type("Ranks", (), {"world": self.size, "rank": rank, "bookkeeping": (self, rank)})()
+        ranks = type("Ranks", (), {"world": self.size})()
+        ranks.begin_gather = lambda values: self.begin_gather(rank, values)
+        return ranks
 
-    def all_reduce(self, tensor, op, *, group):
-        _, rank = group
-        self.begun[rank] = tensor.clone()
-        self.gate.wait(10)
-        tensor.copy_(torch.stack(list(self.begun.values())).amax(0))
-        self.gate.wait(10)
-        self.reductions += rank == 0
+    def begin_gather(self, rank, values):
+        number = len(self.rows[rank])
+        with self.begun:
+            self.rows[rank].append(list(values))
+            self.begun.notify_all()
+
+        def read(timeout=None):
+            seconds = timeout.total_seconds() if timeout else 10
+            with self.begun:
+                if not self.begun.wait_for(lambda: all(len(rows) > number for rows in self.rows), seconds):
+                    raise RuntimeError("not all ranks have begun the gather")
+            self.gathers += rank == 0
+            return [rows[number] for rows in self.rows]
+
+        return SimpleNamespace(read=read)
 
 
 class Clock:
@@ -45,12 +56,11 @@ class Clock:
 
 
 @pytest.fixture
-def reported(monkeypatch):
+def reported():
     """Return a function that runs the ranks; rank 1 gets a stop request before boundary `stop_before`."""
 
-    def run(seconds, stop_before, steps=60):
+    def run(seconds, stop_before, steps=70, logs=()):
         world = World(len(seconds))
-        monkeypatch.setattr(step_sync.dist, "all_reduce", world.all_reduce)
         result = [[] for _ in seconds]
 
         def rank(number):
@@ -59,6 +69,8 @@ def reported(monkeypatch):
             for index in range(steps):
                 clock.now += clock.step
                 stop.requested = number == 1 and index >= stop_before
+                if index in logs:
+                    own.share([float(index)], lambda rows: None)
                 result[number].append(own.should_stop())
                 if result[number][-1]:
                     return
@@ -74,18 +86,28 @@ def reported(monkeypatch):
 
 
 class TestCommonStopStep:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_shares_at_any_steps_do_not_separate_the_ranks(self, reported, seed):
+        drawn = Random(seed)
+        logs = {step for step in range(60) if drawn.random() < 0.3}
+        stop_before = drawn.randrange(50)
+        (first, second), _ = reported((0.001, drawn.choice([0.001, 0.02, 0.1])), stop_before, logs=logs)
+        assert first == second
+        assert first[-1]
+        assert stop_before < len(first) <= stop_before + MAX_STEPS + 1
+
     def test_short_steps_agree_rarely_and_stop_together(self, reported):
         (first, second), world = reported((0.001, 0.001), stop_before=25)
         assert first == second
         assert first[-1]
         assert 25 < len(first) <= 25 + MAX_STEPS
-        assert world.reductions == 4
+        assert world.gathers == 4
 
     def test_slowest_rank_sets_the_interval(self, reported):
         (first, second), world = reported((0.001, 0.2), stop_before=9)
         assert first == second
         assert len(first) == 11
-        assert world.reductions == 6
+        assert world.gathers == 6
 
     def test_long_steps_agree_at_every_step(self, reported):
         (first, second), _ = reported((1.0, 1.0), stop_before=3)
@@ -101,6 +123,82 @@ class TestCommonStopStep:
         stop.requested = True
         assert alone.should_stop()
         assert alone.profile_request == 4
+
+
+class TestSharedValues:
+    @pytest.fixture
+    def pair(self):
+        """Return two ranks with short steps, between their first two steps, and what each received."""
+        world, received = World(2), ([], [])
+        pair = [StepSync(world.ranks(rank), Stop(), now=Clock(0.0)) for rank in range(2)]
+        threads = [threading.Thread(target=rank.should_stop) for rank in pair]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        return pair, received
+
+    def test_a_rank_that_is_ahead_waits_one_step_later(self, pair):
+        (first, second), received = pair
+        for rank, own in enumerate((first, second)):
+            own.share([rank + 0.5, 7.0], received[rank].append)
+            assert not own.should_stop()
+        assert received == ([], [])
+        first.should_stop()
+        assert received == ([[[0.5, 7.0], [1.5, 7.0]]], [])
+        second.should_stop()
+        assert received[0] == received[1]
+
+    def test_values_are_delivered_in_the_order_of_sharing(self, pair):
+        ranks, received = pair
+        for number in range(3):
+            for rank, own in enumerate(ranks):
+                own.share([float(number)], received[rank].append)
+                own.share([], received[rank].append)
+                own.should_stop()
+        for own in ranks:
+            own.should_stop()
+        expected = [rows for number in range(3) for rows in ([[float(number)]] * 2, [[], []])]
+        assert received == (expected, expected)
+
+    def test_what_is_under_way_is_delivered_before_what_was_shared_later(self, pair):
+        (first, second), received = pair
+        for own, deliver in ((first, received[0].append), (second, received[1].append)):
+            own.share([1.0], deliver)
+            own.should_stop()
+            own.share([2.0], deliver)
+        threads = [threading.Thread(target=own.deliver_shares) for own in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert received == ([[[1.0]] * 2, [[2.0]] * 2],) * 2
+        first.deliver_shares()
+
+    def test_a_rank_that_fails_receives_what_all_have_sent(self, pair):
+        ranks, received = pair
+        for rank, own in enumerate(ranks):
+            own.share([rank], received[rank].append)
+            own.should_stop()
+        with pytest.raises(OSError, match="planted"), ranks[0].delivering():
+            raise OSError("planted")
+        assert received == ([[[0.0], [1.0]]], [])
+
+    def test_a_rank_that_fails_waits_for_no_other(self, pair, monkeypatch):
+        (first, _), received = pair
+        monkeypatch.setattr(step_sync, "_FAILED_SECONDS", 0.01)
+        first.share([1.0], received[0].append)
+        first.should_stop()
+        with pytest.raises(OSError, match="planted"), first.delivering():
+            raise OSError("planted")
+        assert received == ([], [])
+
+    def test_one_rank_receives_its_values_between_the_same_steps(self):
+        received, alone = [], StepSync(World(1).ranks(0), Stop(), now=Clock(0.0))
+        for number in (1.0, 2.0):
+            alone.share([number], received.append)
+            alone.should_stop()
+            assert received[-1] == [[number]]
 
 
 class TestSyncInterval:

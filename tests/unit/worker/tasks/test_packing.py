@@ -22,7 +22,8 @@ from trainyard.contract.spec.sections import JsonlData
 from worker.engine.activations import checkpoint_activations
 from worker.tasks.causal_lm import build_builtin_on_jsonl
 from worker.tasks.hf_forward import read_traits, read_traits_at_once, set_forward
-from worker.tasks.packing import attend, attend_by_kernel, attend_by_loop, boundaries_of, packed_mask
+from worker.tasks.packing import attend, attend_by_loop, boundaries_of, packed_mask
+from worker.tasks.varlen_kernel import attend_by_kernel
 
 CPU = torch.device("cpu")
 SIZES = {"layers": 2, "width": 32, "heads": 4, "context": 48, "vocab": 260}
