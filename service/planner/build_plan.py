@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from service.planner.block_model import SHARDED, examples_per_rank
 from service.planner.devices import Device
-from service.planner.fit import Estimate, FitEstimator, describe_need, propose_changes
+from service.planner.fit import Estimate, FitEstimator, describe_need
 from service.planner.host_and_disk import disk_need, host_bytes
 from service.planner.model_reader import ModelInfo
+from service.planner.proposals import propose_changes
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec

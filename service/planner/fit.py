@@ -1,4 +1,4 @@
-"""Whether a run fits a GPU, which changes would make it fit, and which strategy `auto` selects. Pure functions.
+"""Whether a run fits a GPU, and which strategy `auto` selects. Pure functions.
 
 A run fits if it leaves 8 % and 1.5 GiB of the smallest GPU free, for the CUDA context, NCCL's buffers and
 fragmentation. It cannot fit if 90 % of the estimate exceeds the largest GPU: estimates are within 10 % of measured
@@ -12,10 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from service.planner.block_model import (
-    SHARDED,
     BlockModel,
     block_model,
     examples_per_rank,
@@ -25,9 +23,8 @@ from service.planner.block_model import (
 from service.planner.devices import GIB, Device, largest, smallest
 from service.planner.model_structure import ModelStructure
 from service.planner.step_sizes import Memory
-from service.planner.trainable_parameters import trainable_model
+from service.planner.trainable_parameters import TrainableModel, trainable_model
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.stored_dtypes import can_be_offloaded
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
 
 USABLE_SHARE = 0.92
@@ -36,8 +33,6 @@ HOST_RESERVED_BYTES = GIB // 2
 """Host memory of a CPU rank beside the estimate; a rank with a tiny model uses 0.35 GiB."""
 CONFIDENCE = 0.9
 """The share of an estimate that is certain."""
-PROPOSED_LORA_RANK = 16
-MAX_GPUS = 64
 
 
 @dataclass(frozen=True)
@@ -65,6 +60,7 @@ class FitEstimator:
     cpu: bool = False
     """The ranks have no GPUs; each device is a rank's share of its machine's memory."""
     _sized: dict[object, BlockModel | Problem] = field(default_factory=dict, compare=False)
+    _trained: dict[object, TrainableModel | Problem] = field(default_factory=dict, compare=False)
 
     def model(self, spec: TrainingSpec) -> BlockModel | Problem:
         """Return the model as the spec trains it, or why it cannot. Cached, because all strategies share it."""
@@ -73,7 +69,8 @@ class FitEstimator:
         stored = (optimizer.name, optimizer.state_dtype, optimizer.momentum > 0, spec.ema is not None)
         key = (*trained, spec.precision, spec.param_dtype, spec.fsdp.wrap, spec.fsdp.min_params, *stored)
         if key not in self._sized:
-            trainable = trainable_model(self.structure, spec)
+            trainable = self._trained.get(trained) or trainable_model(self.structure, spec)
+            self._trained[trained] = trainable
             self._sized[key] = trainable if isinstance(trainable, Problem) else block_model(spec, trainable)
         return self._sized[key]
 
@@ -88,7 +85,7 @@ class FitEstimator:
             return model
         least = state_memory(spec, model).peak
         micro_size = spec.batch.micro_size
-        sizes = [micro_size] if isinstance(micro_size, int) else list(_halvings(examples_per_rank(spec)))
+        sizes = [micro_size] if isinstance(micro_size, int) else list(halvings(examples_per_rank(spec)))
 
         @cache
         def of_size(size: int) -> Estimate:
@@ -103,6 +100,11 @@ class FitEstimator:
         if fitting < len(halves):
             return of_size(halves[fitting])
         return min(of_size(whole), of_size(halves[-1]), key=lambda one: one.peak)
+
+    def state_exceeds(self, spec: TrainingSpec) -> bool:
+        """Return whether parameters, gradients and optimizer state alone exceed every device, at little cost."""
+        model, most = self.model(spec), largest(self.devices)
+        return not isinstance(model, Problem) and most is not None and state_memory(spec, model).peak > most
 
     def fits(self, estimate: Estimate) -> bool | None:
         """Return whether the estimate fits every device; None if that is not known."""
@@ -119,7 +121,8 @@ class FitEstimator:
         return most is not None and max(sure, estimate.least) > most
 
 
-def _halvings(share: int) -> Iterator[int]:
+def halvings(share: int) -> Iterator[int]:
+    """Yield the micro-batch sizes from a share of the batch down to 1."""
     while share > 1:
         yield share
         share = -(-share // 2)
@@ -144,10 +147,8 @@ def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strate
     for strategy in ("zero2", "fsdp"):
         sharded = estimator.estimate(spec.model_copy(update={"strategy": strategy}))
         if not isinstance(sharded, Problem) and estimator.fits(sharded):
-            return (
-                strategy,
-                f"`auto` selects {strategy}: ddp needs {_gb(ddp.peak)} per GPU, {strategy} {_gb(sharded.peak)}",
-            )
+            needs = f"ddp needs {format_gb(ddp.peak)} per GPU, {strategy} {format_gb(sharded.peak)}"
+            return strategy, f"`auto` selects {strategy}: {needs}"
     return "ddp", "`auto` selects ddp: no strategy fits this spec"
 
 
@@ -158,130 +159,29 @@ def _without_ddp(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy,
     if isinstance(estimate, Problem) or isinstance(sharded, Problem) or estimator.fits(estimate) is not False:
         return "zero2", f"`auto` selects zero2: {because}"
     if estimator.fits(sharded):
-        return "fsdp", f"`auto` selects fsdp: zero2 needs {_gb(estimate.peak)} per GPU, fsdp {_gb(sharded.peak)}"
+        return (
+            "fsdp",
+            f"`auto` selects fsdp: zero2 needs {format_gb(estimate.peak)} per GPU, fsdp {format_gb(sharded.peak)}",
+        )
     return "zero2", f"`auto` selects zero2: {because}, and no strategy fits this spec"
-
-
-@dataclass(frozen=True)
-class ProposedChange:
-    """A change of a spec that makes it fit."""
-
-    set: dict[str, Any]
-    message: str
-    peak: int
-
-
-def propose_changes(estimator: FitEstimator, spec: TrainingSpec, count: int = 3) -> list[ProposedChange]:
-    """Return changes that would make a spec fit, the cheapest in time first."""
-    proposed: list[ProposedChange] = []
-    for changes, description in _candidates(spec, max_gpus=0 if estimator.cpu else MAX_GPUS):
-        if any(changes == other.set for other in proposed):
-            continue
-        changed = _changed(spec, changes)
-        estimate = estimator.estimate(changed)
-        if not isinstance(estimate, Problem) and estimate.memory is not None and estimator.fits(estimate):
-            proposed.append(ProposedChange(changes, f"{description}: {_gb(estimate.peak)}", estimate.peak))
-            if len(proposed) == count:
-                break
-    return proposed
-
-
-def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield changes and their descriptions, the cheapest first.
-
-    A smaller micro-batch costs nearly nothing, sharding costs communication, and full activation checkpointing costs
-    one more forward, a third of the arithmetic (Chen et al. 2016, arXiv:1604.06174); with offload also copies of the
-    inputs of layers. Parameters in host memory are copied in each step. For CPU ranks, which share their machine's
-    memory, `max_gpus` is 0.
-    """
-    micro = spec.batch.micro_size
-    smaller: dict[str, Any] = {}
-    if isinstance(micro, int):
-        for size in list(_halvings(micro))[1:]:
-            smaller = {"batch.micro_size": size}
-            yield smaller, f"batch.micro_size {size}"
-    rounds = spec.task == "causal_lm" and spec.lora.base_dtype == "fp32" and spec.strategy != "dp"
-    if spec.lora_rank is not None and rounds:
-        yield {"lora.base_dtype": "bf16"}, "lora.base_dtype bf16"
-    sharded: dict[str, Any] = {}
-    if spec.gpus > 1 and spec.strategy not in ("fsdp", "hsdp"):
-        sharded = {"strategy": "fsdp"}
-        yield sharded, "strategy fsdp"
-        if smaller:
-            yield sharded | smaller, f"strategy fsdp and batch.micro_size {smaller['batch.micro_size']}"
-    recompute: dict[str, Any] = {}
-    for how in _recomputations(spec, on_gpus=max_gpus > 0):
-        recompute = {"activation_checkpointing": how}
-        yield recompute, f"activation_checkpointing {how}"
-        yield sharded | smaller | recompute, " and ".join(_describe(sharded | smaller | recompute))
-    gpus = spec.gpus * 2
-    while gpus <= min(max_gpus, spec.batch.size):
-        more = {"gpus": gpus, "strategy": spec.strategy if spec.strategy == "hsdp" else "fsdp"}
-        yield more | smaller, " and ".join(_describe(more | smaller))
-        yield more | smaller | recompute, " and ".join(_describe(more | smaller | recompute))
-        gpus *= 2
-    if max_gpus and not spec.fsdp.cpu_offload and can_be_offloaded(spec):
-        strategy = {} if spec.strategy in SHARDED else {"strategy": "fsdp"}
-        offload = strategy | smaller | recompute | {"fsdp.cpu_offload": True}
-        yield offload, f"{' and '.join(_describe(offload))} (slow: parameters and optimizer state in host memory)"
-    if spec.lora_rank is None and spec.trainable is None:
-        for others in ({}, sharded | smaller | recompute):
-            lora = {"lora_rank": PROPOSED_LORA_RANK, **others}
-            yield lora, f"{' and '.join(_describe(lora))} (trains only adapters, so the result differs)"
-    adapters = {} if spec.lora_rank is not None else {"lora_rank": PROPOSED_LORA_RANK}
-    if spec.trainable is None and rounds:
-        for others in ({}, smaller | recompute, sharded | smaller | recompute):
-            quantised = {**adapters, "lora.base_dtype": "nf4", **others}
-            yield quantised, f"{' and '.join(_describe(quantised))} (rounds the base, so the result differs)"
-
-
-def _recomputations(spec: TrainingSpec, *, on_gpus: bool) -> list[str]:
-    """Return the kinds of activation checkpointing that need less memory than the spec's, the quickest first."""
-    kinds = ["full", "offload"] if on_gpus else ["full"]
-    return kinds[kinds.index(spec.activation_checkpointing) + 1 :] if spec.activation_checkpointing in kinds else kinds
-
-
-def _describe(changes: dict[str, Any]) -> list[str]:
-    return [f"{path} {value}" for path, value in changes.items()]
-
-
-def _changed(spec: TrainingSpec, changes: dict[str, Any]) -> TrainingSpec:
-    plain = {path: value for path, value in changes.items() if "." not in path}
-    for path in changes.keys() - plain.keys():
-        section, field = path.split(".")
-        plain[section] = getattr(spec, section).model_copy(update={field: changes[path]})
-    return spec.model_copy(update=plain)
-
-
-def exceeds_memory(estimator: FitEstimator, spec: TrainingSpec) -> list[Problem]:
-    """Return why a resolved spec can never fit these devices, with the numbers and the cheapest change that fits.
-
-    If the spec's adapters do not match the model, nothing is returned: the worker, which builds the model, decides.
-    """
-    estimate = estimator.estimate(spec)
-    if isinstance(estimate, Problem) or not estimator.cannot_fit(estimate):
-        return []
-    ways = propose_changes(estimator, spec, count=1)
-    changed = "strategy or checkpointing" if estimator.cpu else "strategy, checkpointing or GPUs"
-    way = f"; {ways[0].message} would fit" if ways else f"; no change of {changed} would fit"
-    return [Problem(param="strategy", message=f"{describe_need(estimator, estimate)}{way}")]
 
 
 def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:
     """Return a text such as `needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
     most = largest(estimator.devices)
-    room = f"{f' of {_gb(most)}' if most is not None else ''} per {'rank' if estimator.cpu else 'GPU'}"
+    room = f"{f' of {format_gb(most)}' if most is not None else ''} per {'rank' if estimator.cpu else 'GPU'}"
     if estimator.cpu and most is not None:
         room += f" ({estimator.devices[0].type})"
     if estimate.memory is None:
-        return f"needs more than {_gb(estimate.least)}{room}, without activations"
+        return f"needs more than {format_gb(estimate.least)}{room}, without activations"
     parts = sorted(estimate.memory.parts.items(), key=lambda part: -part[1])
     unit = _unit(estimate.peak)[0]
     shown = ", ".join(f"{name} {size / unit:.3g}" for name, size in parts if size >= 0.01 * estimate.peak)
-    return f"needs about {_gb(estimate.peak)}{room}: {shown}"
+    return f"needs about {format_gb(estimate.peak)}{room}: {shown}"
 
 
-def _gb(size: int) -> str:
+def format_gb(size: int) -> str:
+    """Return a size such as `24 GiB`."""
     unit, name = _unit(size)
     return f"{size / unit:.3g} {name}"
 

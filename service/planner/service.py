@@ -8,9 +8,10 @@ from service.core.setting_parsers import parse_gpu_memory
 from service.core.settings import Settings
 from service.planner.build_plan import build_plan
 from service.planner.devices import Device, devices, machine_bytes, share_of_machine
-from service.planner.fit import FitEstimator, choose_strategy, exceeds_memory
+from service.planner.fit import FitEstimator, choose_strategy
 from service.planner.model_reader import ModelInfo, ModelReader
 from service.planner.process_pool import ProcessPool
+from service.planner.proposals import exceeds_memory
 from service.planner.trainable_parameters import trainable_problem
 from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, launch_document, source_tree
 from service.scheduler.launch_plan import inherited_environment, plan_launch
@@ -37,7 +38,7 @@ class Planner:
     """Estimates models with very many tensors. None: they are estimated in this process."""
 
     def trainable_problem(self, spec: TrainingSpec) -> Problem | None:
-        """Return why the spec's `lora` or `trainable` does not match its builtin model."""
+        """Return why the spec's `lora`, `trainable` or optimizer does not match its builtin model."""
         return trainable_problem(spec)
 
     def choose_strategy(self, accepted: AcceptedSpec) -> tuple[Strategy, str]:

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 
 from service.planner import builtin_models
 from service.planner.model_structure import ModelStructure, Parameter
+from service.planner.optimizer_check import optimizer_problem
 from trainyard.contract.problems import Problem, nearest_names
 from trainyard.contract.spec.decoders import BuiltinDecoder
 from trainyard.contract.spec.sections import ConvnetModel, HfModel, Lora, MlpModel
@@ -82,28 +83,51 @@ def _select(
 
 
 def trainable_problem(spec: TrainingSpec) -> Problem | None:
-    """Return why `lora` or `trainable` does not match a builtin model.
+    """Return why `lora`, `trainable` or the optimizer does not match a builtin model.
 
     A Hugging Face model is not checked: its layers are certain only when the worker has built it.
     """
     if spec.task not in LOOP_TASKS - {"custom"} or spec.model is None or isinstance(spec.model, HfModel):
         return None
-    if spec.lora_rank is None and spec.trainable is None:
+    optimizer = spec.optimizer
+    groups = (optimizer.name, tuple(optimizer.lr_scale), optimizer.no_decay)
+    if spec.lora_rank is None and spec.trainable is None and optimizer.name != "muon" and not any(groups[1:]):
         return None
-    return _builtin_problem(spec.model, spec.lora_rank, spec.lora, spec.trainable)
+    return _builtin_problem(spec.model, spec.lora_rank, spec.lora, spec.trainable, groups)
 
 
 @lru_cache(maxsize=256)
 def _builtin_problem(
-    model: BuiltinDecoder | ConvnetModel | MlpModel, rank: int | None, lora: Lora, trainable: tuple[str, ...] | None
+    model: BuiltinDecoder | ConvnetModel | MlpModel,
+    rank: int | None,
+    lora: Lora,
+    trainable: tuple[str, ...] | None,
+    groups: tuple[str, tuple[str, ...], tuple[str, ...]],
 ) -> Problem | None:
-    """Return the problem of a builtin model. Cached, because the members of a sweep mostly share their model."""
+    """Return the problem of a builtin model. Cached, because the members of a sweep mostly share their model.
+
+    Args:
+        groups: Name, patterns of `lr_scale` and `no_decay` of the optimizer.
+    """
     structure = builtin_models.structure_of(model)
     if structure is None:
         return None
-    # Without the adapters themselves, whose construction takes longer than all else.
-    result = _select(structure, rank, lora, trainable) if rank is None else _adapted_layers(structure, rank, lora)
-    return result if isinstance(result, Problem) else None
+    if rank is None:
+        selected = _select(structure, rank, lora, trainable)
+        if isinstance(selected, Problem):
+            return selected
+        hidden = selected.hidden_matrices if groups[0] == "muon" else ()
+        return optimizer_problem(*groups, selected.trained_parameters, hidden, adapted=False)
+    # Without the whole model, whose construction with adapters takes longer than all else.
+    targets = _adapted_layers(structure, rank, lora)
+    if isinstance(targets, Problem):
+        return targets
+    if not any(groups[1:]):
+        return None
+    chosen = set(targets)
+    weights = [p for p in structure.parameters if p.module in chosen and p.name.endswith(".weight")]
+    adapters = [adapter for weight in weights for adapter in _adapters(weight, rank)]
+    return optimizer_problem(*groups, adapters, adapters, adapted=True)
 
 
 def _adapted_layers(structure: ModelStructure, rank: int, lora: Lora) -> list[str] | Problem:

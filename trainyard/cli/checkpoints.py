@@ -9,6 +9,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from trainyard.cli.arguments import (
+    TARGET_NAMES,
     ForceOption,
     JobArgument,
     JobsArgument,
@@ -39,6 +40,7 @@ from trainyard.cli.watch import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as ProgressCallback
 from trainyard.client.download import safe_name
+from trainyard.contract.spec.kind_changes import drop_values_of_former_kinds
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
@@ -103,6 +105,7 @@ def download(
     to: Annotated[
         Path | None,
         typer.Option(
+            *TARGET_NAMES,
             metavar="FOLDER",
             help="Target folder; default: JOBID-export, JOBID-step-STEP or JOBID-artifacts.",
         ),
@@ -149,7 +152,8 @@ def find_checkpoint(client: Client, job: JobResource, reference: str, option: st
         ):
             return candidate
     steps = ", ".join(str(candidate.step) for candidate in listed)
-    message = f"there is no checkpoint {reference!r}; available steps: {steps}"
+    valid = "" if reference.isdecimal() else "; use `best`, `latest` or a step"
+    message = f"there is no checkpoint {reference!r}{valid}; available steps: {steps}"
     raise NotFoundError(
         message if listed else f"job {job.id} has {_no_checkpoints_message(job)}",
         code="checkpoint_not_found",
@@ -210,7 +214,9 @@ def fork(
         if step is not None:
             find_checkpoint(client, source, str(step), "step")
         overrides = {"resume": "state"} | ({"name": name} if name is not None else {})
-        changes = apply_settings(source.spec | overrides, settings or [])
+        changed = apply_settings(source.spec | overrides, settings or [])
+        chosen = {setting.partition("=")[0] for setting in settings or []}
+        changes = drop_values_of_former_kinds(source.spec, changed, chosen)
         changes.pop("resume_from", None)
         new_job = client.fork(source.id, step=step, changes=changes, force=force).resource
         if as_json:

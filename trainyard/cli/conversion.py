@@ -13,11 +13,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from trainyard.cli.errors import ConversionError
 from trainyard.cli.output import console, one_line
-from trainyard.contract.wire.export import ExportKind, ExportRequest, ExportUpdate
+from trainyard.contract.wire.export import ExportRequest, ExportUpdate
 
 
-def convert(request: ExportRequest, *, quiet: bool) -> ExportKind:
-    """Run the conversion, show its progress unless `quiet`, and return what the export is.
+def convert(request: ExportRequest, *, quiet: bool) -> ExportUpdate:
+    """Run the conversion, show its progress unless `quiet`, and return its last update, which says what the export is.
 
     Raises:
         ConversionError: It failed.
@@ -43,7 +43,7 @@ def convert(request: ExportRequest, *, quiet: bool) -> ExportKind:
         finally:
             process.kill()
     if last.phase == "done" and last.kind is not None:
-        return last.kind
+        return last
     raise ConversionError(_describe_failure(last, status))
 
 

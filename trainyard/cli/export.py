@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JsonOption, OverwriteOption, find_job, make_client
+from trainyard.cli.arguments import TARGET_NAMES, JsonOption, OverwriteOption, find_job, make_client
 from trainyard.cli.checkpoints import find_checkpoint, progress_bars, translate_write_errors
 from trainyard.cli.completion import complete_job
 from trainyard.cli.conversion import convert
@@ -21,7 +21,7 @@ from trainyard.cli.errors import UsageError, print_note
 from trainyard.cli.output import escape_name, format_size, print_json, print_line
 from trainyard.client import Client
 from trainyard.client.download import safe_name
-from trainyard.client.errors import TargetExistsError
+from trainyard.client.errors import NotFoundError, TargetExistsError
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest
@@ -48,10 +48,13 @@ def export(
             help="The job as in other commands; `:STEP`, `:best` or `:latest` (default) chooses the checkpoint.",
         ),
     ],
-    dtype: Annotated[ExportDtype, typer.Option(help="Type of the weights.")] = "fp32",
+    dtype: Annotated[
+        ExportDtype | None,
+        typer.Option(help="Type of the weights; default: fp32, or bf16 for a merged base held in fewer bits."),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "--to", metavar="FOLDER", help="Target folder; default: JOBID-step-STEP-export."),
+        typer.Option(*TARGET_NAMES, metavar="FOLDER", help="Target folder; default: JOBID-step-STEP-export."),
     ] = None,
     merge: Annotated[bool, typer.Option("--merge", help="LoRA: write the base model with merged adapters.")] = False,
     base: Annotated[
@@ -67,7 +70,7 @@ def export(
     """
     with make_client(ctx) as client:
         name, chosen = split_reference(reference)
-        job = find_job(client, name)
+        job = _find_job(client, name)
         _check_request(job, merge=merge, base=base)
         checkpoint = find_checkpoint(client, job, chosen, "checkpoint")
         target = output or Path(f"{safe_name(job.id)}-step-{checkpoint.step}-export")
@@ -77,14 +80,30 @@ def export(
             written = folder / "export"
             written.mkdir()
             request = _request(job, checkpoint, source, written, base)
-            kind = convert(request.model_copy(update={"dtype": dtype, "merge": merge}), quiet=as_json)
+            done = convert(request.model_copy(update={"dtype": dtype, "merge": merge}), quiet=as_json)
             _publish(written, target, folder / "replaced")
     if as_json:
-        result = {"object": "export", "job_id": job.id, "step": checkpoint.step, "kind": kind, "dtype": dtype}
-        print_json({**result, "path": str(target)})
+        result = {"object": "export", "job_id": job.id, "step": checkpoint.step}
+        print_json({**result, "kind": done.kind, "dtype": done.dtype, "path": str(target)})
     else:
-        print_line(escape_name(str(target)))
+        _print_export(target, done.kind)
+
+
+def _print_export(target: Path, kind: ExportKind | None) -> None:
+    print_line(escape_name(str(target)))
+    if kind is not None:
         print_note(_CONTENTS[kind])
+
+
+def _find_job(client: Client, name: str) -> JobResource:
+    """Return the job as `find_job` does. Names may contain colons, so that one with an unknown checkpoint is a name."""
+    try:
+        return find_job(client, name)
+    except NotFoundError as error:
+        if ":" not in name:
+            raise
+        message = f"{error.message} (after a colon, a checkpoint is a step, `best` or `latest`)"
+        raise NotFoundError(message, status=error.status, code=error.code, param=error.param) from None
 
 
 def _request(

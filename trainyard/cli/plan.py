@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -109,12 +109,26 @@ def _summary(result: PlanResource) -> Iterator[str]:
         )
     yield f"strategy {result.strategy}: {result.strategy_reason}"
     yield result.summary
+    if environment := _environment(result.spec.get("environment", {})):
+        yield f"environment: {environment}"
     if host := next((one.host_bytes for one in result.strategies if one.chosen), None):
         yield f"host memory: roughly {_memory(host)} for each rank"
     if result.disk is not None:
         disk = result.disk
         checkpoints = f"{disk.checkpoints} checkpoints of {format_size(disk.checkpoint_bytes)}"
         yield f"disk: {format_size(disk.total_bytes)} at most ({checkpoints}, export {format_size(disk.export_bytes)})"
+
+
+def _environment(section: dict[str, Any]) -> str:
+    """Return the Python or container, the modules and the setup of the ranks."""
+    parts = [f"{name} {section[name]}" for name in ("python", "venv", "conda") if section.get(name)]
+    if container := section.get("container"):
+        parts.append(f"container {container['image']}")
+    if modules := section.get("modules"):
+        parts.append(f"modules {' '.join(modules)}")
+    if lines := section.get("setup"):
+        parts.append(f"{len(lines)} line{'s' * (len(lines) > 1)} of setup")
+    return ", ".join(parts)
 
 
 def _row(one: StrategyPlan) -> tuple[str, ...]:

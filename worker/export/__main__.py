@@ -24,7 +24,8 @@ def main() -> int:
         request = ExportRequest.model_validate_json(sys.stdin.buffer.read())
         from worker.export.checkpoint import export_checkpoint
 
-        report(ExportUpdate(phase="done", kind=export_checkpoint(request, report)))
+        kind, dtype = export_checkpoint(request, report)
+        report(ExportUpdate(phase="done", kind=kind, dtype=dtype))
     except BrokenPipeError:
         return 1
     except Exception as error:

@@ -14,26 +14,26 @@ from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
-from trainyard.contract.wire.export import ExportKind, ExportRequest, ExportUpdate
+from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, ExportUpdate
 from trainyard.contract.wire.manifest import Manifest
-from worker.checkpoint.compatibility import difference
+from worker.checkpoint.compatibility import changed_source, difference
 from worker.checkpoint.digests import verify
 from worker.checkpoint.tensors import ModelTensors
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
+from worker.engine.sources import base_digest
 from worker.export.model import build_hf_shell
-from worker.export.weights import describe_export, save_weights
+from worker.export.weights import DTYPES, default_dtype, describe_export, is_merged, save_weights
 from worker.tasks.builtin_models import build_builtin
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _BATCH_BYTES = 2**29
 """Tensors are read in batches of this size, for progress and because a batch exists in two dtypes."""
 
 Report = Callable[[ExportUpdate], None]
 
 
-def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
-    """Write the export of a checkpoint into an empty folder, and return what it is.
+def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKind, ExportDtype]:
+    """Write the export of a checkpoint into an empty folder. Return what it is, and the type of its weights.
 
     Raises:
         RefusedError: The checkpoint, the base model or the spec does not permit it; the message says why.
@@ -42,10 +42,13 @@ def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
     spec = _read_spec(request)
     checkpoint = CheckpointLayout(Path(request.checkpoint))
     report(ExportUpdate(phase="verifying"))
-    dtype, merging = DTYPES[request.dtype], spec.lora_rank is not None and spec.lora.merge
+    dtype_name, merging = request.dtype or default_dtype(spec), is_merged(spec)
+    dtype = DTYPES[dtype_name]
     folder, shell = Path(request.output), _build_shell(spec)
     with _noticed_deletion(checkpoint):
-        tensors = _verified_tensors(checkpoint)
+        manifest, tensors = _verified_tensors(checkpoint)
+        if merging:
+            _require_same_base(manifest, spec, moved=request.base is not None)
         names = _chosen_names(tensors, spec, shell)
         _check_room(folder, _written_bytes(tensors, names, shell if merging else None, dtype))
         averaged = spec.ema is not None and spec.ema.export and tensors.has_average
@@ -60,9 +63,9 @@ def export_checkpoint(request: ExportRequest, report: Report) -> ExportKind:
         dtype=dtype,
     )
     note = describe_export(kind, spec, request.step)
-    note |= {"job_id": request.job_id, "dtype": request.dtype, "averaged": averaged}
+    note |= {"job_id": request.job_id, "dtype": dtype_name, "averaged": averaged}
     (folder / "export.json").write_text(json.dumps(note, indent=1))
-    return kind
+    return kind, dtype_name
 
 
 def _read_spec(request: ExportRequest) -> TrainingSpec:
@@ -95,13 +98,27 @@ def _noticed_deletion(checkpoint: CheckpointLayout) -> Iterator[None]:
         raise RefusedError("the checkpoint has been deleted", "Choose another one.") from None
 
 
-def _verified_tensors(checkpoint: CheckpointLayout) -> ModelTensors:
+def _verified_tensors(checkpoint: CheckpointLayout) -> tuple[Manifest, ModelTensors]:
     try:
         manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
         verify(checkpoint, manifest)
-        return ModelTensors(checkpoint, manifest.files.keys())
+        return manifest, ModelTensors(checkpoint, manifest.files.keys())
     except ValueError as error:
         raise RefusedError(f"the checkpoint is damaged: {error}", "Choose another one.") from None
+
+
+def _require_same_base(manifest: Manifest, spec: TrainingSpec, *, moved: bool) -> None:
+    """`moved`: whether the request names the folder of the base model."""
+    digest = base_digest(spec)
+    changed = changed_source(manifest.sources, {"model.path": digest}, spec) if digest else None
+    if changed is None:
+        return
+    if moved:
+        assert isinstance(spec.model, HfModel)
+        message = f"--base: the model in {spec.model.path} is not the frozen base model of the checkpoint"
+        raise RefusedError(f"{message} of step {manifest.step}", "Name an unchanged copy of the base model.")
+    message = f"{changed} since the checkpoint of step {manifest.step}"
+    raise RefusedError(message, "Restore it, or name an unchanged copy with --base.")
 
 
 def _build_shell(spec: TrainingSpec) -> nn.Module | None:

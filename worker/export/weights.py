@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +19,46 @@ from torch import nn
 from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.wire.export import ExportKind
+from trainyard.contract.wire.export import ExportDtype, ExportKind
+from worker.checkpoint.compatibility import changed_source
 from worker.core.distributed import Ranks
+from worker.core.errors import TrainingError
 from worker.core.random_state import seed_generators
 from worker.engine.frozen_base import held_dtype
+from worker.engine.sources import base_digest
 from worker.engine.state import trained_state
 from worker.engine.trainable import frozen_names
 from worker.export.adapter import merged_weights, save_adapter
 from worker.export.model import cast, save_model, save_tensors
 from worker.tasks.base import Task
 
+DTYPES: dict[ExportDtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, task: Task, step: int, ranks: Ranks) -> None:
-    """Write the export, each file atomically. A collective; rank 0 writes."""
+
+def export_weights(
+    folder: Path,
+    module: nn.Module,
+    spec: TrainingSpec,
+    task: Task,
+    step: int,
+    ranks: Ranks,
+    *,
+    sources: Mapping[str, str] | None = None,
+) -> None:
+    """Write the export, each file atomically. A collective; rank 0 writes.
+
+    Args:
+        sources: Digests of what the run was trained from, as in the manifests of its checkpoints; used on rank 0.
+
+    Raises:
+        TrainingError: On all ranks; adapters are to be merged into a base that has changed since the start of the run.
+    """
+    _require_same_base(spec, sources or {}, ranks)
     weights = whole_weights(module)
     if not ranks.is_first:
         return
     with publish_folder(folder) as temporary:
-        dtype = torch.bfloat16 if spec.lora.merge and held_dtype(spec) else torch.float32
-        partial = bool(frozen_names(module))
+        dtype, partial = DTYPES[default_dtype(spec)], bool(frozen_names(module))
         kind = save_weights(temporary, weights, spec, lambda: _base(spec, task), partial=partial, dtype=dtype)
         name = "export.json" if isinstance(spec.model, HfModel | LlamaModel) else "config.json"
         (temporary / name).write_text(json.dumps(describe_export(kind, spec, step), indent=1))
@@ -60,7 +81,7 @@ def save_weights(
         partial: Whether the model has frozen parameters.
         dtype: Of the written weights. Adapters are merged in their own.
     """
-    if spec.lora_rank is not None and spec.lora.merge:
+    if is_merged(spec):
         merged = merged_weights(folder, weights, build_base(), spec)
         save_model(folder, cast(merged, dtype), spec, dtype)
         return "model"
@@ -73,6 +94,23 @@ def save_weights(
         return "trained"
     save_model(folder, weights, spec, dtype)
     return "model"
+
+
+def is_merged(spec: TrainingSpec) -> bool:
+    """Return whether the export holds a base model with merged adapters."""
+    return spec.lora_rank is not None and spec.lora.merge
+
+
+def default_dtype(spec: TrainingSpec) -> ExportDtype:
+    """Return the type of the weights if no other is requested: that of a merged base held in fewer bits is bf16."""
+    return "bf16" if is_merged(spec) and held_dtype(spec) else "fp32"
+
+
+def _require_same_base(spec: TrainingSpec, sources: Mapping[str, str], ranks: Ranks) -> None:
+    digest = base_digest(spec) if ranks.is_first and is_merged(spec) else None
+    changed = changed_source(sources, {"model.path": digest}, spec) if digest else None
+    if (message := ranks.broadcast(changed)) is not None:
+        raise TrainingError(f"{message} since the start of the run", "Restore it and retry the job.")
 
 
 def _base(spec: TrainingSpec, task: Task) -> nn.Module:

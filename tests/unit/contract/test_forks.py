@@ -35,7 +35,7 @@ def test_parse_origin(text: str, expected: object) -> None:
 def test_another_model_folder_is_checked_by_the_worker() -> None:
     other = spec(model={"source": "hf", "path": "/other"})
     assert incompatible_fields(spec(), other) == []
-    assert fixed_differences(spec(), other) == ["model"]
+    assert fixed_differences(spec(), other) == ["model.path"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,18 @@ def test_terms_of_the_loss_are_adjustable() -> None:
 def test_evaluation_data_keeps_the_trajectory() -> None:
     other = spec(data={"source": "jsonl", "path": "/d", "eval_sets": {"books": "/b"}})
     assert fixed_differences(spec(), other) + adjusted_differences(spec(), other) == []
-    assert fixed_differences(spec(), spec(data={"source": "jsonl", "path": "/e"})) == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"source": "jsonl", "path": "/e"}, ["data.path"]),
+        ({"source": "jsonl", "path": "/d", "packing": False, "max_length": 64}, ["data.max_length", "data.packing"]),
+        ({"source": "builtin", "name": "stdlib"}, ["data.source"]),
+    ],
+)
+def test_differing_fields_of_the_data_are_named(data: dict[str, Any], expected: list[str]) -> None:
+    assert fixed_differences(spec(), spec(data=data)) == expected
 
 
 def test_layout_and_health_fields_keep_the_trajectory() -> None:

@@ -61,7 +61,7 @@ def test_auto_selects_a_strategy_that_sums_gradients_in_their_type(gradients: st
         ({**HALF, "strategy": "ddp", "gpus": 2}, "grad_dtype", "use `grad_dtype: bf16`, or strategy `zero2`"),
         ({**HALF, "optimizer": {"name": "muon"}}, "param_dtype", "use `adamw`"),
         ({"optimizer": {"name": "adafactor", "state_dtype": "bf16"}}, "optimizer.state_dtype", "use `adamw`"),
-        ({"optimizer": {"name": "sgd", "state_dtype": "bf16"}}, "optimizer.state_dtype", "without momentum"),
+        ({"optimizer": {"name": "sgd", "state_dtype": "bf16"}}, "optimizer.state_dtype", "set `optimizer.momentum`"),
     ],
 )
 def test_refused_combinations_name_a_remedy(changes: dict[str, Any], field: str, remedy: str) -> None:

@@ -16,6 +16,7 @@ from trainyard.cli import conversion, export
 from trainyard.cli.errors import ConversionError
 from trainyard.cli.export import split_reference
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
+from trainyard.contract.wire.export import ExportUpdate
 
 SPEC = dump_spec(
     parse_spec(
@@ -78,7 +79,7 @@ def converted(monkeypatch):
         requests.append(request)
         with open(f"{request.output}/export.json", "w") as file:
             json.dump({"step": request.step}, file)
-        return "model"
+        return ExportUpdate(phase="done", kind="model", dtype="fp32")
 
     monkeypatch.setattr(export, "convert", convert)
     return requests
@@ -190,6 +191,13 @@ class TestSource:
         done = run("export", "a1:8")
         assert (done.exit_code, done.stderr) == (6, "error: there is no checkpoint '8'; available steps: 7, 9\n")
 
+    def test_unknown_name_of_a_checkpoint_lists_the_valid_ones(self, service, run, converted):
+        missing = error(404, "there is no job 'lion:first'", "not_found_error", "job_not_found")
+        service.on("GET", "/v1/jobs/lion%3Afirst", missing).on("GET", "/v1/jobs", page())
+        done = run("export", "lion:first")
+        message = "error: there is no job 'lion:first' (after a colon, a checkpoint is a step, `best` or `latest`); "
+        assert (done.exit_code, done.stderr) == (6, message + "list them with: trainyard list\n")
+
     def test_download_that_does_not_fit_the_disk_is_not_started(self, service, run, converted):
         service.on("GET", "/v1/jobs/a1", job("a1", status="failed", spec=SPEC))
         service.on("GET", CHECKPOINTS, page(resource(7, size_bytes=2**60, latest=True)))
@@ -248,7 +256,7 @@ class TestRequest:
     def test_merge_is_passed_on(self, run, with_job, converted):
         with_job(lora_rank=2)
         assert run("export", "a1:best", "--merge").exit_code == 0
-        assert (converted[0].merge, converted[0].step, converted[0].dtype) == (True, 7, "fp32")
+        assert (converted[0].merge, converted[0].step, converted[0].dtype) == (True, 7, None)
 
 
 @pytest.mark.parametrize(("status", "suggested"), [("failed", True), ("cancelled", True), ("running", False)])

@@ -125,3 +125,20 @@ def test_json_plan_has_the_start_estimate(service, run, monkeypatch):
     refused = {"state": "answered", "accepted": False, "message": "Slurm refused the job"}
     plan = json.loads(ask(service, run, refused, arguments=("--json",)).stdout)
     assert (plan["start_estimate"]["accepted"], plan["start_estimate"]["message"]) == (False, "Slurm refused the job")
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        (
+            {"venv": "/v", "modules": ["gcc", "cuda/12"], "setup": ["a"]},
+            "venv /v, modules gcc cuda/12, 1 line of setup",
+        ),
+        ({"container": {"image": "/i.sif"}}, "container /i.sif"),
+        ({"conda": "torch", "setup": ["a", "b"]}, "conda torch, 2 lines of setup"),
+    ],
+)
+def test_environment_of_the_ranks_is_printed(service, run, environment, line):
+    service.on("POST", "/v1/plans", {**ANSWER, "spec": {**SPEC, "environment": environment}})
+    done = run("plan", "-", input=json.dumps(SPEC))
+    assert f"environment: {line}\n" in done.stdout

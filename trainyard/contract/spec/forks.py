@@ -1,7 +1,10 @@
 """Forks: the checkpoint that `resume_from` names, and whether two specs are compatible. Pure functions."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
+
+from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.sections import JsonlData
@@ -41,7 +44,7 @@ def parse_origin(text: str) -> tuple[str, int | None] | None:
 
 def fixed_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
     """Return the differing fields because of which the fork can use only the source's weights."""
-    return [name for name in FIXED if _value(source, name) != _value(fork, name)]
+    return [field for name in FIXED for field in _differing_fields(name, _value(source, name), _value(fork, name))]
 
 
 def adjusted_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
@@ -71,6 +74,18 @@ def incompatible_fields(source: TrainingSpec, fork: TrainingSpec) -> list[Proble
 
 def _plain(section: Any) -> dict[str, Any]:
     return section.model_dump(mode="json") if section is not None else {}
+
+
+def _differing_fields(name: str, source: Any, fork: Any) -> Iterator[str]:
+    """Yield the fields of a section in which two specs differ: its `source` if that differs, since the other fields
+    belong to it. Yield the name itself if it is no section of both."""
+    if not (isinstance(source, BaseModel) and isinstance(fork, BaseModel)):
+        if source != fork:
+            yield name
+        return
+    ours, theirs = _plain(fork), _plain(source)
+    keys = ["source"] if ours.get("source") != theirs.get("source") else sorted({*ours, *theirs})
+    yield from (f"{name}.{key}" for key in keys if ours.get(key) != theirs.get(key))
 
 
 def _value(spec: TrainingSpec, name: str) -> Any:

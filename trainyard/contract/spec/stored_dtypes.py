@@ -21,6 +21,23 @@ def can_be_offloaded(spec: TrainingSpec) -> bool:
     return spec.optimizer.name != "muon" and spec.optimizer.state_dtype == spec.param_dtype == "fp32"
 
 
+def can_store_small_moments(spec: TrainingSpec) -> bool:
+    """Return whether `optimizer.state_dtype` may be `int8`, and is not."""
+    stores = spec.optimizer.name != "sgd" or spec.optimizer.momentum > 0
+    return spec.optimizer.state_dtype != "int8" and stores and _can_convert(spec)
+
+
+def can_store_half_parameters(spec: TrainingSpec) -> bool:
+    """Return whether `param_dtype` and `grad_dtype` may be `bf16`, and are not."""
+    halves = spec.param_dtype == spec.grad_dtype == "bf16"
+    return not halves and spec.precision == "bf16" and spec.strategy != "dp" and _can_convert(spec)
+
+
+def _can_convert(spec: TrainingSpec) -> bool:
+    offloads = spec.strategy in _SHARDED and spec.fsdp.cpu_offload
+    return spec.optimizer.name in ELEMENTWISE and not offloads
+
+
 def dtype_problems(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
     """Yield the field and the message of each data type that cannot be used."""
     if spec.grad_dtype == "bf16" and spec.param_dtype == "fp32":

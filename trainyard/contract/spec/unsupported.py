@@ -6,8 +6,10 @@ from pathlib import PurePosixPath
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.containers import container_paths, container_problems
 from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
+from trainyard.contract.spec.sbatch_options import disallowed_options
 from trainyard.contract.spec.sections import ConvnetModel, HfModel, JsonlData
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.stored_dtypes import dtype_problems
@@ -39,8 +41,12 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         rules += _slurm_rules(spec, site)
     problems = [(param, message) for rejected, param, message in rules if rejected]
+    if site.scheduler == "slurm":
+        problems += disallowed_options(spec.resources.options, site.sbatch_options, site.fixed_options)
     problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
     problems += dtype_problems(spec, site)
+    if spec.environment.container is not None:
+        problems += container_problems(spec.environment.container, site.container_runtime, site.container_images)
     return [Problem(param=param, message=message) for param, message in problems]
 
 
@@ -48,6 +54,11 @@ def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     on_cpu = site.accelerator == "cpu"
     return [
         (spec.task == "comm_check" and spec.gpus == 1, "gpus", "must be at least 2 for task `comm_check`"),
+        (
+            spec.environment.container is not None and spec.profile is not None and spec.profile.nsys,
+            "profile.nsys",
+            "records processes of the node, and the ranks run in a container; use PyTorch's profiler",
+        ),
         (spec.tf32 and on_cpu, "tf32", f"{_NEEDS_GPUS}; use `false`"),
         (
             spec.activation_checkpointing == "offload" and on_cpu and not site.emulates_gpus,
@@ -66,7 +77,8 @@ def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
         ),
         (spec.backend == "nccl" and on_cpu, "backend", f"`nccl` {_NEEDS_GPUS}; use `gloo` or `auto`"),
         (
-            site.scheduler == "local" and any(v is not None for k, v in spec.resources if k != "time_limit_minutes"),
+            site.scheduler == "local"
+            and any(v not in (None, {}) for k, v in spec.resources if k != "time_limit_minutes"),
             "resources",
             "this service runs jobs on its own machine and supports only `resources.time_limit_minutes`",
         ),
@@ -247,12 +259,14 @@ def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 
 def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple[str, str]]:
-    """Yield the paths of models and data that are not under one of the roots. No file is accessed."""
+    """Yield the paths of models, data, images and mounts that are not under one of the roots. No file is accessed."""
     paths: list[tuple[str, str]] = []
     if isinstance(spec.model, HfModel):
         paths.append(("model.path", spec.model.path))
     if isinstance(spec.data, JsonlData):
         paths += [("data.path", spec.data.path), *spec.data.evaluation_files.items()]
+    if spec.environment.container is not None:
+        paths += container_paths(spec.environment.container)
     for param, text in paths:
         path = PurePosixPath(text)
         if not path.is_absolute():

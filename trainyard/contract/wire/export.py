@@ -19,7 +19,9 @@ class ExportRequest(Resource):
     """Its folder."""
     output: str
     """An existing, empty folder."""
-    dtype: ExportDtype = "fp32"
+    dtype: ExportDtype | None = None
+    """Type of the weights. None: as in the export of a run, bf16 for adapters merged into a base that was held in fewer
+    bits, else fp32."""
     merge: bool = False
     """Merge adapters into the weights of the base model, even if the spec does not."""
     base: str | None = None
@@ -35,5 +37,7 @@ class ExportUpdate(Resource):
     bytes_total: NonNegativeInt = 0
     kind: ExportKind | None = None
     """What the export is; set when it is done."""
+    dtype: ExportDtype | None = None
+    """Type of its weights; set when it is done."""
     message: str = ""
     """What failed, and a hint."""

@@ -5,7 +5,8 @@ import pytest
 from service.core.setting_parsers import parse_gpu_memory
 from service.planner import builtin_models
 from service.planner.devices import GIB, Device, device_of, devices, share_of_machine
-from service.planner.fit import FitEstimator, choose_strategy, describe_need, exceeds_memory, propose_changes
+from service.planner.fit import FitEstimator, choose_strategy, describe_need
+from service.planner.proposals import exceeds_memory
 from service.planner.trainable_parameters import trainable_model
 from tests.unit.service.planner.test_model_structure import spec_of
 from trainyard.contract.spec.sections import Resources
@@ -103,37 +104,6 @@ class TestWithoutGpus:
         requested = spec_of({**LARGE, "layers": 96, "width": 12288, "heads": 96}, gpus=2, strategy="ddp")
         huge = FitEstimator(builtin_models.structure_of(requested.model), [share_of_machine(23 * GIB, 2)], cpu=True)
         assert " TiB of 11.5 GiB per rank" in describe_need(huge, huge.estimate(requested))
-
-
-class TestProposals:
-    def test_smaller_micro_batch_is_proposed_first(self):
-        result = propose_changes(estimator(80), spec(batch={"size": 128, "micro_size": 32}))
-        assert result[0].set == {"batch.micro_size": 16}
-
-    def test_lora_is_proposed_last_with_a_note(self):
-        result = propose_changes(estimator(14), spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}))
-        assert [set(one.set) == {"lora_rank"} for one in result][:2] == [False, True]
-        assert "trains only adapters" in result[1].message
-
-    def test_offloading_is_proposed_for_one_gpu_that_is_too_small(self):
-        too_large = spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1})
-        chosen = propose_changes(estimator(14), too_large, count=9)
-        offload = {"strategy": "fsdp", "activation_checkpointing": "offload", "fsdp.cpu_offload": True}
-        assert [one.set for one in chosen if "lora_rank" not in one.set] == [offload]
-
-    def test_nf4_is_proposed_where_adapters_alone_do_not_fit(self):
-        small = spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}, activation_checkpointing="full")
-        adapters = [one for one in propose_changes(estimator(5), small, count=9) if "lora_rank" in one.set]
-        assert adapters[0].set == {"lora_rank": 16, "lora.base_dtype": "nf4"}
-        assert adapters[0].message.startswith("lora_rank 16 and lora.base_dtype nf4 (rounds the base, so the result")
-
-    def test_base_in_bf16_is_proposed_for_adapters(self):
-        adapted = spec(gpus=1, strategy="single", lora_rank=16, activation_checkpointing="full")
-        assert propose_changes(estimator(6.5), adapted)[0].set == {"lora.base_dtype": "bf16"}
-
-    def test_each_change_is_proposed_once(self):
-        result = propose_changes(estimator(40), spec(strategy="fsdp", batch={"size": 128, "micro_size": 32}), count=9)
-        assert len({str(one.set) for one in result}) == len(result) > 2
 
 
 class TestAutomatic:
