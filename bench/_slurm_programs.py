@@ -30,7 +30,7 @@ def install_programs(folder: Path, squeue_lines: Sequence[str], *, nodes: int, s
     node_list.write_text("".join("".join(map(str.ljust, row, widths)) + "\n" for row in rows))
     squeue_body = f'for a; do case $a in --format=*) m=${{a#--format=}};; esac; done; sed "s/^/${{m%%|*}}|/" {answer}'
     bodies = {"squeue": squeue_body, "sacct": "true", "scancel": "true", "sbatch": sbatch, "sinfo": f"cat {node_list}"}
-    for name, body in (bodies | {"srun": "true"}).items():
+    for name, body in (bodies | dict.fromkeys(("srun", "scontrol", "sacctmgr"), "true")).items():
         (folder / name).write_text(f"#!/bin/sh\necho {name} >> {call_log}\n{body}\n")
         (folder / name).chmod(0o755)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
@@ -44,7 +44,7 @@ def queue_file(folder: Path) -> Path:
 
 def accepting_sbatch(folder: Path) -> str:
     """The commands of an sbatch that takes its usual time, and adds the job to the queue as a pending one."""
-    row = f"$$|PENDING|N/A|N/A|gpu|1|{os.getuid()}||Resources|$name"
+    row = f"$$|PENDING|N/A|N/A|gpu|1|{os.getuid()}||Resources|$PWD|$name"
     return (
         f'for file; do :; done; name=$(sed -n "s/^#SBATCH --job-name=//p" "$file"); sleep {SBATCH_SECONDS}\n'
         f'echo "{row}" >> {queue_file(folder)}; echo "Submitted batch job $$"'

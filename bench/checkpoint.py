@@ -13,7 +13,7 @@ from typing import Any
 
 from bench._ranks import run_ranks
 
-MAX_STALL = 0.10
+MAX_STALL = 0.04
 """The longest accepted stall, as a share of the time of torch.save."""
 RANKS, ROUNDS, STEPS = 2, 7, 12
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.gpu.records import Record, ResultFile, markdown_table
 
-PHASES = ("truth", "speed", "memory", "saves")
+PHASES = ("truth", "speed", "memory", "saves", "service")
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--phase", action="append", choices=PHASES, help="only this phase; can be repeated")
     parser.add_argument("--dry", action="store_true", help="the same programs with tiny shapes on the CPU")
     parser.add_argument(
-        "--output", type=Path, default=None, help="file of results; default: bench/results/DEVICE.jsonl"
+        "--output", type=Path, default=None, help="file of results; default: bench/results/DEVICE.jsonl, or build/bench"
     )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -36,7 +36,7 @@ def main() -> int:
         print("not run: torch sees no GPU; --dry runs the same programs on the CPU")
         return 0
     machine = describe_machine(dry=options.dry)
-    results = ResultFile(options.output or _default_output(machine["device"]))
+    results = ResultFile(options.output or default_output(machine["device"], dry=options.dry))
     if options.inside:
         return run_phase(options.phase[0], results, options.dry, time.monotonic() + 60 * options.minutes)
     results.start(machine)
@@ -81,9 +81,11 @@ def run_phase(phase: str, results: ResultFile, dry: bool, until: float) -> int:
     os._exit(0)
 
 
-def _default_output(device: str) -> Path:
+def default_output(device: str, *, dry: bool) -> Path:
+    """Return the file of results. Those of a dry run measure nothing, so they are not written into the repository."""
     name = "".join(character if character.isalnum() else "-" for character in device).strip("-").lower()
-    return Path(__file__).parents[1] / "results" / f"{name}.jsonl"
+    root = Path(__file__).parents[2]
+    return (root / "build" / "bench" if dry else root / "bench" / "results") / f"{name}.jsonl"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from trainyard.contract.spec.decoders import LlamaModel
 from worker.data.builtin import load_stdlib
 from worker.engine import packed_attention
 from worker.export.model import save_model
-from worker.tasks import hf_attention, packing
+from worker.tasks import packing, varlen_kernel
 from worker.tasks.llama import Llama
 
 TOLERANCE = 0.02
@@ -83,8 +83,7 @@ def _kernel_of(tools: Tools) -> Iterator[None]:
     with ExitStack() as stack:
         if tools.dry:
             stack.enter_context(patch.object(packed_attention, _CHOICE, lambda spec, fit, device: fit.obstacle))
-            for module in (packing, hf_attention):
-                stack.enter_context(patch.object(module, "attend_by_kernel", packing.attend_by_loop))
+            stack.enter_context(patch.object(varlen_kernel, "attend_by_kernel", packing.attend_by_loop))
         yield
 
 

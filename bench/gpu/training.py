@@ -113,6 +113,8 @@ class GpuEngine:
 
     def _release(self) -> None:
         gc.collect()
+        # What is left are imported modules, which the collections of the next runs need not scan.
+        gc.freeze()
         if self.on_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()

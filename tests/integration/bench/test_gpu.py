@@ -41,6 +41,7 @@ def test_dry_run_passes_every_case_and_does_not_repeat_them(environment, tmp_pat
     assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
     assert {record["verdict"] for record in records(output)} == {"passed", "measured"}
     assert len(records(output)) == CASES
+    assert "service: not run: " in ran.stdout
     assert output.with_suffix(".md").read_text().count("\n| ") == 1 + CASES
     again = run(environment, output, "--phase", "saves")
     assert again.returncode == 0
@@ -53,3 +54,11 @@ def test_results_of_another_machine_are_not_continued(environment, tmp_path):
     refused = run(environment, output, "--phase", "saves")
     assert refused.returncode == 1
     assert "has results with another device, python, torch; choose another --output" in refused.stderr
+
+
+@pytest.mark.slow
+def test_with_its_packages_a_job_runs_through_the_service(environment, tmp_path):
+    output = tmp_path / "service.jsonl"
+    ran = run({**environment, "PYTHONPATH": str(ROOT)}, output, "--phase", "service")
+    assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
+    assert [record["verdict"] for record in records(output)] == ["passed"]

@@ -1,0 +1,42 @@
+"""Phase `service`: one job through the whole service, if its packages are installed too."""
+
+import importlib
+import math
+
+from bench.gpu.cases import Case, Outcome, Tools
+from trainyard.demo import ServiceProcess
+
+PRESET = "gpt_stdlib"
+WAIT_SECONDS = 400.0
+
+
+def cases(*, dry: bool) -> list[Case]:
+    try:
+        importlib.import_module("service.main")
+    except ImportError as error:
+        print(f"service: not run: {error}", flush=True)
+        return []
+    return [Case(f"{PRESET} on one {'CPU' if dry else 'GPU'}", _run)]
+
+
+def _run(tools: Tools) -> Outcome:
+    steps = 6 if tools.dry else 200
+    service = ServiceProcess(tools.folder, accelerator="cpu" if tools.dry else "cuda", local_slots="1")
+    service.start()
+    try:
+        with service.client() as client:
+            changes = {"gpus": 1, "strategy": "single", "steps": steps, "schedule": {"name": "constant"}}
+            regular = {
+                "evaluation": {"every_steps": steps},
+                "checkpoint": {"every_steps": steps},
+                "log": {"every_steps": 1},
+            }
+            handle = client.submit({**client.template(PRESET).spec, **changes, **regular})
+            job = client.wait(handle.id, timeout=WAIT_SECONDS)
+            losses = [point.value for point in client.points(job.id, ["train/loss"])]
+            checkpoints = len(client.checkpoints(job.id))
+    finally:
+        service.stop()
+    complete = len(losses) == steps and all(map(math.isfinite, losses)) and checkpoints > 0
+    values = {"status": job.status, "first loss": losses[:1], "last loss": losses[-1:], "checkpoints": checkpoints}
+    return Outcome(values, job.status == "succeeded" and complete, f"{steps} points and a checkpoint arrive")
