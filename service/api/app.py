@@ -26,6 +26,7 @@ from service.api.routes import (
     orphans,
     plans,
     secrets,
+    sign_in,
     streams,
     sweeps,
     tokens,
@@ -95,6 +96,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
         diagnostics,
         tokens.router,
         tokens.audit_router,
+        sign_in.router,
         secrets.router,
         webhooks.router,
         health,
@@ -168,7 +170,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     return await _service_error(request, InvalidRequestError(describe_error(first), param=field or None))
 
 
-_RESOURCES = {"aid": "attempt", "digest": "code", "secret_name": "secret"}
+_RESOURCES = {"aid": "attempt", "digest": "code", "secret_name": "secret", "user_name": "unix_user"}
 """Resources by path parameter, where the parameter is not named after its resource."""
 
 

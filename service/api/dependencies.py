@@ -14,8 +14,11 @@ from pydantic import BeforeValidator
 from service.api.query_params import refuse_unknown
 from service.api.rate_limits import Rate, RateLimiter
 from service.audit.log import CURRENT_REQUEST, AuditLog
+from service.auth.munge import UnmungeProgram
 from service.auth.principals import Principal, authenticate
 from service.auth.sessions import CSRF_HEADER, Cookie, require_csrf
+from service.auth.sign_in import MungeSignIn
+from service.auth.unix_accounts import AccountLookup, NameService
 from service.checkpoints.listings import FileListings
 from service.core.clock import Clock
 from service.core.errors import AuthenticationError, InvalidRequestError, PermissionDeniedError
@@ -68,6 +71,7 @@ class AppState:
         self.process_pool = ProcessPool()
         self.user_slots = ThreadSlots(each=4, total=12)
         self.worker_slots = ThreadSlots(each=4, total=12)
+        self.sign_in_slots = ThreadSlots(each=2, total=4)
         self.curve_slots = ThreadSlots(each=2, total=3)
         self.sweep_slots = ThreadSlots(each=1, total=3)
         self.planner = Planner(settings, pool=self.process_pool)
@@ -82,6 +86,8 @@ class AppState:
         )
         self.global_source = GlobalSource(database, settings.runs, lambda: self.clock())
         self.broadcaster = Broadcaster(limit=settings.max_streams, owner_limit=settings.max_streams_per_user)
+        self.accounts: AccountLookup = NameService()
+        self.munge_sign_in = MungeSignIn(database, settings, UnmungeProgram(settings.munge_socket), self.accounts)
         self.worker_tokens = WorkerTokenCache(partial(authenticate, database))
         self.audit_log = AuditLog(database, lambda: self.clock())
         self.metrics_page: TimedCache[bytes] = TimedCache(timedelta(seconds=1))
@@ -89,6 +95,8 @@ class AppState:
         """A successful write; every caller of `/readyz` may cause one, and each write costs an fsync."""
         self.rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
         self.address_rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
+        self.sign_in_rate_limiter = RateLimiter(Rate(settings.rate_per_second / 100, max(1, settings.rate_burst // 33)))
+        """By address. A sign-in by munge starts a process and writes rows before anybody is authenticated."""
         self.worker_rate_limiter = RateLimiter(Rate(settings.worker_rate_per_second, settings.worker_rate_burst))
         database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         database.before_commit = self.audit_log.add_entry

@@ -8,6 +8,7 @@ PARAMETERS = {
     "checkpoint_id": "Id of the checkpoint: `ckpt_...`.",
     "webhook_id": "Id of the webhook: `whk_...`.",
     "secret_name": "Name of the environment variable.",
+    "user_name": "Name of the user and of the Unix account.",
     "token_id": "Id of the token (not a secret).",
     "orphan_id": "Id of the orphan: a job's id, or the name of an attempt in the scheduler.",
     "estimate_id": "Id of the start estimate, from the plan's `start_estimate`.",

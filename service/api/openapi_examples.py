@@ -191,6 +191,13 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "TokenRequest": {"name": "anna", "role": "user", "expires_in_days": 90},
         "TokenResource": _TOKEN,
         "NewTokenResource": {**_TOKEN, "token": "ty_0123456789abcdef_secret"},
+        "UnixUserResource": {"object": "unix_user", "name": "anna", "uid": 4711, "created_at": _TIME},
+        "NonceResource": {
+            "object": "sign_in_nonce",
+            "nonce": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY",
+            "expires_at": _LATER,
+        },
+        "SignInRequest": {"nonce": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", "credential": "MUNGE:AwQFAACj:"},
         "AuditResource": {
             "object": "audit_entry",
             "id": "aud_12",

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.engine import Database
-from service.db.models import Attempt, Token, WebSession
+from service.db.models import Attempt, SignInNonce, Token, UnixUser, WebSession
 
 
 class TokenRepository:
@@ -37,6 +37,21 @@ class TokenRepository:
         """Return the name of a token that differs from this name only by case."""
         query = sa.select(Token.name).where(sa.func.lower(Token.name) == name.lower(), Token.name != name)
         return self._session.scalar(query.limit(1))
+
+    def name_in_any_case(self, name: str) -> str | None:
+        """Return the name of a token that equals this name, or differs from it only by case."""
+        return self._session.scalar(sa.select(Token.name).where(sa.func.lower(Token.name) == name.lower()).limit(1))
+
+    def revoke_sign_ins(self, name: str, now: datetime, *, role: str, limit: int) -> None:
+        """Revoke the user's tokens of sign-ins that have another role, and all others but the newest ones."""
+        unexpired = sa.or_(Token.expires_at.is_(None), Token.expires_at > now)
+        valid = (Token.name == name, Token.unix_uid.is_not(None), Token.revoked_at.is_(None), unexpired)
+        rows = self._session.scalars(sa.select(Token).where(*valid).order_by(Token.created_at.desc(), Token.id))
+        same_role = 0
+        for token in rows:
+            same_role += token.role == role
+            if token.role != role or same_role > limit:
+                token.revoked_at = now
 
     def attempt(self, attempt_id: str) -> Attempt | None:
         """Return the attempt that an attempt token names."""
@@ -111,3 +126,54 @@ class SessionRepository:
 
     def remove_expired(self, now: datetime) -> None:
         self._session.execute(sa.delete(WebSession).where(WebSession.expires_at <= now))
+
+
+class UnixUserRepository:
+    """Users with Unix accounts, and nonces of sign-ins, within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def uid(self, name: str) -> int | None:
+        """Return the uid of the account that a user's name belongs to; None if it belongs to no account."""
+        return self._session.scalar(sa.select(UnixUser.uid).where(UnixUser.name == name))
+
+    def require(self, name: str) -> UnixUser:
+        return self._session.get_one(UnixUser, name)
+
+    def conflicting(self, name: str, uid: int) -> list[UnixUser]:
+        """Return the users that have either this name or this uid, but not both."""
+        same = sa.and_(UnixUser.name == name, UnixUser.uid == uid)
+        either = sa.or_(UnixUser.name == name, UnixUser.uid == uid)
+        return list(self._session.scalars(sa.select(UnixUser).where(either, sa.not_(same))))
+
+    def remove(self, user: UnixUser) -> None:
+        self._session.delete(user)
+        self._session.flush()
+
+    def add_new(self, database: Database, name: str, uid: int, now: datetime) -> bool:
+        """Add a user; False if the name or the uid exists, also if another process has just added it."""
+        row = {"name": name, "uid": uid, "created_at": now}
+        insert = database.insert(UnixUser).values(row).on_conflict_do_nothing().returning(UnixUser.name)
+        return self._session.scalar(insert) is not None
+
+    def count_nonces(self) -> int:
+        return self._session.scalar(sa.select(sa.func.count()).select_from(SignInNonce)) or 0
+
+    def add_nonce(self, row: SignInNonce) -> None:
+        self._session.add(row)
+
+    def remove_expired_nonces(self, now: datetime) -> None:
+        self._session.execute(sa.delete(SignInNonce).where(SignInNonce.expires_at <= now))
+
+    def _nonce(self, hash_: str, network: str, now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
+        return SignInNonce.hash == hash_, SignInNonce.network == network, SignInNonce.expires_at > now
+
+    def has_nonce(self, hash_: str, network: str, now: datetime) -> bool:
+        """Return whether this client has a nonce that is neither used nor expired."""
+        return self._session.scalar(sa.select(SignInNonce.hash).where(*self._nonce(hash_, network, now))) is not None
+
+    def use_nonce(self, hash_: str, network: str, now: datetime) -> bool:
+        """Remove a nonce; False if this client has none, also if another process has just removed it."""
+        delete = sa.delete(SignInNonce).where(*self._nonce(hash_, network, now)).returning(SignInNonce.hash)
+        return self._session.scalar(delete) is not None

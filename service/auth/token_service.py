@@ -11,7 +11,8 @@ from service.db.engine import Database
 from service.db.models import Token
 from trainyard.contract.wire.access import TokenRequest
 
-_RESERVED = (ADMIN, SERVICE, ANONYMOUS)
+RESERVED_NAMES = (ADMIN, SERVICE, ANONYMOUS)
+"""Names of no user, in lower case."""
 
 
 def issue(database: Database, principal: Principal, request: TokenRequest, now: datetime) -> tuple[Token, str]:
@@ -20,7 +21,7 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
     Raises:
         InvalidRequestError: the name is reserved, or differs from another token's name only by case.
     """
-    if request.name.lower() in _RESERVED:
+    if request.name.lower() in RESERVED_NAMES:
         message = f"`{request.name}` is reserved for the service; use the name of a person or program"
         raise InvalidRequestError(message, param="name", code="reserved_name")
     text = new_user_token()
@@ -61,3 +62,18 @@ def revoke(database: Database, token_id: str, now: datetime) -> None:
         if token.role == "admin" and live and repository.count_valid_admins(now) == 1:
             raise ConflictError("this is the last administrator's token; make another one first", code="last_admin")
         token.revoked_at = now
+
+
+def revoke_own(database: Database, principal: Principal, now: datetime) -> None:
+    """Revoke the token of a sign-in by munge, at the request of its user.
+
+    Raises:
+        ConflictError: an administrator created the token.
+    """
+    with database.write() as session:
+        token = TokenRepository(session).require(principal.id)
+        if token.unix_uid is None:
+            message = "only tokens of a sign-in by munge end at their user's request; administrators revoke all others"
+            raise ConflictError(message, code="not_signed_in")
+        token.revoked_at = token.revoked_at or now
+        set_audit_target(token.id)

@@ -28,6 +28,7 @@ BODIES: dict[str, Any] = {
     "resolve_orphan": {"action": "adopt"},
     "create_token": {"name": "new", "role": "viewer"},
     "create_webhook": {"url": "https://example.org/hook"},
+    "sign_in_with_munge": {"nonce": "n" * 43, "credential": "MUNGE:AwQFAACj:"},
     "set_secret": {"value": "x"},
     "set_maintenance": {"active": False},
     "claim_attempt": {"nonce": "nonce-0001", "host": "node1", "pid": 7},

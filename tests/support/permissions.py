@@ -55,7 +55,9 @@ RULES: Mapping[str, Rule] = {
         ("resolve_job", "list_orphans", "resolve_orphan", "create_token", "list_tokens", "revoke_token", "list_audit"),
         Rule.ADMIN,
     ),
-    "resolve_lost_jobs": Rule.ADMIN,
+    **dict.fromkeys(("create_sign_in_nonce", "sign_in_with_munge"), Rule.PUBLIC),
+    "revoke_own_token": Rule.READ,
+    **dict.fromkeys(("resolve_lost_jobs", "link_unix_user"), Rule.ADMIN),
     **dict.fromkeys(("set_maintenance", "get_doctor", "put_code", "get_code", "has_code"), Rule.ADMIN),
     **dict.fromkeys(("claim_attempt", "send_heartbeat", "report_metrics", "report_events"), Rule.WORKER),
     **dict.fromkeys(("report_checkpoint", "append_log", "finish_attempt"), Rule.WORKER),
@@ -107,6 +109,8 @@ def expected_status(rule: Rule, identity: Identity, *, safe: bool) -> int | None
         safe: Whether the method of the request changes nothing.
     """
     cross_site = identity.cookie and not identity.same_origin
+    if rule is Rule.PUBLIC and cross_site and not safe:
+        return 403
     if rule in (Rule.PUBLIC, Rule.SIGN_IN):
         return 403 if rule is Rule.SIGN_IN and not identity.same_origin else None
     if rule in (Rule.PAGE, Rule.ADMIN_PAGE, Rule.SIGN_OUT):

@@ -72,6 +72,7 @@ def seed(world: World) -> Seeds:
             "name": ["digits_ddp"],
             "digest": [DIGEST],
             "token_id": tokens[:1],
+            "user_name": ["daemon"],
             "webhook_id": webhooks[:1],
             "sweep_id": [sweep["id"]],
             "estimate_id": [estimate_id],

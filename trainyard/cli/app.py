@@ -17,6 +17,7 @@ from trainyard.cli import (
     export,
     history,
     jobs,
+    login,
     logs,
     maintenance,
     metrics,
@@ -56,7 +57,7 @@ def root(
     """Distributed PyTorch training jobs, from a spec to a checkpoint.
 
     The service is at TRAINYARD_URL (default http://127.0.0.1:8470); TRAINYARD_TOKEN is your API token, which is
-    not needed on the service's own machine.
+    not needed on the service's own machine, or after `trainyard login`.
     """
     show_help(ctx)
 
@@ -98,6 +99,10 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "export": export.export,
         "artifacts": artifacts.artifacts,
         "usage": checkpoints.usage,
+    },
+    "Sign in": {
+        "login": login.login,
+        "logout": login.logout,
     },
     "Run the service": {
         "serve": serve.serve,

@@ -94,6 +94,24 @@ def revoke(
     print_deleted("token", token_id, "revoked", as_json=as_json)
 
 
+@app.command("link")
+def link(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user and of the Unix account.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Let the Unix account NAME sign in as the existing user NAME.
+
+    Example: trainyard tokens link anna
+    """
+    with make_client(ctx) as client:
+        linked = client.link_unix_user(name)
+    if as_json:
+        print_json(linked)
+    else:
+        print_line(f"the user {linked.name} is the Unix account {linked.name} (uid {linked.uid})")
+
+
 @app.command("whoami")
 def whoami(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """Show the token in use and its permissions.

@@ -8,6 +8,7 @@ import httpx
 
 from trainyard.client.errors import SettingError
 from trainyard.client.listeners import listener_uids
+from trainyard.client.sign_ins import load_sign_ins
 from trainyard.contract.local_paths import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -33,20 +34,30 @@ class Connection:
 
 
 def connection(url: str | None = None, token: str | None = None) -> Connection:
-    """Return the connection, with defaults from `TRAINYARD_URL` and `TRAINYARD_TOKEN`, or from the state folder of the
-    service on this machine, which holds its URL while it runs, and its admin token.
+    """Return the connection, with defaults from `TRAINYARD_URL` and `TRAINYARD_TOKEN`, from `trainyard login`, or from
+    the state folder of the service on this machine, which holds its URL while it runs, and its admin token.
 
     Raises:
         SettingError: the URL is not one, or the token cannot be a header.
     """
     own_url = _read(service_url_file(_state_dir()))
-    url = (_stripped(url, "TRAINYARD_URL") or own_url or _default_url()).rstrip("/")
+    url = default_url(url)
     # The admin token is sent to this machine alone. The service may listen on an address other than loopback.
     local = _is_loopback(url) or url == own_url
-    token = _stripped(token, "TRAINYARD_TOKEN") or (_admin_token(url) if local else None)
+    token = _stripped(token, "TRAINYARD_TOKEN") or load_sign_ins().token(url) or (_admin_token(url) if local else None)
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise SettingError("the token contains invalid characters; check TRAINYARD_TOKEN")
     return Connection(url, token, local)
+
+
+def default_url(url: str | None = None) -> str:
+    """Return the URL, with the defaults of `connection`.
+
+    Raises:
+        SettingError: it must be read from the file of sign-ins, which others can read or which is damaged.
+    """
+    given = _stripped(url, "TRAINYARD_URL") or _read(service_url_file(_state_dir()))
+    return (given or load_sign_ins().last_url or _local_url()).rstrip("/")
 
 
 def _stripped(value: str | None, name: str) -> str:
@@ -71,7 +82,7 @@ def _is_loopback(url: str) -> bool:
     return is_loopback(parsed.host)
 
 
-def _default_url() -> str:
+def _local_url() -> str:
     return f"http://{DEFAULT_HOST}:{os.environ.get('TRAINYARD_PORT') or DEFAULT_PORT}"
 
 

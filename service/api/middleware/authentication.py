@@ -21,6 +21,9 @@ _UNLIMITED = ("/livez", "/static/")
 """Routes that cost next to nothing and need no authentication."""
 _PROBES = ("/readyz", "/metrics")
 """Routes with a limit of their own by address, so that wrong tokens from behind a proxy do not make probes fail."""
+SIGN_IN_PATHS = frozenset({"/v1/sign-in/nonces", "/v1/sign-in/munge"})
+"""Routes of the API that need no token, since they lead to one. They ignore the credentials of a request, and have a
+limit and threads of their own."""
 _MAX_VERIFIED = 10_000
 _MAX_CONCURRENT = 300
 """Requests of one token that may be in progress, open streams included."""
@@ -65,7 +68,7 @@ class AuthenticationMiddleware:
 
         try:
             caller = await self._admit(scope, allowances)
-            if caller is None and scope["path"].startswith("/v1/"):
+            if caller is None and scope["path"].startswith("/v1/") and scope["path"] not in SIGN_IN_PATHS:
                 raise AuthenticationError
         except ServiceError as error:
             await send_error(error, send_with_limits)
@@ -99,7 +102,12 @@ class AuthenticationMiddleware:
             RateLimitedError: The principal or the address has used its limit.
         """
         app_state, now = self._app_state, self._app_state.clock()
-        credentials, address = self._credentials(scope), _address_key()
+        credentials, address = self._credentials(scope), address_key()
+        if scope["path"] in SIGN_IN_PATHS:
+            allowances.append(app_state.sign_in_rate_limiter.acquire(address, now))
+            _require(allowances[-1])
+            set_thread_slots(app_state.sign_in_slots, address)
+            return None
         if scope["path"] in _PROBES:
             address = f"probes of {address}"
         verified = credentials is not None and credentials.digest in self._verified
@@ -151,6 +159,7 @@ def _require(allowance: Allowance) -> None:
         raise RateLimitedError(allowance.retry_seconds)
 
 
-def _address_key() -> str:
+def address_key() -> str:
+    """Return the address or network of the current request's client."""
     context = CURRENT_REQUEST.get()
     return client_network(context.address) if context is not None else ""

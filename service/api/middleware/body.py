@@ -5,6 +5,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.api.middleware.errors import header_map, send_error
 from service.core.errors import BodyTooLargeError, MalformedRequestError, RequestTimeoutError, ServiceError
 from trainyard.contract.bounds import MAX_SPEC_BYTES
@@ -12,7 +13,7 @@ from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 
 _MAX_FORM_BYTES = 8192
-"""Size of the forms of the dashboard, which anybody can send."""
+"""Size of the forms of the dashboard and of the bodies of sign-ins, which anybody can send."""
 _BODY_SECONDS = 30.0
 _MIN_BODY_RATE = 16 * 1024
 """Bytes a second that a body must reach after `_BODY_SECONDS`."""
@@ -47,7 +48,8 @@ class BodyLimitMiddleware:
             return max(self._limit, MAX_LOG_CHUNK) if path.endswith("/logs") else self._limit
         if path.startswith("/v1/code/") and scope["method"] == "PUT":
             return MAX_CODE_BYTES
-        return min(self._limit, MAX_SPEC_BYTES if path.startswith("/v1/") else _MAX_FORM_BYTES)
+        anybody = not path.startswith("/v1/") or path in SIGN_IN_PATHS
+        return min(self._limit, _MAX_FORM_BYTES if anybody else MAX_SPEC_BYTES)
 
 
 class _BoundedBody:

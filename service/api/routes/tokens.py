@@ -18,7 +18,7 @@ from service.api.idempotency import UnsupportedKey, reject_key
 from service.api.json_body import JsonRoute, SlotRoute
 from service.audit.repository import AuditFilter, AuditRepository
 from service.auth.repository import TokenRepository
-from service.auth.token_service import issue, revoke
+from service.auth.token_service import issue, revoke, revoke_own
 from service.db.models import AuditEntry, Token
 from service.jobs.schemas import page_of
 from trainyard.contract.wire.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
@@ -54,6 +54,12 @@ def get_own(app_state: AppStateDep, user: UserDep) -> TokenResource:
     with app_state.database.read() as session:
         row = TokenRepository(session).require(user.id)
     return token_resource(app_state, row)
+
+
+@router.delete("/self", status_code=204, operation_id="revoke_own_token")
+def delete_own(app_state: AppStateDep, user: UserDep, now: NowDep) -> None:
+    """Revoke the token of this request, if it is of a sign-in by munge."""
+    revoke_own(app_state.database, user, now)
 
 
 @router.delete("/{token_id}", status_code=204, operation_id="revoke_token")
@@ -98,6 +104,7 @@ def token_resource(app_state: AppState, token: Token) -> TokenResource:
         last_used_at=token.last_used_at,
         expires_at=token.expires_at,
         revoked_at=token.revoked_at,
+        unix_uid=token.unix_uid,
     )
 
 

@@ -1,6 +1,6 @@
 """The tables, one module for each feature."""
 
-from service.db.models.auth import AuditEntry, Token, WebSession
+from service.db.models.auth import AuditEntry, SignInNonce, Token, UnixUser, WebSession
 from service.db.models.base import Base
 from service.db.models.cluster import Cluster, Lease, MaintenanceMode, Orphan, StartEstimate
 from service.db.models.jobs import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel, Sweep
@@ -35,9 +35,11 @@ __all__ = [
     "Orphan",
     "Point",
     "Secret",
+    "SignInNonce",
     "StartEstimate",
     "Sweep",
     "Token",
+    "UnixUser",
     "WebSession",
     "Webhook",
 ]

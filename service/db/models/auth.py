@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, false
+from sqlalchemy import BigInteger, ForeignKey, Index, String, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base
@@ -25,6 +25,32 @@ class Token(Base):
     """Updated at most once a minute."""
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+    unix_uid: Mapped[int | None] = mapped_column(BigInteger)
+    """The Unix account that signed in; None for a token that an administrator created."""
+
+
+class UnixUser(Base):
+    """A user whose name belongs to a Unix account."""
+
+    __tablename__ = "unix_users"
+
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    """Name of the user, which is the name of the account."""
+    uid: Mapped[int] = mapped_column(BigInteger, unique=True)
+    created_at: Mapped[datetime]
+
+
+class SignInNonce(Base):
+    """A nonce that was sent to a client for one sign-in."""
+
+    __tablename__ = "sign_in_nonces"
+    __table_args__ = (Index(None, "expires_at"),)
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the nonce."""
+    network: Mapped[str] = mapped_column(String(64))
+    """The client's address, or its /64 network."""
+    expires_at: Mapped[datetime]
 
 
 class WebSession(Base):

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -28,15 +29,27 @@ from trainyard.contract.wire.access import (
     NewWebhookResource,
     SecretResource,
     TokenResource,
+    UnixUserResource,
     WebhookResource,
 )
+from trainyard.contract.wire.sign_in import NonceResource
 
 M = TypeVar("M", bound=BaseModel)
+
+
+_ANONYMOUS = {"Authorization": ""}
+"""Replaces the client's token, which may be one for another service than that of the sign-in."""
 
 
 def _create(path: str, kind: type[M], **body: Any) -> Request[M]:
     """Return a request that is not repeated: if its response is lost, the secret in it is lost, too."""
     return Request("POST", path, model(kind), headers=JSON, content=json.dumps(body).encode(), repeatable=False)
+
+
+def _sign_in(step: str, kind: type[M], **body: Any) -> Request[M]:
+    """Return a request of a sign-in, without the client's token."""
+    request = _create(f"/v1/sign-in/{step}", kind, **body)
+    return replace(request, headers={**request.headers, **_ANONYMOUS})
 
 
 def _webhook_path(webhook_id: str) -> str:
@@ -64,6 +77,23 @@ class AccessCalls(Transport):
     def whoami(self) -> TokenResource:
         """Return this client's own token."""
         return self._send(Request("GET", "/v1/tokens/self", model(TokenResource)))
+
+    def create_sign_in_nonce(self) -> NonceResource:
+        """Create a nonce for a sign-in by munge; the first step of `trainyard login`."""
+        return self._send(_sign_in("nonces", NonceResource))
+
+    def sign_in_with_munge(self, nonce: str, credential: str) -> NewTokenResource:
+        """Create a token of the Unix account that made the credential with `munge`."""
+        return self._send(_sign_in("munge", NewTokenResource, nonce=nonce, credential=credential))
+
+    def revoke_own_token(self) -> None:
+        """Revoke this client's own token, if it is of a sign-in by munge."""
+        self._send(Request("DELETE", "/v1/tokens/self", no_result))
+
+    def link_unix_user(self, name: str) -> UnixUserResource:
+        """Let the Unix account of this name sign in as the user of this name. Administrators only."""
+        path = f"/v1/unix-users/{segment(name, 'user')}"
+        return self._send(Request("PUT", path, model(UnixUserResource)))
 
     def revoke_token(self, token_id: str) -> None:
         """Revoke a token; the next request with it is rejected. Administrators only."""

@@ -48,6 +48,17 @@ class TokenResource(Resource):
     """Time of the last request, accurate to a minute."""
     expires_at: Timestamp | None = None
     revoked_at: Timestamp | None = None
+    unix_uid: int | None = None
+    """Uid of the Unix account, if the token is of a sign-in by munge."""
+
+
+class UnixUserResource(Resource):
+    """A user whose name belongs to a Unix account."""
+
+    object: Literal["unix_user"] = "unix_user"
+    name: str
+    uid: int
+    created_at: Timestamp
 
 
 class NewTokenResource(TokenResource):

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
+from service.auth.sign_in import MungeSignIn
 from tests.support.live_world import served
+from tests.support.munge import FakeAccounts, FakeMunge
 from tests.support.seeds import CODE, Seeds, seed
 from tests.support.world import SPEC, World
 from trainyard.client import Client, ConflictError
+from trainyard.contract.wire.sign_in import sign_in_message
 
 PAGE = Path(__file__).parents[4] / "docs" / "api.md"
 ENTRY = re.compile(
@@ -26,8 +30,8 @@ ENTRY = re.compile(
     re.S,
 )
 
-CONFLICTS = {"POST /v1/jobs/{job_id}/resolve"}
-"""What cannot be done to a job that is in order."""
+CONFLICTS = {"POST /v1/jobs/{job_id}/resolve", "DELETE /v1/tokens/self"}
+"""What cannot be done to a job that is in order, and to the token of an administrator."""
 
 ENDLESS = {"GET /v1/stream", "GET /v1/jobs/{job_id}/stream"}
 
@@ -40,6 +44,8 @@ class DocsService:
     seeds: Seeds
     url: str
     folder: Path
+    sign_ins: list[tuple[str, str]]
+    """A nonce and a credential for each half."""
 
 
 def entries() -> dict[str, dict[str, str]]:
@@ -60,8 +66,14 @@ def docs_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory
     (folder / "code.tar").write_bytes(CODE)
     (folder / "my-code").mkdir()
     (folder / "my-code" / "train.py").write_text("print('hello')\n")
+    munge, accounts = FakeMunge(), FakeAccounts({"ada": 4711})
+    settings = world.settings.model_copy(update={"munge_role": "user"})
+    world.app_state.munge_sign_in = MungeSignIn(world.database, settings, munge, accounts)
+    nonces = [world.app_state.munge_sign_in.create_nonce("127.0.0.1", world.clock())[0] for _ in range(2)]
+    messages = [sign_in_message(settings.service_url, socket.gethostname(), nonce) for nonce in nonces]
     with served(world) as url:
-        yield DocsService(world, seeds, url, folder)
+        sign_ins = [(nonce, munge.make(4711, message)) for nonce, message in zip(nonces, messages, strict=True)]
+        yield DocsService(world, seeds, url, folder, sign_ins)
     world.database.dispose()
 
 
@@ -95,6 +107,9 @@ def environment(docs_service: DocsService, half: int) -> dict[str, str]:
         "OLD_CHECKPOINT": special["delete_checkpoint"]["checkpoint_id"][half],
         "DIGEST": values["digest"][0],
         "OLD_SECRET": special["delete_secret"]["secret_name"][half],
+        "NONCE": docs_service.sign_ins[half][0],
+        "CREDENTIAL": docs_service.sign_ins[half][1],
+        "UNIX_USER": values["user_name"][0],
         "TOKEN_ID": special["revoke_token"]["token_id"][half],
         "WEBHOOK": values["webhook_id"][0],
         "OTHER_WEBHOOK": special["delete_webhook"]["webhook_id"][half],
@@ -145,6 +160,9 @@ def test_python_example_succeeds(docs_service: DocsService, route: str, monkeypa
             "old_checkpoint_id": names["OLD_CHECKPOINT"],
             "digest": names["DIGEST"],
             "old_secret": names["OLD_SECRET"],
+            "nonce": names["NONCE"],
+            "credential": names["CREDENTIAL"],
+            "unix_user": names["UNIX_USER"],
             "other_token_id": names["TOKEN_ID"],
             "webhook_id": names["WEBHOOK"],
             "other_webhook_id": names["OTHER_WEBHOOK"],

@@ -11,6 +11,7 @@ import pytest
 from fastapi.responses import JSONResponse
 
 from service.api.app import _RESOURCES
+from service.api.middleware.authentication import SIGN_IN_PATHS
 from tests.support.world import SPEC, World
 from trainyard.contract.validation_messages import PATTERN_MESSAGES, RANK_PATTERN
 
@@ -84,7 +85,7 @@ def test_document_contains_control_and_checkpoint_routes(operations: dict[str, d
 def test_routes_document_their_security_scheme(operations: dict[str, dict[str, Any]]) -> None:
     for route, operation in operations.items():
         path = route.split()[1]
-        unauthenticated = path in ("/livez", "/readyz", "/metrics")
+        unauthenticated = path in ("/livez", "/readyz", "/metrics", *SIGN_IN_PATHS)
         scheme = "workerToken" if path.startswith("/v1/attempts/") else "token"
         assert operation["security"] == ([] if unauthenticated else [{scheme: []}]), route
 
@@ -186,7 +187,7 @@ def test_routes_share_one_schema_of_the_spec(world: World) -> None:
     [
         ("/v1/jobs", "GET, POST"),
         ("/v1/jobs/job_x", "DELETE, GET"),
-        ("/v1/tokens/self", "GET"),
+        ("/v1/tokens/self", "DELETE, GET"),
         ("/v1/jobs/job_x/export/files/a/b", "GET, HEAD"),
     ],
 )

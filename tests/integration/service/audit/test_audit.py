@@ -8,7 +8,10 @@ import pytest
 from service.audit.log import CURRENT_REQUEST
 from tests.support.world import SPEC, World
 
-UNAUDITED_ROUTES = {"make_plan"}
+pytestmark = pytest.mark.databases("postgres")
+
+UNAUDITED_ROUTES = {"make_plan", "create_sign_in_nonce", "sign_in_with_munge"}
+"""They change nothing, or nobody is authenticated before they do."""
 IDS = {
     "job_id": "job_00000000000000000000000000",
     "checkpoint_id": "ckpt_00000000000000000000000000",

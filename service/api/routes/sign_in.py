@@ -1,0 +1,55 @@
+"""Routes of the sign-in by munge, and of the users that belong to Unix accounts."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+
+from service.api.dependencies import AdminDep, AppStateDep, NowDep
+from service.api.idempotency import UnsupportedKey, reject_key
+from service.api.json_body import JsonRoute
+from service.api.middleware.authentication import address_key
+from service.api.query_params import refuse_unknown
+from service.api.routes.tokens import token_resource
+from service.audit.log import set_audit_action
+from service.auth.unix_users import link
+from trainyard.contract.validation_messages import USER_NAME_PATTERN
+from trainyard.contract.wire.access import NewTokenResource, UnixUserResource
+from trainyard.contract.wire.sign_in import NonceResource, SignInRequest
+
+
+async def check_query(request: Request) -> None:
+    """Check the query, as authentication does on other routes."""
+    refuse_unknown(request)
+
+
+router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute, dependencies=[Depends(check_query)])
+
+
+@router.post("/sign-in/nonces", status_code=201, operation_id="create_sign_in_nonce")
+def create_nonce(app_state: AppStateDep, now: NowDep) -> NonceResource:
+    """Create a nonce for a sign-in by munge from this address, within a minute. No token is needed."""
+    nonce, expires_at = app_state.munge_sign_in.create_nonce(address_key(), now)
+    return NonceResource(nonce=nonce, expires_at=expires_at)
+
+
+@router.post("/sign-in/munge", status_code=201, operation_id="sign_in_with_munge")
+def sign_in_with_munge(
+    app_state: AppStateDep, now: NowDep, body: SignInRequest, idempotency_key: UnsupportedKey = None
+) -> NewTokenResource:
+    """Create a token of the Unix account that made the credential. No token is needed."""
+    reject_key(idempotency_key)
+    set_audit_action("sign_in_with_munge")
+    token, secret = app_state.munge_sign_in.sign_in(body, address_key(), now)
+    return NewTokenResource(**token_resource(app_state, token).model_dump(), token=secret)
+
+
+@router.put("/unix-users/{user_name}", operation_id="link_unix_user")
+def link_unix_user(
+    app_state: AppStateDep,
+    _admin: AdminDep,
+    now: NowDep,
+    user_name: Annotated[str, Path(max_length=64, pattern=USER_NAME_PATTERN)],
+) -> UnixUserResource:
+    """Let the Unix account of this name sign in as the user of this name, with its jobs and secrets."""
+    row = link(app_state.database, app_state.accounts, user_name, now)
+    return UnixUserResource(name=row.name, uid=row.uid, created_at=row.created_at)

@@ -1,0 +1,69 @@
+"""`trainyard login` and `trainyard logout`: sign in as the Unix account of this shell, without a password."""
+
+import os
+import socket
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.arguments import JsonOption, make_client
+from trainyard.cli.errors import UsageError, print_note
+from trainyard.cli.output import print_json, print_line
+from trainyard.client import AuthenticationError, ServerError, TrainyardError
+from trainyard.client.connection import default_url
+from trainyard.client.munge import make_credential
+from trainyard.client.sign_ins import load_sign_ins, sign_ins_file
+from trainyard.contract.wire.sign_in import sign_in_message
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="URL of the service; default: TRAINYARD_URL.")
+]
+
+
+def login(ctx: typer.Context, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Sign in with munge, on a machine of the cluster; later commands use the token.
+
+    Example: trainyard login --url https://trainyard.example.org
+    """
+    with make_client(ctx, url) as client:
+        nonce = client.create_sign_in_nonce().nonce
+        credential = make_credential(sign_in_message(client.url, socket.gethostname(), nonce))
+        made = client.sign_in_with_munge(nonce, credential)
+        if made.expires_at is None:
+            raise ServerError("the service returned a token that does not expire")
+        signed_in = load_sign_ins().with_sign_in(
+            client.url, token=made.token, name=made.name, expires_at=made.expires_at
+        )
+    signed_in.save()
+    if os.environ.get("TRAINYARD_TOKEN", "").strip():
+        print_note("TRAINYARD_TOKEN is set, and commands use it instead of this sign-in")
+    if as_json:
+        print_json(made.model_dump(mode="json", exclude={"token"}) | {"url": client.url})
+    else:
+        until = f"{made.expires_at:%Y-%m-%d %H:%M}Z"
+        print_line(f"signed in to {client.url} as {made.name} ({made.role}), until {until}")
+
+
+def logout(ctx: typer.Context, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """End the sign-in: revoke its token and remove it from this account's files.
+
+    Example: trainyard logout
+    """
+    target = default_url(url)
+    known = load_sign_ins().at(target)
+    if known is None:
+        raise UsageError(f"{sign_ins_file()} has no sign-in at {target}")
+    revoked = True
+    try:
+        with make_client(ctx, target, known.token) as client:
+            client.revoke_own_token()
+    except AuthenticationError:
+        pass  # It is expired or revoked.
+    except TrainyardError as error:
+        revoked = False
+        print_note(f"the token could not be revoked and stays valid until {known.expires_at}: {error.message}")
+    load_sign_ins().without(target).save()
+    if as_json:
+        print_json({"object": "signed_out", "url": target, "name": known.name, "revoked": revoked})
+    else:
+        print_line(f"signed out of {target} as {known.name}")

@@ -1,0 +1,64 @@
+"""Sign-in by munge: its request and answers, and the message that a credential carries."""
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, StringConstraints
+
+from trainyard.contract.base import Resource, Strict, Timestamp
+from trainyard.contract.local_paths import is_loopback
+from trainyard.contract.validation_messages import CREDENTIAL_PATTERN
+
+MAX_CREDENTIAL = 4096
+"""Maximum length of a credential; one that carries a message of `sign_in_message` has a few hundred characters."""
+
+_PURPOSE = "trainyard sign-in 1"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class NonceResource(Resource):
+    """A nonce for one sign-in."""
+
+    object: Literal["sign_in_nonce"] = "sign_in_nonce"
+    nonce: str
+    expires_at: Timestamp
+
+
+class SignInRequest(Strict):
+    """The body of `POST /v1/sign-in/munge`."""
+
+    nonce: Annotated[str, StringConstraints(min_length=20, max_length=100, pattern=r"^[A-Za-z0-9_-]+$")]
+    """The nonce of `POST /v1/sign-in/nonces`, requested from the same address."""
+    credential: Annotated[
+        str, StringConstraints(max_length=MAX_CREDENTIAL, pattern=CREDENTIAL_PATTERN), Field(repr=False)
+    ]
+    """The credential that `munge` made of the message about the nonce and the service's URL."""
+
+
+def audience(url: str, host_name: str) -> str:
+    """Return the service that a URL names, as credentials state it.
+
+    A loopback address means another service on each machine, so it is stated with the name of the machine.
+
+    Raises:
+        ValueError: the URL has no host, or an invalid port.
+    """
+    parsed = urlsplit(url)
+    if not parsed.hostname:
+        raise ValueError(f"{url!r} has no host")
+    host = f"[{parsed.hostname}]" if ":" in parsed.hostname else parsed.hostname
+    if is_loopback(parsed.hostname):
+        host = f"loopback@{host_name.lower()}"
+    port = parsed.port or _DEFAULT_PORTS.get(parsed.scheme, 0)
+    return f"{parsed.scheme}://{host}:{port}{parsed.path.rstrip('/')}"
+
+
+def sign_in_message(url: str, host_name: str, nonce: str) -> bytes:
+    """Return what a credential for one sign-in carries.
+
+    Args:
+        url: The URL at which the client reaches the service. It must never come from the service itself: a program
+            that pretends to be a service could name the URL of another one, and sign in there with the credential.
+        host_name: Name of the machine.
+    """
+    return f"{_PURPOSE}\n{audience(url, host_name)}\n{nonce}\n".encode()
