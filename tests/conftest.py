@@ -69,10 +69,10 @@ def pytest_collection_finish() -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Select the databases of each test that uses `database_url`, directly or through a fixture such as `world`.
 
-    Tests of SQL, locks, streams and the reconciler run on SQLite and on Postgres, which is the default. Tests of what
-    the API does above the database carry `@pytest.mark.databases("sqlite")`, mostly for the whole module
-    (`pytestmark`); a closer marker wins. `--databases` overrides the markers, except those of tests about one kind of
-    database, which carry `@pytest.mark.databases("sqlite", only=True)`.
+    Tests of SQL, locks and streams run on SQLite and on Postgres, which is the default. Tests of what the API does
+    above the database carry `@pytest.mark.databases("sqlite")`, mostly for the whole module (`pytestmark`), and long
+    ones of the reconciler's decisions `databases("postgres")`; a closer marker wins. `--databases` overrides the
+    markers, except those of tests about one kind of database (`@pytest.mark.databases("sqlite", only=True)`).
     """
     if "database_url" not in metafunc.fixturenames:
         return

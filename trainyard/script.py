@@ -2,28 +2,42 @@
 
 Outside a job, `report` prints its values, `checkpoint_dir` returns the folder `checkpoints` in the current directory,
 and `should_stop` returns False.
+
+The launcher puts this file on the path of a program whose Python has no Trainyard. It therefore needs Python 3.9 or
+newer and the standard library alone; `tests/unit/trainyard/test_script.py` compares its records with the contract.
 """
 
+from __future__ import annotations
+
+import contextlib
 import faulthandler
+import json
+import math
+import operator
 import os
+import re
 import signal
+import socket
 import sys
+import threading
 import time
+import zlib
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any, SupportsFloat
-
-from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.wire.reports import EventsBatch, MetricsBatch, Point, Progress, SpoolKind, WorkerEvent
-from trainyard.contract.wire.spool import SpoolBody, format_record
-from trainyard.progress_file import ProgressCounter, ProgressWriter
 
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
 """The environment variable with the path of the attempt's folder; it is set only in a job."""
 PROGRESS_INTERVAL = "TRAINYARD_BEAT_SECONDS"
 """The environment variable with the seconds between two progress records; it is set if the watchdog is on."""
+
+_KEY = re.compile(r"[A-Za-z0-9_.\-/ ]{1,250}")
+_MAX_STEP = 2**53
+_MAX_POINTS = 1000
+_LIBRARY_PATHS = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
 
 
 def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int | None = None) -> None:
@@ -41,12 +55,14 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
     Raises:
         ValueError: a metric name or value is invalid.
     """
+    step = _checked_step(step, "step")
+    total_steps = None if total_steps is None else _checked_step(total_steps, "total_steps")
     job = _job()
     if job is not None:
         job.progressed(step)
     if _rank() != 0:
         return
-    named = {key if "/" in key else f"train/{key}": float(value) for key, value in values.items()}
+    named = _checked_values(values)
     if job is None:
         of = f"/{total_steps}" if total_steps else ""
         print(f"step {step}{of}  " + "  ".join(f"{key} {value:.6g}" for key, value in named.items()), flush=True)
@@ -80,12 +96,91 @@ def should_stop() -> bool:
     return True
 
 
-class _Job:
-    """The job of this rank, with its spool and its progress file."""
+class ProgressCounter:
+    """The progress of the training thread, in memory."""
 
-    def __init__(self, layout: AttemptLayout, execution: int) -> None:
-        self._layout = layout
+    def __init__(self) -> None:
+        self.marks = 0
+        self.step = 0
+        self.phase = "starting"
+        self.underway = False
+        """Whether the first step is done. Until then the phase is `starting`, as it compiles and initialises."""
+
+    def mark(self, phase: str, step: int | None = None) -> None:
+        """Count a mark and set the phase."""
+        if step is not None:
+            self.step = step
+        self.phase = phase if self.underway else "starting"
+        self.marks += 1
+
+
+class ProgressWriter:
+    """A thread that writes the progress and the current line of the training thread whenever they change."""
+
+    def __init__(self, counter: ProgressCounter, path: Path, *, rank: int, execution: int, interval: float) -> None:
+        self._counter = counter
+        self._path = path
+        self._rank = rank
         self._execution = execution
+        self._interval = interval
+        self._training = threading.get_ident()
+        self._written: str | None = None
+
+    def start(self) -> None:
+        """Start the thread; called by the training thread."""
+        self._write()
+        threading.Thread(target=self._run, name="progress-writer", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self._interval)
+            # A full disk must end neither the run nor this thread.
+            with contextlib.suppress(OSError):
+                self._write()
+
+    def _write(self) -> None:
+        where, in_torch = location(sys._current_frames().get(self._training))
+        record = {
+            "rank": self._rank,
+            "execution": self._execution,
+            "marks": self._counter.marks,
+            "step": self._counter.step,
+            "phase": self._counter.phase,
+            "where": where,
+            "in_torch": in_torch,
+            "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        text = json.dumps(record)
+        if text == self._written:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed but not flushed to disk: after a crash of the machine it is not needed.
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(text)
+        os.replace(fresh, self._path)
+        self._written = text
+
+
+def location(frame: FrameType | None) -> tuple[str, bool]:
+    """Return the innermost line outside torch and Python's internals, and whether it called torch."""
+    inside = False
+    while frame is not None:
+        code = frame.f_code
+        if not any(part in code.co_filename for part in _LIBRARY_PATHS):
+            return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}", inside
+        inside = inside or "/torch/" in code.co_filename
+        frame = frame.f_back
+    return "", inside
+
+
+class _Job:
+    """The job of this rank, with its spool and its progress file. `AttemptLayout` defines the paths."""
+
+    def __init__(self, folder: Path, execution: int) -> None:
+        self._folder = folder
+        self._execution = execution
+        self._yielded = folder / f"yielded-{execution:06d}"
         self._file: IO[bytes] | None = None
         self._seq = 0
         self._resumed_from = 0
@@ -100,7 +195,7 @@ class _Job:
         """Write the progress file for the watchdog; SIGUSR1 writes the stacks of all threads to the log."""
         if signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN:
             faulthandler.register(signal.SIGUSR1)
-        path = self._layout.progress_file(_rank())
+        path = self._folder / "progress" / f"rank-{_rank()}.json"
         ProgressWriter(self._pulse, path, rank=_rank(), execution=self._execution, interval=interval).start()
 
     def progressed(self, step: int) -> None:
@@ -119,30 +214,38 @@ class _Job:
         self._pulse.marks = count
 
     def stop_requested(self) -> bool:
-        return self._layout.stop_request.exists()
+        return (self._folder / "stop").exists()
 
     def note_stop(self) -> None:
         """Record that this execution ends because of a stop request, unless all its steps are done."""
         if not self._done:
-            self._layout.yielded(self._execution).touch()
+            self._yielded.touch()
 
     def report(self, step: int, values: Mapping[str, float], total: int | None) -> None:
-        now = datetime.now(UTC)
+        now = _time()
         if self._file is None:
             self._begin(step, total, now)
         self._done = total is not None and step >= total
         if self._done:
-            self._layout.yielded(self._execution).unlink(missing_ok=True)
-        body = MetricsBatch(
-            execution=self._execution,
-            resumed_from_step=self._resumed_from,
-            points=tuple(Point(key=key, step=step, value=value, time=now) for key, value in values.items()),
-            progress=Progress(step=step, total_steps=total or step, seconds_per_step=self._pace(step)),
-        )
+            with contextlib.suppress(FileNotFoundError):
+                self._yielded.unlink()
+        body = {
+            "execution": self._execution,
+            "resumed_from_step": self._resumed_from,
+            "points": [
+                {"key": key, "step": step, "value": _number(value), "time": now} for key, value in values.items()
+            ],
+            "progress": {
+                "step": step,
+                "total_steps": total or step,
+                "epoch": 0,
+                "seconds_per_step": _number(self._pace(step)),
+            },
+        }
         self._write("metrics", body)
 
-    def _begin(self, step: int, total: int | None, now: datetime) -> None:
-        path = self._layout.spool_file(self._execution)
+    def _begin(self, step: int, total: int | None, now: str) -> None:
+        path = self._folder / "spool" / f"execution-{self._execution:06d}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._seq = path.read_bytes().count(b"\n") if path.exists() else 0
         self._file = path.open("ab")
@@ -150,14 +253,15 @@ class _Job:
         self._resumed_from = max(0, step - 1) if self._execution > 1 else 0
         resumed = self._resumed_from > 0
         where = f"resumes at step {self._resumed_from}" if resumed else "starts"
-        event = WorkerEvent(
-            sequence=self._seq,
-            type="training_resumed" if resumed else "training_started",
-            message=f"the program {where}{f' of {total}' if resumed and total else ''}",
-            data={"step": self._resumed_from, "total_steps": total},
-            time=now,
-        )
-        self._write("events", EventsBatch(execution=self._execution, events=(event,)))
+        event = {
+            "sequence": self._seq,
+            "type": "training_resumed" if resumed else "training_started",
+            "level": "info",
+            "message": f"the program {where}{f' of {total}' if resumed and total else ''}",
+            "data": {"step": self._resumed_from, "total_steps": total},
+            "time": now,
+        }
+        self._write("events", {"execution": self._execution, "events": [event]})
 
     def _pace(self, step: int) -> float | None:
         before, self._last = self._last, (step, time.monotonic())
@@ -165,11 +269,55 @@ class _Job:
             return None
         return (self._last[1] - before[1]) / (step - before[0])
 
-    def _write(self, kind: SpoolKind, body: SpoolBody) -> None:
+    def _write(self, kind: str, body: dict[str, Any]) -> None:
+        """Append a record; `trainyard.contract.wire.spool` defines its form."""
         assert self._file is not None
-        self._file.write(format_record(self._seq, kind, body))
+        text = json.dumps(body, separators=(",", ":")).encode()
+        header = b'{"seq": %d, "crc": "%08x", "kind": "%s", "body": ' % (self._seq, zlib.crc32(text), kind.encode())
+        self._file.write(header + text + b"}\n")
         self._file.flush()
         self._seq += 1
+
+
+def _checked_step(step: Any, name: str) -> int:
+    """Return a number of steps as an integer.
+
+    Raises:
+        ValueError: it is no whole number from 0 to 2**53.
+    """
+    try:
+        number = int(step) if isinstance(step, float) and step.is_integer() else operator.index(step)
+    except TypeError:
+        number = -1
+    if isinstance(step, bool) or not 0 <= number <= _MAX_STEP:
+        raise ValueError(f"{name} must be a whole number from 0 to 2**53, not {step!r}")
+    return number
+
+
+def _checked_values(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
+    """Return the values by the full name of their metric.
+
+    Raises:
+        ValueError: a name is invalid, or there are too many values.
+    """
+    named = {key if "/" in key else f"train/{key}": float(value) for key, value in values.items()}
+    for key in named:
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"the key {key[:80]!r} is no name of a metric: use letters, digits and `_ . - /`")
+    if len(named) > _MAX_POINTS:
+        raise ValueError(f"{len(named)} values in one report are more than {_MAX_POINTS}")
+    return named
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return the value for JSON, which cannot represent NaN and infinities."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _time() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @cache
@@ -177,7 +325,7 @@ def _job() -> _Job | None:
     if FOLDER not in os.environ:
         return None
     execution = int(os.environ["TRAINYARD_EXECUTION"]) + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    return _Job(AttemptLayout(Path(os.environ[FOLDER])), execution)
+    return _Job(Path(os.environ[FOLDER]), execution)
 
 
 def _rank() -> int:

@@ -30,7 +30,7 @@ def require_code_role(principal: Principal, roles: Collection[str], what: str, p
 
 
 def check_code(principal: Principal, spec: TrainingSpec, settings: Settings) -> None:
-    """Check that the user may run the code of a spec, by task or by variable, and that the service has it.
+    """Check that the user may run the code of a spec, by task, environment or variable, and that the service has it.
 
     Raises:
         PermissionDeniedError: neither the role nor the token allows it.
@@ -48,7 +48,7 @@ def check_code(principal: Principal, spec: TrainingSpec, settings: Settings) -> 
 
 
 def check_code_permission(principal: Principal, spec: TrainingSpec, settings: Settings) -> None:
-    """Check that the user may run the code of a spec, by task or by variable.
+    """Check that the user may run the code of a spec, by task, environment or variable.
 
     Raises:
         PermissionDeniedError: neither the role nor the token allows it.
@@ -58,5 +58,7 @@ def check_code_permission(principal: Principal, spec: TrainingSpec, settings: Se
         raise PermissionDeniedError(
             describe_restricted(fields, settings.allowed_variables), code="code_role_required", param=fields[0]
         )
+    for field in spec.environment.code_fields:
+        require_code_role(principal, settings.code_roles, f"what `{field}` selects", param=field)
     if spec.task in CODE_TASKS:
         require_code_role(principal, settings.code_roles, f"the code of task `{spec.task}`")

@@ -2,6 +2,10 @@
 
 import re
 import shlex
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS, SBATCH_OPTIONS
 
 _SBATCH_OPTIONS = frozenset(
     {
@@ -52,3 +56,27 @@ def parse_sbatch_options(text: str) -> dict[str, str | bool]:
             raise ValueError(f"`--{name}`: the value may contain only letters, digits and _.:,=@/%+*-")
         options[name] = value if equals else True
     return options
+
+
+def parse_option_names(parts: Iterable[str]) -> frozenset[str]:
+    """Parse the names of the sbatch options that specs may set, such as `default`, `mail-type`, `-nodelist`.
+
+    `default` stands for the default ones; a name after a dash is removed from those before it.
+
+    Raises:
+        ValueError: a name is not among the options whose values can be checked.
+    """
+    names: set[str] = set()
+    for part in parts:
+        name = part.removeprefix("-")
+        if part != "default" and name not in SBATCH_OPTIONS:
+            near = get_close_matches(name, SBATCH_OPTIONS, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are: default, {', '.join(sorted(SBATCH_OPTIONS))}"
+            raise ValueError(f"`{part}` is not an option that a spec can have; {hint}")
+        if part == "default":
+            names.update(DEFAULT_OPTIONS)
+        elif part.startswith("-"):
+            names.discard(name)
+        else:
+            names.add(name)
+    return frozenset(names)

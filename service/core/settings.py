@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import sqlalchemy as sa
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.core.private_files import read_secret
-from service.core.setting_parsers import parse_gpu_memory, parse_sbatch_options
+from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
+from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.site import Site
 
 Accelerator = Literal["cpu", "cuda"]
 
 _PREFIX = "TRAINYARD_"
 _LIST_SETTINGS = (
-    *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "trusted_proxies"),
-    "webhook_allowed_hosts",
+    *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "container_images", "trusted_proxies"),
+    *("slurm_allowed_options", "webhook_allowed_hosts"),
 )
 """Settings that are comma-separated."""
 _SIMILARITY = 0.9
@@ -70,6 +71,12 @@ class Settings(BaseSettings):
     allowed_roots: Annotated[tuple[str, ...], NoDecode] = ()
     """Folders that may contain the models and data of specs, comma-separated, as the nodes see them; default: the home
     directory of the service's account and the runs directory."""
+    container_runtime: ContainerRuntime | None = None
+    """What starts containers on the nodes: `apptainer`, `charliecloud`, `docker`, `enroot`, `podman` or `pyxis`;
+    default: none, and specs with `environment.container` are rejected."""
+    container_images: Annotated[tuple[str, ...], NoDecode] = ()
+    """Images that specs may name beside files under `allowed_roots`, comma-separated: references, and patterns such as
+    `nvcr.io/nvidia/*`; default: none."""
     local_slots: Annotated[int, Field(ge=1)] = max(4, os.cpu_count() or 1)
     """Maximum number of concurrent worker processes on the local backend; at least four by default, so that every
     strategy can run."""
@@ -102,7 +109,10 @@ class Settings(BaseSettings):
     """Suffix of a node's name on the network between the nodes, such as `-ib0`."""
     slurm_extra_options: str = ""
     """sbatch options of every job, such as `--reservation=ai --exclusive`; `service/core/setting_parsers.py` lists the
-    allowed ones."""
+    allowed ones. A spec may not set them again."""
+    slurm_allowed_options: Annotated[tuple[str, ...], NoDecode] = ("default",)
+    """sbatch options that specs may set in `resources.options`, comma-separated. `default`: those that
+    `docs/operations.md` lists as such; `-name` removes one: `default,mail-type,-nodelist`. Empty: none."""
     slurm_network_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,-]{0,64}$")] = ""
     """Network interface between ranks of several nodes, such as `ib0`; default: gloo and nccl choose."""
     pause_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
@@ -116,6 +126,24 @@ class Settings(BaseSettings):
     """Further environment variables that every user may set in a spec, comma-separated: names, and prefixes such as
     `WANDB_*`. None of them may be read as a path, a library, a module or a command. All other names require the code
     role."""
+    site_setup: Path | None = None
+    """A file of bash on the nodes, which each node of every job sources before the ranks start. What it exports, the
+    ranks get. Its last command must succeed."""
+    modules_init: Path | None = None
+    """File that defines the command `module` in bash, on the nodes. Default: the node searches `$MODULESHOME`, the
+    folders of Lmod and of Environment Modules, and `/etc/profile.d`."""
+    munge_role: Literal["", "user", "viewer"] = ""
+    """Role of Unix accounts that sign in by munge (`trainyard login`), `user` or `viewer`. Default: nobody can."""
+    munge_group: str = ""
+    """Unix group whose members alone can sign in by munge. Default: every account of the cluster."""
+    munge_admin_group: str = ""
+    """Unix group whose members sign in by munge as administrators. Default: none."""
+    munge_min_uid: Annotated[int, Field(ge=1)] = 1000
+    """Smallest uid that can sign in by munge; the accounts of daemons have smaller ones."""
+    munge_token_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    """Days until a token of a sign-in by munge expires."""
+    munge_socket: Path | None = None
+    """Socket of munged on the service's machine; default: the one that munge was built with."""
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` is trusted, comma-separated."""
     rate_per_second: Annotated[float, Field(gt=0)] = 100.0
@@ -189,6 +217,13 @@ class Settings(BaseSettings):
                 raise ValueError(f"`{root}` is not an absolute path without `..`")
         return roots
 
+    @field_validator("site_setup", "modules_init")
+    @classmethod
+    def _absolute_file(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_absolute():
+            raise ValueError(f"`{path}` is not an absolute path")
+        return path
+
     @field_validator("allowed_variables")
     @classmethod
     def _variable_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -196,6 +231,13 @@ class Settings(BaseSettings):
             if not re.fullmatch(r"[A-Z_][A-Z0-9_]*|[A-Z][A-Z0-9]*_\*", name):
                 raise ValueError(f"`{name}` is neither an uppercase name nor a prefix such as WANDB_*")
         return names
+
+    @field_validator("munge_group", "munge_admin_group")
+    @classmethod
+    def _group_with_role(cls, group: str, info: ValidationInfo) -> str:
+        if group and not info.data.get("munge_role"):
+            raise ValueError("has no effect without TRAINYARD_MUNGE_ROLE")
+        return group
 
     @field_validator("gpu_memory_gb")
     @classmethod
@@ -208,6 +250,12 @@ class Settings(BaseSettings):
     def _known_options(cls, text: str) -> str:
         parse_sbatch_options(text)
         return text
+
+    @field_validator("slurm_allowed_options")
+    @classmethod
+    def _checkable_options(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        parse_option_names(names)
+        return names
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -311,7 +359,11 @@ class Settings(BaseSettings):
             scheduler=self.backend,
             roots=self.allowed_roots or (str(Path.home()), str(self.runs)),
             excluded_roots=self._own_files,
+            container_runtime=self.container_runtime,
+            container_images=self.container_images,
             gpus_per_node=self.slurm_gpus_per_node,
+            sbatch_options=parse_option_names(self.slurm_allowed_options),
+            fixed_options=frozenset(parse_sbatch_options(self.slurm_extra_options)),
             slots=self.local_slots if self.backend == "local" else None,
         )
 

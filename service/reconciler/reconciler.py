@@ -91,7 +91,8 @@ class Reconciler:
         """Whether the last tick wrote anything, or has a submission in flight."""
         self._database = database
         self._clock = clock
-        self._settings = settings
+        self._instance = settings.instance
+        self._runs = settings.runs  # The property makes the path anew each time.
         self._quotas = quotas
         self._scheduler = scheduler
         self._submitter = submitter
@@ -179,7 +180,7 @@ class Reconciler:
 
     def _load_maintenance(self) -> MaintenanceResource:
         with self._database.read() as session:
-            maintenance = MaintenanceRepository(session, self._settings.instance).resource()
+            maintenance = MaintenanceRepository(session, self._instance).resource()
         self._submitter.paused = maintenance.active
         return maintenance
 
@@ -258,7 +259,7 @@ class Reconciler:
 
     def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
         """Decide and apply what follows from an observation of the attempt."""
-        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.folder_name)
+        folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name)
         gone = observation.state in ("ended", "absent")
         exit_record = stored_exit_record(attempt)
         if exit_record is None and gone:
@@ -306,7 +307,7 @@ class Reconciler:
         with self._database.read() as session:
             earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
         if earlier is not None:
-            folder = RunLayout(self._settings.runs / job.id).attempt(earlier.folder_name)
+            folder = RunLayout(self._runs / job.id).attempt(earlier.folder_name)
             if not self._ingest(earlier, folder, late=True):
                 return False
         self._decisions.close_spool(job)
@@ -330,7 +331,7 @@ class Reconciler:
         with self._database.read() as session:
             attempts = unread_attempts(session)
         for job_pk, job_id, attempt in attempts:
-            folder = RunLayout(self._settings.runs / job_id).attempt(attempt.folder_name)
+            folder = RunLayout(self._runs / job_id).attempt(attempt.folder_name)
             with structlog.contextvars.bound_contextvars(job=job_id, attempt=attempt.id), self._isolate_errors():
                 if not self._ingest(attempt, folder, late=True):
                     self._unread.add(job_pk)
@@ -366,7 +367,7 @@ class Reconciler:
                 self._set_message(job, f"Internal error ({name}). The service retries; its log has the details.")
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
-        folder = RunLayout(self._settings.runs / job.id).attempt(attempt.folder_name).root
+        folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root
         return SubmittedJob(tag=attempt.tag, scheduler_id=str(attempt.scheduler_id), folder=folder)
 
     def renew(self) -> None:

@@ -57,7 +57,7 @@ class ModelAdvisor(Protocol):
     """Answers the questions of acceptance that need the structure of the model."""
 
     def trainable_problem(self, spec: TrainingSpec) -> Problem | None:
-        """Return why the spec's `lora` or `trainable` does not match its model, if that is certain."""
+        """Return why the spec's `lora`, `trainable` or optimizer does not match its model, if that is certain."""
         ...
 
     def choose_strategy(self, accepted: AcceptedSpec) -> tuple[Strategy, str]:

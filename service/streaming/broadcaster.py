@@ -23,7 +23,6 @@ POLL_SECONDS = 1.0
 """Interval at which every topic is read without a notification, for changes by other processes."""
 ALL_JOBS_SECONDS = 0.5
 """Interval between two reads for all jobs, each of which writes to the feed."""
-IDLE_SECONDS = 5.0
 
 
 class StreamOffset(NamedTuple):
@@ -125,16 +124,14 @@ class _TopicState:
 class Broadcaster:
     """The open streams of a process, by topic."""
 
-    def __init__(self, *, limit: int, owner_limit: int | None = None, poll: bool = True):
+    def __init__(self, *, limit: int, owner_limit: int | None = None):
         """
         Args:
             limit: Maximum number of open streams.
             owner_limit: Maximum number of open streams of one user.
-            poll: Other processes write to the same database.
         """
         self._limit = limit
         self._owner_limit = limit if owner_limit is None else owner_limit
-        self._poll_seconds = POLL_SECONDS if poll else IDLE_SECONDS
         self._topics: dict[Topic, _TopicState] = {}
         self._changed_topics: set[Topic] = set()
         self._count = 0
@@ -212,7 +209,7 @@ class Broadcaster:
     def _next_topics(self) -> list[tuple[Topic, _TopicState]] | None:
         """Return the topics to read now; None ends the thread after a period without subscribers."""
         with self._condition:
-            notified = self._condition.wait_for(lambda: self._changed_topics, self._poll_seconds)
+            notified = self._condition.wait_for(lambda: self._changed_topics, POLL_SECONDS)
             if not self._topics and not notified:
                 self._running = False
                 return None

@@ -277,8 +277,17 @@ FAILPOINTS: list[tuple[str, Script]] = [
     ("post.after-sending", with_webhook),
     ("adoption.before-commit", restored),
 ]
-CANCELLABLE = [(label, script) for label, script in FAILPOINTS if script is not deleted]
-"""The cases in which there is a job to cancel."""
+CANCELLABLE = [
+    pytest.param(
+        label,
+        script,
+        id=f"{script.__name__}-{label}",
+        marks=[pytest.mark.slow] if label in (earlier for earlier, _ in FAILPOINTS[:index]) else [],
+    )
+    for index, (label, script) in enumerate(FAILPOINTS)
+    if script is not deleted
+]
+"""The cases in which there is a job to cancel. Those of a failpoint after its first are slow."""
 
 
 @pytest.mark.fault_scenario(1, 8, 32)
@@ -297,9 +306,7 @@ def test_service_killed_at_a_failpoint(label: str, script: Script, tmp_path: Pat
         stage.close()
 
 
-@pytest.mark.parametrize(
-    ("label", "script"), CANCELLABLE, ids=[f"{script.__name__}-{label}" for label, script in CANCELLABLE]
-)
+@pytest.mark.parametrize(("label", "script"), CANCELLABLE)
 def test_job_cancelled_at_a_failpoint(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     """After the restart the job is cancelled, and no entry of it remains in the queue."""
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"

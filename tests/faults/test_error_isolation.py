@@ -12,6 +12,8 @@ from tests.support.world import World
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
 from trainyard.contract.wire.spool import format_record
 
+pytestmark = pytest.mark.databases("postgres")
+
 BROKEN = "Internal error (SpecError). The service retries; its log has the details."
 
 

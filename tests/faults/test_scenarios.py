@@ -11,6 +11,8 @@ from service.db.leader_lease import LeaderLease
 from service.scheduler.base import Ambiguous, Observation
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("postgres")
+
 ROOT = Path(__file__).parents[2]
 SCENARIOS = {
     1: "the service is killed before the job is committed",

@@ -13,6 +13,8 @@ from service.reconciler.submission.pool import SubmitPool
 from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Postponed, Rejected, SubmitOutcome, SubmittedJob
 from tests.support.world import FakeScheduler, World
 
+pytestmark = pytest.mark.databases("postgres")
+
 
 class DuplicateScheduler(FakeScheduler):
     """Has two entries of one name, of which the second claims during the lookup."""

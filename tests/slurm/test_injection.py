@@ -16,12 +16,14 @@ from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import InvalidRequestError
+from trainyard.contract.spec.sbatch_options import SBATCH_OPTIONS
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.slurm, pytest.mark.smoke]
 
+OPTIONS = tuple(SBATCH_OPTIONS)
 FIELDS = ("partition", "account", "qos", "constraint", "exclude", "gpu_type")
 
 
@@ -35,6 +37,7 @@ def test_injection_is_rejected_in_every_field(service: ServiceProcess, tmp_path:
     requests: list[tuple[str, dict[str, Any]]] = [
         (f"resources.{field}", {f"resources__{field}": text}) for field in FIELDS
     ]
+    requests += [(f"resources.options.{option}", {"resources__options": {option: text}}) for option in OPTIONS]
     requests += [("name", {"name": text}), ("environment.variables.X", {"environment__variables": {"X": text}})]
     with service.client() as client:
         for param, change in requests:
@@ -46,8 +49,12 @@ def test_injection_is_rejected_in_every_field(service: ServiceProcess, tmp_path:
 
 def test_injection_never_reaches_the_batch_script(slurm: SlurmLab, tmp_path: Path) -> None:
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1))
-    for field in FIELDS:
-        resources = spec.resources.model_copy(update={field: hostile(tmp_path / "pwned")})
+    text = hostile(tmp_path / "pwned")
+    changes: list[dict[str, Any]] = [{field: text} for field in FIELDS]
+    changes += [{"options": {option: text}} for option in OPTIONS]
+    changes += [{"options": {text: "1"}}]
+    for change in changes:
+        resources = spec.resources.model_copy(update=change)
         document = _document(spec.model_copy(update={"resources": resources}))
         document = document.model_copy(update={"accelerator": "cuda"})
         plan = plan_launch(document, folder=tmp_path, inherited={})

@@ -70,6 +70,27 @@ def test_service_killed_after_sbatch_adopts_its_job(
         service.stop()
 
 
+def test_options_of_a_spec_reach_slurm_unchanged(slurm: SlurmLab, tmp_path: Path) -> None:
+    comment = "run 7 of #42; (a & b) 100% <x>|y* ~^!? {z} [q] @u+v=w,:./-_"
+    options = {"comment": comment, "exclusive": True, "licenses": "tokens:2", "nodelist": "node[1-2]", "nice": 5}
+    with slurm_service(tmp_path) as service, service.client() as client:
+        plan = client.plan(parity(resources__options=options))
+        assert "#SBATCH --licenses=tokens:2" in (plan.script or "")
+        job = client.submit(parity(resources__options=options))
+        done = wait_for_status(client, job.id, "succeeded", "failed")
+        assert done.status == "succeeded", done.status_message
+        (attempt,) = client.attempts(job.id)
+        shown = slurm.run("scontrol", "--oneliner", "show", "job", str(attempt.scheduler_id))
+        for text in (f" Comment={comment} ", " Licenses=tokens:2 ", " OverSubscribe=NO ", " Nice=5 "):
+            assert text in shown
+        assert " ReqNodeList=node[1-2] " in shown
+        refused = client.submit(parity(resources__options={"reservation": "nowhere"}))
+        done = wait_for_status(client, refused.id, "failed", "succeeded", seconds=30)
+        assert (done.status, done.status_reason) == ("failed", "rejected")
+        assert "Requested reservation is invalid" in done.status_message
+        assert "Change resources.options.reservation" in done.status_message
+
+
 def test_a_rejection_has_slurms_message_and_a_suggested_fix(slurm: SlurmLab, tmp_path: Path) -> None:
     with slurm_service(tmp_path, slurm_preflight="false") as service, service.client() as client:
         job = client.submit(parity(resources__partition="nowhere"))

@@ -269,6 +269,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=1,bf_interval=2,sched_interval=2
 JobRequeue=1
 GresTypes=gpu
+Licenses=tokens:4
 {accounting}
 MpiDefault=none
 SlurmdParameters=config_overrides

@@ -46,6 +46,9 @@ KeyOption = Annotated[
     typer.Option("--idempotency-key", help="Repeating a command with the same key does not submit it twice."),
 ]
 
+TARGET_NAMES = ("--to", "--output")
+"""The names of the option for the target of a download or an export."""
+
 _RELATIVE_TIME = re.compile(r"(\d{1,6})\s*(min|h|d|w)")
 _UNITS = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
@@ -78,9 +81,10 @@ SEARCH_LIMIT = 2000
 """Number of newest jobs that are searched for an abbreviated id."""
 
 
-def make_client(ctx: typer.Context) -> Client:
+def make_client(ctx: typer.Context, url: str | None = None, token: str | None = None) -> Client:
     """Return a client for this command; tests put their own factory into the context."""
-    return cast("Callable[[], Client]", ctx.obj or Client)()
+    given = {name: value for name, value in (("url", url), ("token", token)) if value}
+    return cast("Callable[..., Client]", ctx.obj or Client)(**given)
 
 
 def find_job(client: Client, reference: str) -> JobResource:

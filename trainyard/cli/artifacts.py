@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobArgument, JsonOption, OverwriteOption, find_job, make_client
+from trainyard.cli.arguments import TARGET_NAMES, JobArgument, JsonOption, OverwriteOption, find_job, make_client
 from trainyard.cli.errors import UsageError
 from trainyard.cli.output import escape_name, format_age, format_size, print_json, print_line, print_list
 from trainyard.client import Client
@@ -20,7 +20,9 @@ def artifacts(
         list[str] | None, typer.Option("--download", metavar="PATH", help="Download this artifact; can be repeated.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Download all artifacts.")] = False,
-    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Target folder; default: JOBID-artifacts.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(*TARGET_NAMES, metavar="FOLDER", help="Target folder; default: JOBID-artifacts.")
+    ] = None,
     force: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:

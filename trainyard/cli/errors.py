@@ -171,7 +171,7 @@ def _exit_code(error: Exception) -> int:
 
 def _message(error: Exception) -> str:
     if isinstance(error, TrainyardError):
-        hint = "; set it in TRAINYARD_TOKEN" if isinstance(error, AuthenticationError) else ""
+        hint = "; set it in TRAINYARD_TOKEN, or sign in with: trainyard login" if error.code == "invalid_token" else ""
         hint = (
             "; replace it with --force, or name another folder with --to"
             if isinstance(error, TargetExistsError)

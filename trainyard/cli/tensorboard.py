@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobsArgument, JsonOption, find_job, make_client
+from trainyard.cli.arguments import TARGET_NAMES, JobsArgument, JsonOption, find_job, make_client
 from trainyard.cli.errors import UsageError
 from trainyard.cli.event_files import records
 from trainyard.cli.output import print_error, print_json, print_line
@@ -19,7 +19,9 @@ from trainyard.contract.wire.jobs import JobResource
 def tensorboard(
     ctx: typer.Context,
     job_ids: JobsArgument,
-    to: Annotated[Path, typer.Option(help="Target folder; each job gets a subfolder.")] = Path("tensorboard"),
+    to: Annotated[Path, typer.Option(*TARGET_NAMES, help="Target folder; each job gets a subfolder.")] = Path(
+        "tensorboard"
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Write jobs' metrics as TensorBoard event files.

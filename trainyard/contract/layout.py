@@ -75,6 +75,20 @@ class AttemptLayout:
         """The user's code, unpacked for this attempt by node 0."""
         return self.root / "code"
 
+    @property
+    def packages(self) -> Path:
+        """Our packages for ranks in another Python; written by node 0."""
+        return self.root / "packages"
+
+    def rank_environment(self, node: int) -> Path:
+        """The interpreter and the variables that the launcher of a node prepared for its ranks."""
+        return self.root / f"environment-{node}.json"
+
+    @property
+    def container(self) -> Path:
+        """What the launchers write for the containers of the ranks."""
+        return self.root / "container"
+
     def yielded(self, execution: int) -> Path:
         """Written by a script that ends because of a stop request, and not because it is complete."""
         return self.root / f"yielded-{execution:06d}"

@@ -14,8 +14,14 @@ SLURM_ID_PATTERN = r"^[1-9][0-9]{0,9}$"
 SCHEDULER_ID_PATTERN = r"^[0-9]{1,20}$"
 NODE_LIST_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"
 EVENT_TYPE_PATTERN = r"^[a-z_]{1,48}$"
+NODE_PATH_PATTERN = r"^/[^\x00-\x1f\x7f:]*$"
+CONDA_PATTERN = r"^(/[^\x00-\x1f\x7f:]*|[A-Za-z0-9_][A-Za-z0-9_.+-]*)$"
+MODULE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.+/@=~-]*$"
+SHELL_LINE_PATTERN = r"^[^\x00-\x08\x0a-\x1f\x7f]+$"
+CREDENTIAL_PATTERN = r"^MUNGE:[A-Za-z0-9+/=]+:$"
 
 PATTERN_MESSAGES = {
+    CREDENTIAL_PATTERN: "must be a credential that `munge` has made: `MUNGE:...:`",
     RANK_PATTERN: "must be a rank, such as 0, or `launch` for the launcher",
     USER_NAME_PATTERN: "must start with a letter or digit and contain only letters, digits and `. _ @ + -`",
     FIELD_PATH_PATTERN: "must be the path of a field, such as `optimizer.lr`",
@@ -24,6 +30,10 @@ PATTERN_MESSAGES = {
     SLURM_ID_PATTERN: "must be a Slurm job id",
     SCHEDULER_ID_PATTERN: "must be a job id of the scheduler",
     NODE_LIST_PATTERN: "must be a Slurm node list, such as `node[01-04],gpu7`",
+    NODE_PATH_PATTERN: "must be an absolute path on the nodes, without colons and control characters",
+    CONDA_PATTERN: "must be the name of a conda environment, or the absolute path of its folder",
+    MODULE_PATTERN: "must be the name of an environment module, such as `cuda/12.4`",
+    SHELL_LINE_PATTERN: "must be one line of bash; make each line an item of the list",
     EVENT_TYPE_PATTERN: "must contain only lowercase letters and underscores, at most 48",
 }
 """Messages for strings that do not match a pattern. Patterns that only restrict characters need no message."""

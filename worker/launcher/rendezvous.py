@@ -72,11 +72,16 @@ def publish(layout: AttemptLayout, node: Node, execution: int | None) -> Rendezv
 
 
 def await_rendezvous(
-    layout: AttemptLayout, node: Node, *, now: Callable[[], float] = time.monotonic
+    layout: AttemptLayout, node: Node, preparation: float = 0.0, *, now: Callable[[], float] = time.monotonic
 ) -> Rendezvous | None:
-    """On the other nodes, return node 0's decision; None if the attempt does not run, or node 0 published nothing."""
+    """On the other nodes, return node 0's decision; None if the attempt does not run, or node 0 published nothing.
+
+    Args:
+        preparation: Seconds that node 0 may need to prepare the environment of the ranks.
+    """
     path = layout.rendezvous(node.scheduler_id)
-    deadline = now() + _WAIT_SECONDS
+    wait = _WAIT_SECONDS + preparation
+    deadline = now() + wait
     while now() < deadline:
         try:
             document = json.loads(path.read_text())
@@ -86,7 +91,7 @@ def await_rendezvous(
             time.sleep(_POLL_SECONDS)
             continue
         return Rendezvous(**document) if document else None
-    log.error("node %d got no decision of node 0 within %d seconds", node.index, _WAIT_SECONDS)
+    log.error("node %d got no decision of node 0 within %d seconds", node.index, wait)
     return None
 
 

@@ -27,6 +27,10 @@ class SignalCounter:
         self.warnings = 0
         """SIGUSR2: Slurm sends it some time before the time limit, and on some sites before a preemption."""
 
+    @property
+    def any(self) -> bool:
+        return self.stops + self.warnings > 0
+
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
             signal.signal(number, self._on_signal)

@@ -18,10 +18,11 @@ from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRe
 from worker.core import processes
 from worker.core.fence import FenceMonitor, RunFence
 from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
-from worker.launcher.claim import Claimed, claim_attempt, missing_secrets, repeat_claim
-from worker.launcher.code import prepare_code
+from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
+from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream
+from worker.launcher.rejection import reject_claimed, reject_node
 from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
 from worker.launcher.script_job import ScriptReports
 from worker.launcher.stop_signals import (
@@ -67,20 +68,13 @@ def run(attempt_folder: str) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     node = this_node(launch, os.environ)
     claimed = _claim(layout, launch, connect) if node.is_first else None
-    execution = claimed.execution if claimed else None
-    if claimed and (rejection := _reject(layout, launch, claimed)):
-        # The rendezvous makes the other nodes skip the attempt.
-        execution = None
-        _post_finish(connect, rejection)
-    rendezvous = publish(layout, node, execution) if node.is_first else await_rendezvous(layout, node)
+    rendezvous = (
+        _decide(layout, launch, connect, node, signals, claimed)
+        if node.is_first
+        else _follow(layout, launch, connect, node, signals)
+    )
     if rendezvous is None:
         return
-    _log_to(layout.node_log(node.index))
-    log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
-    if not node.is_first and (rejection := _reject_unsupported(layout, launch, rendezvous.execution)):
-        _post_finish(connect, rejection)
-        # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).
-        sys.exit(1)
     if node.is_first and launch.settle_seconds:
         log.info("the preceding attempt left no exit record; starting in %d s", launch.settle_seconds)
         time.sleep(launch.settle_seconds)
@@ -96,6 +90,48 @@ def run(attempt_folder: str) -> None:
         return
     late_claim = claimed.claim if claimed and not claimed.known_to_service else None
     Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim).run()
+
+
+def _decide(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    connect: "partial[ServiceClient]",
+    node: Node,
+    signals: SignalCounter,
+    claimed: Claimed | None,
+) -> Rendezvous | None:
+    """On node 0, publish whether the attempt runs: it was claimed, and nothing prevents its ranks from starting."""
+    rejection = None
+    if claimed:
+        _log_start(layout, launch, node, claimed.execution)
+        rejection = reject_claimed(layout, launch, node, claimed, lambda: signals.any)
+        if rejection:
+            _ship_log(layout, launch, connect)
+            _post_finish(connect, rejection)
+    return publish(layout, node, claimed.execution if claimed and not rejection else None)
+
+
+def _follow(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    connect: "partial[ServiceClient]",
+    node: Node,
+    signals: SignalCounter,
+) -> Rendezvous | None:
+    """On the other nodes, wait for node 0's decision and prepare this node.
+
+    Raises:
+        SystemExit: This node cannot run the spec.
+    """
+    rendezvous = await_rendezvous(layout, node, preparation_seconds(launch))
+    if rendezvous is None:
+        return None
+    _log_start(layout, launch, node, rendezvous.execution)
+    if rejection := reject_node(layout, launch, node, rendezvous.execution, lambda: signals.any):
+        _post_finish(connect, rejection)
+        # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).
+        sys.exit(1)
+    return rendezvous
 
 
 def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> Claimed | None:
@@ -114,24 +150,6 @@ def _repeat_claim(
         return repeat_claim(layout, launch, client)
     finally:
         client.close()
-
-
-def _reject(layout: AttemptLayout, launch: LaunchDocument, claimed: Claimed) -> FinishRecord | None:
-    """Return the exit record if the claimed attempt cannot run; it is already written."""
-    if reason := missing_secrets(launch, claimed):
-        log.error("%s", reason)
-        write = exit_record.rejected if claimed.known_to_service else exit_record.not_started
-        return write(layout, claimed.execution, reason, type_="SecretsError")
-    return prepare_code(layout, launch, claimed.execution) or _reject_unsupported(layout, launch, claimed.execution)
-
-
-def _reject_unsupported(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:
-    """Return the exit record if this node cannot run the spec; it is already written."""
-    reason = torchrun.unsupported(launch)
-    if reason is None:
-        return None
-    log.error("%s", reason)
-    return exit_record.rejected(layout, execution, reason)
 
 
 class Supervisor:
@@ -354,6 +372,13 @@ class Supervisor:
             write_atomic(self._layout.profile_request, trace.model_dump_json())
 
 
+def _ship_log(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> None:
+    """Send the log of an attempt whose ranks do not start."""
+    shipper = LogShipper([LogStream("launch", layout.launch_log)], connect, limit=launch.log_bytes)
+    shipper.start()
+    shipper.close(_LAST_LOGS_SECONDS)
+
+
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:
     client = connect()
     try:
@@ -364,8 +389,11 @@ def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> Non
         client.close()
 
 
-def _log_to(path: Path) -> None:
+def _log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int) -> None:
+    """Write the launcher's log to the node's file from here on."""
+    path = layout.node_log(node.index)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("worker").addHandler(handler)
+    log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, execution)

@@ -15,6 +15,8 @@ import worker
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.core.processes import WRAPPED_VARIABLE
+from worker.environment.prepare import names_environment
+from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.gpu_environment import gpu_environment
 from worker.launcher.rendezvous import Node, Rendezvous
 
@@ -39,6 +41,9 @@ def start(
         # torch's flight recorder does not create the folder of its files.
         RunLayout(layout.root.parent.parent).flight_records(layout.root.name).mkdir(parents=True, exist_ok=True)
     launcher = os.getpid()
+    own = environment(launch, rendezvous.execution, {**defaults, **os.environ})
+    if names_environment(launch):
+        own[RANK_ENVIRONMENT_VARIABLE] = str(layout.rank_environment(node.index))
 
     def before_exec() -> None:
         # A warning signal is meant for the ranks. torchrun would end them at once; if it ignores the signal, it waits
@@ -55,7 +60,7 @@ def start(
         stdin_file.seek(0)
         return subprocess.Popen(
             command(layout, launch, node, rendezvous),
-            env=environment(launch, rendezvous.execution, {**defaults, **os.environ}),
+            env=own,
             stdin=stdin_file,
             stdout=output,
             stderr=output,

@@ -1,7 +1,6 @@
 """Replaces a rank of a `script` job by the user's program, in the same process and with the same log."""
 
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,6 +15,8 @@ from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
 from trainyard.script import FOLDER, PROGRESS_INTERVAL
 from worker.core.first_failure import describe_restart
+from worker.environment.rank_command import RankCommand, execute
+from worker.environment.select import rank_environment
 
 
 def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
@@ -24,14 +25,16 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
         write_restart_event(layout, launch, execution)
     folder = layout.code if launch.spec.code else layout.root
     os.chdir(folder)
+    program = arguments(launch.spec.argv or (), folder)
+    variables = script_variables(os.environ, layout, launch.spec.health.stall_timeout_minutes)
+    environment = rank_environment(launch.spec, os.environ)
     # Slurm signals every process of a job that must end: the program learns it from `should_stop` and is not killed.
     # SIGUSR1 requests stacks, which `trainyard.script` writes once it is in use.
-    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    program = command(launch.spec.argv or (), folder)
-    os.execve(program[0], program, environment(os.environ, layout, launch.spec.health.stall_timeout_minutes))  # noqa: S606 (no shell on the way)
+    execute(
+        environment.command(program, variables, folder)
+        if environment
+        else RankCommand((sys.executable, *program), variables)
+    )
 
 
 def write_restart_event(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> None:
@@ -44,13 +47,13 @@ def write_restart_event(layout: AttemptLayout, launch: LaunchDocument, execution
     layout.spool_file(execution).write_bytes(record)
 
 
-def command(argv: Sequence[str], folder: Path) -> list[str]:
-    """Return the command line of the program."""
+def arguments(argv: Sequence[str], folder: Path) -> list[str]:
+    """Return the arguments of the interpreter that run the program."""
     first = str(folder / argv[0]) if runs_uploaded_file(argv) else argv[0]
-    return [sys.executable, first, *argv[1:]]
+    return [first, *argv[1:]]
 
 
-def environment(base: Mapping[str, str], layout: AttemptLayout, stall_minutes: float | None) -> dict[str, str]:
+def script_variables(base: Mapping[str, str], layout: AttemptLayout, stall_minutes: float | None) -> dict[str, str]:
     """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
     inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
     watchdog = {} if stall_minutes is None else {PROGRESS_INTERVAL: str(interval(stall_minutes * 60.0))}

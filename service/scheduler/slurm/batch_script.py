@@ -1,7 +1,7 @@
 """From a launch document to the batch script, whose text is made by submitit. Pure functions.
 
-The script contains no free text of users: only numbers, names that match an allow-list, and paths made by the service.
-submitit quotes for a shell, but sbatch parses its options differently.
+The script contains no free text of users: only numbers, values that match a pattern, and paths made by the service.
+submitit quotes for a shell, but sbatch parses its options differently: a backslash escapes between single quotes, too.
 """
 
 import re
@@ -14,10 +14,11 @@ from submitit.slurm.slurm import _make_sbatch_string
 from service.core.setting_parsers import parse_sbatch_options
 from service.scheduler.base import LaunchPlan
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.spec.sbatch_options import option_problems, overriding_option
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.launch import LaunchDocument
 
-_NAME = re.compile(r"[A-Za-z0-9_.:,=\[\]&*|-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9_.:,=\[\]&*|-]{1,1024}")
 _PATH = re.compile(r"/[A-Za-z0-9_./+@=,-]*")
 
 
@@ -54,7 +55,7 @@ def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str
         "cpus_per_task": ranks * (resources.cpus_per_gpu or 1),
         "time": document.time_limit_minutes,
         "mem": f"{ranks * resources.memory_gb_per_gpu}G" if resources.memory_gb_per_gpu else None,
-        "gres": _gres(resources, ranks) if document.accelerator == "cuda" else None,
+        "gres": _gres(resources, ranks if document.accelerator == "cuda" else 0),
         "partition": resources.partition,
         "account": resources.account,
         "qos": resources.qos,
@@ -67,7 +68,7 @@ def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str
         # The submitter's environment is exactly the plan's. With a list of names, NONE or NIL, Slurm would also load
         # the account's login environment on the node.
         "additional_parameters": {
-            **parse_sbatch_options(extra),
+            **_further_options(resources, parse_sbatch_options(extra)),
             "export": "ALL",
             "no-requeue": True,
             "signal": _signal_option(document),
@@ -89,8 +90,24 @@ def _signal_option(document: LaunchDocument) -> str:
     return f"USR2@{lead - 75}" if lead > 90 else f"CONT@{lead}"
 
 
-def _gres(resources: Resources, ranks: int) -> str:
-    return f"gpu:{resources.gpu_type}:{ranks}" if resources.gpu_type else f"gpu:{ranks}"
+def _further_options(resources: Resources, fixed: dict[str, str | bool]) -> dict[str, str | bool]:
+    """The options of the spec and those of the administrator, which take precedence over the spec's.
+
+    Raises:
+        ValueError: a value may not appear in a batch script.
+    """
+    if problems := option_problems(resources.options):
+        raise ValueError(f"{problems[0]}; this may not appear in a batch script")
+    own = {name: value for name, value in resources.options.items() if overriding_option(name, fixed) is None}
+    own.pop("gres", None)
+    return {**own, **fixed}
+
+
+def _gres(resources: Resources, gpus: int) -> str | None:
+    """The GPUs of a node, if any, and the other generic resources of the spec."""
+    by_type = f"gpu:{resources.gpu_type}:{gpus}" if resources.gpu_type else f"gpu:{gpus}"
+    other = resources.options.get("gres")
+    return ",".join([*([by_type] if gpus else []), *([str(other)] if other else [])]) or None
 
 
 def _excluded(resources: Resources, failed: Sequence[str]) -> str | None:

@@ -13,25 +13,29 @@ _ACCOUNT = "Change resources.account, or use a partition that the account may us
 _PARTITION = "Change resources.partition; `trainyard cluster` lists the partitions."
 _TIME = "Lower resources.time_limit_minutes; `trainyard cluster` shows the limits of partitions."
 _MEMORY = "Lower resources.memory_gb_per_gpu."
-_NODES = "Not enough nodes can satisfy this request: change gpus, gpus_per_node, gpu_type or memory in resources."
+_NODES = (
+    "Not enough nodes can satisfy this request: change gpus, gpus_per_node, gpu_type, memory or options in resources."
+)
 _NO_NODES = "requested node configuration is not available"
 _WAITING_ADVICE = (
     "If nodes are down or drained (`trainyard cluster`), a job waits for them; otherwise change gpus, gpus_per_node, "
-    "gpu_type or memory in resources."
+    "gpu_type, memory or options in resources."
 )
 """A submitted job waits for nodes that are down; `sbatch --test-only` treats them as if they did not exist."""
 _QOS = "Change resources.qos; `trainyard cluster` shows what the accounts may use."
 _CONSTRAINT = "Change resources.constraint; `sinfo -o %f` lists the features of nodes."
-_EXCLUDE = "Change resources.exclude; `sinfo -N` lists the nodes."
+_NODE_NAMES = "Change resources.exclude or resources.options.nodelist; `sinfo -N` lists the nodes."
+_RESERVATION = "Change resources.options.reservation; `scontrol show reservation` lists the reservations."
+_OPTION = "Change resources.options, or ask an administrator (TRAINYARD_SLURM_EXTRA_OPTIONS)."
 _ADMINISTRATOR = "Ask an administrator of the cluster."
 _REFUSALS = {
     "invalid account or account/partition combination": _ACCOUNT,
     "invalid partition name specified": _PARTITION,
     "invalid qos specification": _QOS,
     "invalid feature specification": _CONSTRAINT,
-    "invalid generic resource (gres) specification": "Change resources.gpu_type.",
-    "invalid node name specified": _EXCLUDE,
-    "invalid exclude node list": _EXCLUDE,
+    "invalid generic resource (gres) specification": "Change resources.gpu_type or resources.options.gres.",
+    "invalid node name specified": _NODE_NAMES,
+    "invalid exclude node list": _NODE_NAMES,
     "invalid job constraint": _CONSTRAINT,
     "invalid features specification": _CONSTRAINT,
     "invalid qos for job": _QOS,
@@ -39,7 +43,7 @@ _REFUSALS = {
     "requested partition is not available": _PARTITION,
     "invalid --time specification": _TIME,
     "time limit specification required": "Set resources.time_limit_minutes.",
-    "invalid wckey specification": _ADMINISTRATOR,
+    "invalid wckey specification": "Change resources.options.wckey, or ask an administrator of the cluster.",
     "invalid time specification": _TIME,
     _NO_NODES: _NODES,
     "requested time limit is invalid": _TIME,
@@ -54,6 +58,19 @@ _REFUSALS = {
     "group not permitted to use this partition": _PARTITION,
     "access/permission denied": _ADMINISTRATOR,
     "unable to open file": _ADMINISTRATOR,
+    "requested reservation is invalid": _RESERVATION,
+    "access denied to requested reservation": _RESERVATION,
+    "invalid license specification": "Change resources.options.licenses; `scontrol show licenses` lists them.",
+    "invalid preferred feature specification": "Change resources.options.prefer; `sinfo -o %f` lists the features.",
+    "invalid number of nodes": "resources.options.nodelist must not name more nodes than the job has.",
+    "invalid mcs_label specified": _OPTION,
+    # What sbatch itself refuses has not been sent to the controller. Older releases do not know every option.
+    "unrecognized option": _OPTION,
+    "doesn't allow an argument": _OPTION,
+    "requires an argument": _OPTION,
+    "invalid --": _OPTION,
+    "invalid numeric value": _OPTION,
+    "unrecognized --": _OPTION,
 }
 """Errors of sbatch, in lower case, after which nothing can have been queued, with the remedy for each."""
 

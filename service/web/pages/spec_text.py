@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract.problems import SpecError
+from trainyard.contract.spec.kind_changes import default_values
 from trainyard.contract.spec.training_spec import parse_spec
 
 
@@ -18,11 +19,15 @@ def spec_yaml(document: Mapping[str, Any]) -> str:
 def brief_spec(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job's spec without its defaults, or unchanged if the result would not be the same spec.
 
-    `model` and `data` stay complete, since the fields that they may have depend on their values.
+    `model` and `data` stay complete, since the fields that they may have depend on their values. The defaults of an
+    optimizer depend on its name.
     """
     try:
         spec = parse_spec(dict(document))
         short = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        if optimizer := short.get("optimizer"):
+            defaults = default_values(spec, "optimizer")
+            short["optimizer"] = {name: v for name, v in optimizer.items() if name == "name" or v != defaults[name]}
         complete = {name: document[name] for name in ("model", "data") if document.get(name) is not None}
         brief = {name: complete.get(name, value) for name, value in short.items()}
         same = parse_spec(brief) == spec

@@ -179,10 +179,12 @@ class Run:
         *,
         template: str = "mlp_parity",
         max_restarts: int = 2,
+        site: Site | None = None,
     ) -> None:
+        self.site = site or Site()
         self.layout = RunLayout(root)
         self.service_url = service_url
-        self.spec = resolve(parse_spec(fill_template(template, overrides)), Site())
+        self.spec = resolve(parse_spec(fill_template(template, overrides)), self.site)
         self.max_restarts = max_restarts
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -200,6 +202,7 @@ class Run:
             max_restarts=self.max_restarts,
             ranks_per_node=self.spec.gpus,
             heartbeat_seconds=1,
+            container_runtime=self.site.container_runtime,
             spec=self.spec,
         )
         attempt.launch.write_text(document.model_dump_json(by_alias=True))

@@ -82,14 +82,16 @@ CODE_LOADING = tuple(
 """Variables that common programs read as a path, a library, a module, a command, a proxy or an authority."""
 
 
-def spec_with(variables: dict[str, str] | None = None, secrets: tuple[str, ...] = ()) -> TrainingSpec:
+def spec_with(
+    variables: dict[str, str] | None = None, secrets: tuple[str, ...] = (), **environment: object
+) -> TrainingSpec:
     return parse_spec(
         {
             "task": "regression",
             "model": {"source": "builtin", "name": "mlp"},
             "data": {"source": "builtin", "name": "parity"},
             "steps": 1,
-            "environment": {"variables": variables or {}, "secrets": secrets},
+            "environment": {"variables": variables or {}, "secrets": secrets, **environment},
         }
     )
 

@@ -240,8 +240,30 @@ class TestEarlyStopping:
         ]
 
     def test_regular_evaluations_suffice(self):
-        spec = parse_spec(BASE | self.STOPPING | {"evaluation": {"every_steps": 5}})
+        spec = parse_spec(BASE | self.STOPPING | {"evaluation": {"every_steps": 3}})
         assert resolve(spec, CPU).early_stopping.metric == "eval/loss"
+
+    @pytest.mark.parametrize(
+        ("every", "patience", "advice"),
+        [
+            (3, 3, "use 2 or less, or evaluate more often"),
+            (5, 1, "set `evaluation.every_steps` to 4 or less"),
+            (9, 2, "set `evaluation.every_steps` to 3 or less"),
+            (1, 9, "use 8 or less, or evaluate more often"),
+            (2, 10, "use 3 or less, or evaluate more often"),
+        ],
+    )
+    def test_patience_must_end_before_the_run(self, every, patience, advice):
+        (problem,) = self.problems(early_stopping={"patience": patience}, evaluation={"every_steps": every})
+        before = (BASE["steps"] - 1) // every
+        assert problem == (
+            f"early_stopping.patience: is {patience}, but only {before} evaluation{'s' if before != 1 else ''} come"
+            f"{'' if before != 1 else 's'} before the last step, the first of which is the best so far; {advice}"
+        )
+
+    @pytest.mark.parametrize("evaluation", [{"every_steps": 3}, {"every_steps": 4, "first": True}, {"every_steps": 1}])
+    def test_patience_of_two_needs_three_evaluations(self, evaluation):
+        resolve(parse_spec(BASE | self.STOPPING | {"evaluation": evaluation}), CPU)
 
     def test_metrics_of_sets_have_their_names(self):
         data = {"source": "jsonl", "path": "/a", "eval_sets": {"books": "/b", "code": "/c"}}
@@ -254,6 +276,37 @@ class TestEarlyStopping:
         assert self.problems(data=data | {"eval_path": "/d"}, **{key: changes[key] for key in ("task", "model")}) == [
             "data.eval_sets: cannot be combined with `data.eval_path`; name that file as one of the sets"
         ]
+
+
+class TestDecay:
+    def problems(self, **schedule):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec(BASE | {"steps": 40, "schedule": {"name": "wsd", **schedule}}), CPU)
+        return [str(problem) for problem in caught.value.problems]
+
+    def test_decay_of_one_step_is_refused(self):
+        message = "schedule.decay_ratio: is {}, {} of 40 steps, but the rate decays from the second one on; use 0.05"
+        assert self.problems(decay_ratio=0.001) == [message.format(0.001, "0") + " or more"]
+        assert self.problems(decay_ratio=0.03) == [message.format(0.03, "1") + " or more"]
+
+    def test_decay_and_warm_up_must_fit_the_run(self):
+        assert self.problems(decay_ratio=0.7, warmup_ratio=0.5) == [
+            "schedule.decay_ratio: is 0.7, but the warm-up leaves 0.5 of the run; use that or less"
+        ]
+        assert self.problems(decay_ratio=0.7, warmup_steps=30) == [
+            "schedule.decay_ratio: is 0.7, but the warm-up leaves 0.25 of the run; use that or less"
+        ]
+
+    @pytest.mark.parametrize(
+        "schedule",
+        [{"decay_ratio": 0.05}, {"decay_ratio": 1}, {"decay_ratio": 0.9, "warmup_ratio": 0.1}, {"warmup_steps": 36}],
+    )
+    def test_decay_that_fits_is_accepted(self, schedule):
+        resolve(parse_spec(BASE | {"steps": 40, "schedule": {"name": "wsd", **schedule}}), CPU)
+
+    def test_length_in_epochs_is_left_to_the_worker(self):
+        schedule = {"name": "wsd", "decay_ratio": 0.001, "warmup_steps": 1000}
+        resolve(parse_spec(BASE | {"steps": None, "epochs": 2, "schedule": schedule}), CPU)
 
 
 class TestNodes:

@@ -100,6 +100,10 @@ class TestFields:
             ({"optimizer": {"lrr": 1}}, "optimizer.lrr: unknown field; did you mean `optimizer.lr`?"),
             ({"lr": 1}, "lr: unknown field; did you mean `optimizer.lr`?"),
             ({"learning_rate": 1}, "learning_rate: unknown field; use `optimizer.lr`"),
+            (
+                {"model": {"source": "builtin", "name": "llama", "kv_heads": 2}},
+                "model.kv_heads: unknown field; use `model.key_value_heads`",
+            ),
             ({"optimizer": {"learning_rate": 1}}, "optimizer.learning_rate: unknown field; use `optimizer.lr`"),
             ({"lora": {"r": 4}}, "lora.r: unknown field; use `lora_rank`"),
             (
@@ -136,7 +140,7 @@ class TestFields:
                 "resources.partition: contains a character that is not allowed",
             ),
             ({"resources": {"account": "$(id)"}}, "resources.account: contains a character that is not allowed"),
-            ({"environment": {"conda": "base"}}, "environment.conda: unknown field"),
+            ({"environment": {"spack": "base"}}, "environment.spack: unknown field"),
             ({"task": "absent"}, "task: is required"),
             ({"model": {"source": "builtin", "name": "resnet"}}, f"model: {MODEL_MESSAGE}"),
             ({"model": "mlp"}, f"model: {MODEL_MESSAGE}"),
@@ -180,6 +184,10 @@ SPECS = st.fixed_dictionaries(
             },
         ),
         "checkpoint": st.fixed_dictionaries({"async": st.booleans()}),
+        "environment": st.fixed_dictionaries(
+            {"modules": st.lists(st.sampled_from(["gcc/12.2", "cuda"])), "setup": st.lists(st.just("export A=1"))},
+            optional={"python": st.just("/opt/python")},
+        ),
         "metadata": st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "ü"])),
         "trainable": st.lists(st.sampled_from(["*.bias", "head.*"]), min_size=1),
         "seed": st.integers(0, 2**53),

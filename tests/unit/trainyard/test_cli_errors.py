@@ -27,7 +27,7 @@ class TestErrors:
 
     def test_wrong_token(self, service, run):
         service.on("GET", "/v1/jobs", error(401, "a valid token is needed", "authentication_error", "invalid_token"))
-        line = "error: a valid token is needed; set it in TRAINYARD_TOKEN"
+        line = "error: a valid token is needed; set it in TRAINYARD_TOKEN, or sign in with: trainyard login"
         ends(run("list"), 5, line)
 
     def test_insufficient_role(self, service, run):

@@ -1,8 +1,11 @@
 """`retry`, `resume` and `fork`, with `--watch` and `--force`."""
 
+import json
+
 import pytest
 
 from tests.unit.trainyard.fake_service import job, status, streamed
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
 STREAM = "/v1/jobs/a1/stream"
 
@@ -49,3 +52,15 @@ def test_fork_with_another_layout_is_equal_to_rounding(service, run):
         "it starts from step 10 of a1 and continues it, equal to rounding and not to the last digit, "
         "because sums have another order: gpus"
     )
+
+
+def test_fork_with_another_optimizer_does_not_inherit_defaults(service, run):
+    spec = parse_spec(
+        {"task": "custom", "target": "a:b", "code": "sha256:" + "0" * 64, "steps": 1, "optimizer": {"name": "lion"}}
+    )
+    service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded", spec=dump_spec(spec)))
+    service.on("POST", "/v1/jobs", job("a2"))
+    assert run("fork", "a1", "--set", "optimizer.name=adamw", "--set", "resume=weights").exit_code == 0
+    optimizer = json.loads(service.requests[-1].content)["optimizer"]
+    assert optimizer["name"] == "adamw"
+    assert "betas" not in optimizer

@@ -103,6 +103,19 @@ class TestDownload:
         line = "error: cannot write to 'afile': it is a file; name a folder with --to"
         ends(run("download", "a1", "--to", "afile"), 2, line)
 
+    @pytest.mark.parametrize("option", ["--to", "--output"])
+    def test_target_has_the_same_options_as_that_of_an_export(self, service, run, tmp_path, option):
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED)
+        service.on("GET", "/v1/jobs/a1/artifacts/r.txt", httpx.Response(200, content=b"x"))
+        assert run("download", "a1", "--artifact", "r.txt", option, "one").exit_code == 0
+        assert run("artifacts", "a1", "--download", "r.txt", option, "two").exit_code == 0
+        assert (tmp_path / "one" / "r.txt").read_bytes() == (tmp_path / "two" / "r.txt").read_bytes() == b"x"
+
+    def test_unknown_name_of_a_checkpoint_lists_the_valid_ones(self, service, run):
+        service.on("GET", "/v1/jobs/a1", SUCCEEDED).on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
+        line = "error: there is no checkpoint 'first'; use `best`, `latest` or a step; available steps: 92"
+        ends(run("download", "a1", "--checkpoint", "first"), 6, line)
+
     def test_download_target_that_cannot_be_created(self, service, run, tmp_path):
         service.on("GET", "/v1/jobs/a1", SUCCEEDED)
         self.files(service, "weights")

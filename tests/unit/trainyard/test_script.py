@@ -1,10 +1,24 @@
 """The helper for scripts: without effect outside a job; in a job it appends to the spool."""
 
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+import trainyard
 from trainyard import script
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.wire.spool import parse_spool
+from trainyard.contract.wire.spool import format_record, parse_spool
+from trainyard.progress_file import read_progress
+from worker.environment.packages import provide_helper
+
+OTHER_PYTHONS = ("python3.9", "python3.10", "python3.13")
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +97,74 @@ class TestInAJob:
 
     def test_checkpoint_dir_is_shared_by_all_attempts(self, attempt):
         assert script.checkpoint_dir() == attempt.root.parents[1] / "checkpoints"
+
+
+class TestWithoutTrainyard:
+    """The file alone, as the launcher gives it to a program whose Python has no Trainyard."""
+
+    def test_syntax_is_that_of_python_3_9(self):
+        for module in (script, trainyard):
+            source = Path(module.__file__).read_text()
+            compile(ast.parse(source, feature_version=(3, 9)), module.__file__, "exec")
+
+    def test_only_the_standard_library_is_imported(self):
+        tree = ast.parse(Path(script.__file__).read_text())
+        names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+        names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"torch"}
+
+    @pytest.mark.parametrize("python", [sys.executable, *filter(None, map(shutil.which, OTHER_PYTHONS))])
+    def test_program_runs_with_the_file_alone(self, python, tmp_path, attempt):
+        provide_helper(tmp_path / "packages")
+        program = "import trainyard; trainyard.report(1, {'a': 1}, total_steps=1); print(trainyard.should_stop())"
+        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path / "packages")}
+        variables |= {name: os.environ[name] for name in (script.FOLDER, "TRAINYARD_EXECUTION")}
+        command = [python, "-S", "-c", program]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, cwd=tmp_path)
+        if python != sys.executable and "command not found" in done.stderr:
+            return  # a shim of pyenv for a Python that is not active
+        assert done.stdout == "False\n", done.stderr
+        assert [body.execution for body in bodies(attempt, 4)] == [4, 4]
+
+
+class TestRecords:
+    """Every record is what the contract's models would write."""
+
+    @pytest.mark.parametrize("value", [0.1, -0.0, 1e-300, 1e22, float("nan"), float("inf"), float("-inf"), True, 3])
+    def test_values_are_exact(self, attempt, value):
+        script.report(7, {"a b/c.d-e_f": value}, total_steps=9)
+        _, batch = bodies(attempt, 5)
+        assert repr(batch.points[0].value) == repr(float(value))
+        assert batch.points[0].key == "a b/c.d-e_f"
+
+    def test_fields_and_their_order_are_those_of_the_models(self, attempt):
+        script.report(7, {"loss": 0.5}, total_steps=9)
+        script.report(8, {"loss": 0.25, "accuracy": 0.75})
+        records = list(parse_spool(attempt.spool_file(5)))
+        assert [record.kind for record in records] == ["events", "metrics", "metrics"]
+        for record in records:
+            # Both are JSON without blanks; a number may have another form of the same value, such as 1e-05.
+            (again,) = parse_spool(format_record(record.seq, record.kind, record.body()))
+            ours, theirs = (json.loads(text, object_pairs_hook=list) for text in (record.body_text, again.body_text))
+            assert ours == theirs
+
+    @pytest.mark.parametrize("step", [-1, 1.5, 2**53 + 1, "x", None, True])
+    def test_step_must_be_a_whole_number(self, attempt, step):
+        with pytest.raises(ValueError, match="step must be a whole number"):
+            script.report(step, {"loss": 1.0})
+
+    def test_numbers_of_other_types_are_steps(self, attempt):
+        script.report(np.int64(3), {"loss": np.float32(0.5)}, total_steps=4.0)
+        assert bodies(attempt, 5)[1].progress.step == 3
+
+    def test_values_of_one_report_are_bounded(self, attempt):
+        with pytest.raises(ValueError, match="more than 1000"):
+            script.report(1, {str(number): 1.0 for number in range(1001)})
+
+    def test_progress_file_is_what_the_watchdog_reads(self, attempt, monkeypatch):
+        monkeypatch.setenv(script.PROGRESS_INTERVAL, "60")
+        monkeypatch.setenv("RANK", "3")
+        script.report(1, {"loss": 1.0})
+        record = read_progress(attempt.progress, 5)[3]
+        assert (record.rank, record.execution, record.phase, record.pid) == (3, 5, "starting", os.getpid())
+        assert "script.py" in record.where

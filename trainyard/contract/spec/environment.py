@@ -16,14 +16,17 @@ ATTEMPT_VARIABLE = "TRAINYARD_ATTEMPT"
 
 VARIABLES, SECRETS = "environment.variables", "environment.secrets"
 
+_SCHEDULER = ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "SUBMITIT_*")
+_GPUS = ("*_VISIBLE_DEVICES",)
+_TORCHRUN = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_*", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
+)
 _RESERVED: Mapping[str, Sequence[str]] = {
     "is reserved for the service": ("TRAINYARD_*", "PATH", "HOME", "USER", "LOGNAME", "VIRTUAL_ENV"),
-    "is reserved for the scheduler": ("SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "SUBMITIT_*"),
-    "is set from the GPUs of the allocation, which `gpus` and `resources` request": ("*_VISIBLE_DEVICES",),
-    "is set by torchrun for each rank": (
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_*", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
-    ),
+    "is reserved for the scheduler": _SCHEDULER,
+    "is set from the GPUs of the allocation, which `gpus` and `resources` request": _GPUS,
+    "is set by torchrun for each rank": _TORCHRUN,
     "changes which code runs": (
         *("LD_*", "DYLD_*", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPLATLIBDIR"),
         *("PYTHONEXECUTABLE", "PYTHONINSPECT", "PYTHONBREAKPOINT", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS"),
@@ -73,6 +76,11 @@ def forbidden_variables(spec: TrainingSpec) -> list[Problem]:
 def reserved_reason(name: str) -> str | None:
     """Return why no spec may set a variable of this name; None if one may."""
     return next((reason for reason, patterns in _RESERVED.items() if matches_any(name, patterns)), None)
+
+
+def is_set_for_ranks(name: str) -> bool:
+    """Return whether the service, the scheduler or torchrun sets the variable for each rank: nothing replaces it."""
+    return matches_any(name, ("TRAINYARD_*", *_SCHEDULER, *_GPUS, *_TORCHRUN))
 
 
 def ineffective_patterns(allowed: Collection[str]) -> list[str]:

@@ -1,5 +1,7 @@
 """Advice for fields that other training programs have under another name."""
 
+from trainyard.contract.spec.sbatch_options import SBATCH_OPTIONS
+
 _ALIASES = {
     "optimizer.lr": ("learning_rate", "lr_rate", "optimizer.learning_rate"),
     "optimizer.clip_norm": ("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clipping"),
@@ -19,6 +21,7 @@ _ALIASES = {
     "schedule.name": ("scheduler", "lr_scheduler", "lr_scheduler_type"),
     "schedule.warmup_ratio": ("warmup_ratio",),
     "schedule.warmup_steps": ("warmup_steps", "num_warmup_steps"),
+    "model.key_value_heads": ("model.kv_heads", "model.n_kv_heads", "model.num_kv_heads", "model.num_key_value_heads"),
     "ema.decay": ("ema_decay", "ema.beta", "ema.momentum"),
     "ema.every": ("ema.every_steps", "ema.update_every"),
     "evaluation.every_steps": ("eval_steps", "eval_every"),
@@ -35,6 +38,11 @@ _ALIASES = {
 
 UNKNOWN_FIELD_ADVICE = {
     **{alias: f"use `{field}`" for field, aliases in _ALIASES.items() for alias in aliases},
+    **{
+        f"resources.{spelling}": f"use `resources.options.{name}`"
+        for name in SBATCH_OPTIONS
+        for spelling in {name, name.replace("-", "_")}
+    },
     "gradient_accumulation_steps": "it follows from `batch.size`, `batch.micro_size` and `gpus`",
     "data.path": "`path` is for source `jsonl`; builtin data sets have a `name`",
     "model.path": "`path` is for source `hf`; builtin models have a `name`",

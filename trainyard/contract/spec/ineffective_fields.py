@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.sections import BuiltinData, JsonlData
+from trainyard.contract.spec.sections import BuiltinData, Evaluation, JsonlData
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 EVALUATION_METRICS = {
@@ -55,7 +55,10 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         if optimizer.name not in users and _changed(optimizer, field):
             yield f"optimizer.{field}", f"has no effect for `{optimizer.name}`; it is for {_listed(users)}"
     if optimizer.name == "sgd" and not optimizer.momentum and _changed(optimizer, "state_dtype"):
-        yield "optimizer.state_dtype", "has no effect for `sgd` without momentum, which stores nothing"
+        yield (
+            "optimizer.state_dtype",
+            ("has no effect for `sgd` without momentum, which stores nothing; set `optimizer.momentum`, or use `fp32`"),
+        )
     if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)():
         yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
     if spec.task != "custom" and spec.batch.loaders:
@@ -68,6 +71,7 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "schedule.final", "has no effect for a `constant` schedule; it is for `linear`, `cosine` and `wsd`"
     if spec.schedule.name != "wsd" and _changed(spec.schedule, "decay_ratio"):
         yield "schedule.decay_ratio", f"has no effect for a `{spec.schedule.name}` schedule; it is for `wsd`"
+    yield from _decay(spec)
     if isinstance(data, BuiltinData) and data.name != "parity" and _changed(data, "examples"):
         yield "data.examples", f"has no effect for `{data.name}`; it is for `parity`"
     if spec.precision != "fp16" and spec.amp != type(spec.amp)():
@@ -132,6 +136,48 @@ def _early_stopping(spec: TrainingSpec, *, has_data: bool, advice: str) -> Itera
         yield (
             "early_stopping.metric",
             f"task `{spec.task}` has no evaluation metric `{stopping.metric}`; use one of {', '.join(known)}",
+        )
+    elif spec.steps is not None:
+        yield from _patience(spec.steps, spec.evaluation, stopping.patience)
+
+
+def _patience(steps: int, evaluation: Evaluation, patience: int) -> Iterator[tuple[str, str]]:
+    """Yield the problem of a patience that the evaluations before the last step cannot exhaust. The first of them has
+    none to be compared with, so that it is the best."""
+    every = evaluation.every_steps or steps
+    before = (steps - 1) // every + evaluation.first
+    if patience < before:
+        return
+    longest = (steps - 1) // (patience + 1 - evaluation.first)
+    advice = "evaluate more often"
+    if before > 1:
+        advice = f"use {before - 1} or less, or {advice}"
+    elif longest:
+        advice = f"set `evaluation.every_steps` to {longest} or less"
+    evaluations = "evaluation comes" if before == 1 else "evaluations come"
+    yield (
+        "early_stopping.patience",
+        f"is {patience}, but only {before} {evaluations} before the last step, the first of which is the best so far; "
+        f"{advice}",
+    )
+
+
+def _decay(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the problem of a decay of `wsd` that lasts longer than the warm-up leaves, or that never lowers the rate:
+    its first step has the full one."""
+    schedule = spec.schedule
+    if schedule.name != "wsd":
+        return
+    field, ratio = "schedule.decay_ratio", schedule.decay_ratio
+    warmup = schedule.warmup_steps / spec.steps if spec.steps else 0.0
+    rest = round(1 - (warmup or schedule.warmup_ratio), 6)
+    if ratio > rest:
+        yield field, f"is {ratio:g}, but the warm-up leaves {rest:g} of the run; use that or less"
+    elif spec.steps is not None and (count := round(ratio * spec.steps)) < 2:
+        least = f"use {2 / spec.steps:.3g} or more" if spec.steps > 2 else "use `linear`"
+        yield (
+            field,
+            f"is {ratio:g}, {count} of {spec.steps} steps, but the rate decays from the second one on; {least}",
         )
 
 

@@ -1,13 +1,12 @@
 """The sections of a training spec: model, data, optimizer, and the policies around them."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 
 from trainyard.contract.base import (
     CONTROL_FREE_PATTERN,
-    MAX_SPEC_SECRETS,
     ConstraintName,
     Float,
     Fraction,
@@ -18,9 +17,10 @@ from trainyard.contract.base import (
     SchedulerName,
     ShortText,
     Strict,
-    VariableName,
 )
+from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -299,24 +299,16 @@ class Resources(Strict):
     """Required features of the nodes, in the syntax of `sbatch --constraint`."""
     exclude: SchedulerName | None = None
     """Nodes to exclude, as a Slurm node list."""
+    options: Annotated[dict[OptionName, OptionValue], Field(max_length=32)] = Field(default_factory=dict)
+    """Further options of `sbatch` by their long names, such as `reservation: ai` or `exclusive: true`;
+    `docs/operations.md` lists them. `true`: an option without a value."""
 
-
-class Environment(Strict):
-    """The environment of the ranks."""
-
-    variables: dict[VariableName, ShortText] = Field(default_factory=dict, max_length=64)
-    """Environment variables to set. Names other than `APP_*` and those in `docs/security.md` require the code role."""
-    secrets: Annotated[tuple[VariableName, ...], Field(max_length=MAX_SPEC_SECRETS)] = ()
-    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables. Names other than those that
-    end in `_TOKEN`, `_SECRET`, `_PASSWORD`, `_API_KEY`, `_ACCESS_KEY` or `_ACCESS_KEY_ID`, `APP_*` and those in
-    `docs/security.md` require the code role."""
-
-    @model_validator(mode="after")
-    def _unique_names(self) -> Self:
-        for name in self.secrets:
-            if name in self.variables or self.secrets.count(name) > 1:
-                raise ValueError(f"`{name}` is given twice; list it once, in `variables` or in `secrets`")
-        return self
+    @field_validator("options")
+    @classmethod
+    def _valid_options(cls, options: dict[str, str | bool]) -> dict[str, str | bool]:
+        if problems := option_problems(options):
+            raise SpecError(problems)
+        return options
 
 
 class Restart(Strict):

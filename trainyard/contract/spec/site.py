@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainyard.contract.allowed_roots import AllowedRoots
+from trainyard.contract.spec.containers import ContainerRuntime
+from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,14 @@ class Site:
     """Folders that a spec may read models and data from."""
     excluded_roots: tuple[str, ...] = ()
     """Files and folders below them that it may not read, such as the service's state folder."""
+    sbatch_options: frozenset[str] = frozenset(DEFAULT_OPTIONS)
+    """Slurm only: the names that `resources.options` may have."""
+    fixed_options: frozenset[str] = frozenset()
+    """Slurm only: the sbatch options that the administrator sets for every job."""
+    container_runtime: ContainerRuntime | None = None
+    """What starts containers on the nodes. None: no spec may name a container."""
+    container_images: tuple[str, ...] = ()
+    """Patterns of the image references that a spec may name."""
     partition_limit_minutes: int | None = None
     """The time limit of the partition for a job that sets none. None: no limit, or not known."""
     emulates_gpus: bool = False

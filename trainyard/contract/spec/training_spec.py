@@ -9,6 +9,7 @@ from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, Sh
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
 from trainyard.contract.spec.optimization import Ema, Loss, Optimizer, Schedule
+from trainyard.contract.spec.rank_environment import Environment
 from trainyard.contract.spec.sections import (
     MAX_PATTERNS,
     Amp,
@@ -17,7 +18,6 @@ from trainyard.contract.spec.sections import (
     Data,
     Ddp,
     EarlyStopping,
-    Environment,
     Evaluation,
     Fsdp,
     Health,

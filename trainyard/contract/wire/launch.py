@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
+from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 Identifier = Annotated[str, StringConstraints(max_length=256)]
@@ -70,6 +71,12 @@ class LaunchDocument(Strict):
     record, so its processes may live on; in this time they notice that they were superseded, and end."""
     roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the models and data of the spec may be."""
+    container_runtime: ContainerRuntime | None = None
+    """What starts the container of the spec."""
+    site_setup: Annotated[str, StringConstraints(max_length=4096)] = ""
+    """A file of the administrator that each node sources before the ranks start. Empty: none."""
+    modules_init: Annotated[str, StringConstraints(max_length=4096)] = ""
+    """The file that defines the command `module` in bash. Empty: the node searches for it."""
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
     """The permissions that files and folders of the run do not get."""
     log_bytes: PositiveInt = 1024**3

@@ -182,3 +182,16 @@ class TestUnusedCode:
         os.utime(left, (then, then))
         world.run_maintenance()
         assert files(world) == []
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"python": "/p"}, {"venv": "/v"}, {"conda": "torch"}, {"modules": ["cuda/12"]}, {"setup": ["true"]}],
+)
+def test_own_environment_requires_the_code_role(world: World, environment: dict[str, object]) -> None:
+    (field,) = environment
+    spec = {**SPEC, "environment": environment}
+    answer = world.new_user("user", "ada").post("/v1/jobs", json=spec)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (403, f"environment.{field}")
+    assert answer.json()["error"]["code"] == "code_role_required"
+    assert world.client.post("/v1/jobs", json=spec).status_code == 201

@@ -14,6 +14,7 @@ import pytest
 from service.core.settings import Settings
 from service.db.migrate import upgrade
 from service.diagnostics.checks import run_checks
+from service.diagnostics.container_checks import containers
 from service.diagnostics.slurm_checks import controller_finding
 from tests.support.world import World
 from trainyard.contract.wire.diagnostics import Finding
@@ -181,3 +182,45 @@ def test_key_file_of_the_settings_is_checked(settings: Settings, tmp_path: Path)
     assert findings_by_name(settings)["secrets"].fix == f"chmod 600 {key}"
     key.chmod(0o600)
     assert findings_by_name(settings)["secrets"].state == "ok"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the only folder of the PATH."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def add_program(folder: Path, name: str, output: str = "") -> None:
+    (folder / name).write_text(f"#!/bin/sh\necho '{output}'\n")
+    (folder / name).chmod(0o755)
+
+
+class TestContainers:
+    def test_installed_runtimes_are_named_without_a_setting(self, settings: Settings, programs: Path) -> None:
+        add_program(programs, "podman")
+        add_program(programs, "ch-run")
+        add_program(programs, "srun", "no plug-in")
+        finding = containers(settings)
+        assert (finding.state, finding.message.partition("has ")[2]) == ("ok", "charliecloud, podman")
+
+    def test_pyxis_is_an_option_of_srun(self, settings: Settings, programs: Path) -> None:
+        add_program(programs, "srun", "--container-mounts=SRC:DST")
+        assert "pyxis" in containers(settings).message
+
+    @pytest.mark.parametrize(("backend", "state"), [("local", "error"), ("slurm", "warning")])
+    def test_missing_runtime_is_reported(self, settings: Settings, programs: Path, backend: str, state: str) -> None:
+        selected = settings.model_copy(update={"container_runtime": "apptainer", "backend": backend})
+        finding = containers(selected)
+        assert finding.state == state
+        assert "apptainer" in finding.message
+
+    def test_docker_on_slurm_is_a_warning(self, settings: Settings, programs: Path) -> None:
+        add_program(programs, "docker")
+        selected = settings.model_copy(update={"container_runtime": "docker", "backend": "slurm"})
+        assert containers(selected).state == "warning"
+
+    def test_pyxis_on_the_local_backend_is_an_error(self, settings: Settings) -> None:
+        assert containers(settings.model_copy(update={"container_runtime": "pyxis"})).state == "error"

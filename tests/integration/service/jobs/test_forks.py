@@ -95,7 +95,7 @@ def test_adjusted_fields_keep_state_and_position(
     [
         ({"batch": {"size": 20}, "seed": 3}, ["batch.size", "seed"]),
         ({"optimizer": {"name": "sgd"}}, ["optimizer.name"]),
-        ({"data": {"source": "builtin", "name": "parity", "examples": 50}}, ["data"]),
+        ({"data": {"source": "builtin", "name": "parity", "examples": 50}}, ["data.examples"]),
     ],
 )
 def test_other_fields_need_resume_weights(

@@ -8,6 +8,8 @@ from service.scheduler.base import Ambiguous, Observation, Rejected
 from tests.support.world import World
 from trainyard.contract.layout import write_atomic
 
+pytestmark = pytest.mark.databases("postgres")
+
 
 def request_action(world: World, job: str, verb: str, body: Any = None) -> Any:
     return world.client.post(f"/v1/jobs/{job}/{verb}", **({"json": body} if body else {}))

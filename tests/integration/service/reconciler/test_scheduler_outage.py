@@ -9,6 +9,8 @@ from service.reconciler import cluster_poll
 from service.scheduler.base import Observation
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("postgres")
+
 SUSPENDED = "Suspended in Slurm by an operator or by gang scheduling. `scontrol resume 7` resumes it."
 
 

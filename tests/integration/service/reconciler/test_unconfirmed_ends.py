@@ -13,6 +13,8 @@ from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import CheckpointReport, MetricsBatch
 from trainyard.contract.wire.spool import format_record
 
+pytestmark = pytest.mark.databases("postgres")
+
 NODE_FAIL = Observation("ended", "Slurm: NODE_FAIL", ("node1",), ended_as="node_failure")
 DROPPED = Observation("ended", "Slurm: CANCELLED by slurmctld", (), ended_as="dropped")
 

@@ -17,6 +17,8 @@ from service.webhooks.signing import RETRY_DELAYS
 from tests.support.receiver import Receiver, receiver, self_signed
 from tests.support.world import SPEC, World
 
+pytestmark = pytest.mark.databases("postgres")
+
 
 @pytest.fixture
 def target(world: World) -> Iterator[Receiver]:

@@ -13,6 +13,7 @@ from service.core.settings import Settings, has_gpu, misspelled_variables
 from service.main import main
 from service.planner.service import preview_script
 from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
@@ -91,6 +92,37 @@ def test_allowed_variables_are_names_and_prefixes(monkeypatch: pytest.MonkeyPatc
     assert Settings().allowed_variables == ("WANDB_*", "MALLOC_ARENA_MAX")
 
 
+@pytest.mark.parametrize(
+    ("text", "added", "removed"),
+    [
+        ("default", set(), set()),
+        ("default, mail-type ,-nodelist", {"mail-type"}, {"nodelist"}),
+        ("comment", {"comment"}, set(DEFAULT_OPTIONS) - {"comment"}),
+        ("", set(), set(DEFAULT_OPTIONS)),
+    ],
+)
+def test_allowed_options_are_widened_and_narrowed(
+    monkeypatch: pytest.MonkeyPatch, text: str, added: set[str], removed: set[str]
+) -> None:
+    assert Settings().site.sbatch_options == set(DEFAULT_OPTIONS)
+    monkeypatch.setenv("TRAINYARD_SLURM_ALLOWED_OPTIONS", text)
+    assert Settings().site.sbatch_options == (set(DEFAULT_OPTIONS) | added) - removed
+
+
+@pytest.mark.parametrize("text", ["wrap", "licences", "default,--comment", "*", "mail_type"])
+def test_options_that_cannot_be_checked_are_rejected(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TRAINYARD_SLURM_ALLOWED_OPTIONS", text)
+    with pytest.raises(ValidationError, match="is not an option that a spec can have"):
+        Settings()
+
+
+def test_extra_options_are_fixed_for_specs() -> None:
+    assert Settings(slurm_extra_options="--reservation=ai --exclusive").site.fixed_options == {
+        "reservation",
+        "exclusive",
+    }
+
+
 @pytest.mark.parametrize("names", ["*", "P*", "_*", "lower", "A=B", "WANDB_*X", "LD_[AP]*"])
 def test_broad_or_malformed_allowed_variables_are_rejected(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
     monkeypatch.setenv("TRAINYARD_ALLOWED_VARIABLES", names)
@@ -155,3 +187,10 @@ def test_gpu_is_detected_by_any_device_file(tmp_path: Path, names: list[str], ex
     for name in names:
         (tmp_path / name).touch()
     assert has_gpu(tmp_path) == expected
+
+
+@pytest.mark.parametrize("name", ["site_setup", "modules_init"])
+def test_files_on_the_nodes_are_absolute(name: str) -> None:
+    with pytest.raises(ValueError, match="is not an absolute path"):
+        Settings(**{name: Path("site.sh")})
+    assert getattr(Settings(**{name: Path("/etc/site.sh")}), name) == Path("/etc/site.sh")

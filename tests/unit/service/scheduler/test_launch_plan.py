@@ -55,6 +55,12 @@ class TestPlanLaunch:
         assert (plan.tag, plan.ranks, plan.python) == ("ty-main-a1b2", 2, "/py")
         assert not any(text in plan.script for text in ("MY_FLAG", "my value", "HF_TOKEN"))
 
+    def test_own_environment_of_the_spec_is_not_in_the_plan(self) -> None:
+        plain = plan_launch(document(), folder=FOLDER, inherited={"PATH": "/bin"})
+        own = spec_with(venv="/home/ada/env", modules=("cuda/12",), setup=("touch pwned",))
+        plan = plan_launch(document(spec=own), folder=FOLDER, inherited={"PATH": "/bin"})
+        assert (plan.environment, plan.script) == (plain.environment, plain.script)
+
     def test_only_the_caller_sets_the_search_path(self) -> None:
         plan = plan_launch(document(), folder=FOLDER, inherited={}, search_path=[Path("/src"), Path("/more")])
         assert plan.environment["PYTHONPATH"] == "/src:/more"

@@ -23,3 +23,11 @@ def test_invalid_spec_is_returned_unchanged() -> None:
 def test_spec_text_is_the_same_spec() -> None:
     spec = {"gpus": 2, "strategy": "fsdp", "precision": "bf16", "lora_rank": 8}
     assert load_yaml(spec_yaml(spec)) == spec
+
+
+@pytest.mark.parametrize("name", ["lion", "muon"])
+def test_brief_spec_has_no_defaults_of_the_optimizer(name: str) -> None:
+    spec = parse_spec(
+        {"task": "custom", "target": "a:b", "code": "sha256:" + "0" * 64, "steps": 1, "optimizer": {"name": name}}
+    )
+    assert brief_spec(dump_spec(spec))["optimizer"] == {"name": name}

@@ -101,7 +101,7 @@ class TestProgressCounter:
         ProgressWriter(counter, layout.progress_file(3), rank=3, execution=7, interval=3600).start()
         result = read_progress(layout.progress, 7)[3]
         assert (result.marks, result.phase) == (0, "starting")
-        assert "progress_file.py" in result.where
+        assert "script.py" in result.where
 
     def test_torch_is_distinguished_from_its_caller(self):
         # A frame of a file under a folder named torch, as the compiler would name it.

@@ -11,6 +11,7 @@ from service.core.settings import Settings
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm.batch_script import batch_script, is_plain_path
 from tests.unit.contract.test_environment import spec_with
+from tests.unit.contract.test_sbatch_options import HOSTILE, VALID
 from tests.unit.service.scheduler.test_launch_plan import document
 
 FOLDER = Path("/runs/job-1/attempts/1")
@@ -91,6 +92,68 @@ def test_administrator_options_are_in_every_script() -> None:
 def test_unsafe_administrator_options_are_rejected(text: str) -> None:
     with pytest.raises(ValidationError):
         Settings(slurm_extra_options=text)
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_each_option_of_a_spec_is_one_line_of_the_script(name: str) -> None:
+    plain = script().splitlines()
+    for value in (value if value is True else str(value) for value in VALID[name]):
+        added = [line for line in script(resources={"options": {name: value}}).splitlines() if line not in plain]
+        (line,) = added
+        text, _, rest = line.partition(" --")
+        assert (text, parse_sbatch_line(rest)) == ("#SBATCH", name if value is True else f"{name}={value}")
+
+
+def parse_sbatch_line(line: str) -> str:
+    """Read the first argument as `_get_argument` of sbatch's source does; the line must end with it."""
+    argument, quote, escaped = "", "", False
+    for character in line:
+        if escaped:
+            argument, escaped = argument + character, False
+        elif character == "\\":
+            escaped = True
+        elif quote and character == quote:
+            quote = ""
+        elif not quote and character in "'\"":
+            quote = character
+        else:
+            assert quote or character not in " \t#", line
+            argument += character
+    assert not quote
+    assert not escaped
+    return argument
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_hostile_values_of_options_never_reach_the_script(name: str) -> None:
+    for value in HOSTILE:
+        with pytest.raises(ValueError, match="may not appear in a batch script"):
+            script(resources={"options": {name: value}})
+
+
+@pytest.mark.parametrize("name", ["wrap", "uid", "job-name", "export", "x\ntouch /tmp/pwned", "--comment", "node_list"])
+def test_other_options_never_reach_the_script(name: str) -> None:
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
+        script(resources={"options": {name: "1"}})
+
+
+def test_gpus_and_other_generic_resources_are_one_option() -> None:
+    resources = {"options": {"gres": "nvme:1,fs"}}
+    assert options(script(resources=resources))["gres"] == "nvme:1,fs"
+    assert options(script(resources=resources, accelerator="cuda"))["gres"] == "gpu:2,nvme:1,fs"
+
+
+def test_administrator_options_replace_those_of_a_stored_spec() -> None:
+    text = script(
+        extra="--reservation=ai --oversubscribe", resources={"options": {"reservation": "x", "exclusive": True}}
+    )
+    requested = options(text)
+    assert (requested["reservation"], "oversubscribe" in requested, "exclusive" in requested) == ("ai", True, False)
+
+
+def test_many_excluded_nodes_are_accepted() -> None:
+    failed = tuple(f"gpu-a100-{n:04}.cluster.example.org" for n in range(8))
+    assert options(script(excluded_nodes=failed))["exclude"] == ",".join(failed)
 
 
 def test_srun_ends_all_tasks_and_gets_the_cpus() -> None:

@@ -196,12 +196,30 @@ class TestSbatchOutput:
                 "partition",
             ),
             ("Batch job submission failed: Job constraint cannot be met: Invalid job constraint", "constraint"),
+            ("Batch job submission failed: Invalid node name specified", "options.nodelist"),
+            ("Batch job submission failed: Requested reservation is invalid", "options.reservation"),
+            ("Batch job submission failed: Access denied to requested reservation", "options.reservation"),
+            ("Batch job submission failed: Invalid license specification", "options.licenses"),
+            ("Batch job submission failed: Invalid preferred feature specification", "options.prefer"),
+            ("Batch job submission failed: Invalid wckey specification", "options.wckey"),
+            ("Invalid generic resource (gres) specification", "options.gres"),
+            ("invalid number of nodes (-N 3-2)", "options.nodelist"),
+            ("Invalid --exclusive specification", "options"),
+            ('Invalid numeric value "x" for --switches.', "options"),
+            ('unrecognized --hint argument "foo", see --hint=help', "options"),
+            ("Invalid --gpu-freq argument: gpu:foo", "options"),
         ],
     )
     def test_every_refusal_about_a_spec_field_has_a_hint(self, output: str, field: str) -> None:
         outcome = parse_sbatch_output(1, "", f"sbatch: error: {output}\n")
         assert isinstance(outcome, Rejected)
         assert f"resources.{field}" in outcome.hint
+
+    @pytest.mark.parametrize("problem", ["unrecognized option '--prefer=x'", "option '--prefer' requires an argument"])
+    def test_an_option_that_this_sbatch_lacks_is_a_refusal(self, problem: str) -> None:
+        outcome = parse_sbatch_output(255, "", f'sbatch: {problem}\nTry "sbatch --help" for more information\n')
+        assert isinstance(outcome, Rejected)
+        assert "Change resources.options" in outcome.hint
 
     @pytest.mark.parametrize(
         ("code", "stdout", "stderr"),

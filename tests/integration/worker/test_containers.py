@@ -1,0 +1,195 @@
+"""Ranks in containers of real runtimes: what they see, and how they stop and end."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, wait_for
+from tests.support.container_images import make_root, podman_path, require_runtime
+from tests.support.docker_engine import base_image, running_engine
+from trainyard.client.code_archive import pack
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.spec.containers import ContainerRuntime
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.user_code import code_archive
+
+PROGRAM = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+from trainyard.script import checkpoint_dir, report, should_stop
+
+mode, rank = sys.argv[1], os.environ["RANK"]
+for name in ("pydantic", "torch", "worker"):
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    sys.exit(f"{name} should be missing")
+observed = {"environ": dict(os.environ), "sets": os.listdir("/sets"), "folder": os.getcwd()}
+(checkpoint_dir() / f"rank-{rank}.json").write_text(json.dumps(observed))
+if mode == "wait":
+    subprocess.Popen([sys.executable, __file__, "child"])
+step = 0
+while mode != "child" and not (step == 3 and mode in ("run", "fail")):
+    step += 1
+    report(step, {"loss": 1.0 / step}, total_steps=3 if mode == "run" else 10_000)
+    if mode == "fail" and rank == "1":
+        sys.exit(3)
+    if should_stop():
+        break
+    time.sleep(0.05)
+while mode == "child":
+    time.sleep(0.05)
+"""
+RUNTIMES = ("charliecloud", "podman", "docker")
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A runtime that works on this machine, and an image for it."""
+
+    name: ContainerRuntime
+    image: str
+    environ: dict[str, str]
+
+    @property
+    def site(self) -> Site:
+        return Site(container_runtime=self.name, container_images=("*",))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    require_runtime("podman")
+    return make_root(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    name = request.param
+    if name == "docker":
+        with running_engine() as engine:
+            host = {"DOCKER_HOST": engine.environment["DOCKER_HOST"]} if "DOCKER_HOST" in engine.environment else {}
+            yield Runtime(name, base_image(engine), host)
+        return
+    require_runtime(name)
+    image = str(request.getfixturevalue("root"))
+    path = podman_path(tmp_path_factory.mktemp("wrapper")) if name == "podman" else os.environ["PATH"]
+    yield Runtime(name, image, {"PATH": path})
+
+
+@pytest.fixture
+def script(tmp_path: Path, runtime: Runtime) -> Any:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text(PROGRAM)
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "part").touch()
+    archive = pack(folder)
+    stored = code_archive(tmp_path, archive.digest)
+    stored.parent.mkdir()
+    stored.write_bytes(archive.data)
+
+    def make(service: FakeService, mode: str) -> Run:
+        service.secrets = {"HF_TOKEN": "hush-4711"}
+        read_only = runtime.name != "charliecloud"
+        container = {"image": runtime.image, "mounts": [f"{tmp_path}/sets:/sets{':ro' * read_only}"]}
+        document = {
+            "task": "script",
+            "argv": ["train.py", mode],
+            "code": archive.digest,
+            "gpus": 2,
+            "environment": {"container": container, "variables": {"APP_MODE": "a b"}, "secrets": ["HF_TOKEN"]},
+        }
+        return Run(tmp_path / "job", service.url, document, template="script_line", max_restarts=0, site=runtime.site)
+
+    return make
+
+
+def logs(attempt: AttemptLayout) -> str:
+    files = (attempt.launch_log, attempt.rank_log(0), attempt.rank_log(1))
+    return "\n".join(path.read_text()[-2000:] for path in files if path.exists())
+
+
+def test_script_in_an_image_without_torch_reports(script: Any, runtime: Runtime) -> None:
+    host = {"APP_OF_THE_HOST": "1", "AWS_SECRET_ACCESS_KEY": "x", "PYTHONPATH": "/host", "LD_LIBRARY_PATH": "/host"}
+    with FakeService() as service:
+        attempt = script(service, "run").run(environ={**runtime.environ, **host})
+    assert finish_of(attempt, 1).reason == "completed", logs(attempt)
+    assert list(spooled(attempt, 1)) == [1, 2, 3]
+    assert len(service.series("train/loss")) == 3
+    for rank in (0, 1):
+        observed = json.loads((attempt.root.parent.parent / "checkpoints" / f"rank-{rank}.json").read_text())
+        environ = observed["environ"]
+        assert (environ["RANK"], environ["WORLD_SIZE"], environ["APP_MODE"]) == (str(rank), "2", "a b")
+        assert environ["HF_TOKEN"] == "hush-4711"
+        assert not environ.keys() & {*host} - {"PYTHONPATH"}
+        assert environ["PYTHONPATH"] == str(attempt.packages)
+        assert environ["PATH"] == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        assert (observed["sets"], observed["folder"]) == (["part"], str(attempt.code))
+    assert not processes_of(attempt)
+
+
+def test_stop_request_reaches_the_ranks(script: Any, runtime: Runtime) -> None:
+    with FakeService() as service:
+        run = script(service, "slow")
+        attempt = run.start(environ=runtime.environ)
+        wait_for(lambda: len(service.series("train/loss")) >= 5 or run.process.poll() is not None, "five steps")
+        run.process.send_signal(signal.SIGTERM)
+        run.wait()
+    record = finish_of(attempt, 1)
+    assert (record.reason, record.failure) == ("preempted", None), logs(attempt)
+    assert record.step >= 5
+
+
+def test_exit_code_of_a_rank_is_its_failure(script: Any, runtime: Runtime) -> None:
+    with FakeService() as service:
+        attempt = script(service, "fail").run(environ=runtime.environ)
+    record = finish_of(attempt, 1)
+    assert record.reason == "error"
+    assert record.failure is not None
+    assert (record.failure.rank, record.failure.message) == (1, "the program ended with exit code 3"), logs(attempt)
+    assert not processes_of(attempt)
+
+
+def test_killed_launcher_leaves_no_process(script: Any, runtime: Runtime) -> None:
+    with FakeService() as service:
+        run = script(service, "wait")
+        attempt = run.start(environ=runtime.environ)
+        wait_for(lambda: len(service.series("train/loss")) >= 5 or run.process.poll() is not None, "five steps")
+        assert len(processes_of(attempt)) > 4
+        run.process.kill()
+        run.process.wait()
+        wait_for(lambda: not processes_of(attempt), "the end of all processes")
+
+
+def test_builtin_task_is_rejected_with_what_the_image_lacks(tmp_path: Path, runtime: Runtime) -> None:
+    environment = {"container": {"image": runtime.image}}
+    with FakeService() as service:
+        run = Run(tmp_path / "job", service.url, {"environment": environment}, site=runtime.site)
+        attempt = run.run(environ=runtime.environ)
+    record = finish_of(attempt, 1)
+    assert record.reason == "rejected", logs(attempt)
+    assert record.failure is not None
+    assert record.failure.message.startswith("environment.container: ")
+    assert "pip install" in record.failure.message
+    assert "torch" in record.failure.message
+
+
+def test_missing_image_is_rejected_before_the_ranks_start(tmp_path: Path, runtime: Runtime) -> None:
+    image = "localhost/absent:1" if runtime.name == "docker" else f"{tmp_path}/absent"
+    with FakeService() as service:
+        document = {"environment": {"container": {"image": image}}}
+        run = Run(tmp_path / "job", service.url, document, site=runtime.site)
+        attempt = run.run(environ=runtime.environ)
+    record = finish_of(attempt, 1)
+    assert record.reason == "rejected", logs(attempt)
+    assert record.failure is not None
+    assert record.failure.message.startswith("environment.container")
+    assert not attempt.rank_log(0).exists()

@@ -1,0 +1,53 @@
+"""Container runtimes and a root filesystem for the tests, made of Debian's packages."""
+
+import os
+import shutil
+from pathlib import Path
+
+from tests.support.docker_engine import SUITE, execute
+from tests.support.packages import install
+
+PROGRAMS = {"podman": ("podman", "crun"), "charliecloud": ("ch-run",)}
+"""What each runtime needs on the PATH."""
+PACKAGES = ("podman", "crun", "fuse-overlayfs", "uidmap", "charliecloud", "debootstrap")
+_HYBRID = Path("/sys/fs/cgroup/unified")
+_WITHOUT_HYBRID = """#!/bin/sh
+exec unshare --mount sh -c 'umount {hybrid}; exec {podman} "$@"' podman "$@"
+"""
+
+
+def require_runtime(runtime: str) -> None:
+    """Install a runtime, if it is missing.
+
+    Raises:
+        RuntimeError: It cannot be installed.
+    """
+    needed = (*PROGRAMS[runtime], "debootstrap")
+    if not all(map(shutil.which, needed)):
+        install("container runtimes", *PACKAGES)
+    if missing := [name for name in needed if shutil.which(name) is None]:
+        raise RuntimeError(f"not found: {', '.join(missing)}; install the packages {' '.join(PACKAGES)}")
+
+
+def make_root(folder: Path) -> Path:
+    """Make a root filesystem with Debian's Python and the mount point `/sets`."""
+    root = folder / "root"
+    execute(["debootstrap", "--variant=minbase", "--include=python3", SUITE, root], os.environ, 600)
+    (root / "sets").mkdir()
+    return root
+
+
+def podman_path(folder: Path) -> str:
+    """Return a PATH on which podman works on machines that mount both versions of cgroups, which crun refuses.
+
+    There podman runs where the second version is not mounted.
+    """
+    path, podman = os.environ["PATH"], shutil.which("podman")
+    controllers = _HYBRID / "cgroup.controllers"
+    if podman is None or not controllers.exists() or not controllers.read_text().strip():
+        return path
+    wrapper = folder / "bin" / "podman"
+    wrapper.parent.mkdir()
+    wrapper.write_text(_WITHOUT_HYBRID.format(hybrid=_HYBRID, podman=podman))
+    wrapper.chmod(0o755)
+    return f"{wrapper.parent}:{path}"

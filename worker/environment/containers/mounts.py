@@ -1,0 +1,82 @@
+"""What a container sees of the node: the run directory, the allowed roots, and the mounts of the spec."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainyard.contract.allowed_roots import AllowedRoots
+from trainyard.contract.spec.containers import Container, Mount, is_image_path, is_plain_path, parse_mount
+from worker.environment.packages import OUR_PACKAGES, package_folder
+from worker.environment.prepare import EnvironmentRejectedError
+
+IMAGE = "environment.container.image"
+MOUNTS = "environment.container.mounts"
+
+
+def container_mounts(container: Container, run: Path, roots: AllowedRoots) -> tuple[Mount, ...]:
+    """Return all mounts, those of the spec last. Links are resolved, so that none leads out of the roots.
+
+    Args:
+        run: The run directory.
+
+    Raises:
+        EnvironmentRejectedError: A path cannot be mounted.
+    """
+    folders = [run, *(Path(root) for root in roots.allowed if root != "/" and Path(root).is_dir())]
+    fixed = [Mount(str(folder.resolve()), str(folder)) for folder in _outermost(folders)]
+    for mount in fixed:
+        if not is_plain_path(mount.source) or not is_plain_path(mount.target):
+            raise EnvironmentRejectedError(
+                f"environment.container: `{mount.source}` cannot be mounted into a container, since its path has "
+                "characters other than letters, digits and ._+@=/-"
+            )
+    return (*fixed, *(_resolve_mount(index, text, roots) for index, text in enumerate(container.mounts)))
+
+
+def package_mounts(folder: Path) -> tuple[Mount, ...]:
+    """Return the mounts of our packages below a folder of the run directory, which gets their mount points."""
+    mounts = []
+    for name in OUR_PACKAGES:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        source = package_folder(name)
+        if not is_plain_path(str(source)):
+            raise EnvironmentRejectedError(
+                f"environment.container: the service is installed in `{source}`, which no runtime can mount"
+            )
+        mounts.append(Mount(str(source), str(folder / name), read_only=True))
+    return tuple(mounts)
+
+
+def image_argument(container: Container, roots: AllowedRoots) -> str:
+    """Return the image for the runtime: a reference as it is, or the real path of a file or folder.
+
+    Raises:
+        EnvironmentRejectedError: There is no such file, or it is not under the roots.
+    """
+    if not is_image_path(container.image):
+        return container.image
+    return _real_path(IMAGE, container.image, roots)
+
+
+def _resolve_mount(index: int, text: str, roots: AllowedRoots) -> Mount:
+    mount = parse_mount(text)
+    return mount._replace(source=_real_path(f"{MOUNTS}.{index}", mount.source, roots))
+
+
+def _real_path(field: str, path: str, roots: AllowedRoots) -> str:
+    try:
+        real = str(roots.resolve(Path(path)))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise EnvironmentRejectedError(f"{field}: `{path}` cannot be used on this node: {reason}") from None
+    if not is_plain_path(real):
+        raise EnvironmentRejectedError(f"{field}: `{path}` leads to `{real}`, which no runtime can mount")
+    return real
+
+
+def _outermost(folders: Iterable[Path]) -> list[Path]:
+    """Return the folders that are in none of the others."""
+    outermost: list[Path] = []
+    for folder in sorted(folders, key=lambda folder: len(folder.parts)):
+        if not any(folder.is_relative_to(other) for other in outermost):
+            outermost.append(folder)
+    return outermost

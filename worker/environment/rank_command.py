@@ -1,0 +1,50 @@
+"""How a rank is started in an environment of the spec: the interface that each kind of environment implements.
+
+A rank begins as a small process in the service's Python, and then executes the command of its environment, as the same
+process. Without an environment in the spec it goes on in the service's Python.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+RANK_ENVIRONMENT_VARIABLE = "TRAINYARD_RANK_ENVIRONMENT"
+"""The variable with the path of the node's prepared environment. A rank that has it executes the command of that
+environment; the command's own environment is without it."""
+
+
+@dataclass(frozen=True)
+class RankCommand:
+    """What a process executes in the environment of the ranks."""
+
+    argv: tuple[str, ...]
+    """The first is an absolute path."""
+    variables: Mapping[str, str]
+    """All environment variables of the process."""
+
+
+class RankEnvironment(Protocol):
+    """An environment in which ranks run, such as another interpreter or a container."""
+
+    def command(self, arguments: Sequence[str], variables: Mapping[str, str], folder: Path) -> RankCommand:
+        """Return the command that runs the environment's Python.
+
+        Args:
+            arguments: What follows the interpreter: `-m worker <attempt folder>`, or a program and its arguments.
+            variables: The variables of a rank as torchrun starts it, with those of the spec.
+            folder: The working directory; the caller has changed to it.
+        """
+        ...
+
+
+def execute(command: RankCommand) -> NoReturn:
+    """Replace this process with the command. Signals that ask ranks to stop are ignored until it handles them."""
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command.argv[0], command.argv, command.variables)  # noqa: S606 (no shell on the way)

@@ -1,0 +1,92 @@
+"""The launcher's part in the environment of the ranks: each node prepares it before torchrun starts, or rejects it."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import ExitReason, FinishRecord
+from worker.core.full_disk import DISK_ERRORS
+from worker.environment.check import CHECK_SECONDS, CONTAINER_CHECK_SECONDS, check_python
+from worker.environment.containers.plan import write_plan
+from worker.environment.containers.rank_process import PYTHON
+from worker.environment.packages import provide_helper, provide_worker
+from worker.environment.prepare import (
+    PREPARATION_SECONDS,
+    EnvironmentRejectedError,
+    InterruptedPreparationError,
+    names_environment,
+    prepare,
+)
+from worker.environment.prepared import write_prepared
+from worker.environment.select import select_environment
+from worker.launcher.exit_record import not_started, rejected
+from worker.launcher.rendezvous import Node
+
+log = logging.getLogger(__name__)
+
+_INTERRUPTED = "the job was requested to stop while the environment of its ranks was prepared"
+
+
+def preparation_seconds(launch: LaunchDocument) -> float:
+    """Return how long node 0 may prepare the environment before the other nodes learn that the attempt runs."""
+    return PREPARATION_SECONDS + _check_seconds(launch) if names_environment(launch) else 0.0
+
+
+def _check_seconds(launch: LaunchDocument) -> float:
+    """Return how long the check of the ranks' Python may take. The first container of a node loads its image."""
+    return CHECK_SECONDS if launch.spec.environment.container is None else CONTAINER_CHECK_SECONDS
+
+
+def prepare_environment(
+    layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int, interrupted: Callable[[], bool]
+) -> FinishRecord | None:
+    """Prepare this node for its ranks, and check that they can start. Without an environment, do nothing.
+
+    Args:
+        interrupted: Whether the job is requested to stop.
+
+    Returns:
+        The exit record if the ranks cannot start; it is already written.
+    """
+    if not names_environment(launch):
+        return None
+    try:
+        _prepare(layout, launch, node, interrupted)
+    except EnvironmentRejectedError as error:
+        log.error("%s", error)
+        return rejected(layout, execution, str(error), type_="EnvironmentRejected")
+    except InterruptedPreparationError:
+        log.warning("%s", _INTERRUPTED)
+        return not_started(layout, execution, _INTERRUPTED, type_="Interrupted", reason="preempted")
+    except OSError as error:
+        log.exception("the environment cannot be prepared")
+        reason: ExitReason = "disk_full" if error.errno in DISK_ERRORS else "error"
+        message = f"the environment of the ranks cannot be prepared: {error}"
+        return not_started(layout, execution, message, type_=type(error).__name__, reason=reason)
+    return None
+
+
+def _prepare(layout: AttemptLayout, launch: LaunchDocument, node: Node, interrupted: Callable[[], bool]) -> None:
+    in_container = launch.spec.environment.container is not None
+    if node.is_first and launch.spec.task == "script":
+        provide_helper(layout.packages)
+    elif node.is_first and not in_container:
+        provide_worker(layout.packages)
+    prepared = prepare(layout, launch, layout.node_log(node.index), os.environ, interrupted=interrupted)
+    prepared = replace(prepared, search_path=(str(layout.packages),))
+    if in_container:
+        plan = write_plan(layout, launch, node.index, prepared.changes.assigned, os.environ)
+        prepared = replace(prepared, interpreter=PYTHON, container=str(plan))
+    check_python(
+        layout,
+        launch,
+        select_environment(launch.spec, prepared, {}),
+        os.environ,
+        python=prepared.interpreter,
+        seconds=_check_seconds(launch),
+        interrupted=interrupted,
+    )
+    write_prepared(layout.rank_environment(node.index), prepared)

@@ -1,0 +1,38 @@
+"""What a node checks and prepares before torchrun starts. A failed check ends the attempt before its ranks start."""
+
+import logging
+from collections.abc import Callable
+
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import FinishRecord
+from worker.launcher import exit_record, torchrun
+from worker.launcher.claim import Claimed, missing_secrets
+from worker.launcher.code import prepare_code
+from worker.launcher.environment import prepare_environment
+from worker.launcher.rendezvous import Node
+
+log = logging.getLogger(__name__)
+
+
+def reject_claimed(
+    layout: AttemptLayout, launch: LaunchDocument, node: Node, claimed: Claimed, interrupted: Callable[[], bool]
+) -> FinishRecord | None:
+    """On node 0, return the exit record if the claimed attempt cannot run; it is already written."""
+    if reason := missing_secrets(launch, claimed):
+        log.error("%s", reason)
+        write = exit_record.rejected if claimed.known_to_service else exit_record.not_started
+        return write(layout, claimed.execution, reason, type_="SecretsError")
+    return prepare_code(layout, launch, claimed.execution) or reject_node(
+        layout, launch, node, claimed.execution, interrupted
+    )
+
+
+def reject_node(
+    layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int, interrupted: Callable[[], bool]
+) -> FinishRecord | None:
+    """On every node, return the exit record if this node cannot run the spec; it is already written."""
+    if reason := torchrun.unsupported(launch):
+        log.error("%s", reason)
+        return exit_record.rejected(layout, execution, reason)
+    return prepare_environment(layout, launch, node, execution, interrupted)
