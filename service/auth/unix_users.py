@@ -1,11 +1,14 @@
-"""Links users to Unix accounts at an administrator's request."""
+"""The Unix accounts of users: whom an administrator links, and as whom a user's jobs run."""
 
 from datetime import datetime
+
+from sqlalchemy.orm import Session
 
 from service.auth.repository import TokenRepository, UnixUserRepository
 from service.auth.token_service import RESERVED_NAMES
 from service.auth.unix_accounts import AccountLookup
-from service.core.errors import InvalidRequestError, NotFoundError
+from service.core.errors import InvalidRequestError, NotFoundError, PermissionDeniedError
+from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import UnixUser
 
@@ -32,3 +35,21 @@ def link(database: Database, accounts: AccountLookup, name: str, now: datetime) 
             users.remove(other)
         users.add_new(database, name, uid, now)
         return users.require(name)
+
+
+def job_account(session: Session, name: str, run_as: RunAs) -> int | None:
+    """Return the uid as which jobs that the user submits run; None: the service's account.
+
+    Raises:
+        PermissionDeniedError: jobs run as their owners, and this user has no Unix account.
+    """
+    if run_as == "service":
+        return None
+    uid = UnixUserRepository(session).uid(name)
+    if uid is None:
+        raise PermissionDeniedError(
+            f"jobs run as the Unix account of their owner, and the user `{name}` has none: sign in with `trainyard "
+            f"login` on a machine of the cluster, or ask an administrator for: trainyard tokens link {name}",
+            code="unix_account_required",
+        )
+    return uid

@@ -20,6 +20,7 @@ from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.site import Site
 
 Accelerator = Literal["cpu", "cuda"]
+RunAs = Literal["service", "owner"]
 
 _PREFIX = "TRAINYARD_"
 _LIST_SETTINGS = (
@@ -132,6 +133,9 @@ class Settings(BaseSettings):
     modules_init: Path | None = None
     """File that defines the command `module` in bash, on the nodes. Default: the node searches `$MODULESHOME`, the
     folders of Lmod and of Environment Modules, and `/etc/profile.d`."""
+    run_as: RunAs = "service"
+    """Unix account of jobs: `service`, that of the service; `owner`, that of the user who submitted the job, which a
+    sign-in by munge or `trainyard tokens link` determines."""
     munge_role: Literal["", "user", "viewer"] = ""
     """Role of Unix accounts that sign in by munge (`trainyard login`), `user` or `viewer`. Default: nobody can."""
     munge_group: str = ""
@@ -290,7 +294,7 @@ class Settings(BaseSettings):
     @property
     def umask(self) -> int:
         """The permissions that new files and folders do not get."""
-        return 0o027 if self.runs_group_readable else 0o077
+        return 0o027 if self.runs_group_readable or self.run_as == "owner" else 0o077
 
     @property
     def url(self) -> str:

@@ -12,8 +12,10 @@ from sqlalchemy.orm import Session
 
 from service.audit.log import set_audit_target
 from service.auth.principals import Principal
+from service.auth.unix_users import job_account
 from service.core.errors import ConflictError, InvalidRequestError
 from service.core.ids import new_job_id
+from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.forks import find_origin, link_origin, unlink_origin
@@ -68,10 +70,12 @@ def submit(
     runs: Path,
     now: datetime,
     quotas: UserQuotas = NO_QUOTAS,
+    run_as: RunAs = "service",
 ) -> SubmissionResult:
     """Make the job durable, once for each idempotency key.
 
     Raises:
+        PermissionDeniedError: jobs run as their owners, and the user has no Unix account.
         ConflictError: the key was used for another request, or the checkpoint to start from does not exist.
         InvalidRequestError: `resume_from` names an unknown job or checkpoint.
         QuotaExceededError: the user's jobs hold too much disk space.
@@ -90,7 +94,7 @@ def submit(
             link_origin(RunLayout(runs / origin.job_id).checkpoint(origin.step), run.origin(origin.step))
             spec = spec.model_copy(update={"resume_from": f"{origin.job_id}:{origin.step}"})
         job = new_job(spec, principal, now, job_id=job_id, origin=origin)
-        result = _store(database, principal, job, request, run, now, quotas)
+        result = _store(database, principal, job, request, run, now, quotas, run_as)
     finally:
         if origin is not None and (result is None or result.replayed):
             unlink_origin(run)
@@ -133,6 +137,7 @@ def _store(
     run: RunLayout,
     now: datetime,
     quotas: UserQuotas,
+    run_as: RunAs,
 ) -> SubmissionResult:
     key = request.idempotency_key
     with database.write() as session:
@@ -140,6 +145,7 @@ def _store(
         if key is not None and (stored := claim_key(database, jobs, principal, key, request.digest())):
             return stored
         check_user_quotas(session, principal, quotas, now)
+        job.unix_uid = job_account(session, principal.name, run_as)
         jobs.add(job)
         set_audit_target(job.id)
         if job.origin is not None:

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from service.audit.log import set_audit_target
 from service.auth.principals import Principal
+from service.auth.unix_users import job_account
 from service.core.errors import InvalidSpecError, PermissionDeniedError, ServiceError
 from service.core.ids import new_id
+from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import Job, Sweep
 from service.db.paging import PageRequest
@@ -56,6 +58,7 @@ class SubmissionOptions(NamedTuple):
     idempotency_key: str | None = None
     force: bool = False
     """Skip the check that the members fit the GPUs' memory."""
+    run_as: RunAs = "service"
 
 
 def submit(
@@ -173,9 +176,11 @@ def _store(
         if key is not None and (stored := claim_key(database, repository, principal, key, digest)):
             return stored
         check_user_quotas(session, principal, options.quotas, now, count=len(members))
+        unix_uid = job_account(session, principal.name, options.run_as)
         jobs = []
         for changes, accepted in members:
             job = new_job(accepted.spec, principal, now)
+            job.unix_uid = unix_uid
             job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
             jobs.append(job)
             sweep.members.append({"job_id": job.id, "values": dict(changes)})

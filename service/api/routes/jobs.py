@@ -76,7 +76,15 @@ async def submit_job(
         submission = SubmissionRequest(
             accepted.spec, idempotency_key, accepted.unresolved, force, warnings=accepted.warnings
         )
-        return submit(app_state.database, user, submission, runs=settings.runs, now=now, quotas=app_state.quotas)
+        return submit(
+            app_state.database,
+            user,
+            submission,
+            runs=settings.runs,
+            now=now,
+            quotas=app_state.quotas,
+            run_as=settings.run_as,
+        )
 
     result = await run_in_thread_slot(accept)
     app_state.failpoint("accept.after-commit")

@@ -55,7 +55,9 @@ async def submit(
     def accept_all(documents: list[dict[str, Any]]) -> Iterable[AcceptedSpec | RejectedSpec]:
         return app_state.batch_acceptance.accept_all(user.name, documents, now)
 
-    options = sweep_service.SubmissionOptions(app_state.quotas, settings.max_sweep_members, idempotency_key, force)
+    options = sweep_service.SubmissionOptions(
+        app_state.quotas, settings.max_sweep_members, idempotency_key, force, settings.run_as
+    )
 
     def store() -> SubmissionResult:
         return sweep_service.submit(app_state.database, user, body, accept_all, check, options, now)

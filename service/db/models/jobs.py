@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, false, text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base
@@ -46,6 +46,8 @@ class Job(Base):
     created_by: Mapped[str] = mapped_column(String(128))
     submitter_role: Mapped[str] = mapped_column(String(16), default="user", server_default="user")
     """Role of the user at submission."""
+    unix_uid: Mapped[int | None] = mapped_column(BigInteger)
+    """The Unix account as which the job runs; None: that of the service."""
     gpus: Mapped[int] = mapped_column(default=1, server_default="1")
     """Number of GPUs in the spec, for quotas."""
     created_at: Mapped[datetime]
