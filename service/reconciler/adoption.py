@@ -4,6 +4,7 @@ The run directories hold what the database lacks: attempts, claims, exit records
 before anything is submitted, so that no second attempt is started beside one that runs.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -56,10 +57,12 @@ class Adoption:
     def is_due(self) -> bool:
         """Return whether the database was restored and the run directories have not been examined since."""
         try:
-            return not self._is_finished and self.settings.restore_marker.exists()
+            creator = self.settings.restore_marker.lstat().st_uid
         except OSError:
             # Without the folder of the runs, nothing can be submitted either.
             return False
+        # Where jobs run as their owners, every account can make files in this folder.
+        return not self._is_finished and creator in (0, os.geteuid())
 
     def run_once(self) -> bool:
         """Continue for about ten seconds; return whether all is done, so that jobs can be processed.
