@@ -12,12 +12,11 @@ import sqlalchemy as sa
 
 from service.as_owner.accounts import AccountError, Accounts
 from service.as_owner.calls import HELPER
+from service.as_owner.runs_folder import MODE, is_usable
 from service.core.settings import Settings
 from service.db.models import UnixUser
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
-RUNS_MODE = 0o3733
-"""Users make their run folders in it, with the service's group, and see no others."""
 _SECONDS = 10.0
 _MAX_USERS = 200
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
@@ -31,7 +30,7 @@ def owners(settings: Settings) -> Finding:
     if not os.access(helper, os.X_OK):
         return error_finding("owners", f"{helper} is missing", "install the package into the service's environment")
     if problem := _runs_problem(settings.runs):
-        fix = f"chown {pwd.getpwuid(os.geteuid()).pw_name}: {settings.runs} && chmod {RUNS_MODE:o} {settings.runs}"
+        fix = f"chown {pwd.getpwuid(os.geteuid()).pw_name}: {settings.runs} && chmod {MODE:o} {settings.runs}"
         return error_finding("owners", problem, fix)
     if problem := program_problem([helper, Path(sys.executable), Path(__file__).resolve().parents[2]], os.geteuid()):
         fix = "install into a folder that users can read and not write to, such as /opt/trainyard"
@@ -63,10 +62,10 @@ def program_problem(paths: Iterable[Path], service_uid: int) -> str | None:
 
 def _runs_problem(runs: Path) -> str | None:
     status = runs.stat()
-    mode = stat.S_IMODE(status.st_mode)
-    if (status.st_uid, mode) == (os.geteuid(), RUNS_MODE):
+    if is_usable(status):
         return None
-    return f"{runs} has mode {mode:04o} and owner {status.st_uid}; it needs {RUNS_MODE:04o} and {os.geteuid()}"
+    mode = stat.S_IMODE(status.st_mode)
+    return f"{runs} has mode {mode:04o} and owner {status.st_uid}; it needs {MODE:04o} and {os.geteuid()}"
 
 
 def _accounts(settings: Settings, helper: Path) -> Finding:

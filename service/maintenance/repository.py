@@ -49,7 +49,8 @@ class MaintenanceRepository:
     def checkpoints_to_remove(self) -> Sequence[tuple[str, str, int | None, int]]:
         """Return the checkpoints whose files are to be removed: id, job id, uid of the job's account, step."""
         query = sa.select(Checkpoint.id, Job.id, Job.unix_uid, Checkpoint.step).join(Job, Job.pk == Checkpoint.job_pk)
-        return [tuple(row) for row in self._session.execute(query.where(Checkpoint.removing))]
+        rows = self._session.execute(query.where(Checkpoint.removing))
+        return [(id_, job, uid, step) for id_, job, uid, step in rows]
 
     def record_removal(self, checkpoint_id: str) -> None:
         """Record that the files are removed; the job is measured again."""
