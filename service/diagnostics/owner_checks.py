@@ -49,8 +49,8 @@ def sudo_rule(service: str, users: str, helper: Path) -> str:
 
 def program_problem(paths: Iterable[Path], service_uid: int) -> str | None:
     """Return why users could change what runs as others, or cannot read it; None if neither."""
-    parts = dict.fromkeys(part for path in paths for part in (*reversed(path.parents), path, path.resolve()))
-    for part in parts:
+    named = [each for path in paths for each in (path, path.resolve())]
+    for part in dict.fromkeys(part for path in named for part in (*reversed(path.parents), path)):
         status = part.stat()
         is_sticky = stat.S_ISDIR(status.st_mode) and bool(status.st_mode & stat.S_ISVTX)
         if status.st_uid not in (0, service_uid) or (status.st_mode & _WRITABLE and not is_sticky):
