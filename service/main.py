@@ -196,9 +196,8 @@ def _prepare_runs(settings: Settings) -> None:
         return
     prepare_runs_folder(settings.runs, settings.state)
     for folder in closed_parents(settings.runs):
-        structlog.get_logger("service").warning(
-            f"{folder}: other accounts cannot enter it, so their jobs may not start"
-        )
+        message = f"{folder}: other accounts cannot enter it, so their jobs may not start"
+        structlog.get_logger("service").warning(message)
     if settings.reconcile and (problem := start_problem(settings)) is not None:
         raise StartError(problem)
 

@@ -69,9 +69,7 @@ class Accounts:
         except (KeyError, OverflowError):
             raise UnknownAccountError(uid, f"this machine has no Unix account with uid {uid}. {remedy}") from None
         if named != uid or not _NAME.fullmatch(entry.pw_name):
-            raise AccountError(
-                f"the name {entry.pw_name!r} of uid {uid} is unusable or belongs to another uid. {remedy}"
-            )
+            raise AccountError(f"the name {entry.pw_name!r} of uid {uid} is unusable or that of another uid. {remedy}")
         return Account(uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
 
 

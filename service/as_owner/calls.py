@@ -272,9 +272,9 @@ def _parse(output: bytes | bytearray, errors: bytes | bytearray) -> dict[str, An
     Raises:
         NotBegunError, NoAnswerError, OperationError: as `OwnerCalls.call`.
     """
-    begun, found, answer = output.partition(program.BEGUN)
+    before, begun, answer = output.partition(program.BEGUN)
     message = _last_line(errors)
-    if begun or not found:
+    if before or not begun:
         raise NotBegunError(f"the helper did not begin: {message}")
     try:
         parsed = json.loads(answer)

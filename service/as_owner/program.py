@@ -34,7 +34,7 @@ Operation = Callable[[Request], dict[str, Any]]
 def main() -> None:
     """Serve one request in an interpreter that nothing of the caller's environment configures."""
     if not sys.flags.isolated:
-        os.execv(sys.executable, [sys.executable, "-I", os.path.abspath(__file__)])
+        os.execv(sys.executable, [sys.executable, "-I", os.path.abspath(__file__)])  # noqa: S606
     os.environ.clear()
     os.environ["PATH"] = _PATH
     os.umask(UMASK)

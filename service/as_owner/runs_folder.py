@@ -25,8 +25,8 @@ def prepare_runs_folder(runs: Path, state: Path) -> None:
     """
     if runs.is_relative_to(state):
         raise ServiceError(
-            f"TRAINYARD_RUN_AS=owner needs a TRAINYARD_RUNS_DIR outside of TRAINYARD_STATE_DIR ({state}), which only the "
-            "service can enter"
+            f"TRAINYARD_RUN_AS=owner needs a TRAINYARD_RUNS_DIR outside of TRAINYARD_STATE_DIR ({state}), which only "
+            "the service can enter"
         )
     if not runs.parent.is_dir():
         raise ServiceError(f"TRAINYARD_RUNS_DIR={runs}: {runs.parent} does not exist; users must be able to enter it")

@@ -71,8 +71,8 @@ class SlurmCommands:
         """All jobs of this service that the controller lists, and the other jobs if `everyone` is set.
 
         Where jobs run as their owners, the first list has everything that may be a job of this service, by its name or
-        folder; who submitted it is left to the caller. The controller lists ended jobs for a while. The query is by account, so its cost does not grow with the number
-        of submitted jobs, and an id that the controller no longer lists causes no error.
+        folder; the caller compares the account. The controller lists ended jobs for a while. No query is by id:
+        its cost would grow with the number of jobs, and an id that the controller no longer lists would be an error.
         """
         # Job names may contain anything, even line breaks, so each genuine line starts with a random marker.
         marker = secrets.token_hex(8)

@@ -413,10 +413,8 @@ class TestCrashes:
         (slow / "sitecustomize.py").write_text(text)
         plan = setup.plan("a", PYTHONPATH=f"{slow}:{local_service.ROOT}")
         service = local_service.start("submit", setup.state, plan)
-        wait_until(
-            lambda: local_processes.tagged_processes(plan.environment[ATTEMPT_VARIABLE], os.getuid()),
-            what="the submitter",
-        )
+        env_tag = plan.environment[ATTEMPT_VARIABLE]
+        wait_until(lambda: local_processes.tagged_processes(env_tag, os.getuid()), what="the submitter")
         service.kill()
         service.communicate()
         following = setup.scheduler()
