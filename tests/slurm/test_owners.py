@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.skipif(os.geteuid() != 0, reason="o
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
-names = ("HOME", "USER", "LOGNAME", "TMPDIR", "SLURM_JWT")
+names = ("HOME", "USER", "LOGNAME", "VIRTUAL_ENV", "SLURM_JWT")
 with open(sys.argv[1], "a") as log:
     print(os.getuid(), os.environ["SLURM_JOB_ID"], *(os.environ.get(name) for name in names), file=log)
 while os.path.exists(sys.argv[1] + ".wait"):
@@ -63,7 +63,9 @@ def start(slurm: SlurmLab, folder: Path, python: Path) -> Iterator[Start]:
 
         def make(account: UnixUser | None = None, **settings: str) -> OwnerService:
             quick = {"slurm_poll_seconds": "0.5", "slurm_max_poll_seconds": "2"}
-            service = OwnerService(folder, python, account, backend="slurm", **(quick | settings))
+            service = OwnerService(
+                folder, python, account, backend="slurm", allowed_roots=str(folder), **(quick | settings)
+            )
             stack.callback(service.stop)
             service.start()
             return service
@@ -74,7 +76,7 @@ def start(slurm: SlurmLab, folder: Path, python: Path) -> Iterator[Start]:
 def spec(log: Path, **changes: Any) -> dict[str, Any]:
     """Return the spec of a script that appends its account to a log, and ends when `<log>.wait` is removed."""
     where = {"partition": "gpu", "gpus_per_node": 1}
-    argv = ["who.py", str(log)]
+    argv = [str(log.parents[1] / "code" / "who.py"), str(log)]
     return {
         "name": log.name,
         "task": "script",
@@ -123,7 +125,7 @@ def check_two_users(service: OwnerService, slurm: SlurmLab, folder: Path, people
         for number, owner in enumerate(people[:2]):
             log = folder / "logs" / f"of-{owner.name}"
             with service.user_client(admin, owner) as client:
-                job = client.submit(spec(log), code=folder / "code")
+                job = client.submit(spec(log))
                 done = wait_for_status(client, job.id, "succeeded", "failed")
                 assert done.status == "succeeded", (done.status_message, service.log_tail())
                 (attempt,) = client.attempts(job.id)
@@ -159,7 +161,7 @@ def test_without_the_rule_of_sudo_the_job_waits_and_states_why(
     install("sudo", "sudo")
     service = start(people[2])
     with service.client() as admin, service.user_client(admin, people[0]) as client:
-        job = client.submit(spec(folder / "logs" / "never"), code=folder / "code")
+        job = client.submit(spec(folder / "logs" / "never"))
         wait_until(lambda: "sudo: " in client.job(job.id).status_message, 30, "sudo's refusal")
         assert client.job(job.id).status == "submitting"
         client.cancel(job.id)
@@ -171,7 +173,7 @@ def check_cancel(service: OwnerService, slurm: SlurmLab, folder: Path, owner: Un
     log = folder / "logs" / "long"
     log.with_name("long.wait").touch()
     with service.client() as admin, service.user_client(admin, owner) as client:
-        job = client.submit(spec(log), code=folder / "code")
+        job = client.submit(spec(log))
         wait_until(log.exists, 60, "the program to run")
         (attempt,) = client.attempts(job.id)
         client.cancel(job.id)
@@ -205,7 +207,7 @@ def test_a_planted_job_with_the_tag_of_another_user_is_not_adopted(
     with sbatch_that(body, folder, monkeypatch):
         service = start(slurm_confirm_absence_seconds="6", slurm_submit_timeout_seconds="3")
         with service.client() as admin, service.user_client(admin, owner) as client:
-            job = client.submit(spec(log), code=folder / "code")
+            job = client.submit(spec(log))
             wait_until(lost.exists, 30, "the submission to be lost")
             (attempt,) = client.attempts(job.id)
             chdir = next((service.runs_dir / job.id / "attempts").iterdir())
@@ -236,7 +238,7 @@ def test_a_service_killed_during_sbatch_runs_the_job_once(
     with sbatch_that(f'[ -e {called} ] && exec $REAL "$@"; {"; ".join(steps)}', folder, monkeypatch):
         service = start(slurm_confirm_absence_seconds="6", slurm_submit_timeout_seconds="5")
         with service.client() as admin, service.user_client(admin, people[0]) as client:
-            job = client.submit(spec(log), code=folder / "code")
+            job = client.submit(spec(log))
             wait_until(called.exists, 30, "sbatch")
         service.kill()
         service.start()
@@ -255,7 +257,7 @@ def test_a_helper_that_is_killed_leaves_no_second_job(
     with sbatch_that('$REAL "$@" > /dev/null; kill -9 $PPID', folder, monkeypatch):
         service = start(slurm_confirm_absence_seconds="6")
         with service.client() as admin, service.user_client(admin, people[0]) as client:
-            job = client.submit(spec(log), code=folder / "code")
+            job = client.submit(spec(log))
             done = wait_for_status(client, job.id, "succeeded", "failed", seconds=90)
             assert done.status == "succeeded", (done.status_message, service.log_tail())
             assert len(list(client.attempts(job.id))) == 1
