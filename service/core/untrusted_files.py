@@ -6,6 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+_LINE_BYTES, _LINE_CHARACTERS = 4096, 500
+
 
 def list_names(folder: Path, limit: int) -> list[str]:
     """Return the names of at most `limit` entries of a folder, in order. A link to a folder is not followed.
@@ -30,6 +32,17 @@ def open_regular_file(path: Path) -> BinaryIO:
         file.close()
         raise OSError(f"{path} is not a regular file")
     return file
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log, at most 500 printable characters; empty if there is none or it cannot be read."""
+    try:
+        with open_regular_file(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LINE_BYTES))
+            lines = file.read(_LINE_BYTES).decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return "".join(c if c.isprintable() else "?" for c in lines[-1])[:_LINE_CHARACTERS] if lines else ""
 
 
 def read_regular_file(path: Path, offset: int, size: int) -> bytes:

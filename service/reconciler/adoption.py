@@ -4,6 +4,7 @@ The run directories hold what the database lacks: attempts, claims, exit records
 before anything is submitted, so that no second attempt is started beside one that runs.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.states import TRANSITIONS
 from service.reconciler.repository import attempt_ids, jobs_to_examine
-from service.reconciler.run_dir import read_claim, read_exit_record
+from service.reconciler.run_dir import owns_run_folder, read_claim, read_exit_record
 from service.reconciler.unknown_attempts import UnknownAttempt, read_unknown_attempts
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
@@ -56,7 +57,10 @@ class Adoption:
     def is_due(self) -> bool:
         """Return whether the database was restored and the run directories have not been examined since."""
         try:
-            return not self._is_finished and self.settings.restore_marker.exists()
+            status = self.settings.restore_marker.lstat()
+            # Where jobs run as their owners, anybody can create a file there.
+            is_ours = self.settings.run_as == "service" or status.st_uid in (0, os.getuid())
+            return not self._is_finished and is_ours
         except OSError:
             # Without the folder of the runs, nothing can be submitted either.
             return False
@@ -98,7 +102,7 @@ class Adoption:
         with self.lease.database.read() as session:
             job, known = JobRepository(session, self.clock()).load(job_pk), attempt_ids(session, job_pk)
         run = RunLayout(self.settings.runs / job.id)
-        unknown = read_unknown_attempts(run, job, known)
+        unknown = read_unknown_attempts(run, job, known) if owns_run_folder(run, job.unix_uid) else []
         if not unknown and job.status in (*TERMINAL, "queued", "paused"):
             return
         with self.lease.write() as session:
@@ -121,7 +125,8 @@ class Adoption:
 
         A job without its running attempt could be resumed, and then two attempts would run.
         """
-        unknown = read_unknown_attempts(RunLayout(self.settings.runs / job.id), job, ())
+        run = RunLayout(self.settings.runs / job.id)
+        unknown = read_unknown_attempts(run, job, ()) if owns_run_folder(run, job.unix_uid) else []
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
             jobs.add(job)

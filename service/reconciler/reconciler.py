@@ -368,7 +368,7 @@ class Reconciler:
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
         folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root
-        return SubmittedJob(tag=attempt.tag, scheduler_id=str(attempt.scheduler_id), folder=folder)
+        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
 
     def renew(self) -> None:
         """Renew the lease during a long tick."""

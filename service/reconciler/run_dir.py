@@ -5,13 +5,14 @@ not followed, and nothing is executed or unpickled.
 """
 
 import re
+import stat
 from dataclasses import dataclass
 
 import structlog
 from pydantic import ValidationError
 
 from service.core.untrusted_files import list_names, read_regular_file
-from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import Claim, FinishRecord
 
 _MAX_RECORD_BYTES = 1024 * 1024
@@ -35,6 +36,18 @@ class UnclaimedAttempt:
     """A worker wrote a claim file: it runs or ran without reaching the service."""
     startup_error: str = ""
     """For an ended attempt without a claim: the last relevant line of the scheduler's error log."""
+
+
+def owns_run_folder(run: RunLayout, uid: int | None) -> bool:
+    """Return whether a run folder, if it exists, belongs to the Unix account of the job; None: the service's.
+
+    Where jobs run as their owners, anybody can create a folder under the name of any job.
+    """
+    try:
+        status = run.root.lstat()
+    except OSError:
+        return True
+    return uid is None or (stat.S_ISDIR(status.st_mode) and status.st_uid == uid)
 
 
 def has_vanished(folder: AttemptLayout) -> bool:

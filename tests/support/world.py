@@ -87,7 +87,7 @@ class FakeScheduler:
         self._check()
         return {job.tag: self.states.get(job.tag, Observation("absent")) for job in jobs}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
 
@@ -173,6 +173,7 @@ class World:
             lease=lease,
             metrics=app_state.metrics,
             pool=pool or SubmitPool(),
+            owners=app_state.owners,
             failpoint=lambda label: app_state.failpoint(label),
         )
         return Reconciler(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from service.as_owner.calls import OwnerCalls
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
@@ -68,6 +69,8 @@ class Submitter:
     """Where the job's Python finds our packages if they are not installed."""
     batch_script: BatchScript | None = None
     failpoint: Failpoint = no_failpoint
+    owners: OwnerCalls | None = None
+    """Set where jobs run as their owners."""
 
     paused: bool = False
     """Whether nothing may be submitted now; what is in flight is recorded, and searches continue."""
@@ -79,7 +82,13 @@ class Submitter:
         """By attempt id. Empty after a restart, so that lookups begin at once."""
         self._recorder = OutcomeRecorder(self.lease, self.clock, self.failpoint)
         self._checks = SubmissionChecks(
-            self.database, self.settings, self.clock, self.acceptance, self.planner, slurm=slurm
+            self.database,
+            self.settings,
+            self.clock,
+            self.acceptance,
+            self.planner,
+            slurm=slurm,
+            accounts=self.owners.accounts if self.owners else None,
         )
         self._preparation = Preparation(
             self.database,
@@ -91,6 +100,7 @@ class Submitter:
             search_path=self.search_path,
             batch_script=self.batch_script,
             failpoint=self.failpoint,
+            owners=self.owners,
         )
 
     @property
@@ -156,7 +166,7 @@ class Submitter:
         if last is not None and timedelta(0) <= now - last < policy.interval:
             return
         folder = self._folder(job, attempt)
-        scheduler_ids = self.scheduler.find(attempt.tag, folder.root, unconfirmed)
+        scheduler_ids = self.scheduler.find(attempt.tag, folder.root, unconfirmed, job.unix_uid)
         self._last_lookup[attempt.id] = now
         self.failpoint("resolve.after-look")
         if scheduler_ids:
@@ -165,7 +175,7 @@ class Submitter:
             self._last_lookup.pop(attempt.id, None)
             self.metrics.adoption("name")
             self.failpoint("resolve.after-adoption")
-            self._cancel_duplicates(attempt.tag, folder, current, scheduler_ids)
+            self._cancel_duplicates(job, attempt.tag, folder, current, scheduler_ids)
         elif self._confirmed_absent(job, attempt, policy, now):
             self._begin(job, attempt)
 
@@ -225,19 +235,19 @@ class Submitter:
             jobs = JobRepository(session, self.clock())
             job, attempt = jobs.load(result.job_pk), jobs.get_attempt(result.attempt_id)
         try:
-            self._cancel_duplicates(attempt.tag, self._folder(job, attempt), current, [duplicate])
+            self._cancel_duplicates(job, attempt.tag, self._folder(job, attempt), current, [duplicate])
         except SchedulerUnavailableError as error:
             log.warning("a duplicate stays in the queue until its claim fails", attempt=attempt.id, error=str(error))
 
     def _cancel_duplicates(
-        self, tag: str, folder: AttemptLayout, current: str | None, scheduler_ids: Sequence[str]
+        self, job: Job, tag: str, folder: AttemptLayout, current: str | None, scheduler_ids: Sequence[str]
     ) -> None:
         """Cancel the scheduler jobs that do not run the attempt. The claim keeps duplicates from running; the claimant
         is known to the service or, while its report has not arrived, only from the folder."""
         claimant = read_claimant(folder)
         for scheduler_id in scheduler_ids:
             if scheduler_id not in (current, claimant):
-                self.scheduler.cancel(SubmittedJob(tag, scheduler_id, folder.root))
+                self.scheduler.cancel(SubmittedJob(tag, scheduler_id, folder.root, job.unix_uid))
                 self.failpoint("resolve.after-double")
 
     def _resubmit_unsent(self, job: Job, attempt: Attempt) -> None:
