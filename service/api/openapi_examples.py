@@ -236,7 +236,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "account": "anna",
             "uid": 1000,
             "folder": _FOLDER,
-            "command": ["python3", "-P", "-m", "worker.environment.beside", _FOLDER],
+            "command": ["python3", "-P", "-m", "worker.environment.companion", _FOLDER],
             "nodes": [{"name": "node1", "ranks": [0, 1]}],
         },
         "AccessRequest": {"kind": "exec", "program": "nvidia-smi"},

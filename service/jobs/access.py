@@ -21,7 +21,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.job_access import AccessRequest, AccessResource, NodeRanks
 
-_PROGRAM = "worker.environment.beside"
+_PROGRAM = "worker.environment.companion"
 _WITH_PROCESSES = frozenset({"running", "pausing", "cancelling", "lost"})
 _MAX_FILE = 64 * 1024
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")

@@ -94,9 +94,7 @@ def test_arguments_reach_the_command_as_they_are(job: str, environ: dict[str, st
     assert json.loads(answer["stdout"]) == ODD
 
 
-def test_output_has_the_node_in_front_and_the_exit_code_is_that_of_the_command(
-    job: str, environ: dict[str, str]
-) -> None:
+def test_output_has_the_node_and_the_exit_code_is_that_of_the_command(job: str, environ: dict[str, str]) -> None:
     done = run(environ, "exec", job, "--", "sh", "-c", "echo out; echo err >&2; printf partial; exit 3")
     host = os.uname().nodename
     assert done.returncode == 3
@@ -134,7 +132,7 @@ def commands(argument: str) -> list[str]:
     return [line for line in listed if line.strip() == f"sleep {argument}"]
 
 
-def test_shell_opens_beside_the_rank(job: str, environ: dict[str, str]) -> None:
+def test_shell_has_the_environment_of_the_rank(job: str, environ: dict[str, str]) -> None:
     with on_terminal(trainyard("shell", job, "--rank", "1"), environ) as terminal:
         terminal.wait_for("(rank 1 on ")
         terminal.send("echo rank=$RANK mode=$APP_MODE python=$(command -v python3) token=${HF_TOKEN-none}-\n")
@@ -165,7 +163,7 @@ def test_audit_has_the_program_without_its_arguments(job: str, environ: dict[str
     assert {(entry.target, entry.outcome) for entry in newest} == {(job, "done")}
 
 
-def test_programs_beside_the_ranks_end_with_the_job(job: str, client: Client, environ: dict[str, str]) -> None:
+def test_shell_ends_with_the_job(job: str, client: Client, environ: dict[str, str]) -> None:
     attempt = client.job(job).resource.attempt
     assert attempt is not None
     with on_terminal(trainyard("shell", job), environ) as terminal:

@@ -91,9 +91,9 @@ class CommandGroup(TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         given = args[0] if args else kwargs.get("args")
-        words = [*(sys.argv[1:] if given is None else given)]
+        arguments = [*(sys.argv[1:] if given is None else given)]
         # What follows -- belongs to another program.
-        _JSON_OUTPUT.set("--json" in words[: words.index("--")] if "--" in words else "--json" in words)
+        _JSON_OUTPUT.set("--json" in arguments[: arguments.index("--")] if "--" in arguments else "--json" in arguments)
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except Exception as error:

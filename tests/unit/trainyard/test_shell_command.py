@@ -21,11 +21,11 @@ SLURM = {
     "account": "ada",
     "uid": 4711,
     "folder": "/runs/a1/attempts/1-x",
-    "command": ["/usr/bin/env", "-u", "PYTHONPATH", "/opt/python", "-P", "-m", "beside", "/runs/a1/attempts/1-x"],
+    "command": ["/usr/bin/env", "-u", "PYTHONPATH", "/opt/python", "-P", "-m", "companion", "/runs/a1/attempts/1-x"],
     "nodes": [{"name": "node1", "ranks": [0, 1]}, {"name": "node2", "ranks": [2, 3]}],
 }
 LOCAL = {**SLURM, "scheduler": "local", "scheduler_id": "ty-a1", "nodes": [{"name": "host", "ranks": [0, 1]}]}
-PROGRAM = "/usr/bin/env -u PYTHONPATH /opt/python -P -m beside /runs/a1/attempts/1-x"
+PROGRAM = "/usr/bin/env -u PYTHONPATH /opt/python -P -m companion /runs/a1/attempts/1-x"
 RESOURCES = "--mem=0 --cpu-bind=none --mpi=none --propagate=NONE --export=ALL --chdir=/"
 
 

@@ -39,11 +39,11 @@ def job(world: World) -> str:
     made = world.submit(gpus=2, strategy="ddp", resources={"gpus_per_node": 1})
     world.start(made)
     for node, rank in ((0, 1), (1, 0)):
-        place(world, made, node, {"node": f"node{node + 1}", "ranks": [rank]})
+        write_placement(world, made, node, {"node": f"node{node + 1}", "ranks": [rank]})
     return made
 
 
-def place(world: World, job: str, node: int, document: Any) -> None:
+def write_placement(world: World, job: str, node: int, document: Any) -> None:
     world.folder(job).placement(node).write_text(json.dumps(document))
 
 
@@ -52,7 +52,7 @@ def test_command_on_all_nodes_and_a_shell_on_that_of_the_rank(world: World, job:
     folder = str(world.folder(job).root)
     assert answer["nodes"] == [{"name": "node1", "ranks": [1]}, {"name": "node2", "ranks": [0]}]
     assert (answer["uid"], answer["folder"], answer["attempt"]) == (os.getuid(), folder, 1)
-    assert answer["command"][-4:] == ["-P", "-m", "worker.environment.beside", folder]
+    assert answer["command"][-4:] == ["-P", "-m", "worker.environment.companion", folder]
     assert enter(world, job, SHELL).json()["nodes"] == [{"name": "node1", "ranks": [1]}]
     token = world.folder(job).token.read_text().strip()
     assert token not in enter(world, job).text
@@ -126,7 +126,7 @@ def test_malformed_request_is_refused(world: World, job: str, body: Any) -> None
     ],
 )
 def test_placement_that_the_job_made_up_is_ignored(world: World, job: str, document: Any) -> None:
-    place(world, job, 1, document)
+    write_placement(world, job, 1, document)
     assert code(enter(world, job)) == (409, "ranks_not_started")
     assert enter(world, job, SHELL).status_code == 200
 

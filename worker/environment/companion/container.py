@@ -1,6 +1,6 @@
 """A program in a container of its own beside that of a rank: the same image, mounts and variables.
 
-Run as `python -m worker.environment.beside.container <plan> <shell or exec> <program> ...`, with the variables of a
+Run as `python -m worker.environment.companion.container <plan> <shell or exec> <program> ...`, with the variables of a
 rank without its secrets.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.spec.containers import Mount
-from worker.environment.beside.rank import BESIDE_VARIABLE
+from worker.environment.companion.rank import COMPANION_VARIABLE
 from worker.environment.containers.rank_process import (
     PYTHON,
     control_document,
@@ -38,7 +38,7 @@ _MAX_PIPES = 100
 def main(plan: Path, kind: str, command: Sequence[str]) -> None:
     """Run the program in a new container, and end as it ends."""
     document = json.loads(plan.read_bytes())
-    own = {*document["names"], BESIDE_VARIABLE, *(_TERMINAL if kind == "shell" else ())}
+    own = {*document["names"], COMPANION_VARIABLE, *(_TERMINAL if kind == "shell" else ())}
     variables = container_variables(os.environ, own) | document["rank_variables"]
     environ = runtime_variables(os.environ, own) | document["runtime_variables"]
     try:

@@ -16,21 +16,21 @@ from typing import NoReturn
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.job_access import format_end
 from trainyard.contract.wire.launch import LaunchDocument
-from worker.environment.beside.rank import (
+from worker.environment.companion.rank import (
     NODE_VARIABLE,
+    companion_variables,
     find_rank,
     node_of,
-    variables_beside,
     with_interpreter,
     working_folder,
 )
-from worker.environment.beside.relay import Relay, standard_output
+from worker.environment.companion.relay import Relay, standard_output
 from worker.environment.prepare import names_environment
 from worker.environment.prepared import read_prepared
 
 FAILED = 125
 """The exit code of a shell that cannot start, other than those of shells."""
-_CONTAINER = "worker.environment.beside.container"
+_CONTAINER = "worker.environment.companion.container"
 _SHELL = "if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc -i; fi; exec sh -i"
 """Without the files of the account, which would change the environment."""
 
@@ -81,7 +81,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if "--" in head:
         position = head.index("--")
         head, argv = head[:position], head[position + 1 :]
-    parser = argparse.ArgumentParser(prog="python -m worker.environment.beside", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m worker.environment.companion", allow_abbrev=False)
     parser.add_argument("folder")
     parser.add_argument("kind", choices=("shell", "exec"))
     parser.add_argument("--rank", type=int)
@@ -98,22 +98,22 @@ def _enter(layout: AttemptLayout, node: str | None, rank: int | None) -> Entry:
         launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
     except (OSError, ValueError) as error:
         raise NoEntryError(f"{layout.launch} cannot be read on {host}: {error}") from None
-    found = find_rank(launch.attempt_id, node if launch.nodes > 1 else None, rank)
-    if found is None:
+    process = find_rank(launch.attempt_id, node if launch.nodes > 1 else None, rank)
+    if process is None:
         running = "no rank runs" if rank is None else f"rank {rank} does not run"
         raise NoEntryError(f"{running} on {host} as this account now: the job starts, restarts or ends; try again")
     os.umask(launch.umask)
     folder = working_folder(layout, launch)
     try:
-        interpreter, plan = _prepared(layout, launch, found.rank)
+        interpreter, plan = _prepared(layout, launch, process.rank)
         os.chdir(folder)
     except (OSError, ValueError, KeyError) as error:
-        raise NoEntryError(f"the environment of rank {found.rank} cannot be entered on {host}: {error}") from None
+        raise NoEntryError(f"the environment of rank {process.rank} cannot be entered on {host}: {error}") from None
     secrets = launch.spec.environment.secrets
-    variables = variables_beside(found.variables, secrets, os.environ, interpreter)
+    variables = companion_variables(process.variables, secrets, os.environ, interpreter)
     if not plan:
         variables["PATH"] = with_interpreter(variables.get("PATH", os.defpath), interpreter)
-    return Entry(found.rank, variables, folder, plan)
+    return Entry(process.rank, variables, folder, plan)
 
 
 def _prepared(layout: AttemptLayout, launch: LaunchDocument, rank: int) -> tuple[str, str]:

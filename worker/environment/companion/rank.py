@@ -11,7 +11,7 @@ from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, matches_any
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.core.processes import start_time
 
-BESIDE_VARIABLE = "TRAINYARD_BESIDE"
+COMPANION_VARIABLE = "TRAINYARD_COMPANION"
 """Set in programs that run beside a rank: they are no ranks, although they have a rank's variables."""
 PYTHON_VARIABLE = "TRAINYARD_PYTHON"
 """The interpreter of the ranks."""
@@ -42,7 +42,7 @@ def find_rank(attempt_id: str, node: str | None, rank: int | None, proc: Path = 
         (int(variables["RANK"]), started, variables)
         for pid, variables in _processes(proc)
         if variables.get(ATTEMPT_VARIABLE) == attempt_id
-        and BESIDE_VARIABLE not in variables
+        and COMPANION_VARIABLE not in variables
         and variables.get("RANK", "").isdecimal()
         and (node is None or variables.get(NODE_VARIABLE) == node)
         and (rank is None or int(variables["RANK"]) == rank)
@@ -65,7 +65,7 @@ def _processes(proc: Path) -> Iterator[tuple[int, dict[str, str]]]:
             yield int(entry.name), {name: value for name, equals, value in pairs if equals}
 
 
-def variables_beside(
+def companion_variables(
     rank: Mapping[str, str], secrets: Collection[str], terminal: Mapping[str, str], interpreter: str
 ) -> dict[str, str]:
     """Return the variables of a program beside a rank.
@@ -80,7 +80,7 @@ def variables_beside(
         name: value for name, value in rank.items() if name not in secrets and not matches_any(name, _OF_THE_RUN)
     }
     variables |= {name: terminal[name] for name in ("TERM", "COLORTERM") if name in terminal}
-    variables |= {BESIDE_VARIABLE: "1", PYTHON_VARIABLE: interpreter}
+    variables |= {COMPANION_VARIABLE: "1", PYTHON_VARIABLE: interpreter}
     if ATTEMPT_VARIABLE in rank:
         # The local backend ends what has the attempt's tag with the attempt.
         variables[ATTEMPT_VARIABLE] = rank[ATTEMPT_VARIABLE]

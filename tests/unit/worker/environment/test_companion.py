@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from worker.environment.beside.main import main
-from worker.environment.beside.rank import find_rank, variables_beside, with_interpreter
+from worker.environment.companion.main import main
+from worker.environment.companion.rank import companion_variables, find_rank, with_interpreter
 
 RANK = {
     "PATH": "/env/bin:/bin",
@@ -25,14 +25,14 @@ RANK = {
 
 def test_program_gets_no_secrets_and_cannot_act_as_the_rank():
     terminal = {"TERM": "xterm", "TRAINYARD_TOKEN": "secret", "PATH": "/login"}
-    assert variables_beside(RANK, ["HF_TOKEN"], terminal, "/env/bin/python") == {
+    assert companion_variables(RANK, ["HF_TOKEN"], terminal, "/env/bin/python") == {
         "PATH": "/env/bin:/bin",
         "RANK": "1",
         "WORLD_SIZE": "2",
         "APP_MODE": "fast",
         "TERM": "xterm",
         "TRAINYARD_ATTEMPT": "a1",
-        "TRAINYARD_BESIDE": "1",
+        "TRAINYARD_COMPANION": "1",
         "TRAINYARD_PYTHON": "/env/bin/python",
     }
 
@@ -55,8 +55,8 @@ class TestFindRank:
         return add
 
     def find(self, proc, rank=None, node=None):
-        found = find_rank("a1", node, rank, proc.root)
-        return found and (found.rank, found.variables["APP_MODE"])
+        match = find_rank("a1", node, rank, proc.root)
+        return match and (match.rank, match.variables["APP_MODE"])
 
     def test_first_process_of_the_rank_is_the_rank(self, proc):
         proc(APP_MODE="rank")
@@ -70,7 +70,7 @@ class TestFindRank:
         assert self.find(proc, node="node1") == (2, "second")
         assert self.find(proc, node="node2") is None
 
-    @pytest.mark.parametrize("other", [{"TRAINYARD_ATTEMPT": "a2"}, {"TRAINYARD_BESIDE": "1"}, {"RANK": ""}])
+    @pytest.mark.parametrize("other", [{"TRAINYARD_ATTEMPT": "a2"}, {"TRAINYARD_COMPANION": "1"}, {"RANK": ""}])
     def test_other_processes_are_no_ranks(self, proc, other):
         proc(**other)
         assert self.find(proc) is None

@@ -1,8 +1,0 @@
-"""Enters a running job on one of its nodes: `python -m worker.environment.beside <attempt folder> shell --rank 0`."""
-
-import sys
-
-from worker.environment.beside.main import main
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
