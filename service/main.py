@@ -30,6 +30,7 @@ from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine_slurm, run_checks
 from service.maintenance import task as maintenance
+from service.maintenance.run_removal import RunRemoval
 from service.metrics.retention import cutoff, trim
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
@@ -233,6 +234,7 @@ def _background_services(app_state: AppState) -> list[BackgroundService]:
         loop.lease,
         app_state.settings,
         app_state.clock,
+        RunRemoval(app_state.settings.runs, app_state.owners),
         app_state.audit_log.flush,
         app_state.failpoint,
     )

@@ -18,6 +18,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
+from service.maintenance.run_removal import RunRemoval
 from service.maintenance.task import MaintenanceTask
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
@@ -224,8 +225,9 @@ class World:
         self.reconciler.lease.acquire(self.clock())
         app_state = self.app_state
         lease = self.reconciler.lease
+        removal = RunRemoval(self.settings.runs, app_state.owners)
         MaintenanceTask(
-            self.database, lease, self.settings, self.clock, app_state.audit_log.flush, app_state.failpoint
+            self.database, lease, self.settings, self.clock, removal, app_state.audit_log.flush, app_state.failpoint
         ).run_once()
 
     def deliver_webhooks(self, sender: Sender | None = None) -> int:
