@@ -225,14 +225,14 @@ def test_a_planted_job_with_the_tag_of_another_user_is_not_adopted(
     assert running == [thief.name] * 2, "nobody else's job was cancelled"
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("phase", ["before", "after"])
 def test_a_service_killed_during_sbatch_runs_the_job_once(
-    moment: str, start: Start, slurm: SlurmLab, folder: Path, people: list[UnixUser], monkeypatch: pytest.MonkeyPatch
+    phase: str, start: Start, slurm: SlurmLab, folder: Path, people: list[UnixUser], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, called = folder / "logs" / "killed", folder / "logs" / "called"
     steps = (
         [f"touch {called}", "sleep 2", '$REAL "$@"']
-        if moment == "before"
+        if phase == "before"
         else ['$REAL "$@"', f"touch {called}", "sleep 2"]
     )
     with sbatch_that(f'[ -e {called} ] && exec $REAL "$@"; {"; ".join(steps)}', folder, monkeypatch):
