@@ -1,11 +1,14 @@
 """One job with three kinds of interruptions: its losses equal those of an undisturbed run."""
 
+import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.slurm.conftest import slurm_service
+from tests.support.container_images import make_root, podman_path, require_runtime
 from tests.support.live import losses, processes_of, wait_for_status, wait_for_step
 from tests.support.paced import Pace, paced_run
 from tests.support.slurm_lab import SlurmLab
@@ -16,24 +19,60 @@ from trainyard.contract.wire.jobs import AttemptResource
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 120
+PACKAGES = Path("/usr/local/lib/python3.11/dist-packages")
+"""Where Debian's Python in the image searches packages."""
+OURS = Path(sysconfig.get_path("purelib"))
 
 
-def spec() -> dict[str, Any]:
+@dataclass(frozen=True)
+class Site:
+    """What the ranks run in."""
+
+    settings: dict[str, str]
+    environment: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a root filesystem without torch, and with mount points for the packages of this interpreter."""
+    require_runtime("charliecloud")
+    root = make_root(tmp_path_factory.mktemp("image"))
+    for mount_point in (PACKAGES, OURS):
+        (root / mount_point.relative_to("/")).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+@pytest.fixture(params=["plain", "charliecloud", "podman"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    if request.param == "plain":
+        return Site({}, {})
+    require_runtime(request.param)
+    if request.param == "podman":
+        monkeypatch.setenv("PATH", podman_path(tmp_path))
+    image = request.getfixturevalue("image")
+    settings = {"container_runtime": request.param, "allowed_roots": f"{image},{OURS},{tmp_path}"}
+    return Site(settings, {"container": {"image": str(image), "mounts": [f"{OURS}:{PACKAGES}"]}})
+
+
+def spec(site: Site) -> dict[str, Any]:
     """Return a spec of two nodes with two ranks each and a time limit of one minute."""
     where = {"partition": "gpu", "gpus_per_node": 2, "time_limit_minutes": 1}
-    return paced_run(strategy="fsdp", gpus=4, steps=STEPS, restart={"max_retries": 0}, resources=where)
+    fixed = {"strategy": "fsdp", "gpus": 4, "steps": STEPS, "restart": {"max_retries": 0}, "resources": where}
+    return paced_run(environment=site.environment, **fixed)
 
 
 @pytest.mark.fault_scenario(55)
-def test_job_survives_preemption_node_failure_and_time_limit(slurm: SlurmLab, tmp_path: Path, pace: Pace) -> None:
-    with slurm_service(tmp_path) as service, service.client() as client:
-        reference = client.submit(spec(), code=pace.code)
+def test_job_survives_preemption_node_failure_and_time_limit(
+    slurm: SlurmLab, site: Site, tmp_path: Path, pace: Pace
+) -> None:
+    with slurm_service(tmp_path, **site.settings) as service, service.client() as client:
+        reference = client.submit(spec(site), code=pace.code)
         assert wait_for_status(client, reference.id, "succeeded", "failed").status == "succeeded"
         expected = losses(client, reference.id)
         assert sorted(expected) == list(range(1, STEPS + 1))
 
         pace.set(1.0)
-        job = client.submit(spec(), code=pace.code)
+        job = client.submit(spec(site), code=pace.code)
         wait_for_step(client, job.id, 7)
         slurm.run("sbatch", "-p", "high", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
         first_step = attempt_trains(client, job.id, 2)
