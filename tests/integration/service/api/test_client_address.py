@@ -4,15 +4,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.operations import BODIES
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
-
-BODIES: dict[str, Any] = {
-    "profile_job": {"steps": 1},
-    "resolve_job": {"action": "give_up"},
-    "resolve_orphan": {"action": "cancel"},
-}
 
 
 @pytest.fixture
