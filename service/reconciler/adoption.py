@@ -18,6 +18,7 @@ from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.settings import Settings
+from service.core.untrusted_files import files_of_job
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
@@ -98,7 +99,7 @@ class Adoption:
         with self.lease.database.read() as session:
             job, known = JobRepository(session, self.clock()).load(job_pk), attempt_ids(session, job_pk)
         run = RunLayout(self.settings.runs / job.id)
-        unknown = read_unknown_attempts(run, job, known)
+        unknown = read_unknown_attempts(files_of_job(self.settings, job.unix_uid), run, job, known)
         if not unknown and job.status in (*TERMINAL, "queued", "paused"):
             return
         with self.lease.write() as session:
@@ -121,7 +122,8 @@ class Adoption:
 
         A job without its running attempt could be resumed, and then two attempts would run.
         """
-        unknown = read_unknown_attempts(RunLayout(self.settings.runs / job.id), job, ())
+        files = files_of_job(self.settings, job.unix_uid)
+        unknown = read_unknown_attempts(files, RunLayout(files.base / job.id), job, ())
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
             jobs.add(job)
@@ -141,14 +143,17 @@ class Adoption:
             return
         attempt.spool_unread = True
         if not is_current:
-            record = read_exit_record(run.attempt(attempt.folder_name), attempt.executions)
+            files = files_of_job(self.settings, job.unix_uid)
+            record = read_exit_record(files, run.attempt(attempt.folder_name), attempt.executions)
             attempt.ended_at = self.clock()
             attempt.exit_reason = record.reason if record else "node_failure"
             job.open_spool = None if record else attempt.number
 
     def _restore_claim(self, jobs: JobRepository, job: Job, attempt: Attempt, run: RunLayout) -> None:
         """Record the claim of a known attempt that was claimed after the backup."""
-        claim = None if attempt.claimed_at or attempt.ended_at else read_claim(run.attempt(attempt.folder_name))
+        if attempt.claimed_at or attempt.ended_at:
+            return
+        claim = read_claim(files_of_job(self.settings, job.unix_uid), run.attempt(attempt.folder_name))
         if claim is None:
             return
         self._claim(attempt, claim)

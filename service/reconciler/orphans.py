@@ -20,7 +20,7 @@ from service.core.clock import Clock
 from service.core.errors import LeaseLostError, ServiceError, UnavailableError
 from service.core.ids import job_created_at, scheduler_tag
 from service.core.settings import Settings
-from service.core.untrusted_files import read_regular_file
+from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.leader_lease import LeaderLease
 from service.db.models import Job, Orphan
 from service.reconciler.adoption import Adoption
@@ -134,11 +134,21 @@ class OrphanScan:
             names -= job_ids(session)
         for name in sorted(names, reverse=True)[:_MAX_FOLDERS]:
             run = RunLayout(self.settings.runs / name)
-            if (spec := _read_spec(run)) is None:
+            files = self._files(run)
+            if (spec := _read_spec(files, run)) is None:
                 continue
-            current = read_current(run)
+            current = read_current(files, run)
             tag = scheduler_tag(self.settings.instance, current.attempt_id) if current else None
-            yield UnknownEntry(name, name, spec.name, _read_creator(run), tag=tag, folder=str(run.root))
+            yield UnknownEntry(name, name, spec.name, _read_creator(files, run), tag=tag, folder=str(run.root))
+
+    def _files(self, run: RunLayout) -> UntrustedFiles:
+        """Return access to the files of an unknown job, which belong to whoever made its run directory."""
+        if self.settings.run_as == "service":
+            return files_of_job(self.settings, None)
+        try:
+            return files_of_job(self.settings, run.root.lstat().st_uid)
+        except OSError:
+            return files_of_job(self.settings, None)
 
     def _serve(self, orphan: Orphan) -> None:
         try:
@@ -177,7 +187,8 @@ class OrphanScan:
 
     def _adopt(self, orphan: Orphan) -> None:
         """Make a job of a run directory. It is paused, and runs if an attempt is adopted with it."""
-        if orphan.job_id is None or (spec := _read_spec(RunLayout(self.settings.runs / orphan.job_id))) is None:
+        run = RunLayout(self.settings.runs / orphan.job_id) if orphan.job_id is not None else None
+        if run is None or orphan.job_id is None or (spec := _read_spec(self._files(run), run)) is None:
             raise ValueError("the spec in the run directory cannot be read")
         with self.lease.database.read() as session:
             job = find_job(session, orphan.job_id)
@@ -222,18 +233,18 @@ def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: dateti
     )
 
 
-def _read_spec(run: RunLayout) -> TrainingSpec | None:
+def _read_spec(files: UntrustedFiles, run: RunLayout) -> TrainingSpec | None:
     """Return the spec in a run directory, which the job could change."""
     try:
-        return TrainingSpec.model_validate_json(read_regular_file(run.spec, 0, _MAX_SPEC_BYTES))
+        return TrainingSpec.model_validate_json(files.read(run.spec, 0, _MAX_SPEC_BYTES))
     except (OSError, ValidationError):
         return None
 
 
-def _read_creator(run: RunLayout) -> str | None:
+def _read_creator(files: UntrustedFiles, run: RunLayout) -> str | None:
     """Return the user whom the run directory names; the job could have changed it."""
     try:
-        return JobCreator.model_validate_json(read_regular_file(run.creator, 0, _MAX_CREATOR_BYTES)).created_by
+        return JobCreator.model_validate_json(files.read(run.creator, 0, _MAX_CREATOR_BYTES)).created_by
     except (OSError, ValidationError):
         return None
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from service.core.clock import Clock
 from service.core.settings import Settings
+from service.core.untrusted_files import files_of_job
 from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
@@ -73,7 +74,7 @@ class SnapshotLoader:
             claimed=attempt.claimed_at is not None,
             unclaimed=self._unclaimed(job, attempt, observation, ended=ended),
             observation=observation,
-            run_dir_vanished=ended and attempt.claimed_at is not None and has_vanished(self._folder(job, attempt)),
+            run_dir_vanished=ended and attempt.claimed_at is not None and self._has_vanished(job, attempt),
             exit_record=exit_record,
             retries_left=history.retries_left,
             continuations_without_progress=history.continuations,
@@ -118,7 +119,10 @@ class SnapshotLoader:
         # The folders of pending attempts, of which there may be thousands, are not read.
         if attempt.claimed_at is not None or observation is None or observation.state == "pending":
             return UnclaimedAttempt()
-        return read_unclaimed(self._folder(job, attempt), ended=ended)
+        return read_unclaimed(files_of_job(self.settings, job.unix_uid), self._folder(job, attempt), ended=ended)
+
+    def _has_vanished(self, job: Job, attempt: Attempt) -> bool:
+        return has_vanished(files_of_job(self.settings, job.unix_uid), self._folder(job, attempt))
 
     def _folder(self, job: Job, attempt: Attempt) -> AttemptLayout:
         return RunLayout(self.settings.runs / job.id).attempt(attempt.folder_name)

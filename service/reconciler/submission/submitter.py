@@ -17,6 +17,7 @@ from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
+from service.core.untrusted_files import files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
@@ -165,7 +166,7 @@ class Submitter:
             self._last_lookup.pop(attempt.id, None)
             self.metrics.adoption("name")
             self.failpoint("resolve.after-adoption")
-            self._cancel_duplicates(attempt.tag, folder, current, scheduler_ids)
+            self._cancel_duplicates(job, attempt.tag, folder, current, scheduler_ids)
         elif self._confirmed_absent(job, attempt, policy, now):
             self._begin(job, attempt)
 
@@ -225,16 +226,16 @@ class Submitter:
             jobs = JobRepository(session, self.clock())
             job, attempt = jobs.load(result.job_pk), jobs.get_attempt(result.attempt_id)
         try:
-            self._cancel_duplicates(attempt.tag, self._folder(job, attempt), current, [duplicate])
+            self._cancel_duplicates(job, attempt.tag, self._folder(job, attempt), current, [duplicate])
         except SchedulerUnavailableError as error:
             log.warning("a duplicate stays in the queue until its claim fails", attempt=attempt.id, error=str(error))
 
     def _cancel_duplicates(
-        self, tag: str, folder: AttemptLayout, current: str | None, scheduler_ids: Sequence[str]
+        self, job: Job, tag: str, folder: AttemptLayout, current: str | None, scheduler_ids: Sequence[str]
     ) -> None:
         """Cancel the scheduler jobs that do not run the attempt. The claim keeps duplicates from running; the claimant
         is known to the service or, while its report has not arrived, only from the folder."""
-        claimant = read_claimant(folder)
+        claimant = read_claimant(files_of_job(self.settings, job.unix_uid), folder)
         for scheduler_id in scheduler_ids:
             if scheduler_id not in (current, claimant):
                 self.scheduler.cancel(SubmittedJob(tag, scheduler_id, folder.root))

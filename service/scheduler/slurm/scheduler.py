@@ -14,7 +14,7 @@ from typing import Literal
 import structlog
 
 from service.core.clock import Clock, utc_now
-from service.core.untrusted_files import list_names, read_regular_file
+from service.core.untrusted_files import files_of_attempt
 from service.scheduler.base import (
     SUBMITTER_MARGIN_SECONDS,
     Accepted,
@@ -48,6 +48,7 @@ _MAX_IDS = 10_000
 """Ids in one accounting query: 90 kB as an argument, of which Linux allows 128 kB."""
 _MAX_ENTRIES, _MAX_RECORDED = 1000, 20
 """Entries of an attempt's folder that are read, and submissions that are taken from it: a job may fill it."""
+_MAX_LOG_BYTES = 16 * 1024
 _MAX_FAILED_NODE_LISTS, _MAX_REASONS = 4, 4
 """Node lists of failed jobs whose reasons one poll queries, and reasons in one message."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
@@ -319,7 +320,7 @@ def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Obs
 def _recorded_ids(folder: Path) -> list[str]:
     """The ids under which submitit stored this attempt's batch script: a second record of sbatch's output."""
     try:
-        names = list_names(AttemptLayout(folder).submitit, _MAX_ENTRIES)
+        names = files_of_attempt(folder).list_names(AttemptLayout(folder).submitit, _MAX_ENTRIES)
     except OSError:
         return []
     ids = (name.partition("_")[0] for name in names if name.endswith("_submission.sh"))
@@ -329,7 +330,7 @@ def _recorded_ids(folder: Path) -> list[str]:
 def _claimant(folder: Path) -> str | None:
     """The scheduler id in the attempt's claim file. A pipe or link in its place is ignored."""
     try:
-        claim = json.loads(read_regular_file(AttemptLayout(folder).claim, 0, 65536) or b"null")
+        claim = json.loads(files_of_attempt(folder).read(AttemptLayout(folder).claim, 0, 65536) or b"null")
     except (OSError, ValueError):
         return None
     return claim.get("scheduler_id") if isinstance(claim, dict) else None
@@ -337,6 +338,9 @@ def _claimant(folder: Path) -> str | None:
 
 def _last_line(folder: Path) -> str:
     """The last line of the submitter's log, if it wrote one."""
-    submit_log = AttemptLayout(folder).submitit / "submit.log"
-    lines = submit_log.read_text(errors="replace").strip().splitlines() if submit_log.exists() else []
-    return lines[-1] if lines else ""
+    files, path = files_of_attempt(folder), AttemptLayout(folder).submitit / "submit.log"
+    try:
+        text = files.read(path, max(0, files.status(path).st_size - _MAX_LOG_BYTES), _MAX_LOG_BYTES)
+    except OSError:
+        return ""
+    return (text.decode(errors="replace").strip().splitlines() or [""])[-1]
