@@ -14,6 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.connection_limits import limited_protocol
 from service.api.dependencies import AppState
+from service.as_owner.calls import start_problem
+from service.as_owner.runs_folder import closed_parents, prepare_runs_folder
 from service.auth.principals import ensure_admin_token, register_admin_token
 from service.backup.commands import backup, restore
 from service.core.clock import utc_now
@@ -28,6 +30,7 @@ from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine_slurm, run_checks
 from service.maintenance import task as maintenance
+from service.maintenance.run_removal import RunRemoval
 from service.metrics.retention import cutoff, trim
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
@@ -144,7 +147,7 @@ def serve(settings: Settings) -> int:
     os.umask(settings.umask)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     restrict_permissions(settings.state, settings.url)
-    settings.runs.mkdir(parents=True, exist_ok=True)
+    _prepare_runs(settings)
     with exclusive_lock(settings.state / "lock"):
         _prepare_schema(settings)
         database = Database(settings.url)
@@ -181,6 +184,24 @@ def serve(settings: Settings) -> int:
     return 0
 
 
+def _prepare_runs(settings: Settings) -> None:
+    """Make the folder of the runs.
+
+    Raises:
+        ServiceError: jobs run as their owners, who could not use the folder, or could misuse it.
+        StartError: the service cannot act as the owners of jobs.
+    """
+    if settings.run_as == "service":
+        settings.runs.mkdir(parents=True, exist_ok=True)
+        return
+    prepare_runs_folder(settings.runs, settings.state)
+    for folder in closed_parents(settings.runs):
+        message = f"{folder}: other accounts cannot enter it, so their jobs may not start"
+        structlog.get_logger("service").warning(message)
+    if settings.reconcile and (problem := start_problem(settings)) is not None:
+        raise StartError(problem)
+
+
 def _prepare_schema(settings: Settings) -> None:
     """Migrate the database, or on a replica of the API only check its schema.
 
@@ -213,6 +234,7 @@ def _background_services(app_state: AppState) -> list[BackgroundService]:
         loop.lease,
         app_state.settings,
         app_state.clock,
+        RunRemoval(app_state.settings.runs, app_state.owners),
         app_state.audit_log.flush,
         app_state.failpoint,
     )
@@ -255,9 +277,11 @@ def make_scheduler(app_state: AppState) -> Scheduler:
             poll_seconds=settings.slurm_poll_seconds,
             submit_seconds=settings.slurm_submit_timeout_seconds,
             count=app_state.metrics.command,
+            owners=app_state.owners,
+            runs=settings.runs,
         )
     gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.known_accelerator == "cuda" else ()
-    return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
+    return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus, owners=app_state.owners)
 
 
 def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
@@ -280,6 +304,7 @@ def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
         search_path=source_tree(),
         batch_script=batch,
         failpoint=app_state.failpoint,
+        owners=app_state.owners,
     )
     max_tick_seconds = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
     reconciler = Reconciler(

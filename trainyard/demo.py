@@ -65,7 +65,7 @@ class ServiceProcess:
         self.runs_dir.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "service", "serve"],
+                self._command(),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -74,6 +74,9 @@ class ServiceProcess:
                 start_new_session=True,
                 preexec_fn=_set_parent_death_signal(os.getpid()),
             )
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "service", "serve"]
 
     def client(self) -> Client:
         """Wait until the service is ready and return a client with its admin token.

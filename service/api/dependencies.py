@@ -13,6 +13,7 @@ from pydantic import BeforeValidator
 
 from service.api.query_params import refuse_unknown
 from service.api.rate_limits import Rate, RateLimiter
+from service.as_owner.calls import owner_calls
 from service.audit.log import CURRENT_REQUEST, AuditLog
 from service.auth.munge import UnmungeProgram
 from service.auth.principals import Principal, authenticate
@@ -89,6 +90,8 @@ class AppState:
         self.global_source = GlobalSource(database, settings.runs, lambda: self.clock())
         self.broadcaster = Broadcaster(limit=settings.max_streams, owner_limit=settings.max_streams_per_user)
         self.accounts: AccountLookup = NameService()
+        self.owners = owner_calls(settings)
+        """Acts as the owners of jobs; None where all jobs run as the service."""
         self.munge_sign_in = MungeSignIn(database, settings, UnmungeProgram(settings.munge_socket), self.accounts)
         self.worker_tokens = WorkerTokenCache(partial(authenticate, database))
         self.audit_log = AuditLog(database, lambda: self.clock())

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.api.openapi_descriptions import PARAMETERS, headers
 from service.api.openapi_examples import ANSWERS, BODIES, EXAMPLES
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -68,8 +69,6 @@ _MAX_SUMMARY = 72
 """Characters of an operation's summary, if its docstring can be cut there."""
 _PUBLIC = frozenset({"/livez", "/readyz", "/metrics"})
 """Routes without a token."""
-_SIGN_IN = "/v1/sign-in/"
-"""Routes that lead to a token."""
 
 
 SPEC = {"$ref": "#/components/schemas/TrainingSpec"}
@@ -87,7 +86,7 @@ def customize_openapi(document: dict[str, Any]) -> dict[str, Any]:
         scheme = "workerToken" if path.startswith("/v1/attempts/") else "token"
         for operation in operations.values():
             operation["summary"] = _summary(operation["description"])
-            operation["security"] = [] if path in _PUBLIC or path.startswith(_SIGN_IN) else [{scheme: []}]
+            operation["security"] = [] if path in _PUBLIC or path in SIGN_IN_PATHS else [{scheme: []}]
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
                 parameter.setdefault("description", PARAMETERS.get(parameter["name"], ""))

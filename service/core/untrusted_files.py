@@ -23,10 +23,11 @@ _ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | _COMMON
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | _COMMON
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _COMMON
 """O_NONBLOCK: opening a pipe would wait for a writer."""
+_LINE_BYTES, _LINE_CHARACTERS = 4096, 500
 
 
 class IrregularFileError(OSError):
-    """There is no regular file at the path, but a link, a special file, a folder or something of another account; or one
+    """At the path is a link, a special file, a folder or something of another account instead of a regular file; or one
     of those, except for a folder, is on the way to it."""
 
     def __init__(self, path: Path, kind: str):
@@ -74,6 +75,16 @@ class UntrustedFiles:
         with self.open_file(path) as file:
             file.seek(offset)
             return file.read(size)
+
+    def last_line(self, path: Path) -> str:
+        """Return the last line of a log, at most 500 printable characters; empty if it cannot be read."""
+        try:
+            with self.open_file(path) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LINE_BYTES))
+                lines = file.read(_LINE_BYTES).decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return "".join(c if c.isprintable() else "?" for c in lines[-1])[:_LINE_CHARACTERS] if lines else ""
 
     def status(self, path: Path) -> os.stat_result:
         """Return the status of whatever is at the path; of a link, its own.

@@ -30,6 +30,8 @@ def discard(runs: Path, path: Path, name: str) -> None:
     """
     trash = runs / _TRASH
     trash.mkdir(mode=0o700, exist_ok=True)
+    if trash.lstat().st_uid != os.geteuid():
+        raise PermissionError(f"{trash} belongs to another account; an administrator must remove it")
     target = trash / name
     if os.path.lexists(path):
         if os.path.lexists(target):
@@ -53,7 +55,7 @@ def is_missing(files: UntrustedFiles, run: RunLayout) -> bool:
 def empty_trash(runs: Path) -> None:
     """Finish the removals that an earlier service began."""
     trash = runs / _TRASH
-    if trash.is_dir() and not trash.is_symlink():
+    if trash.is_dir() and not trash.is_symlink() and trash.lstat().st_uid == os.geteuid():
         for name in os.listdir(trash):
             _remove(trash, name)
 

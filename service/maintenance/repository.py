@@ -46,10 +46,11 @@ class MaintenanceRepository:
         for table in (Point, DownsampledPoint):
             self._session.execute(sa.delete(table).where(table.job_pk == job_pk))
 
-    def checkpoints_to_remove(self) -> Sequence[tuple[str, str, int]]:
-        """Return the checkpoints whose files are to be removed: id, job id, step."""
-        query = sa.select(Checkpoint.id, Job.id, Checkpoint.step).join(Job, Job.pk == Checkpoint.job_pk)
-        return [(id_, job, step) for id_, job, step in self._session.execute(query.where(Checkpoint.removing))]
+    def checkpoints_to_remove(self) -> Sequence[tuple[str, str, int | None, int]]:
+        """Return the checkpoints whose files are to be removed: id, job id, uid of the job's account, step."""
+        query = sa.select(Checkpoint.id, Job.id, Job.unix_uid, Checkpoint.step).join(Job, Job.pk == Checkpoint.job_pk)
+        rows = self._session.execute(query.where(Checkpoint.removing))
+        return [(id_, job, uid, step) for id_, job, uid, step in rows]
 
     def record_removal(self, checkpoint_id: str) -> None:
         """Record that the files are removed; the job is measured again."""

@@ -1,5 +1,6 @@
 """The maintenance task, run by the leader only: removes deleted data, measures disk use and warns of low disk space."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from service.db.leader_lease import LeaderLease
 from service.jobs.repository import JobRepository
 from service.maintenance import disk
 from service.maintenance.repository import MaintenanceRepository
+from service.maintenance.run_removal import RunRemoval
 from service.webhooks.repository import WebhookRepository
 from trainyard.contract.layout import RunLayout
 
@@ -45,6 +47,7 @@ class MaintenanceTask:
     lease: LeaderLease
     settings: Settings
     clock: Clock
+    removal: RunRemoval
     flush_audit: Callable[[], object]
     """Writes the pending counts of refused requests into the audit log."""
     failpoint: Failpoint = no_failpoint
@@ -85,7 +88,8 @@ class MaintenanceTask:
             job_ids = MaintenanceRepository(session).job_ids()
         for name in disk.orphaned_forks(runs, job_ids, time.time() - _ORPHAN_SECONDS):
             log.info("removing a fork that was never accepted", job=name)
-            disk.discard(runs, runs / name, name)
+            uid = (runs / name).lstat().st_uid
+            self.removal.remove_run(name, None if uid == os.geteuid() else uid)
 
     def _remove_unused_code(self) -> None:
         """Remove uploaded code that no job refers to and that was not requested recently."""
@@ -108,11 +112,12 @@ class MaintenanceTask:
 
     def _delete_jobs(self) -> None:
         with self.database.read() as session:
-            deleted = [(job.pk, job.id) for job in MaintenanceRepository(session).jobs_to_delete()]
-        for pk, job_id in deleted:
+            deleted = [(job.pk, job.id, job.unix_uid) for job in MaintenanceRepository(session).jobs_to_delete()]
+        for pk, job_id, uid in deleted:
             self.failpoint("delete.before-files")
             try:
-                disk.discard(self.settings.runs, self._run(job_id).root, job_id)
+                if not self.removal.remove_run(job_id, uid):
+                    continue
             except OSError as error:
                 log.warning("cannot remove a run directory yet", job=job_id, error=str(error))
                 continue
@@ -128,12 +133,12 @@ class MaintenanceTask:
     def _remove_checkpoints(self) -> None:
         with self.database.read() as session:
             removals = MaintenanceRepository(session).checkpoints_to_remove()
-        for checkpoint_id, job_id, step in removals:
+        for checkpoint_id, job_id, uid, step in removals:
             with self.database.read() as session:
                 if not MaintenanceRepository(session).is_to_be_removed(checkpoint_id):
                     continue
             try:
-                disk.discard(self.settings.runs, self._run(job_id).checkpoint(step).root, checkpoint_id)
+                self.removal.remove_checkpoint(job_id, uid, step, checkpoint_id)
             except OSError as error:
                 log.warning("cannot remove a checkpoint yet", job=job_id, step=step, error=str(error))
                 continue

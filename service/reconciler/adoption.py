@@ -4,6 +4,7 @@ The run directories hold what the database lacks: attempts, claims, exit records
 before anything is submitted, so that no second attempt is started beside one that runs.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -57,7 +58,10 @@ class Adoption:
     def is_due(self) -> bool:
         """Return whether the database was restored and the run directories have not been examined since."""
         try:
-            return not self._is_finished and self.settings.restore_marker.exists()
+            status = self.settings.restore_marker.lstat()
+            # Where jobs run as their owners, anybody can create a file there.
+            is_ours = self.settings.run_as == "service" or status.st_uid in (0, os.getuid())
+            return not self._is_finished and is_ours
         except OSError:
             # Without the folder of the runs, nothing can be submitted either.
             return False

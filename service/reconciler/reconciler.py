@@ -14,7 +14,6 @@ from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
-from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
@@ -36,7 +35,7 @@ from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 log = structlog.get_logger("reconciler")
@@ -93,7 +92,7 @@ class Reconciler:
         self._database = database
         self._clock = clock
         self._instance = settings.instance
-        self._settings = settings
+        self._runs = settings.runs  # The property makes the path anew each time.
         self._quotas = quotas
         self._scheduler = scheduler
         self._submitter = submitter
@@ -260,7 +259,7 @@ class Reconciler:
 
     def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
         """Decide and apply what follows from an observation of the attempt."""
-        files, folder = self._folder(job, attempt)
+        files, folder = self._snapshots.files(job, attempt)
         gone = observation.state in ("ended", "absent")
         exit_record = stored_exit_record(attempt)
         if exit_record is None and gone:
@@ -315,7 +314,7 @@ class Reconciler:
 
     def _ingest(self, job: Job, attempt: Attempt, *, late: bool = False) -> bool:
         """Ingest the reports of an attempt; return whether all are stored or put aside."""
-        files, folder = self._folder(job, attempt)
+        files, folder = self._snapshots.files(job, attempt)
         from_start = attempt.spool_unread
         if not self._ingests.run(attempt.id, files, folder, self._clock(), late=late, from_start=from_start):
             return False
@@ -367,12 +366,8 @@ class Reconciler:
                 self._set_message(job, f"Internal error ({name}). The service retries; its log has the details.")
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
-        _, folder = self._folder(job, attempt)
-        return SubmittedJob(tag=attempt.tag, scheduler_id=str(attempt.scheduler_id), folder=folder.root)
-
-    def _folder(self, job: Job, attempt: Attempt) -> tuple[UntrustedFiles, AttemptLayout]:
-        files = files_of_job(self._settings, job.unix_uid)
-        return files, RunLayout(files.base / job.id).attempt(attempt.folder_name)
+        folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root
+        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
 
     def renew(self) -> None:
         """Renew the lease during a long tick."""

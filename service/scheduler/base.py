@@ -30,6 +30,8 @@ class LaunchPlan:
     nodes: int = 1
     python: str = sys.executable
     """The interpreter that runs the job, at the same path on every node."""
+    uid: int | None = None
+    """The Unix account as which the attempt is submitted and runs; None: that of the service."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class SubmittedJob:
     tag: str
     scheduler_id: str
     folder: Path
+    uid: int | None = None
+    """The Unix account as which it runs; None: that of the service."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class QueueEntry:
     tag: str
     scheduler_id: str
     state: Literal["pending", "running"]
+    uid: int | None = None
+    """The Unix account that submitted it; None: that of the service."""
 
 
 EndedAs = Literal[
@@ -157,10 +163,11 @@ class Scheduler(Protocol):
         """
         ...
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         """The scheduler ids of all entries with this tag; empty only after a successful search.
 
         Args:
+            uid: The Unix account to which the entries belong; those of others are ignored. None: the service's.
             next_tags: Tags for which the caller calls this next, so that one scheduler call can serve all of them.
 
         Raises:
@@ -169,7 +176,9 @@ class Scheduler(Protocol):
         ...
 
     def own_entries(self) -> list[QueueEntry]:
-        """The entries of this service's account that may be attempts; they may be a minute old.
+        """The entries that may be attempts of this service; they may be a minute old.
+
+        Where jobs run as their owners, any user may have made such an entry.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from service.as_owner.accounts import Account
 from service.scheduler.base import LaunchPlan
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, matches_any
 from trainyard.contract.wire.launch import LaunchDocument
@@ -22,6 +23,12 @@ def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if matches_any(name, _INHERITED)}
 
 
+def owner_environment(inherited: Mapping[str, str], account: Account) -> dict[str, str]:
+    """The inherited environment of a job that runs as its owner, without what is the service's own."""
+    ours = ("TMPDIR", "VIRTUAL_ENV")
+    return {name: value for name, value in inherited.items() if name not in ours} | account.environment
+
+
 def plan_launch(
     document: LaunchDocument,
     *,
@@ -29,6 +36,7 @@ def plan_launch(
     python: str = sys.executable,
     inherited: Mapping[str, str],
     search_path: Sequence[Path] = (),
+    uid: int | None = None,
 ) -> LaunchPlan:
     """The plan for one attempt. The environment has nothing of the spec, whose variables are for the ranks alone.
 
@@ -37,6 +45,7 @@ def plan_launch(
         python: The interpreter on the nodes.
         inherited: The result of `inherited_environment`.
         search_path: Where the job's interpreter finds the worker if it is not installed (a source tree).
+        uid: The Unix account as which the attempt runs; None: that of the service.
     """
     # Without it, the submitter on this host and the launcher would import modules from the attempt's folder.
     environment = {**inherited, ATTEMPT_VARIABLE: document.attempt_id, "PYTHONSAFEPATH": "1"}
@@ -51,6 +60,7 @@ def plan_launch(
         script=_script(document, folder, python, environment),
         time_limit_minutes=document.time_limit_minutes,
         python=python,
+        uid=uid,
     )
 
 

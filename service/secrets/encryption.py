@@ -57,7 +57,7 @@ class SecretCipher:
         """Create the key file unless it exists."""
         from cryptography.fernet import Fernet
 
-        create_exclusive(self._key_file, Fernet.generate_key().decode())
+        create_exclusive(self._key_file, Fernet.generate_key().decode(), mode=0o600)
 
     def load_key(self) -> "Fernet":
         """Return the key in the file.

@@ -80,7 +80,7 @@ class SimSlurm:
         self._check()
         return {job.tag: self._observation(job) for job in jobs}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         self._check()
         matching = [job for job in self.jobs if job.tag == tag and self._visible(job)]
         return [

@@ -18,6 +18,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
+from service.maintenance.run_removal import RunRemoval
 from service.maintenance.task import MaintenanceTask
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
@@ -87,7 +88,7 @@ class FakeScheduler:
         self._check()
         return {job.tag: self.states.get(job.tag, Observation("absent")) for job in jobs}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
 
@@ -173,6 +174,7 @@ class World:
             lease=lease,
             metrics=app_state.metrics,
             pool=pool or SubmitPool(),
+            owners=app_state.owners,
             failpoint=lambda label: app_state.failpoint(label),
         )
         return Reconciler(
@@ -223,8 +225,9 @@ class World:
         self.reconciler.lease.acquire(self.clock())
         app_state = self.app_state
         lease = self.reconciler.lease
+        removal = RunRemoval(self.settings.runs, app_state.owners)
         MaintenanceTask(
-            self.database, lease, self.settings, self.clock, app_state.audit_log.flush, app_state.failpoint
+            self.database, lease, self.settings, self.clock, removal, app_state.audit_log.flush, app_state.failpoint
         ).run_once()
 
     def deliver_webhooks(self, sender: Sender | None = None) -> int:

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -245,11 +244,15 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o666) -> None
         raise
 
 
-def create_exclusive(path: Path, content: str) -> bool:
-    """Create a file with its whole content unless it exists; return whether this call created it."""
+def create_exclusive(path: Path, content: str, *, mode: int = 0o666) -> bool:
+    """Create a file with its whole content unless it exists; return whether this call created it.
+
+    Args:
+        mode: Permissions of the file, of which the process's umask removes some.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(handle, "w") as file:
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}"
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -259,5 +262,5 @@ def create_exclusive(path: Path, content: str) -> bool:
         # An NFS client repeats a request whose response was lost, and then gets EEXIST for its own link.
         return os.stat(temporary).st_nlink == 2
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return True

@@ -1,9 +1,10 @@
 """Checks of a queued job before its submission: its accepted spec, or why it is rejected or has to wait."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from service.as_owner.accounts import Accounts, UnknownAccountError, account_problem
 from service.cluster.repository import ClusterRepository
 from service.core.clock import Clock
 from service.core.errors import InvalidSpecError
@@ -43,6 +44,8 @@ class CheckedJob:
     """What the user can do about the problems."""
 
 
+_UNKNOWN_ACCOUNT_WAIT = timedelta(minutes=10)
+"""How long an account must be unknown before its jobs are rejected."""
 _FIRST_DISK_WAIT, _MAX_DISK_WAIT = timedelta(minutes=1), timedelta(minutes=30)
 
 
@@ -75,6 +78,10 @@ class SubmissionChecks:
     acceptance: SpecAcceptance
     planner: Planner
     slurm: bool
+    accounts: Accounts | None = None
+    """Set where jobs run as their owners."""
+    _unknown_since: dict[int, datetime] = field(default_factory=dict)
+    """By uid, when the name service first did not know the account."""
 
     def check(self, job_pk: int) -> CheckedJob:
         """Load and check a queued job. Not to be called in a database session: it may read the model's folder.
@@ -89,6 +96,8 @@ class SubmissionChecks:
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
             waiting = self._disk_wait(jobs, job, now) if job.attempts else ""
         accepted = self.acceptance.stored(parse_spec(job.spec), cluster)
+        if (refused := self._check_account(job.unix_uid, accepted, now)) is not None:
+            return refused
         if accepted.site.accelerator is None:
             return CheckedJob(accepted, waiting=MSG_UNKNOWN_ACCELERATOR)
         if job.attempts:
@@ -104,6 +113,20 @@ class SubmissionChecks:
         excess = self.planner.exceeds_memory(accepted) if check_memory else []
         hint = _REDUCE_MEMORY if excess else _CHANGE_FIELDS
         return CheckedJob(accepted, resolved, problems=[*problems, *excess], hint=hint)
+
+    def _check_account(self, uid: int | None, accepted: AcceptedSpec, now: datetime) -> CheckedJob | None:
+        """Return the result for a job that cannot run as its account, or not yet."""
+        try:
+            problem = account_problem(uid, self.accounts)
+        except UnknownAccountError as error:
+            # A name service that does not answer looks like one without the account.
+            since = self._unknown_since.setdefault(error.uid, now)
+            if timedelta(0) <= now - since < _UNKNOWN_ACCOUNT_WAIT:
+                return CheckedJob(accepted, waiting=str(error))
+            problem = str(error)
+        else:
+            self._unknown_since.pop(uid or 0, None)
+        return None if problem is None else CheckedJob(accepted, problems=[Problem(param="", message=problem)])
 
     def _disk_wait(self, jobs: JobRepository, job: Job, now: datetime) -> str:
         attempts = jobs.list_attempts(job)

@@ -3,7 +3,6 @@
 The deadline of the call and the hash of the worker's token are committed, and the files of the attempt are written.
 """
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from service.as_owner.accounts import AccountError, UnknownAccountError, account_problem
+from service.as_owner.calls import OwnerCallError, OwnerCalls
 from service.auth.tokens import hash_token, new_worker_token
 from service.cluster.repository import ClusterRepository
 from service.core.clock import Clock
@@ -21,14 +22,15 @@ from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
+from service.reconciler.submission.attempt_files import AttemptFiles, attempt_files, write_files
 from service.reconciler.submission.pool import NotSubmitted, Superseded
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_document import launch_document
-from service.scheduler.launch_plan import inherited_environment, plan_launch
+from service.scheduler.launch_plan import inherited_environment, owner_environment, plan_launch
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
-from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.spec.training_spec import dump_spec, parse_spec
-from trainyard.contract.wire.launch import CurrentAttempt, LaunchDocument, Origin
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.launch import LaunchDocument, Origin
 
 BatchScript = Callable[[LaunchDocument, LaunchPlan], str]
 
@@ -57,6 +59,8 @@ class Preparation:
     batch_script: BatchScript | None = None
     """Makes the script to submit, if the scheduler needs one of its own kind."""
     failpoint: Failpoint = no_failpoint
+    owners: OwnerCalls | None = None
+    """Set where jobs run as their owners."""
 
     def prepare(
         self,
@@ -79,27 +83,31 @@ class Preparation:
         token = new_worker_token(attempt_id)
         try:
             job, attempt, accepted = self._load(job_id, attempt_id, accepted)
+            if (problem := account_problem(job.unix_uid, self.owners.accounts if self.owners else None)) is not None:
+                return Rejected(problem)
             run = RunLayout(self.settings.runs / job.id)
             folder = run.attempt(attempt.folder_name)
             document = self._document(job, attempt, accepted)
-            plan = self._plan(document, folder.root)
+            plan = self._plan(document, folder.root, job.unix_uid)
             self.failpoint("prepare.before-announcement")
             announced = self.clock()
             announce = partial(self._announce, job, attempt_id, hash_token(token), plan.script)
             if not announce(expected, announced + call_timeout):
                 return Superseded()
             self.failpoint("prepare.after-announcement")
-            _write_files(run, folder, document, token, job.created_by)
+            self._write(run, attempt_files(attempt.folder_name, document, token, job.created_by), job.unix_uid)
             self.failpoint("prepare.after-files")
             while self.clock() - announced > _ANNOUNCEMENT_LIFETIME:
                 expected, announced = announced + call_timeout, self.clock()
                 if not announce(expected, announced + call_timeout):
                     return Superseded()
-        except ValueError as error:
+        except UnknownAccountError as error:
+            return NotSubmitted(str(error))
+        except (ValueError, AccountError) as error:
             return Rejected(str(error))
         except LeaseLostError:
             return Superseded()
-        except OSError as error:
+        except (OSError, OwnerCallError) as error:
             return NotSubmitted(f"the run directory cannot be written: {error}")
         except UnavailableError as error:
             return NotSubmitted(error.message)
@@ -131,15 +139,25 @@ class Preparation:
             self.failpoint("prepare.before-commit")
         return True
 
-    def _plan(self, document: LaunchDocument, folder: Path) -> LaunchPlan:
+    def _write(self, run: RunLayout, files: AttemptFiles, uid: int | None) -> None:
+        if uid is None:
+            write_files(run.root, files)
+        elif self.owners is not None:
+            self.owners.write(uid, run.root.parent, run.root.name, folders=files.folders, files=files.files)
+
+    def _plan(self, document: LaunchDocument, folder: Path, uid: int | None) -> LaunchPlan:
         authorities = self.settings.worker_ca_file
         given = {"SSL_CERT_FILE": str(authorities)} if authorities else {}
+        environment = inherited_environment(os.environ)
+        if uid is not None and self.owners is not None:
+            environment = owner_environment(environment, self.owners.accounts.get(uid))
         plan = plan_launch(
             document,
             folder=folder,
             python=self.settings.python,
-            inherited=inherited_environment(os.environ) | given,
+            inherited=environment | given,
             search_path=self.search_path,
+            uid=uid,
         )
         return replace(plan, script=self.batch_script(document, plan)) if self.batch_script else plan
 
@@ -164,21 +182,3 @@ class Preparation:
             log_bytes=self.settings.log_disk_limit,
             excluded_nodes=tuple(attempt.excluded_nodes),
         )
-
-
-def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str, created_by: str) -> None:
-    """Write the launch document last: a folder that has it is complete."""
-    files, folders = 0o666 & ~document.umask, 0o777 & ~document.umask
-    parts = (run.root, folder.root.parent, folder.root, folder.logs, folder.spool, folder.errors, folder.submitit)
-    for part in parts:
-        part.mkdir(mode=folders, parents=True, exist_ok=True)
-    write_atomic(run.spec, _json(dump_spec(document.spec)), mode=files)
-    write_atomic(run.creator, _json({"created_by": created_by}), mode=files)
-    write_atomic(folder.token, token + "\n", mode=0o600)
-    write_atomic(folder.launch, document.model_dump_json(by_alias=True, indent=2), mode=files)
-    current = CurrentAttempt(attempt_id=document.attempt_id, attempt=document.attempt, execution=document.execution)
-    write_atomic(run.current, current.model_dump_json(indent=2) + "\n", mode=files)
-
-
-def _json(data: object) -> str:
-    return json.dumps(data, indent=2) + "\n"

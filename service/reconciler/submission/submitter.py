@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from service.as_owner.calls import OwnerCalls
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
@@ -69,6 +70,8 @@ class Submitter:
     """Where the job's Python finds our packages if they are not installed."""
     batch_script: BatchScript | None = None
     failpoint: Failpoint = no_failpoint
+    owners: OwnerCalls | None = None
+    """Set where jobs run as their owners."""
 
     paused: bool = False
     """Whether nothing may be submitted now; what is in flight is recorded, and searches continue."""
@@ -80,7 +83,13 @@ class Submitter:
         """By attempt id. Empty after a restart, so that lookups begin at once."""
         self._recorder = OutcomeRecorder(self.lease, self.clock, self.failpoint)
         self._checks = SubmissionChecks(
-            self.database, self.settings, self.clock, self.acceptance, self.planner, slurm=slurm
+            self.database,
+            self.settings,
+            self.clock,
+            self.acceptance,
+            self.planner,
+            slurm=slurm,
+            accounts=self.owners.accounts if self.owners else None,
         )
         self._preparation = Preparation(
             self.database,
@@ -92,6 +101,7 @@ class Submitter:
             search_path=self.search_path,
             batch_script=self.batch_script,
             failpoint=self.failpoint,
+            owners=self.owners,
         )
 
     @property
@@ -157,7 +167,7 @@ class Submitter:
         if last is not None and timedelta(0) <= now - last < policy.interval:
             return
         folder = self._folder(job, attempt)
-        scheduler_ids = self.scheduler.find(attempt.tag, folder.root, unconfirmed)
+        scheduler_ids = self.scheduler.find(attempt.tag, folder.root, unconfirmed, job.unix_uid)
         self._last_lookup[attempt.id] = now
         self.failpoint("resolve.after-look")
         if scheduler_ids:
@@ -238,7 +248,7 @@ class Submitter:
         claimant = read_claimant(files_of_job(self.settings, job.unix_uid), folder)
         for scheduler_id in scheduler_ids:
             if scheduler_id not in (current, claimant):
-                self.scheduler.cancel(SubmittedJob(tag, scheduler_id, folder.root))
+                self.scheduler.cancel(SubmittedJob(tag, scheduler_id, folder.root, job.unix_uid))
                 self.failpoint("resolve.after-double")
 
     def _resubmit_unsent(self, job: Job, attempt: Attempt) -> None:

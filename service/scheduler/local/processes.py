@@ -15,15 +15,16 @@ CONTROLLER = "submitit.local._local"
 """The module that submitit's controller process runs, as it appears on its command line."""
 
 
-def is_alive(pid: int, create_time: float | None, env_tag: str) -> bool:
-    """Whether this very process runs; False for a zombie and for another process with a reused pid."""
+def is_alive(pid: int, create_time: float | None, env_tag: str, uid: int) -> bool:
+    """Whether this very process of an account runs; False for a zombie and for another process with a reused pid."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             _reap(pid)
             return False
         # A step of the system clock shifts every start time, so the env tag identifies the process too.
-        return process.create_time() == create_time or env_tag_of(process) == env_tag
+        is_same = process.create_time() == create_time or env_tag_of(process) == env_tag
+        return is_same and process.uids().real == uid
     except psutil.Error:
         return False
 
@@ -44,17 +45,9 @@ def env_tag_of(process: psutil.Process) -> str | None:
         return None
 
 
-def tagged_processes(env_tag: str) -> list[psutil.Process]:
-    """Every live process of this user with the env tag."""
-    tagged = []
-    for process in psutil.process_iter():
-        try:
-            mine = process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            continue
-        if mine and env_tag_of(process) == env_tag:
-            tagged.append(process)
-    return tagged
+def tagged_processes(env_tag: str, uid: int) -> list[psutil.Process]:
+    """Every live process of an account with the env tag; other accounts may have set the same one."""
+    return [process for process in psutil.process_iter() if _is_live(process, uid) and env_tag_of(process) == env_tag]
 
 
 def controller_among(processes: Iterable[psutil.Process]) -> psutil.Process | None:
@@ -73,14 +66,17 @@ def terminate(pid: int) -> None:
     _signal(pid, signal.SIGTERM)
 
 
-def kill_tagged(env_tag: str) -> int:
+def kill_tagged(env_tag: str, uid: int) -> int:
     """SIGKILL all processes of the attempt and their children; returns their number.
+
+    Processes of other accounts than the attempt's are left alone: a service of root could kill any.
 
     They are stopped first, repeatedly until no new process appears, so that none can fork and escape.
     """
     stopped: dict[int, psutil.Process] = {}
     for _ in range(16):
-        fresh = [process for process in _with_children(tagged_processes(env_tag)) if process.pid not in stopped]
+        tagged = _with_children(tagged_processes(env_tag, uid), uid)
+        fresh = [process for process in tagged if process.pid not in stopped]
         if not fresh:
             break
         for process in fresh:
@@ -91,12 +87,20 @@ def kill_tagged(env_tag: str) -> int:
     return len(stopped)
 
 
-def _with_children(processes: Collection[psutil.Process]) -> list[psutil.Process]:
-    """The processes and their descendants, which may have removed the env tag from their environment."""
+def _is_live(process: psutil.Process, uid: int) -> bool:
+    """Whether a process of this account runs."""
+    try:
+        return process.uids().real == uid and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _with_children(processes: Collection[psutil.Process], uid: int) -> list[psutil.Process]:
+    """The processes and their descendants of the account, which may have removed the env tag from their environment."""
     by_pid = {process.pid: process for process in processes}
     for process in processes:
         try:
-            by_pid.update({child.pid: child for child in process.children(recursive=True)})
+            by_pid.update({child.pid: child for child in process.children(recursive=True) if _is_live(child, uid)})
         except psutil.Error:
             continue
     return list(by_pid.values())

@@ -37,6 +37,8 @@ class Entry(BaseModel):
     """`module:function`; called with the folder."""
     ranks: int
     environment: dict[str, str]
+    uid: int | None = None
+    """The Unix account as which it runs; None: that of the service."""
     time_limit_minutes: int | None = None
     """For display; the worker enforces it."""
     sequence: int
@@ -56,6 +58,11 @@ class Entry(BaseModel):
     @property
     def waiting(self) -> bool:
         return self.begun_at is None
+
+    @property
+    def account(self) -> int:
+        """The uid of its processes."""
+        return os.getuid() if self.uid is None else self.uid
 
     @property
     def submitit(self) -> Path:

@@ -10,6 +10,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from service.as_owner.accounts import AccountError
+from service.as_owner.calls import OwnerCallError, OwnerCalls
+from service.core.untrusted_files import IrregularFileError, files_of_attempt
 from service.scheduler.base import (
     Accepted,
     Ambiguous,
@@ -30,6 +33,8 @@ from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
 GRACE = timedelta(seconds=5)
 """The time between SIGTERM and SIGKILL."""
 MAX_STARTS = 3
+_MAX_ENTRIES = 1000
+"""Entries of an attempt's folder that are read."""
 _SUBMITTER = "service.scheduler.local.submit"
 _SUBMITTER_SECONDS = 35.0
 """Longer than the submitter's own limit."""
@@ -47,17 +52,20 @@ class LocalScheduler:
         clock: Callable[[], datetime],
         *,
         gpus: Sequence[Gpu] = (),
+        owners: OwnerCalls | None = None,
         target: str = "worker.launcher.supervisor:run",
     ) -> None:
         """Create the scheduler.
 
         Args:
             gpus: If given, each rank gets one of them, and there are at most as many slots.
+            owners: Set where jobs run as their owners; the service is then root.
         """
         self._queue = Queue(state_dir / "local")
         self._slots = min(slots, len(gpus)) if gpus else slots
         self._clock = clock
         self._gpus = tuple(gpus)
+        self._owners = owners
         self._target = target
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
@@ -84,7 +92,7 @@ class LocalScheduler:
             listed, queue = {entry.tag: entry for entry in entries}, QueueState.of(entries, self._slots)
             return {job.tag: self._observation(listed.get(job.tag) or self._queue.get(job.tag), queue) for job in jobs}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         with self._locked() as lock:
             self._advance(lock)
             return [entry.tag for entry in self._queue.entries() if entry.tag == tag]
@@ -113,7 +121,7 @@ class LocalScheduler:
         return ClusterSnapshot(slots=SlotCount(total=self._slots, free=max(0, self._slots - used)))
 
     def _terminate(self, entry: Entry) -> None:
-        if entry.pid and processes.is_alive(entry.pid, entry.create_time, entry.env_tag):
+        if entry.pid and processes.is_alive(entry.pid, entry.create_time, entry.env_tag, entry.account):
             processes.terminate(entry.pid)
 
     @contextmanager
@@ -134,6 +142,7 @@ class LocalScheduler:
             target=self._target,
             ranks=plan.ranks,
             environment=environment,
+            uid=plan.uid,
             time_limit_minutes=plan.time_limit_minutes,
             sequence=self._queue.next_sequence(),
             submitted_at=self._clock(),
@@ -150,19 +159,19 @@ class LocalScheduler:
         """Bring one started entry in line with the process table."""
         if entry.pid is None:
             self._recover(entry)
-        elif processes.is_alive(entry.pid, entry.create_time, entry.env_tag):
+        elif processes.is_alive(entry.pid, entry.create_time, entry.env_tag, entry.account):
             requested = entry.cancel_requested_at
             if requested and self._clock() - requested >= GRACE:
-                processes.kill_tagged(entry.env_tag)
-        elif processes.kill_tagged(entry.env_tag) == 0:
+                processes.kill_tagged(entry.env_tag, entry.account)
+        elif processes.kill_tagged(entry.env_tag, entry.account) == 0:
             self._queue.end(entry, self._clock())
 
     def _recover(self, entry: Entry) -> None:
         """Resolve a start whose outcome was not recorded: adopt what runs, and restart only what never ran."""
-        controller = processes.controller_among(processes.tagged_processes(entry.env_tag))
+        controller = processes.controller_among(processes.tagged_processes(entry.env_tag, entry.account))
         if controller:
             self._record(entry, controller.pid)
-        elif processes.kill_tagged(entry.env_tag):
+        elif processes.kill_tagged(entry.env_tag, entry.account):
             return
         elif entry.starts >= MAX_STARTS or entry.cancel_requested_at or _has_run(entry):
             self._queue.end(entry, self._clock(), entry.message)
@@ -174,11 +183,28 @@ class LocalScheduler:
         begun = {"begun_at": self._clock(), "starts": entry.starts + 1, "gpus": gpus, "message": ""}
         entry = self._queue.save(Entry.model_validate(entry.model_dump() | begun))
         try:
-            result = _run_submitter(entry, self._queue.file(entry.tag), lock)
-            self._record(entry, int(json.loads(result)["pid"]))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            if entry.uid is None:
+                result = _run_submitter(entry, self._queue.file(entry.tag), lock)
+            else:
+                result = self._run_as_owner(entry, entry.uid, lock)
+            self._record(entry, _pid_in(result))
+        except (OSError, ValueError, subprocess.SubprocessError, AccountError, OwnerCallError) as error:
             # The next call finds out whether anything runs.
             self._queue.save(entry.model_copy(update={"message": f"Start failed: {_last_line(entry, error)}"}))
+
+    def _run_as_owner(self, entry: Entry, uid: int, lock: int) -> bytes:
+        """Run the submitter as the owner of the attempt, as `_run_submitter` does."""
+        if self._owners is None:
+            raise OwnerCallError(f"it is to run as uid {uid}, and TRAINYARD_RUN_AS is not owner")
+        request = {
+            "folder": str(entry.folder),
+            "python": entry.python,
+            "module": _SUBMITTER,
+            "environment": entry.environment,
+            "entry": entry.model_dump(mode="json"),
+        }
+        result = self._owners.call(uid, "start", request, _SUBMITTER_SECONDS, pass_fds=(lock,))
+        return str(result.get("stdout")).encode()
 
     def _record(self, entry: Entry, pid: int) -> None:
         identity: dict[str, Any] = {"pid": pid, "create_time": processes.create_time(pid), "message": ""}
@@ -220,13 +246,28 @@ def _run_submitter(entry: Entry, file: Path, lock: int) -> bytes:
                 child.kill()
 
 
+def _pid_in(result: bytes) -> int:
+    """The pid in a submitter's result.
+
+    Raises:
+        ValueError: it has none.
+    """
+    document = json.loads(result)
+    pid = document.get("pid") if isinstance(document, dict) else None
+    if not isinstance(pid, int) or pid <= 1:
+        raise ValueError("the submitter printed no pid")
+    return pid
+
+
 def _has_run(entry: Entry) -> bool:
     """Whether a task ever started: submitit's controller creates the task's log file just before."""
-    return any(entry.submitit.glob("*_0_log.out"))
+    try:
+        names = files_of_attempt(entry.folder, entry.uid).list_names(entry.submitit, _MAX_ENTRIES)
+    except (FileNotFoundError, IrregularFileError):
+        return False
+    return any(name.endswith("_0_log.out") for name in names)
 
 
 def _last_line(entry: Entry, error: Exception) -> str:
     """The last line of the submitter's log, or the error if there is none."""
-    log = entry.submitit / "submit.log"
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else str(error)
+    return files_of_attempt(entry.folder, entry.uid).last_line(entry.submitit / "submit.log") or str(error)

@@ -32,11 +32,12 @@ class ImportedCallable:
         return pkgutil.resolve_name, (self._target,)
 
 
-def main(entry_file: Path) -> None:
-    """Start the entry stored in the file."""
+def main(entry_file: Path | None) -> None:
+    """Start the entry stored in the file; None: on standard input, if it runs as another account than the service."""
     # This process inherits the queue's lock and holds it until it ends, so it must end in any case.
     signal.alarm(LIMIT_SECONDS)
-    entry = json.loads(entry_file.read_text())
+    entry = json.loads(entry_file.read_text() if entry_file else sys.stdin.read())
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     # The job must not inherit the pipe to the service: stdout is reserved for the result.
     with os.fdopen(os.dup(1), "w") as result:
         os.dup2(2, 1)
@@ -54,4 +55,4 @@ def main(entry_file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

@@ -6,8 +6,11 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
+from service.as_owner.accounts import AccountError
+from service.as_owner.calls import OwnerCallError, OwnerCalls
 from service.scheduler.base import SchedulerUnavailableError
 from service.scheduler.slurm.sinfo import SHORT_FORMAT, WIDE_FORMAT, parse_short, parse_wide, snapshot
 from service.scheduler.slurm.states import BY_CONTROLLER
@@ -20,6 +23,7 @@ _ENDED_JOB = ("Invalid job id specified", "already completing or completed")
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_COLUMN = "invalid"
 _MAX_REASON = 200
+_MAX_ERROR = 2000
 _SEPARATOR = "|"
 
 CommandCounter = Callable[[str, Literal["ok", "failed", "timeout"]], None]
@@ -47,6 +51,8 @@ class Row:
     """squeue: when the time limit ends the job."""
     folder: str = ""
     """The job's working directory, which is the attempt's folder and stays when an operator renames the job."""
+    uid: int = -1
+    """The Unix account that submitted the job."""
 
 
 @dataclass
@@ -54,32 +60,39 @@ class SlurmCommands:
     """Queries and cancellation; submission is a separate process."""
 
     count: CommandCounter = count_nothing
+    owners: OwnerCalls | None = None
+    """Set where jobs run as their owners."""
+    runs: Path | None = None
+    """The folder of the runs; needed with `owners`."""
     _has_used_gpus: bool = True
     """Whether `sinfo` has the column of used GPUs; cleared when it refuses it."""
 
     def squeue(self, *, everyone: bool = False) -> tuple[list[Row], list[Row]]:
-        """All jobs of this account that the controller lists, and those of other accounts if `everyone` is set.
+        """All jobs of this service that the controller lists, and the other jobs if `everyone` is set.
 
-        The controller lists ended jobs for a while. The query is by account, so its cost does not grow with the number
-        of submitted jobs, and an id that the controller no longer lists causes no error.
+        Where jobs run as their owners, the first list has everything that may be a job of this service, by its name or
+        folder; the caller compares the account. The controller lists ended jobs for a while. No query is by id:
+        its cost would grow with the number of jobs, and an id that the controller no longer lists would be an error.
         """
         # Job names may contain anything, even line breaks, so each genuine line starts with a random marker.
         marker = secrets.token_hex(8)
         columns = f"--format={marker}|%i|%T|%S|%e|%P|%Q|%U|%N|%r|%Z|%j"
-        account = [] if everyone else [f"--user={os.getuid()}", "--array"]
+        account = [] if everyone or self.owners else [f"--user={os.getuid()}", "--array"]
         output = self._run(["squeue", *account, "--states=all", "--noheader", columns])
-        return parse_queue(output, marker, os.getuid())
+        return parse_queue(output, marker, os.getuid(), runs=os.path.realpath(self.runs) if self.runs else None)
 
     def sacct(self, *, ids: Sequence[str] = (), names: Sequence[str] = ()) -> list[Row] | None:
         """The accounting records of these ids or names, oldest first; None if the cluster has no accounting."""
         # The window ends in the future, since jobs that start later than its end would not be listed.
         window = ["--starttime=now-30days", "--endtime=now+30days"]
         selection = [f"--jobs={','.join(ids)}"] if ids else [f"--name={','.join(names)}", *window]
-        columns = "--format=JobIDRaw,State,ExitCode,NodeList,WorkDir,JobName"
+        columns = "--format=JobIDRaw,UID,State,ExitCode,NodeList,WorkDir,JobName"
+        users = ["--allusers"] if self.owners else []
+        # Names and folders may contain anything, even line breaks, so no job can know the separator.
+        separator = secrets.token_hex(8)
+        options = ["--allocations", "--duplicates", "--noheader", "--parsable2", f"--delimiter={separator}", *users]
         try:
-            return _parse_records(
-                self._run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *selection])
-            )
+            return parse_records(self._run(["sacct", *options, columns, *selection]), separator)
         except SchedulerUnavailableError as error:
             if _NO_ACCOUNTING in str(error):
                 return None
@@ -118,9 +131,28 @@ class SlurmCommands:
         query = ["show", "user", "where", f"name={user}", "withassoc"]
         return self._run(["sacctmgr", "--noheader", "--parsable2", *query, f"format={','.join(columns)}"])
 
-    def scancel(self, job: str, name: str) -> None:
-        """Cancel the job if it has this name. Slurm compares the name, so a reused id is never cancelled."""
-        self._run(["scancel", f"--name={name}", job], harmless=_ENDED_JOB)
+    def scancel(self, job: str, name: str, uid: int | None = None) -> None:
+        """Cancel the job if it has this name. Slurm compares the name, so a reused id is never cancelled.
+
+        Args:
+            uid: The Unix account that submitted the job; None: that of the service.
+        """
+        command = ["scancel", f"--name={name}", job]
+        if uid is None or self.owners is None:
+            self._run(command, harmless=_ENDED_JOB)
+            return
+        try:
+            status, _, errors = self.owners.command(uid, command, owner_environment(), _SECONDS)
+        except AccountError as error:
+            if os.geteuid() != 0:
+                raise SchedulerUnavailableError(str(error)) from None
+            # Nobody can act as a deleted account, but root can cancel its jobs.
+            self._run([command[0], f"--user={uid}", *command[1:]], harmless=_ENDED_JOB)
+            return
+        except OwnerCallError as error:
+            self.count("scancel", "failed")
+            raise SchedulerUnavailableError(f"scancel as uid {uid}: {error}") from None
+        self._check("scancel", status, errors[:_MAX_ERROR].strip(), _ENDED_JOB)
 
     def test_only(self, script: str) -> tuple[int, str]:
         """The exit status and error output of `sbatch --test-only`, which submits nothing."""
@@ -132,12 +164,14 @@ class SlurmCommands:
     def _run(self, command: list[str], *, harmless: Sequence[str] = ()) -> str:
         """Return the output. An error whose text is among the harmless ones is none."""
         done = self._call(command)
-        message = done.stderr.decode(errors="replace").strip()
-        failed = done.returncode != 0 and not any(text in message for text in harmless)
-        self.count(command[0], "failed" if failed else "ok")
-        if failed:
-            raise SchedulerUnavailableError(f"{command[0]} exited with {done.returncode}: {message}")
+        self._check(command[0], done.returncode, done.stderr.decode(errors="replace").strip(), harmless)
         return done.stdout.decode(errors="replace")
+
+    def _check(self, program: str, status: int, message: str, harmless: Sequence[str]) -> None:
+        failed = status != 0 and not any(text in message for text in harmless)
+        self.count(program, "failed" if failed else "ok")
+        if failed:
+            raise SchedulerUnavailableError(f"{program} exited with {status}: {message}")
 
     def _call(self, command: list[str], text: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         try:
@@ -162,8 +196,18 @@ def clean_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ} | {"LC_ALL": "C"}
 
 
-def parse_queue(output: str, marker: str, uid: int) -> tuple[list[Row], list[Row]]:
-    """The output of squeue as the jobs of this account and those of others."""
+def owner_environment() -> dict[str, str]:
+    """The environment of Slurm's commands that run as the owner of a job; without the service's own credential."""
+    passed = ("PATH", "SLURM_CONF", "LC_ALL")
+    return {name: value for name, value in clean_environment().items() if name in passed} | {"TZ": "UTC0"}
+
+
+def parse_queue(output: str, marker: str, uid: int, *, runs: str | None = None) -> tuple[list[Row], list[Row]]:
+    """The output of squeue as the jobs of this service and the others.
+
+    Args:
+        runs: If given, jobs of other accounts with the name of an attempt, or a folder below this one, are included.
+    """
     mine, others = [], []
     for line in output.splitlines():
         cells = line.split(_SEPARATOR, 10)
@@ -172,8 +216,9 @@ def parse_queue(output: str, marker: str, uid: int) -> tuple[list[Row], list[Row
         _, number, state, start, end, partition, priority, owner, nodes, reason, rest = cells
         folder, _, name = rest.partition(_SEPARATOR)
         order = int(priority) if priority.isdigit() else 0
-        row = Row(number, name, state, reason, nodes, partition, order, _time(start), _time(end), folder)
-        if owner != str(uid):
+        by = int(owner) if owner.isdecimal() else -1
+        row = Row(number, name, state, reason, nodes, partition, order, _time(start), _time(end), folder, by)
+        if by != uid and not (runs and (name.startswith("ty-") or folder.startswith(f"{runs}/"))):
             others.append(row)
         elif number.isdigit():
             mine.append(row)
@@ -187,14 +232,14 @@ def _time(text: str) -> datetime | None:
         return None
 
 
-def _parse_records(output: str) -> list[Row]:
-    """The output of sacct. The name is the last column, since other programs' jobs may have any name."""
+def parse_records(output: str, separator: str) -> list[Row]:
+    """The output of sacct."""
     rows = []
     for line in output.splitlines():
-        fields = line.split(_SEPARATOR, 4)
-        if len(fields) == 5 and fields[0].isdigit():
-            job_id, state, code, nodes, rest = fields
-            folder, _, name = rest.partition(_SEPARATOR)
+        fields = line.split(separator)
+        if len(fields) == 7 and fields[0].isdigit():
+            job_id, uid, state, code, nodes, folder, name = fields
             state = BY_CONTROLLER if state == "CANCELLED" else state
-            rows.append(Row(job_id, name, state, code, nodes, folder=folder))
+            by = int(uid) if uid.isdecimal() else -1
+            rows.append(Row(job_id, name, state, code, nodes, folder=folder, uid=by))
     return rows

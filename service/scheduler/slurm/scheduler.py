@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
+from service.as_owner.calls import OwnerCalls
 from service.core.clock import Clock, utc_now
 from service.core.untrusted_files import files_of_attempt
 from service.scheduler.base import (
@@ -28,7 +29,15 @@ from service.scheduler.base import (
     SubmittedJob,
 )
 from service.scheduler.slurm.accounting import SlurmAccounts
-from service.scheduler.slurm.commands import CommandCounter, Row, SlurmCommands, clean_environment, count_nothing
+from service.scheduler.slurm.commands import (
+    CommandCounter,
+    Row,
+    SlurmCommands,
+    clean_environment,
+    count_nothing,
+    owner_environment,
+)
+from service.scheduler.slurm.owner_submission import recorded_ids, submit_as_owner
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
 from service.scheduler.slurm.states import describe_completing, describe_suspended, interpret_state, state_name
@@ -46,9 +55,6 @@ _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
 """Ids in one accounting query: 90 kB as an argument, of which Linux allows 128 kB."""
-_MAX_ENTRIES, _MAX_RECORDED = 1000, 20
-"""Entries of an attempt's folder that are read, and submissions that are taken from it: a job may fill it."""
-_MAX_LOG_BYTES = 16 * 1024
 _MAX_FAILED_NODE_LISTS, _MAX_REASONS = 4, 4
 """Node lists of failed jobs whose reasons one poll queries, and reasons in one message."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
@@ -81,6 +87,8 @@ class SlurmScheduler:
         target: str = "worker.launcher.supervisor:run",
         clock: Clock = utc_now,
         count: CommandCounter = count_nothing,
+        owners: OwnerCalls | None = None,
+        runs: Path | None = None,
     ) -> None:
         """Create the scheduler.
 
@@ -88,13 +96,16 @@ class SlurmScheduler:
             poll_seconds: The least time between two queries of the queue, however often `observe` is called.
             submit_seconds: The time limit of sbatch.
             target: The function that the job runs, as `module:function`.
+            owners: Set where jobs run as their owners.
+            runs: The folder of the runs; needed with `owners`.
         """
         self._submit_seconds = submit_seconds
         self._poll_seconds = poll_seconds
         self._target = target
         self._clock = clock
         self._count = count
-        self._commands = SlurmCommands(count)
+        self._owners = owners
+        self._commands = SlurmCommands(count, owners, runs)
         self._accounts = SlurmAccounts(self._commands)
         self._submitters = Submitters()
         self._queue: list[Row] = []
@@ -125,29 +136,35 @@ class SlurmScheduler:
                 self._submission_times[plan.tag] = time.monotonic()
 
     def _submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        if plan.uid is not None and self._owners is not None:
+            return submit_as_owner(self._owners, plan.uid, self._request(plan), self._submit_seconds)
         try:
             result = json.loads(self._run_submitter(plan))
             return parse_sbatch_output(result["returncode"], result["stdout"], result["stderr"])
         except (OSError, EOFError, ValueError, KeyError) as error:
-            if ids := _recorded_ids(plan.folder):
+            if ids := recorded_ids(plan.folder, plan.uid):
                 return Accepted(ids[0])
-            return Ambiguous(_last_line(plan.folder) or str(error))
+            log_file = AttemptLayout(plan.folder).submitit / "submit.log"
+            return Ambiguous(files_of_attempt(plan.folder, plan.uid).last_line(log_file) or str(error))
 
-    def _run_submitter(self, plan: LaunchPlan) -> bytes:
-        """Run a submitter with the plan's environment, all of which is copied into the job, and return its result."""
-        slurm = {name: value for name, value in clean_environment().items() if name.startswith("SLURM_")}
-        request = {
+    def _request(self, plan: LaunchPlan) -> dict[str, Any]:
+        """A submitter's request. All of the environment is copied into the job."""
+        ours = clean_environment() if plan.uid is None else owner_environment()
+        return {
             "folder": str(plan.folder),
             "script": plan.script,
             "nodes": plan.nodes,
-            "environment": {**plan.environment, **slurm},
+            "environment": {**plan.environment, **{name: ours[name] for name in ours if name.startswith("SLURM_")}},
             "target": self._target,
             "limit_seconds": self._submit_seconds,
         }
+
+    def _run_submitter(self, plan: LaunchPlan) -> bytes:
+        """Run a submitter with the plan's environment, and return its result."""
         submitit = AttemptLayout(plan.folder).submitit
         submitit.mkdir(exist_ok=True)
         with (submitit / "submit.log").open("wb") as log_file:
-            return self._submitters.run(request, log_file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS)
+            return self._submitters.run(self._request(plan), log_file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS)
 
     def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         # After a failure Slurm is polled even without jobs: nothing is submitted until it responds again.
@@ -224,18 +241,20 @@ class SlurmScheduler:
         now = self._clock()
         return {job.tag: _observation(row, ahead_by_id, now) for job, row in pairs if row is not None}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         # A query serves all tags that were submitted before it, within one poll interval.
         since = max(time.monotonic() - self._poll_seconds, self._submission_times.get(tag, float("-inf")))
         if self._queue_queried_at <= since:
             self._query_queue()
-        root = os.path.realpath(folder)
-        rows = [row for row in self._queue if row.name == tag or row.folder == root]
+        root, account = os.path.realpath(folder), os.getuid() if uid is None else uid
+        queue = [row for row in self._queue if row.uid == account]
+        rows = [row for row in queue if row.name == tag or row.folder == root]
         if not rows:
-            rows = [row for row in self._accounting_records(tag, next_tags, since) if row.name == tag]
+            records = self._accounting_records(tag, next_tags, since)
+            rows = [row for row in records if row.name == tag and row.uid == account]
         ended = {row.id for row in rows if interpret_state(row.state)[0] == "ended"}
-        ids = {row.id for row in rows} | set(_recorded_ids(folder))
-        claimant = _claimant(folder)
+        ids = {row.id for row in rows} | set(recorded_ids(folder, uid))
+        claimant = _claimant(folder, uid)
         return sorted(ids, key=lambda job_id: (job_id != claimant, job_id in ended, int(job_id)))
 
     def _accounting_records(self, tag: str, next_tags: Sequence[str], since: float) -> list[Row]:
@@ -253,7 +272,7 @@ class SlurmScheduler:
         if time.monotonic() - self._queue_queried_at >= _QUEUE_MAX_AGE_SECONDS:
             self._query_queue()
         rows = [(row, interpret_state(row.state)[0]) for row in self._queue if row.name.startswith("ty-")]
-        return [QueueEntry(row.name, row.id, state) for row, state in rows if state in ("pending", "running")]
+        return [QueueEntry(row.name, row.id, state, row.uid) for row, state in rows if state in ("pending", "running")]
 
     def cancel(self, job: SubmittedJob) -> None:
         """Slurm sends SIGTERM and, after its KillWait, SIGKILL; the request is repeated once a minute at most."""
@@ -261,7 +280,7 @@ class SlurmScheduler:
         if now - self._cancel_times.get(job.scheduler_id, float("-inf")) < _CANCEL_INTERVAL_SECONDS:
             return
         row = _row_of(job, _by_id(self._queue))
-        self._commands.scancel(job.scheduler_id, row.name if row else job.tag)
+        self._commands.scancel(job.scheduler_id, row.name if row else job.tag, job.uid)
         recent = {id_: at for id_, at in self._cancel_times.items() if now - at < _CANCEL_INTERVAL_SECONDS}
         self._cancel_times = {**recent, job.scheduler_id: now}
 
@@ -269,7 +288,9 @@ class SlurmScheduler:
         return parse_forecast(*self._commands.test_only(script))
 
     def cluster(self) -> ClusterSnapshot:
-        return self._accounts.add_to(self._commands.sinfo())
+        snapshot = self._commands.sinfo()
+        # The accounts of the service's own account are not those of the owners of jobs.
+        return snapshot if self._owners else self._accounts.add_to(snapshot)
 
 
 def _is_node_failure(observation: Observation | None) -> bool:
@@ -292,9 +313,12 @@ def _by_id(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _row_of(job: SubmittedJob, by_id: Mapping[str, Sequence[Row]]) -> Row | None:
-    """Return the newest row of the job. Its name or folder must match, since Slurm may reuse an id for another job."""
+    """Return the newest row of the job. Its account must match, since any user may give a job any name; and its name or
+    folder, since Slurm may reuse an id for another job."""
+    account = os.getuid() if job.uid is None else job.uid
     for row in reversed(by_id.get(job.scheduler_id, ())):
-        if row.name == job.tag or (row.folder and row.folder == os.path.realpath(job.folder)):
+        is_named = row.name == job.tag or (row.folder and row.folder == os.path.realpath(job.folder))
+        if is_named and row.uid == account:
             return row
     return None
 
@@ -317,30 +341,10 @@ def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Obs
     return Observation("running", message, nodes, end=row.end, suspended=bool(suspended))
 
 
-def _recorded_ids(folder: Path) -> list[str]:
-    """The ids under which submitit stored this attempt's batch script: a second record of sbatch's output."""
-    try:
-        names = files_of_attempt(folder).list_names(AttemptLayout(folder).submitit, _MAX_ENTRIES)
-    except OSError:
-        return []
-    ids = (name.partition("_")[0] for name in names if name.endswith("_submission.sh"))
-    return sorted((text for text in ids if text.isascii() and text.isdigit()), key=int)[:_MAX_RECORDED]
-
-
-def _claimant(folder: Path) -> str | None:
+def _claimant(folder: Path, uid: int | None) -> str | None:
     """The scheduler id in the attempt's claim file. A pipe or link in its place is ignored."""
     try:
-        claim = json.loads(files_of_attempt(folder).read(AttemptLayout(folder).claim, 0, 65536) or b"null")
+        claim = json.loads(files_of_attempt(folder, uid).read(AttemptLayout(folder).claim, 0, 65536) or b"null")
     except (OSError, ValueError):
         return None
     return claim.get("scheduler_id") if isinstance(claim, dict) else None
-
-
-def _last_line(folder: Path) -> str:
-    """The last line of the submitter's log, if it wrote one."""
-    files, path = files_of_attempt(folder), AttemptLayout(folder).submitit / "submit.log"
-    try:
-        text = files.read(path, max(0, files.status(path).st_size - _MAX_LOG_BYTES), _MAX_LOG_BYTES)
-    except OSError:
-        return ""
-    return (text.decode(errors="replace").strip().splitlines() or [""])[-1]

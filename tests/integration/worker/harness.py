@@ -20,11 +20,13 @@ from typing import Any, Literal, TypeVar
 from unittest.mock import patch
 from urllib.parse import ParseResult, parse_qs, urlparse
 
+from trainyard.client.code_archive import pack
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.user_code import code_archive
 from trainyard.contract.wire.launch import CurrentAttempt, LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
@@ -38,6 +40,19 @@ Environ = dict[str, str] | None
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+
+
+def store_code(root: Path, program: str, **files: str) -> str:
+    """Store an archive with `train.py` and further modules where launchers below `root` look for it; its digest."""
+    folder = root / "mine"
+    folder.mkdir()
+    for name, text in {"train": program, **files}.items():
+        (folder / f"{name}.py").write_text(text)
+    archive = pack(folder)
+    stored = code_archive(root, archive.digest)
+    stored.parent.mkdir()
+    stored.write_bytes(archive.data)
+    return archive.digest
 
 
 def wait_for(condition: Callable[[], T | Literal[False] | None], what: str, seconds: float = 60) -> T:

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, wait_for
+from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, store_code, wait_for
 from tests.support.container_images import make_root, podman_path, require_runtime
 from tests.support.docker_engine import base_image, running_engine
-from trainyard.client.code_archive import pack
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.site import Site
-from trainyard.contract.spec.user_code import code_archive
 
 PROGRAM = """
 import json, os, subprocess, sys, time
@@ -86,15 +84,9 @@ def runtime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def script(tmp_path: Path, runtime: Runtime) -> Any:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "train.py").write_text(PROGRAM)
     (tmp_path / "sets").mkdir()
     (tmp_path / "sets" / "part").touch()
-    archive = pack(folder)
-    stored = code_archive(tmp_path, archive.digest)
-    stored.parent.mkdir()
-    stored.write_bytes(archive.data)
+    code = store_code(tmp_path, PROGRAM)
 
     def make(service: FakeService, mode: str) -> Run:
         service.secrets = {"HF_TOKEN": "hush-4711"}
@@ -103,7 +95,7 @@ def script(tmp_path: Path, runtime: Runtime) -> Any:
         document = {
             "task": "script",
             "argv": ["train.py", mode],
-            "code": archive.digest,
+            "code": code,
             "gpus": 2,
             "environment": {"container": container, "variables": {"APP_MODE": "a b"}, "secrets": ["HF_TOKEN"]},
         }

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, wait_for
-from trainyard.client.code_archive import pack
+from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, store_code, wait_for
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.spec.user_code import code_archive
 from trainyard.contract.wire.reports import FinishRecord
 
 PROGRAM = """
@@ -44,14 +42,8 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_script(tmp_path: Path, environment: dict[str, Any], **changes: Any) -> tuple[AttemptLayout, FakeService]:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "train.py").write_text(PROGRAM)
-    archive = pack(folder)
-    stored = code_archive(tmp_path, archive.digest)
-    stored.parent.mkdir()
-    stored.write_bytes(archive.data)
-    document = {"task": "script", "argv": ["train.py"], "code": archive.digest, "gpus": 2, "environment": environment}
+    code = store_code(tmp_path, PROGRAM)
+    document = {"task": "script", "argv": ["train.py"], "code": code, "gpus": 2, "environment": environment}
     with FakeService() as service:
         service.secrets = {"HF_TOKEN": "hush-4711"}
         run = Run(tmp_path / "job", service.url, {**document, **changes}, template="script_line", max_restarts=0)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.worker.harness import FakeService, Run, finish_of
-from trainyard.client.code_archive import pack
-from trainyard.contract.spec.user_code import code_archive
+from tests.integration.worker.harness import FakeService, Run, finish_of, store_code
 
 SECRET_VALUE = "hush-hush-4711"
 PROGRAM = """
@@ -34,14 +32,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 @pytest.fixture
 def script(tmp_path: Path) -> dict[str, object]:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "train.py").write_text(PROGRAM)
-    archive = pack(folder)
-    path = code_archive(tmp_path, archive.digest)
-    path.parent.mkdir()
-    path.write_bytes(archive.data)
-    return {"task": "script", "argv": ["train.py"], "code": archive.digest, "gpus": 2}
+    return {"task": "script", "argv": ["train.py"], "code": store_code(tmp_path, PROGRAM), "gpus": 2}
 
 
 def run_with(tmp_path: Path, service: FakeService, script: dict[str, object], **environment: object) -> Run:

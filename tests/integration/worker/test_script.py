@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, wait_for
-from trainyard.client.code_archive import pack
+from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, store_code, wait_for
 from trainyard.contract.spec.user_code import code_archive
 from worker.core.errors import read_errors
 
@@ -45,18 +44,11 @@ print("ends at", step, flush=True)
 
 @pytest.fixture
 def script(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "train.py").write_text(PROGRAM)
     # Names of modules that the launcher, the ranks and torch import, too: the program's folder must not shadow them.
-    (folder / "worker.py").write_text("raise SystemExit('the wrong worker')\n")
-    archive = pack(folder)
-    archive_path = code_archive(tmp_path, archive.digest)
-    archive_path.parent.mkdir()
-    archive_path.write_bytes(archive.data)
+    code = store_code(tmp_path, PROGRAM, worker="raise SystemExit('the wrong worker')\n")
 
     def made(service, mode, **changes):
-        document = {"task": "script", "argv": ["train.py", mode], "code": archive.digest, "gpus": 2, **changes}
+        document = {"task": "script", "argv": ["train.py", mode], "code": code, "gpus": 2, **changes}
         return Run(tmp_path / "job", service.url, document, template="script_line", max_restarts=1)
 
     return made

@@ -62,10 +62,10 @@ class Environment(Strict):
 
     @model_validator(mode="after")
     def _one_python(self) -> Self:
-        first, *others = [*(name for name in _PYTHONS if getattr(self, name) is not None), None]
-        if first and others[0]:
-            message = f"cannot be combined with `environment.{first}`; each defines the Python of the ranks"
-            raise SpecError([Problem(param=f"environment.{others[0]}", message=message)])
+        given = [name for name in _PYTHONS if getattr(self, name) is not None]
+        if len(given) > 1:
+            message = f"cannot be combined with `environment.{given[0]}`; each defines the Python of the ranks"
+            raise SpecError([Problem(param=f"environment.{given[1]}", message=message)])
         return self
 
     @property

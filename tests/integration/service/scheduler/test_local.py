@@ -65,7 +65,10 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
     made = Setup(tmp_path)
     yield made
     for env_tag in made.env_tags:
-        wait_until(lambda env_tag=env_tag: local_processes.kill_tagged(env_tag) == 0, what="the test's jobs to be gone")
+        wait_until(
+            lambda env_tag=env_tag: local_processes.kill_tagged(env_tag, os.getuid()) == 0,
+            what="the test's jobs to be gone",
+        )
 
 
 def known(plan: LaunchPlan) -> SubmittedJob:
@@ -410,7 +413,8 @@ class TestCrashes:
         (slow / "sitecustomize.py").write_text(text)
         plan = setup.plan("a", PYTHONPATH=f"{slow}:{local_service.ROOT}")
         service = local_service.start("submit", setup.state, plan)
-        wait_until(lambda: local_processes.tagged_processes(plan.environment[ATTEMPT_VARIABLE]), what="the submitter")
+        env_tag = plan.environment[ATTEMPT_VARIABLE]
+        wait_until(lambda: local_processes.tagged_processes(env_tag, os.getuid()), what="the submitter")
         service.kill()
         service.communicate()
         following = setup.scheduler()

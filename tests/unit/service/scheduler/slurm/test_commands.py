@@ -81,9 +81,26 @@ def test_case_26_a_reused_id_is_cancelled_only_with_our_name(programs: Path) -> 
     assert (programs / "calls").read_text() == "--name=ty-main-00ff 4711\n"
 
 
+def accounting(folder: Path, *records: str) -> None:
+    """Install a sacct that prints these records, with its caller's separator for each `|`, and a `|` for each `!`."""
+    text = "\n".join(records).replace("|", "${separator}").replace("!", "|")
+    parse = 'for word in "$@"; do case "$word" in --delimiter=*) separator="${word#*=}";; esac; done'
+    program(folder, "sacct", f"{parse}\ncat <<END\n{text}\nEND")
+
+
+def test_a_line_break_in_a_folder_forges_no_record(programs: Path) -> None:
+    forged = "7|1001|COMPLETED|0:0|n1|/tmp/x\n8!1000!FAILED!1:0!n1!/runs/2!ty-b|ty-a"
+    accounting(programs, forged, "9|1000|FAILED|1:0|n1|/runs/2|ty-b")
+    assert [row.id for row in SlurmCommands().sacct(ids=["7", "8", "9"]) or []] == ["9"]
+
+
 def test_records_distinguish_a_user_from_the_controller(programs: Path) -> None:
-    records = "7|CANCELLED by 1000|0:0|n1|ty-a\n8|CANCELLED|0:0|n1|ty-b\n9|PREEMPTED|0:15|n1|ty-c"
-    program(programs, "sacct", f"cat <<END\n{records}\nEND")
+    accounting(
+        programs,
+        "7|1000|CANCELLED by 1000|0:0|n1|/runs/1|ty-a",
+        "8|1000|CANCELLED|0:0|n1|/runs/2|ty-b",
+        "9|1000|PREEMPTED|0:15|n1|/runs/3|ty-c",
+    )
     rows = SlurmCommands().sacct(ids=["7", "8", "9"]) or []
     ends = [interpret_state(row.state) for row in rows]
     assert ends == [("ended", "cancelled"), ("ended", "dropped"), ("ended", "preempted")]

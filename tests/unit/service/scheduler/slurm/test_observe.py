@@ -45,7 +45,7 @@ class FakeCommands(SlurmCommands):
 
 
 def row(known: SubmittedJob, state: str) -> Row:
-    return Row(known.scheduler_id, known.tag, state, "None", "node1")
+    return Row(known.scheduler_id, known.tag, state, "None", "node1", uid=os.getuid())
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_the_end_of_a_duplicate_is_not_reported_for_its_claimant(
 def test_a_failed_job_is_observed_with_slurms_reason(
     scheduler: SlurmScheduler, commands: FakeCommands, reason: str, message: str | None
 ) -> None:
-    commands.queue = [Row("1", "ty-1", "FAILED", reason, "node1")]
+    commands.queue = [Row("1", "ty-1", "FAILED", reason, "node1", uid=os.getuid())]
     assert scheduler.observe([FIRST])["ty-1"].message == (message or f"Slurm: FAILED, exit code {reason}")
 
 
@@ -103,7 +103,7 @@ def test_a_node_failure_states_why_the_node_is_out_of_service(
 
 
 def test_a_cancelled_job_states_by_whom(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
-    commands.past = [Row("1", "ty-1", "CANCELLED by 1000", "0:15", "node1")]
+    commands.past = [Row("1", "ty-1", "CANCELLED by 1000", "0:15", "node1", uid=os.getuid())]
     assert scheduler.observe([FIRST])["ty-1"].message == "Slurm: CANCELLED by 1000, exit code 0:15"
 
 

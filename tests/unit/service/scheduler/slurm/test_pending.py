@@ -98,6 +98,7 @@ class TestQueue:
                     datetime(2026, 1, 1, 12, 15, tzinfo=UTC),
                     datetime(2026, 1, 1, 12, 45, tzinfo=UTC),
                     "/runs/1",
+                    1000,
                 ),
             )
         ]

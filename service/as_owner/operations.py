@@ -1,0 +1,136 @@
+"""The operations of the helper. Each runs as the owner of a job, so a link that the owner planted leads no further
+than the owner's own rights."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from service.as_owner.removal import remove
+from trainyard.contract.layout import AttemptLayout, write_atomic
+
+Request = Mapping[str, Any]
+_SBATCH_LEAD_SECONDS = 5.0
+"""How long before the deadline of its request the helper ends sbatch."""
+_MAX_OUTPUT = 1024 * 1024
+"""Bytes of a command's output in an answer."""
+
+
+def open_run_folder(request: Request) -> Path:
+    """Make the run folder unless it exists, and return it.
+
+    Raises:
+        PermissionError: something of another account is in its place.
+    """
+    run = Path(request["runs"]) / _name(request["job"])
+    try:
+        # The folder above it has the setgid bit, so it gets the service's group.
+        run.mkdir(mode=0o750)
+    except FileExistsError:
+        status = run.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            raise PermissionError(
+                f"{run} belongs to uid {status.st_uid} and not to this account; an administrator must remove it"
+            ) from None
+    return run
+
+
+def write(request: Request) -> dict[str, Any]:
+    """Make `folders` and write `files` (path, mode, content), both relative to the run folder and in this order."""
+    run = open_run_folder(request)
+    for path in request["folders"]:
+        (run / _relative(path)).mkdir(mode=0o750, parents=True, exist_ok=True)
+    for path, mode, content in request["files"]:
+        write_atomic(run / _relative(path), str(content), mode=int(mode) & 0o660)
+    return {}
+
+
+def submit(request: Request) -> dict[str, Any]:
+    """Submit an attempt to Slurm through submitit, and return sbatch's output, as far as there is any."""
+    from service.scheduler.slurm.submit import planned_executor, submit
+
+    folder = AttemptLayout(Path(request["folder"]))
+    _log_to(folder.submitit)
+    os.chdir(folder.root)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    limit = min(request["limit_seconds"], request["deadline"] - time.monotonic() - _SBATCH_LEAD_SECONDS)
+    executor = planned_executor({**request, "limit_seconds": limit})
+    try:
+        submit(request, executor)
+    except Exception as error:
+        # sbatch may have been called.
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    return executor.result
+
+
+def start(request: Request) -> dict[str, Any]:
+    """Start an entry of the local queue, and return the output of its submitter."""
+    folder = AttemptLayout(Path(request["folder"]))
+    _log_to(folder.submitit)
+    # Descriptors that this process inherited hold the lock of the local queue, until the submitter ends too.
+    done = subprocess.run(
+        [request["python"], "-m", request["module"]],
+        input=json.dumps(request["entry"]).encode(),
+        stdout=subprocess.PIPE,
+        env=request["environment"],
+        cwd=folder.root,
+        start_new_session=True,
+        close_fds=False,
+        check=False,
+    )
+    return {"returncode": done.returncode, "stdout": done.stdout[:_MAX_OUTPUT].decode(errors="replace")}
+
+
+def run_command(request: Request) -> dict[str, Any]:
+    """Run one of Slurm's commands, such as scancel, and return its output."""
+    done = subprocess.run(
+        request["command"], env=request["environment"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    stdout, stderr = (text[:_MAX_OUTPUT].decode(errors="replace") for text in (done.stdout, done.stderr))
+    return {"returncode": done.returncode, "stdout": stdout, "stderr": stderr}
+
+
+def remove_paths(request: Request) -> dict[str, Any]:
+    """Remove paths below the run folder; `.` stands for the folder itself. See `remove`."""
+    run = Path(request["runs"]) / _name(request["job"])
+    paths = [None if path == "." else _relative(path) for path in request["paths"]]
+    return {"left": remove(run, paths, until=request["deadline"] - 2.0)}
+
+
+def _log_to(folder: Path) -> None:
+    """Send standard output and error to the log of the submission."""
+    folder.mkdir(exist_ok=True)
+    log = os.open(folder / "submit.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o640)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+
+
+def _name(text: str) -> str:
+    """Raises ValueError: it is not the name of one folder."""
+    if not text or text in (".", "..") or "/" in text:
+        raise ValueError(f"{text!r} is not the name of a folder")
+    return text
+
+
+def _relative(text: str) -> PurePosixPath:
+    """Raises ValueError: the path does not lead below its folder."""
+    path = PurePosixPath(text)
+    if not path.parts or path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{text!r} is not a path below the run folder")
+    return path
+
+
+OPERATIONS: dict[str, Callable[[Request], dict[str, Any]]] = {
+    "write": write,
+    "submit": submit,
+    "start": start,
+    "command": run_command,
+    "remove": remove_paths,
+}

@@ -1,0 +1,113 @@
+"""The helper: a short-lived process that acts with the rights of a job's owner.
+
+It has the owner's uid, by sudo or because the service is root, and none of the service's rights, so no request can
+harm anybody else. The request is one line of JSON on standard input: `operation`, `uid`, `deadline` on the monotonic
+clock, and the operation's fields. The helper writes the line `begun` before it acts, and one line of JSON at the end.
+It uses the standard library, and submitit for submissions alone.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+BEGUN = b"begun\n"
+KILL = b"K"
+"""Sent by the service after the request: end at once. Without it, a service that has ended changes nothing."""
+UMASK = 0o027
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_KILL_LEAD_SECONDS = 0.5
+"""How long before its own end the helper ends the processes that it has started."""
+
+Request = Mapping[str, Any]
+Operation = Callable[[Request], dict[str, Any]]
+
+
+def main() -> None:
+    """Serve one request in an interpreter that nothing of the caller's environment configures."""
+    if not sys.flags.isolated:
+        os.execv(sys.executable, [sys.executable, "-I", os.path.abspath(__file__)])  # noqa: S606
+    os.environ.clear()
+    os.environ["PATH"] = _PATH
+    os.umask(UMASK)
+    os.chdir("/")
+    with suppress(PermissionError):  # It is the leader of a session already.
+        os.setsid()
+    # Only the answer goes to standard output, whatever the operation prints.
+    answer = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    try:
+        request = read_request(os.fdopen(0, "rb", buffering=0, closefd=False))
+        operation = _operation(request)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"the request is invalid: {error}")
+    _limit_time(request["deadline"])
+    # This fails if the service no longer waits: it may have concluded that nothing was done.
+    answer.write(BEGUN)
+    answer.write(json.dumps(_result(operation, request)).encode() + b"\n")
+
+
+def read_request(stream: IO[bytes]) -> dict[str, Any]:
+    """Read the request without anything that follows it.
+
+    Raises:
+        ValueError: it is not valid, or is for another account.
+    """
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        chunk = stream.read(65536)
+        if not chunk or len(data) > MAX_REQUEST_BYTES:
+            raise ValueError("it is too long" if chunk else "it is incomplete")
+        data += chunk
+    request = json.loads(data)
+    if not isinstance(request, dict) or not isinstance(request.get("deadline"), (int, float)):
+        raise ValueError("no deadline")
+    if request.get("uid") != os.getuid() or os.getuid() != os.geteuid():
+        raise ValueError(f"it is for uid {request.get('uid')}, and this process has {os.getuid()}")
+    if os.getuid() == 0:
+        raise ValueError("root is nobody's account")
+    return request
+
+
+def _operation(request: Request) -> Operation:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from service.as_owner import operations
+
+    return operations.OPERATIONS[request["operation"]]
+
+
+def _result(operation: Operation, request: Request) -> dict[str, Any]:
+    try:
+        return {"result": operation(request)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:2000]}
+
+
+def _limit_time(deadline: float) -> None:
+    """End this process at the deadline, and with it what it has started, or earlier if the service requests it."""
+    remaining = max(deadline - time.monotonic(), 0.001)
+    # A process that was stopped ends as soon as it is resumed.
+    signal.setitimer(signal.ITIMER_REAL, remaining)
+    threading.Thread(target=_watch, args=(deadline - _KILL_LEAD_SECONDS,), daemon=True).start()
+
+
+def _watch(end: float) -> None:
+    while (remaining := end - time.monotonic()) > 0:
+        if select.select([0], [], [], remaining)[0]:
+            if os.read(0, 1) == KILL:
+                break
+            # The service has ended. The operation goes on, since the next start finds out what became of it.
+            time.sleep(max(0.0, end - time.monotonic()))
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

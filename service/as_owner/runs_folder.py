@@ -1,0 +1,57 @@
+"""The folder of all runs where jobs run as their owners: each makes a run folder there, and enters no other's."""
+
+import os
+import stat
+from pathlib import Path
+
+import structlog
+
+from service.core.errors import ServiceError
+
+MODE = 0o3733
+"""Anybody makes entries, which get the service's group; nobody lists them, or removes or renames those of others."""
+
+log = structlog.get_logger("service")
+
+
+def prepare_runs_folder(runs: Path, state: Path) -> None:
+    """Make the folder of the runs unless it exists, and check that owners of jobs can use it and cannot misuse it.
+
+    Args:
+        state: The service's own folder.
+
+    Raises:
+        ServiceError: the message states what to change.
+    """
+    if runs.is_relative_to(state):
+        raise ServiceError(
+            f"TRAINYARD_RUN_AS=owner needs a TRAINYARD_RUNS_DIR outside of TRAINYARD_STATE_DIR ({state}), which only "
+            "the service can enter"
+        )
+    if not runs.parent.is_dir():
+        raise ServiceError(f"TRAINYARD_RUNS_DIR={runs}: {runs.parent} does not exist; users must be able to enter it")
+    runs.mkdir(exist_ok=True)
+    status = runs.lstat()
+    if is_usable(status):
+        return
+    if stat.S_ISDIR(status.st_mode) and _is_ours(status) and not any(runs.iterdir()):
+        runs.chmod(MODE)
+        return
+    raise ServiceError(
+        f"TRAINYARD_RUNS_DIR={runs}: where jobs run as their owners, it must be a folder of the service's account and "
+        f"group with mode {MODE:o}: chown {os.getuid()}:{os.getegid()} {runs}; chmod {MODE:o} {runs}"
+    )
+
+
+def is_usable(status: os.stat_result) -> bool:
+    """Return whether a folder has the owner, the group and the mode of one for the runs of several accounts."""
+    return stat.S_ISDIR(status.st_mode) and _is_ours(status) and stat.S_IMODE(status.st_mode) == MODE
+
+
+def closed_parents(runs: Path) -> list[Path]:
+    """Return the folders on the way to the runs that others cannot enter, unless an access control list lets them."""
+    return [folder for folder in runs.parents if not folder.stat().st_mode & stat.S_IXOTH]
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return status.st_uid == os.getuid() and status.st_gid in (os.getegid(), *os.getgroups())

@@ -1,0 +1,103 @@
+"""Removal of runs that belong to real Unix accounts."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from service.as_owner.accounts import Accounts
+from service.as_owner.calls import HELPER, OwnerCalls
+from service.maintenance.run_removal import RunRemoval
+from tests.support.owners import UnixUser, open_folder, readable_python, unix_users
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make Unix accounts")
+
+JOB, OTHER_JOB = "job_1", "job_2"
+UNUSED_UID = 3_999_999
+
+
+@dataclass(frozen=True)
+class Site:
+    """Two users, each with a run that has a checkpoint."""
+
+    removal: RunRemoval
+    ada: UnixUser
+    bob: UnixUser
+
+    def run(self, job_id: str) -> Path:
+        return self.removal.runs / job_id
+
+
+def make_run(runs: Path, job_id: str, uid: int) -> None:
+    run = runs / job_id
+    file = run / "checkpoints" / "step-0000000007" / "model.distcp"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    for path in (run, *run.rglob("*")):
+        os.chown(path, uid, -1)
+
+
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[tuple[list[UnixUser], Path]]:
+    with unix_users(2) as users, readable_python() as python:
+        yield users, python.with_name(HELPER)
+
+
+@pytest.fixture
+def site(accounts: tuple[list[UnixUser], Path]) -> Iterator[Site]:
+    (ada, bob), helper = accounts
+    with open_folder() as folder:
+        runs = folder / "runs"
+        runs.mkdir()
+        runs.chmod(0o3733)
+        make_run(runs, JOB, ada.uid)
+        make_run(runs, OTHER_JOB, bob.uid)
+        yield Site(RunRemoval(runs, OwnerCalls(Accounts(1000), helper)), ada, bob)
+
+
+def test_checkpoint_and_run_are_removed_as_their_owner(site: Site) -> None:
+    site.removal.remove_checkpoint(JOB, site.ada.uid, 7, "ckpt_1")
+    assert list((site.run(JOB) / "checkpoints").iterdir()) == []
+    assert site.removal.remove_run(JOB, site.ada.uid)
+    assert not site.run(JOB).exists()
+    assert (site.run(OTHER_JOB) / "checkpoints" / "step-0000000007" / "model.distcp").exists()
+
+
+def test_planted_link_to_the_run_of_another_user_removes_nothing_of_it(site: Site) -> None:
+    checkpoints = site.run(JOB) / "checkpoints"
+    checkpoints.rename(site.run(JOB) / "moved")
+    checkpoints.symlink_to(site.run(OTHER_JOB) / "checkpoints")
+    with pytest.raises(OSError, match="checkpoints"):
+        site.removal.remove_checkpoint(JOB, site.ada.uid, 7, "ckpt_1")
+    assert site.removal.remove_run(JOB, site.ada.uid)
+    assert (site.run(OTHER_JOB) / "checkpoints" / "step-0000000007" / "model.distcp").exists()
+
+
+def test_run_of_another_account_is_not_removed(site: Site) -> None:
+    with pytest.raises(OSError, match="Permission denied"):
+        site.removal.remove_run(JOB, site.bob.uid)
+    assert (site.run(JOB) / "checkpoints" / "step-0000000007").exists()
+
+
+def test_root_removes_the_run_of_an_account_that_is_gone(site: Site) -> None:
+    make_run(site.removal.runs, "job_3", UNUSED_UID)
+    assert site.removal.remove_run("job_3", UNUSED_UID)
+    assert not site.run("job_3").exists()
+
+
+def test_service_that_acts_as_nobody_states_the_setting(site: Site) -> None:
+    removal = RunRemoval(site.removal.runs, None)
+    with pytest.raises(OSError, match="TRAINYARD_RUN_AS=owner"):
+        removal.remove_run(JOB, site.ada.uid)
+    assert site.run(JOB).exists()
+
+
+def test_trash_of_another_account_is_not_used(site: Site) -> None:
+    trash = site.removal.runs / ".trash"
+    trash.mkdir()
+    os.chown(trash, site.ada.uid, -1)
+    make_run(site.removal.runs, "job_3", 0)
+    with pytest.raises(OSError, match="belongs to another account"):
+        site.removal.remove_run("job_3", None)
