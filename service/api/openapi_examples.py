@@ -9,6 +9,7 @@ from typing import Any
 
 _TIME, _LATER = "2026-01-01T12:00:00.000Z", "2026-01-01T12:05:00.000Z"
 _JOB, _ATTEMPT = "job_01kdvdna00az9cxjnszk8v8abh", "0123456789abcdef"
+_FOLDER = f"/shared/runs/{_JOB}/attempts/1-{_ATTEMPT}"
 _DIGEST = "sha256:" + "0" * 64
 _GIB = 2**30
 
@@ -226,6 +227,19 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "delivered_at": _TIME,
             "answer_status": 204,
         },
+        "AccessResource": {
+            "object": "job_access",
+            "job_id": _JOB,
+            "attempt": 1,
+            "scheduler": "slurm",
+            "scheduler_id": "4711",
+            "account": "anna",
+            "uid": 1000,
+            "folder": _FOLDER,
+            "command": ["python3", "-P", "-m", "worker.environment.companion", _FOLDER],
+            "nodes": [{"name": "node1", "ranks": [0, 1]}],
+        },
+        "AccessRequest": {"kind": "exec", "program": "nvidia-smi"},
         "ProfileRequest": {"steps": 3, "ranks": [0]},
         "OrphanRequest": {"action": "adopt"},
         "ResolveRequest": {"action": "adopt", "scheduler_id": "4711"},

@@ -138,6 +138,10 @@ class UnixUserRepository:
         """Return the uid of the account that a user's name belongs to; None if it belongs to no account."""
         return self._session.scalar(sa.select(UnixUser.uid).where(UnixUser.name == name))
 
+    def name(self, uid: int) -> str | None:
+        """Return the name of the user to whom an account belongs; None if it belongs to nobody."""
+        return self._session.scalar(sa.select(UnixUser.name).where(UnixUser.uid == uid))
+
     def require(self, name: str) -> UnixUser:
         return self._session.get_one(UnixUser, name)
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
+from sqlalchemy.orm import Session
 
-from service.auth.repository import TokenRepository
+from service.auth.repository import TokenRepository, UnixUserRepository
 from service.cluster.orphans import OrphanRepository, UnknownEntry
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, ServiceError, UnavailableError
@@ -58,6 +59,8 @@ class OrphanScan:
     _folders_at: datetime | None = field(default=None, init=False)
     _folders: Sequence[UnknownEntry] = field(default=(), init=False)
     """The run directories without a job."""
+    _accounts: dict[str, int | None] = field(default_factory=dict, init=False)
+    """The Unix accounts that own them, by their ids; None: that of the service."""
 
     def scan_again(self) -> None:
         """Have the next call list everything anew."""
@@ -105,16 +108,20 @@ class OrphanScan:
     def _combine(self, entries: Sequence[QueueEntry]) -> dict[str, UnknownEntry]:
         """Return the entries that no attempt names together with the folders that no job names, by id."""
         prefix = f"ty-{self.settings.instance}-"
-        ours = {entry.tag: entry for entry in entries if entry.tag.startswith(prefix)}
+        ours = {(entry.tag, entry.uid): entry for entry in entries if entry.tag.startswith(prefix)}
         with self.lease.database.read() as session:
-            known = known_tags(session, list(ours))
-        claims = Counter(folder.tag for folder in self._folders)
-        # A tag that several folders have is evidence for none of them.
-        by_tag = {folder.tag: folder for folder in self._folders if claims[folder.tag] == 1}
+            known = known_tags(session, list({tag for tag, _ in ours}))
+        claims = Counter((folder.tag, self._accounts[folder.id]) for folder in self._folders)
+        # A tag that several folders of an account have is evidence for none of them.
+        folders = {(each.tag, self._accounts[each.id]): each for each in self._folders}
+        evidence = {key: folder for key, folder in folders.items() if claims[key] == 1}
         orphans, running = [], set()
-        for tag in sorted(set(ours) - known):
-            orphan = by_tag.get(tag, UnknownEntry(id=tag))
-            orphans.append(replace(orphan, tag=tag, scheduler_id=ours[tag].scheduler_id, state=ours[tag].state))
+        # Any user may give a job any name: entries that belong to a folder come last and replace others of their tag.
+        for key in sorted(ours, key=lambda key: (key in evidence, key[0])):
+            if key[0] in known:
+                continue
+            orphan = evidence.get(key, UnknownEntry(id=key[0]))
+            orphans.append(replace(orphan, tag=key[0], scheduler_id=ours[key].scheduler_id, state=ours[key].state))
             running.add(orphan.id)
         orphans += [folder for folder in self._folders if folder.id not in running]
         return {orphan.id: orphan for orphan in orphans[:_MAX_ORPHANS]}
@@ -134,21 +141,28 @@ class OrphanScan:
             names -= job_ids(session)
         for name in sorted(names, reverse=True)[:_MAX_FOLDERS]:
             run = RunLayout(self.settings.runs / name)
-            files = self._files(run)
+            try:
+                uid = self._account(run)
+            except OSError:
+                continue
+            files = files_of_job(self.settings, uid)
             if (spec := _read_spec(files, run)) is None:
                 continue
             current = read_current(files, run)
             tag = scheduler_tag(self.settings.instance, current.attempt_id) if current else None
+            self._accounts[name] = uid
             yield UnknownEntry(name, name, spec.name, _read_creator(files, run), tag=tag, folder=str(run.root))
 
-    def _files(self, run: RunLayout) -> UntrustedFiles:
-        """Return access to the files of an unknown job, which belong to whoever made its run directory."""
+    def _account(self, run: RunLayout) -> int | None:
+        """Return the Unix account that owns a run directory; None: that of the service.
+
+        Raises:
+            OSError: there is no run directory.
+        """
         if self.settings.run_as == "service":
-            return files_of_job(self.settings, None)
-        try:
-            return files_of_job(self.settings, run.root.lstat().st_uid)
-        except OSError:
-            return files_of_job(self.settings, None)
+            return None
+        uid = run.root.lstat().st_uid
+        return None if uid == os.getuid() else uid
 
     def _serve(self, orphan: Orphan) -> None:
         try:
@@ -183,20 +197,31 @@ class OrphanScan:
     def _cancel(self, orphan: Orphan) -> None:
         if orphan.tag is not None and orphan.scheduler_id is not None:
             folder = Path(orphan.folder) if orphan.folder else self.settings.runs
-            self.scheduler.cancel(SubmittedJob(orphan.tag, orphan.scheduler_id, folder))
+            key = orphan.tag, orphan.scheduler_id
+            uids = [entry.uid for entry in self.scheduler.own_entries() if (entry.tag, entry.scheduler_id) == key]
+            self.scheduler.cancel(SubmittedJob(*key, folder, uids[0] if uids else None))
 
     def _adopt(self, orphan: Orphan) -> None:
         """Make a job of a run directory. It is paused, and runs if an attempt is adopted with it."""
-        run = RunLayout(self.settings.runs / orphan.job_id) if orphan.job_id is not None else None
-        if run is None or orphan.job_id is None or (spec := _read_spec(self._files(run), run)) is None:
+        if orphan.job_id is None:
+            raise ValueError("no run directory belongs to it")
+        run = RunLayout(self.settings.runs / orphan.job_id)
+        try:
+            uid = self._account(run)
+        except OSError:
+            raise ValueError("there is no run directory") from None
+        if (spec := _read_spec(files_of_job(self.settings, uid), run)) is None:
             raise ValueError("the spec in the run directory cannot be read")
         with self.lease.database.read() as session:
             job = find_job(session, orphan.job_id)
             owner, role, now = orphan.requested_by or "admin", "admin", self.clock()
-            if orphan.owner is not None:
+            if uid is not None:
+                owner = _owner_of(session, uid)
+                role = TokenRepository(session).submitter_role(owner, now) or "user"
+            elif orphan.owner is not None:
                 owner, role = orphan.owner, TokenRepository(session).submitter_role(orphan.owner, now) or "user"
         if job is None:
-            self.adoption.insert(_new_job(orphan.job_id, spec, owner, role, now))
+            self.adoption.insert(_new_job(orphan.job_id, spec, owner, role, now, uid))
         else:
             self.adoption.examine(job.pk)
         with self.lease.write() as session:
@@ -208,7 +233,21 @@ def _entry(row: Orphan) -> UnknownEntry:
     return UnknownEntry(**{each.name: getattr(row, each.name) for each in fields(UnknownEntry)})
 
 
-def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: datetime) -> Job:
+def _owner_of(session: Session, uid: int) -> str:
+    """Return the user of a Unix account.
+
+    Raises:
+        ValueError: the account belongs to no user.
+    """
+    name = UnixUserRepository(session).name(uid)
+    if name is None:
+        raise ValueError(
+            f"the run directory belongs to uid {uid}, the account of no user: `trainyard tokens link` adds one"
+        )
+    return name
+
+
+def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: datetime, uid: int | None) -> Job:
     """Make a paused job without secrets: its program could have named those of whoever adopts it."""
     message = "Adopted from its run directory. `trainyard resume` continues from the last checkpoint."
     if names := spec.environment.secrets:
@@ -224,6 +263,7 @@ def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: dateti
         labels=dict(spec.metadata),
         created_by=owner,
         submitter_role=role,
+        unix_uid=uid,
         gpus=spec.gpus,
         created_at=job_created_at(job_id) or now,
         updated_at=now,

@@ -23,6 +23,7 @@ BODIES: dict[str, Any] = {
     "submit_sweep": {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1},
     "retry_job": {},
     "profile_job": {},
+    "enter_job": {"kind": "shell", "rank": 0},
     "resolve_job": {"action": "give_up"},
     "resolve_lost_jobs": {"action": "give_up"},
     "resolve_orphan": {"action": "adopt"},

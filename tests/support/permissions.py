@@ -59,6 +59,8 @@ RULES: Mapping[str, Rule] = {
     "revoke_own_token": Rule.READ,
     **dict.fromkeys(("resolve_lost_jobs", "link_unix_user"), Rule.ADMIN),
     **dict.fromkeys(("set_maintenance", "get_doctor", "put_code", "get_code", "has_code"), Rule.ADMIN),
+    # The owner may, too, with the code role.
+    "enter_job": Rule.ADMIN,
     **dict.fromkeys(("claim_attempt", "send_heartbeat", "report_metrics", "report_events"), Rule.WORKER),
     **dict.fromkeys(("report_checkpoint", "append_log", "finish_attempt"), Rule.WORKER),
     **dict.fromkeys(("show_jobs", "show_job", "show_cluster", "show_compare", "show_submit"), Rule.PAGE),

@@ -40,6 +40,7 @@ def seed(world: World) -> Seeds:
     worker = world.start(running)
     worker.metrics([("train/loss", step, 1.0 / (step + 1)) for step in range(20)])
     worker.log("0", 0, b"one line\n")
+    world.folder(running).placement(0).write_text('{"node": "node1", "ranks": [0, 1]}')
     checkpoints = _finish(world, done)
     loser = world.worker(failed)
     loser.execution = loser.claim().json()["execution"]

@@ -25,6 +25,7 @@ from trainyard.cli import (
     plan,
     secrets,
     serve,
+    shell,
     submit,
     sweep,
     tensorboard,
@@ -84,6 +85,8 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "script": history.script,
         "tensorboard": tensorboard.tensorboard,
         "profile": jobs.profile,
+        "shell": shell.shell,
+        "exec": shell.execute,
     },
     "Control": {
         "cancel": control.cancel,

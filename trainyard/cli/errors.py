@@ -26,12 +26,13 @@ from trainyard.client.errors import (
 )
 from trainyard.contract.problems import SpecError
 
-FAILED, USAGE, CANCELLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, CONFLICT = 1, 2, 3, 4, 5, 6, 7
+FAILED, USAGE, CANCELLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, CONFLICT, ELSEWHERE = 1, 2, 3, 4, 5, 6, 7, 8
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 the job or the service failed; 2 invalid usage or spec; 3 the job was "
-    "cancelled; 4 cannot connect; 5 not authorized; 6 not found; 7 conflict with the job's status; 130 interrupted."
+    "cancelled; 4 cannot connect; 5 not authorized; 6 not found; 7 conflict with the job's status; 8 type the "
+    "printed line elsewhere; 130 interrupted."
 )
 
 _CODES: tuple[tuple[type[TrainyardError], int], ...] = (
@@ -90,7 +91,9 @@ class CommandGroup(TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         given = args[0] if args else kwargs.get("args")
-        _JSON_OUTPUT.set("--json" in (sys.argv[1:] if given is None else given))
+        arguments = [*(sys.argv[1:] if given is None else given)]
+        # What follows -- belongs to another program.
+        _JSON_OUTPUT.set("--json" in arguments[: arguments.index("--")] if "--" in arguments else "--json" in arguments)
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except Exception as error:

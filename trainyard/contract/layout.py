@@ -83,6 +83,10 @@ class AttemptLayout:
         """The interpreter and the variables that the launcher of a node prepared for its ranks."""
         return self.root / f"environment-{node}.json"
 
+    def placement(self, node: int) -> Path:
+        """Which ranks a node runs, under its name in the scheduler; written when torchrun starts them."""
+        return self.root / f"placement-{node}.json"
+
     @property
     def container(self) -> Path:
         """What the launchers write for the containers of the ranks."""

@@ -79,6 +79,12 @@ def environment_variable(pid: int, name: str) -> str | None:
     return next((part[len(prefix) :].decode() for part in content.split(b"\0") if part.startswith(prefix)), None)
 
 
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since the boot; None if it has ended."""
+    fields = _stat(_PROC / str(pid))
+    return int(fields[19]) if fields else None
+
+
 def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

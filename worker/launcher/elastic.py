@@ -7,6 +7,7 @@ another one.
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -43,7 +44,9 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
         lambda restart: ended_by_full_disk(layout, first_execution + restart),
     )
     processes: Any = local_elastic_agent
-    processes.start_processes = add_variables(processes.start_processes, variables)
+    processes.start_processes = add_variables(
+        processes.start_processes, variables, lambda ranks: record_placement(layout, node, ranks)
+    )
     try:
         torchrun(arguments)
     except ChildFailedError:
@@ -51,13 +54,29 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     return 0
 
 
-def add_variables(start: Callable[..., Any], variables: Mapping[str, str]) -> Callable[..., Any]:
-    """Wrap `start_processes`: add the variables to the environment of each rank. This process never has them."""
+def add_variables(
+    start: Callable[..., Any], variables: Mapping[str, str], on_start: Callable[[list[int]], None]
+) -> Callable[..., Any]:
+    """Wrap `start_processes`: add the variables to the environment of each rank. This process never has them.
+
+    `on_start` gets the ranks of this node before they start.
+    """
 
     def start_with_variables(*, envs: Mapping[int, Mapping[str, str]], **arguments: Any) -> Any:
+        on_start(sorted(int(env["RANK"]) for env in envs.values()))
         return start(envs={rank: {**env, **variables} for rank, env in envs.items()}, **arguments)
 
     return start_with_variables
+
+
+def record_placement(layout: AttemptLayout, node: int, ranks: list[int]) -> None:
+    """Write which ranks this node runs. torchrun chooses the order of the nodes, anew at each start."""
+    document = {"node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(), "ranks": ranks}
+    try:
+        write_atomic(layout.placement(node), json.dumps(document))
+    except OSError as error:
+        # Only `trainyard shell` and `trainyard exec` need the file.
+        print(f"the ranks of this node cannot be recorded: {error}", file=sys.stderr)
 
 
 def count_restarts(start: Callable[..., Any]) -> Callable[..., Any]:

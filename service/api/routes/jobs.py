@@ -24,15 +24,17 @@ from service.api.query_params import metadata_filter
 from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import add_audit_detail
 from service.auth.principals import Principal
-from service.code.service import check_code, check_code_permission
+from service.code.service import check_code, check_code_permission, require_code_role
 from service.core.errors import NotFoundError
 from service.core.thread_slots import run_in_thread_slot
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
+from service.jobs.access import read_access
 from service.jobs.listing import JobFilter, read_job, read_page
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, page_of
 from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
+from trainyard.contract.wire.job_access import AccessRequest, AccessResource
 from trainyard.contract.wire.jobs import (
     AttemptResource,
     EventResource,
@@ -203,6 +205,24 @@ def retry(
 def profile(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
     """Request a trace of the next steps of a running job; an event reports the path when it is written."""
     return _apply(app_state, user, job_id, job_service.request_profile(body), now)
+
+
+@router.post("/{job_id}/access", operation_id="enter_job")
+def enter(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: AccessRequest) -> AccessResource:
+    """Return what starts a shell or a command beside the ranks of a running job; the audit has an entry for each."""
+    add_audit_detail(**body.model_dump(exclude_none=True))
+    settings = app_state.settings
+    require_code_role(user, settings.code_roles, "a shell or a command in a job")
+    return read_access(
+        app_state.database,
+        user,
+        job_id,
+        body,
+        runs=settings.runs,
+        python=settings.python,
+        accounts=app_state.accounts,
+        now=now,
+    )
 
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")

@@ -101,7 +101,7 @@ class LocalScheduler:
         with self._locked() as lock:
             self._advance(lock)
             entries = self._queue.entries()
-        return [QueueEntry(entry.tag, entry.tag, "pending" if entry.waiting else "running") for entry in entries]
+        return [QueueEntry(each.tag, each.tag, "pending" if each.waiting else "running", each.uid) for each in entries]
 
     def cancel(self, job: SubmittedJob) -> None:
         with self._locked():

@@ -272,7 +272,12 @@ class SlurmScheduler:
         if time.monotonic() - self._queue_queried_at >= _QUEUE_MAX_AGE_SECONDS:
             self._query_queue()
         rows = [(row, interpret_state(row.state)[0]) for row in self._queue if row.name.startswith("ty-")]
-        return [QueueEntry(row.name, row.id, state, row.uid) for row, state in rows if state in ("pending", "running")]
+        ours = os.getuid()
+        return [
+            QueueEntry(row.name, row.id, state, None if row.uid == ours else row.uid)
+            for row, state in rows
+            if state in ("pending", "running")
+        ]
 
     def cancel(self, job: SubmittedJob) -> None:
         """Slurm sends SIGTERM and, after its KillWait, SIGKILL; the request is repeated once a minute at most."""

@@ -26,6 +26,7 @@ from trainyard.client.request import (
 from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, plain_spec, spec_body
 from trainyard.contract.spec.training_spec import fields_reset_by
+from trainyard.contract.wire.job_access import AccessResource
 from trainyard.contract.wire.jobs import (
     AttemptResource,
     EventResource,
@@ -169,6 +170,17 @@ class AsyncJobCalls(AsyncTransport):
         """Request a profiler trace of the next steps of a running job; the event `profile_written` has its path."""
         body = ProfileRequest(steps=steps, ranks=tuple(ranks)).model_dump_json().encode()
         return await self._post_action(job_id, "profile", body)
+
+    async def access(self, job_id: str, program: str | None = None, *, rank: int | None = None) -> AccessResource:
+        """Return what starts a program beside the ranks of a running job. Requires the code role; it is audited.
+
+        Args:
+            program: name of a command for each node, or for the node of `rank`; default: a shell beside `rank`.
+        """
+        kind = "shell" if program is None else "exec"
+        body = json.dumps(without_none(kind=kind, program=program, rank=rank)).encode()
+        path = job_path(job_id, "access")
+        return await self._send(Request("POST", path, model(AccessResource), headers=JSON, content=body))
 
     async def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
         """Settle a job that is lost or whose submission is unconfirmed. Administrators only.

@@ -1,9 +1,12 @@
-"""The first process in a container: starts the rank there, with the variables, signals and end that the node sends.
+"""The first process in a container: starts a program there, with the variables, signals and end that the node sends.
 
-Run as `python3 -I init_process.py` by the Python of the image, which has nothing of ours: one file of the standard
-library, for Python 3.9 and newer. The first line of the standard input is a JSON document; each further line is the
-number of a signal for the rank. The end of the input means that the process on the other side has ended, by whatever
-signal, and with it the rank: nothing else that crosses the boundary of every container runtime reports that.
+Run as `python3 -I init_process.py [control]` by the Python of the image, which has nothing of ours: one file of the
+standard library, for Python 3.9 and newer. The first line of the control input is a JSON document; each further line
+is the number of a signal for the program. The end of the input means that the process on the other side has ended, by
+whatever signal, and with it the program: nothing else that crosses the boundary of every container runtime reports it.
+
+The control input is the standard input, and the program has none. With the path of a named pipe as its argument, it is
+that pipe, and the program has the terminal.
 """
 
 import contextlib
@@ -15,43 +18,62 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import BinaryIO
 
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU)
 
 
-def main() -> None:
-    """Start the rank of the document, and end as it ends."""
-    for number in _FORWARDED:
-        # Runtimes and schedulers signal this process, too; the rank gets each signal once, by the input. It inherits
-        # that signals are ignored, until it handles them.
+def main(pipe: str = "") -> None:
+    """Start the program of the document, and end as it ends."""
+    for number in (*_FORWARDED, *(_OF_THE_TERMINAL if pipe else ())):
+        # Runtimes, schedulers and terminals signal this process, too; the program gets each signal once, by the input
+        # or by the terminal.
         signal.signal(number, signal.SIG_IGN)
-    line = sys.stdin.buffer.readline()
+    control = _open_pipe(pipe) if pipe else sys.stdin.buffer
+    line = control.readline()
     if not line.endswith(b"\n"):
-        sys.exit("the process on the node has ended before the rank started")
+        sys.exit("the process on the node has ended before the program started")
     document = json.loads(line)
     os.umask(document["umask"])
     try:
-        rank = subprocess.Popen(
+        program = subprocess.Popen(
             document["argv"],
             env={**os.environ, **document["variables"]},
             cwd=document["folder"],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=_end_with_this_process(),
+            stdin=None if pipe else subprocess.DEVNULL,
+            start_new_session=not pipe,
+            # Ranks inherit that signals are ignored, until they handle them.
+            preexec_fn=_end_with_this_process(() if document["ignores_signals"] else (*_FORWARDED, *_OF_THE_TERMINAL)),
         )
     except OSError as error:
-        sys.exit(f"the rank cannot start in the container: {error}")
-    threading.Thread(target=_follow_input, args=(rank.pid,), daemon=True).start()
-    status = _wait(rank.pid)
+        sys.exit(f"{document['argv'][0]} cannot start in the container: {error}")
+    kill = _kill_process if pipe else _kill_group
+    threading.Thread(target=_follow_input, args=(control, program.pid, kill), daemon=True).start()
+    status = _wait(program.pid, kill)
     # As shells do: the first process of a namespace cannot kill itself by a signal.
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
-def _end_with_this_process() -> Callable[[], None]:
+def _open_pipe(path: str) -> BinaryIO:
+    """Open the named pipe without waiting for a writer, which is there before this process or has ended."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "rb")
+
+
+def _end_with_this_process(defaults: "tuple[signal.Signals, ...]") -> Callable[[], None]:
+    """Return what the child does before it executes the program.
+
+    Args:
+        defaults: Signals that the program handles as a new process does.
+    """
     parent, libc = os.getpid(), ctypes.CDLL(None)
 
     def before_exec() -> None:
+        for number in defaults:
+            signal.signal(number, signal.SIG_DFL)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
@@ -59,28 +81,38 @@ def _end_with_this_process() -> Callable[[], None]:
     return before_exec
 
 
-def _follow_input(rank: int) -> None:
-    """Forward signals to the rank until the input ends, and then kill its process group."""
-    while (line := sys.stdin.buffer.readline()).endswith(b"\n"):
+def _follow_input(control: BinaryIO, program: int, kill: Callable[[int], None]) -> None:
+    """Forward signals to the program until the input ends, and then kill it."""
+    while (line := control.readline()).endswith(b"\n"):
         with contextlib.suppress(OSError):
-            os.kill(rank, int(line))
+            os.kill(program, int(line))
+    kill(program)
+
+
+def _kill_group(program: int) -> None:
     with contextlib.suppress(OSError):
-        os.killpg(rank, signal.SIGKILL)
+        os.killpg(program, signal.SIGKILL)
 
 
-def _wait(rank: int) -> int:
-    """Return the wait status of the rank; the rest of its process group is killed."""
+def _kill_process(program: int) -> None:
+    """End a program on the terminal: a shell passes the first signal to the programs that it runs."""
+    for number in (signal.SIGHUP, signal.SIGKILL):
+        with contextlib.suppress(OSError):
+            os.kill(program, number)
+
+
+def _wait(program: int, kill: Callable[[int], None]) -> int:
+    """Return the wait status of the program; what is left of it is killed."""
     while True:
-        # The rank stays a zombie, so that no other process gets its number before the group is killed.
+        # The program stays a zombie, so that no other process gets its number before its group is killed.
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        if ended is None or ended.si_pid == rank:
+        if ended is None or ended.si_pid == program:
             break
         # The first process of a namespace inherits orphans.
         os.waitpid(ended.si_pid, 0)
-    with contextlib.suppress(OSError):
-        os.killpg(rank, signal.SIGKILL)
-    return os.waitpid(rank, 0)[1]
+    kill(program)
+    return os.waitpid(program, 0)[1]
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.spec.containers import Container, Mount, is_image_path
+from trainyard.contract.spec.containers import Container, ContainerRuntime, Mount, is_image_path
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.environment.containers.mounts import container_mounts, image_argument, package_mounts
 from worker.environment.containers.rank_process import PYTHON
@@ -41,6 +41,9 @@ class ContainerPlan:
     """What the rank gets in addition to its allow-list."""
     names: tuple[str, ...] = ()
     """Names of the spec's variables and secrets."""
+    runtime: ContainerRuntime | None = None
+    run: ContainerRun | None = None
+    """From what `argv` was made, for another container beside the rank's."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ def write_plan(
         {**user, **settings, **command.variables},
         rank_variables,
         (*environment.variables, *environment.secrets),
+        launch.container_runtime,
+        run,
     )
     path = layout.container / f"plan-{node}.json"
     write_atomic(path, json.dumps(asdict(plan)), mode=0o600)

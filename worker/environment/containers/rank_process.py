@@ -54,6 +54,8 @@ def run_container(
     command: Sequence[str],
     variables: dict[str, str],
     folder: Path,
+    *,
+    ignores_signals: bool = True,
 ) -> int:
     """Run a command in a container, and return its exit code; negative: the number of the signal that ended it. Signals
     that this process gets are forwarded.
@@ -62,25 +64,49 @@ def run_container(
         argv: The command line of the runtime.
         environ: The variables of the runtime.
         variables: The variables of the command.
+        ignores_signals: Whether the command ignores the signals that are forwarded, until it handles them.
 
     Raises:
         OSError: The runtime cannot be started.
     """
-    program = shutil.which(argv[0], path=environ.get("PATH"))
-    if program is None:
-        raise FileNotFoundError(f"there is no program `{argv[0]}` on the PATH of this node")
+    program = find_program(argv, environ)
     # Not with PR_SET_PDEATHSIG: where the runtime becomes the first process in the container, it must live long enough
     # to kill the rank's whole process group.
     process = subprocess.Popen([program, *argv[1:]], env=environ, stdin=subprocess.PIPE)
     assert process.stdin is not None
-    document = {"argv": [*command], "variables": variables, "folder": str(folder), "umask": _umask()}
     # A runtime that cannot start the container ends without reading.
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(json.dumps(document).encode() + b"\n")
+        process.stdin.write(control_document(command, variables, folder, ignores_signals=ignores_signals))
         process.stdin.flush()
     _forward_signals(process.stdin.fileno())
     # The input stays open until this process ends, however it ends.
-    return _exit_code(process.wait())
+    return exit_code(process.wait())
+
+
+def control_document(
+    command: Sequence[str], variables: dict[str, str], folder: Path, *, ignores_signals: bool
+) -> bytes:
+    """Return the first line of the control input of the container's first process."""
+    document = {
+        "argv": [*command],
+        "variables": variables,
+        "folder": str(folder),
+        "umask": _umask(),
+        "ignores_signals": ignores_signals,
+    }
+    return json.dumps(document).encode() + b"\n"
+
+
+def find_program(argv: Sequence[str], environ: dict[str, str]) -> str:
+    """Return the path of a runtime's program.
+
+    Raises:
+        OSError: The program is not on the PATH.
+    """
+    program = shutil.which(argv[0], path=environ.get("PATH"))
+    if program is None:
+        raise FileNotFoundError(f"there is no program `{argv[0]}` on the PATH of this node")
+    return program
 
 
 def end_as(status: int) -> NoReturn:
@@ -109,7 +135,7 @@ def _umask() -> int:
     return mask
 
 
-def _exit_code(status: int) -> int:
+def exit_code(status: int) -> int:
     """Return a runtime's exit code with a signal as a negative number: runtimes report it like shells do."""
     number = status - 128
     return -number if number in {*signal.valid_signals()} else status

@@ -1,7 +1,7 @@
 """The command line of each container runtime. Pure functions; none reads a file or the environment.
 
-All of them start one command with the host's network and shared memory, without a terminal, a login shell or the
-image's entrypoint, and connect it to this process's standard input and output. A rank's variables are on none of the
+All of them start one command with the host's network and shared memory, without a login shell or the image's
+entrypoint, and connect it to this process's standard input and output. A rank's variables are on none of the
 command lines, which every user of the node can read: they go through the standard input (`init_process`).
 """
 
@@ -47,6 +47,8 @@ class ContainerRun:
     """Pyxis: the Slurm job to which the container belongs."""
     node: str = ""
     """Pyxis: the name of this node in Slurm."""
+    terminal: bool = False
+    """Whether the command gets the terminal of its caller, instead of pipes."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def pyxis(run: ContainerRun) -> RuntimeCommand:
     image = run.image if reference is None else "#".join(filter(None, reference))
     mounts = ",".join(f"{mount.source}:{mount.target}{':ro' * mount.read_only}" for mount in run.mounts)
     argv = ["srun", f"--jobid={run.job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={run.node}"]
-    argv += ["--mem=0", "--cpu-bind=none", "--mpi=none", "--input=all", "--kill-on-bad-exit=1", "--quiet"]
+    argv += ["--mem=0", "--cpu-bind=none", "--mpi=none", "--pty" if run.terminal else "--input=all"]
+    argv += ["--kill-on-bad-exit=1", "--quiet"]
     argv += [f"--container-image={image}", f"--container-mounts={mounts}"]
     argv += ["--no-container-mount-home", "--no-container-entrypoint", "--container-workdir=/"]
     return RuntimeCommand((*argv, *run.command), _NVIDIA if run.gpus else {})
@@ -104,6 +107,7 @@ def pyxis(run: ContainerRun) -> RuntimeCommand:
 def podman(run: ContainerRun) -> RuntimeCommand:
     """Without a cgroup of its own, the container stays in that of the job, with the job's limits, devices and end."""
     argv = ["podman", "run", "--rm", "--interactive", "--cgroups=disabled", "--log-driver=none"]
+    argv += ["--tty"] * run.terminal
     argv += ["--network=host", "--ipc=host", "--cap-drop=all", *_SECURITY]
     argv += ["--group-add=keep-groups"]
     argv += _limits(run)
@@ -123,6 +127,7 @@ def podman(run: ContainerRun) -> RuntimeCommand:
 def docker(run: ContainerRun) -> RuntimeCommand:
     """The container is a child of the daemon: it is outside of the job's cgroup, with the user of the job only."""
     argv = ["docker", "run", "--rm", "--interactive", "--log-driver=none", "--network=host", "--ipc=host"]
+    argv += ["--tty"] * run.terminal
     argv += ["--cap-drop=all", *_SECURITY, f"--user={run.user[0]}:{run.user[1]}"]
     argv += [f"--group-add={group}" for group in run.groups]
     argv += _limits(run)

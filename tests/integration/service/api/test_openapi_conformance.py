@@ -28,6 +28,7 @@ CROSS_CHECKED = {
     "resolve_job",
     "resolve_orphan",
     "profile_job",
+    "enter_job",
     "get_log",
     "create_webhook",
     "create_token",

@@ -19,7 +19,7 @@ from tests.support.permissions import RULES, Identity, Role, expected_status
 from tests.support.seeds import Seeds, seed
 from tests.support.world import World
 
-UNSUCCESSFUL = {"pause_job", "resume_job", "retry_job", "resolve_job", "get_static_file"}
+UNSUCCESSFUL = {"enter_job", "pause_job", "resume_job", "retry_job", "resolve_job", "get_static_file"}
 UNSUCCESSFUL |= {"create_sign_in_nonce", "sign_in_with_munge", "revoke_own_token"}
 """Operations whose permitted requests fail here for other reasons: the state of the job, an unknown file, or munge,
 which is switched off."""

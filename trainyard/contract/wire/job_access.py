@@ -1,0 +1,116 @@
+"""Getting into a running job: the request, its answer, and what the nodes print for `trainyard exec`."""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from trainyard.contract.base import NonNegativeInt, Resource, ShortText, Strict
+
+AccessKind = Literal["shell", "exec"]
+
+_CHUNK = 600
+"""Bytes of output in one record: Slurm passes lines of at most 1024 bytes on as a whole."""
+_MAX_SHOWN_NODE = 64
+_MAX_MESSAGE = 500
+
+
+class AccessRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/access`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"kind": "exec", "program": "nvidia-smi"}})
+
+    kind: AccessKind
+    """`shell`: an interactive shell beside one rank. `exec`: one command on each node, or on the node of `rank`."""
+    rank: NonNegativeInt | None = None
+    """Required for a shell."""
+    program: ShortText | None = None
+    """The name of the command, without its arguments, for the audit. Required for `exec`."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "AccessRequest":
+        if self.kind == "shell" and self.rank is None:
+            raise ValueError("`rank` is required for a shell")
+        if (self.kind == "exec") != (self.program is not None):
+            raise ValueError("`program` is required for `exec`, and not allowed otherwise")
+        return self
+
+
+class NodeRanks(Resource):
+    """One node of an attempt."""
+
+    name: str
+    """Its name in the scheduler."""
+    ranks: list[int]
+
+
+class AccessResource(Resource):
+    """What a client needs to start a program beside the ranks of a job. It contains no secret."""
+
+    object: Literal["job_access"] = "job_access"
+    job_id: str
+    attempt: int
+    """Number of the attempt that runs."""
+    scheduler: str
+    scheduler_id: str | None = None
+    account: str
+    """The Unix account that the program must run as: that of the job. Its uid, if the account has no name."""
+    uid: int
+    folder: str
+    """The folder of the attempt on the nodes."""
+    command: list[str]
+    """The program that runs on the node; it enters the environment of the ranks. The client appends arguments."""
+    nodes: list[NodeRanks]
+    """The nodes to enter: that of `rank`, or all of them."""
+
+
+class CommandOutput(Strict):
+    """A piece of a command's output on one node."""
+
+    node: str
+    stream: Literal["stdout", "stderr"]
+    data: Annotated[str, Field(max_length=2 * _CHUNK)]
+    """Base64."""
+
+
+class CommandEnd(Strict):
+    """The end of a command on one node."""
+
+    node: str
+    exit_code: Annotated[int, Field(ge=0, le=255)]
+    """128 plus the number of the signal that ended the command."""
+    timed_out: bool = False
+    message: str = ""
+    """Why the command could not run."""
+
+
+def format_output(node: str, stream: Literal["stdout", "stderr"], data: bytes) -> Iterator[bytes]:
+    """Yield the lines that carry a piece of output."""
+    for start in range(0, len(data), _CHUNK):
+        text = base64.b64encode(data[start : start + _CHUNK]).decode()
+        yield _line({"node": node[:_MAX_SHOWN_NODE], "stream": stream, "data": text})
+
+
+def format_end(node: str, exit_code: int, *, timed_out: bool = False, message: str = "") -> bytes:
+    """Return the line with the end of the command."""
+    end = {"node": node[:_MAX_SHOWN_NODE], "exit_code": exit_code, "timed_out": timed_out}
+    return _line({**end, "message": message.encode("ascii", "replace").decode()[:_MAX_MESSAGE]})
+
+
+def _line(record: dict[str, object]) -> bytes:
+    return json.dumps(record).encode() + b"\n"
+
+
+def parse_record(line: bytes) -> tuple[CommandOutput, bytes] | CommandEnd | None:
+    """Return a record, a piece of output with its bytes; None if the line is none."""
+    try:
+        document = json.loads(line)
+        if not isinstance(document, dict) or "exit_code" in document:
+            return CommandEnd.model_validate(document)
+        record = CommandOutput.model_validate(document)
+        return record, base64.b64decode(record.data, validate=True)
+    except (ValueError, ValidationError, RecursionError, binascii.Error):
+        return None
