@@ -32,6 +32,7 @@ from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
 from service.db.models import Job
 from service.db.paging import PageRequest
+from service.db.visibility import show_jobs_of
 from service.jobs.quota import UserQuotas
 from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
@@ -186,7 +187,15 @@ async def get_user(request: Request) -> Principal:
     if principal.kind != "user":
         raise PermissionDeniedError("an attempt token is valid only for the routes of its attempt")
     refuse_unknown(request)
+    restrict_to_own_jobs(request, principal)
     return principal
+
+
+def restrict_to_own_jobs(request: Request, user: Principal) -> None:
+    """Where jobs run as their owners, hide the jobs of others from everybody but administrators."""
+    settings: Settings = request.app.state.app_state.settings
+    is_private = settings.run_as == "owner" and user.role != "admin"
+    show_jobs_of(user.name if is_private else None)
 
 
 def set_audit_caller(request: Request, principal: Principal) -> None:

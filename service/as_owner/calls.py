@@ -100,6 +100,22 @@ class OwnerCalls:
         left = self.call(uid, "remove", request, seconds).get("left")
         return [str(name)[:300] for name in left[:10]] if isinstance(left, list) else []
 
+    def link(self, uid: int, runs: Path, job_id: str, source: str, target: str, seconds: float = FILE_SECONDS) -> None:
+        """Link the files of a checkpoint into the run folder of a job, both of which belong to the account.
+
+        Args:
+            source: The checkpoint, relative to the folder of the runs.
+            target: The new folder, relative to the run folder.
+
+        Raises:
+            FileNotFoundError: the checkpoint does not exist.
+            AccountError: the service cannot act as this account.
+            OwnerCallError: it cannot be linked, or is only in part.
+        """
+        request = {"runs": str(runs), "job": job_id, "source": source, "target": target}
+        if self.call(uid, "link", request, seconds).get("missing"):
+            raise FileNotFoundError(source)
+
     def command(
         self, uid: int, command: Sequence[str], environment: Mapping[str, str], seconds: float
     ) -> tuple[int, str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from service.as_owner.links import link_checkpoint
 from service.as_owner.removal import remove
 from trainyard.contract.layout import AttemptLayout, write_atomic
 
@@ -47,6 +48,18 @@ def write(request: Request) -> dict[str, Any]:
         (run / _relative(path)).mkdir(mode=0o750, parents=True, exist_ok=True)
     for path, mode, content in request["files"]:
         write_atomic(run / _relative(path), str(content), mode=int(mode) & 0o660)
+    return {}
+
+
+def link(request: Request) -> dict[str, Any]:
+    """Link the files of `source`, relative to the folder of the runs, to `target` in the run folder."""
+    run = open_run_folder(request)
+    target = run / _relative(request["target"])
+    target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    try:
+        link_checkpoint(run.parent / _relative(request["source"]), target)
+    except FileNotFoundError:
+        return {"missing": True}
     return {}
 
 
@@ -129,6 +142,7 @@ def _relative(text: str) -> PurePosixPath:
 
 OPERATIONS: dict[str, Callable[[Request], dict[str, Any]]] = {
     "write": write,
+    "link": link,
     "submit": submit,
     "start": start,
     "command": run_command,

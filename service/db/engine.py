@@ -25,6 +25,7 @@ from service.core.errors import InvalidRequestError, UnavailableError
 from service.db.fair_lock import FairLock, FairLockTimeoutError
 from service.db.json_values import decode_json
 from service.db.raw import RawTransaction, raw_transaction
+from service.db.visibility import restrict
 
 BUSY_SECONDS = 4
 """How long a writer waits for another process that has locked a SQLite file; a request is then refused in time."""
@@ -79,7 +80,7 @@ class Database:
     def read(self) -> Iterator[Session]:
         """Open a session whose changes are discarded."""
         with _translate_errors(self._driver_errors), Session(self._reader, expire_on_commit=False) as session:
-            yield session
+            yield restrict(session)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -95,7 +96,7 @@ class Database:
             Session(self._writer, expire_on_commit=False) as session,
             session.begin(),
         ):
-            yield session
+            yield restrict(session)
             if self.before_commit is not None:
                 self.before_commit(session)
             changed: set[int] = session.info.get("changed_job_pks", set())

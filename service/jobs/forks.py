@@ -4,17 +4,20 @@ Hard links share the bytes and use no space. The source may then delete its chec
 any effect on the fork.
 """
 
-import os
 import shutil
-from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from service.as_owner.accounts import AccountError
+from service.as_owner.calls import OwnerCallError, OwnerCalls
+from service.as_owner.links import link_checkpoint
 from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, NotFoundError
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
-from trainyard.contract.layout import MANIFEST, CheckpointLayout, RunLayout
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.forks import (
     adjusted_differences,
@@ -28,7 +31,6 @@ from trainyard.contract.wire.launch import Origin
 
 _PARAM = "resume_from"
 _WEIGHTS_REMEDY = "set `resume: weights` to start at step 1 from its weights"
-_MAX_FILES = 100_000
 
 
 def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin | None:
@@ -97,49 +99,48 @@ def _require_remaining_steps(source: Job, source_spec: TrainingSpec, spec: Train
         raise InvalidRequestError(f"{message}; {_WEIGHTS_REMEDY}", param=field)
 
 
-def link_origin(source: CheckpointLayout, target: CheckpointLayout) -> None:
-    """Link every file of the checkpoint into the new run, the manifest last. A repeated call starts again.
+@dataclass(frozen=True)
+class OriginLinks:
+    """Makes and removes the links of new jobs to the checkpoints from which they start."""
 
-    Raises:
-        ConflictError: the checkpoint was removed, or the filesystem does not support hard links.
-    """
-    shutil.rmtree(target.root, ignore_errors=True)
-    try:
-        for path in _files(source.root):
-            (target.root / path).parent.mkdir(parents=True, exist_ok=True)
-            os.link(source.root / path, target.root / path, follow_symlinks=False)
-        # A removal begins with the manifest: if that still exists, all other files were linked.
-        os.link(source.manifest, target.manifest, follow_symlinks=False)
-    except FileNotFoundError:
-        shutil.rmtree(target.root, ignore_errors=True)
-        message = f"the checkpoint of step {source.step} has just been removed"
-        raise ConflictError(message, param=_PARAM, code="checkpoint_gone") from None
-    except OSError as error:
-        shutil.rmtree(target.root, ignore_errors=True)
-        message = f"the checkpoint cannot be linked into the new run: {error.strerror}"
-        raise ConflictError(message, param=_PARAM, code="cannot_link") from None
+    runs: Path
+    owners: OwnerCalls | None = None
+    """Set where jobs run as their owners."""
 
+    def make(self, origin: Origin, job_id: str, uid: int | None) -> None:
+        """Link the checkpoint into the run of a new job. A repeated call starts again.
 
-def unlink_origin(run: RunLayout) -> None:
-    """Remove the links that were made for a job that was not accepted."""
-    shutil.rmtree(run.origins, ignore_errors=True)
-    if run.root.is_dir() and not any(run.root.iterdir()):
-        run.root.rmdir()
+        Args:
+            uid: The Unix account of the new job; None: that of the service.
 
+        Raises:
+            ConflictError: the checkpoint was removed, belongs to another account, or cannot be linked.
+        """
+        run = RunLayout(self.runs / job_id)
+        source = RunLayout(self.runs / origin.job_id).checkpoint(origin.step)
+        target = run.origin(origin.step)
+        try:
+            if uid is None or self.owners is None:
+                link_checkpoint(source.root, target.root)
+            else:
+                path = target.root.relative_to(run.root).as_posix()
+                self.owners.link(uid, self.runs, job_id, source.root.relative_to(self.runs).as_posix(), path)
+        except FileNotFoundError:
+            message = f"the checkpoint of step {source.step} has just been removed"
+            raise ConflictError(message, param=_PARAM, code="checkpoint_gone") from None
+        except (OSError, AccountError, OwnerCallError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            message = f"the checkpoint cannot be linked into the new run: {reason}"
+            raise ConflictError(message, param=_PARAM, code="cannot_link") from None
 
-def _files(root: Path) -> Iterator[Path]:
-    """Yield every regular file but the manifest, relative to the folder; links are left out."""
-    if root.is_symlink():
-        raise FileNotFoundError(root)
-    folders, count = [root], 0
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                path = Path(entry.path).relative_to(root)
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(Path(entry.path))
-                elif entry.is_file(follow_symlinks=False) and path != Path(MANIFEST):
-                    count += 1
-                    if count > _MAX_FILES:
-                        raise OSError(0, f"it has more than {_MAX_FILES} files")
-                    yield path
+    def remove(self, job_id: str, uid: int | None) -> None:
+        """Remove the links that were made for a job that was not accepted."""
+        run = RunLayout(self.runs / job_id)
+        if uid is not None and self.owners is not None:
+            # What cannot be removed now is removed by the maintenance task.
+            with suppress(AccountError, OwnerCallError):
+                self.owners.remove(uid, self.runs, job_id, ["."])
+            return
+        shutil.rmtree(run.origins, ignore_errors=True)
+        if run.root.is_dir() and not any(run.root.iterdir()):
+            run.root.rmdir()

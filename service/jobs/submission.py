@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from service.as_owner.calls import OwnerCalls
 from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.auth.unix_users import job_account
@@ -18,7 +19,7 @@ from service.core.ids import new_job_id
 from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import Job
-from service.jobs.forks import find_origin, link_origin, unlink_origin
+from service.jobs.forks import OriginLinks, find_origin
 from service.jobs.quota import NO_QUOTAS, UserQuotas, check_disk_quota, check_gpu_quota, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
@@ -71,8 +72,12 @@ def submit(
     now: datetime,
     quotas: UserQuotas = NO_QUOTAS,
     run_as: RunAs = "service",
+    owners: OwnerCalls | None = None,
 ) -> SubmissionResult:
     """Make the job durable, once for each idempotency key.
+
+    Args:
+        owners: Set where jobs run as their owners.
 
     Raises:
         PermissionDeniedError: jobs run as their owners, and the user has no Unix account.
@@ -88,16 +93,19 @@ def submit(
     # A replayed request does not look its checkpoint up: that may be gone, or a newer one may exist.
     replays = _has_response(database, principal, request.idempotency_key, now)
     spec, origin = request.spec, None if replays else find_origin(database, request.spec, now)
-    result = None
+    result, links, uid = None, OriginLinks(runs, owners), None
+    if origin is not None:
+        with database.read() as session:
+            uid = job_account(session, principal.name, run_as)
     try:
         if origin is not None:
-            link_origin(RunLayout(runs / origin.job_id).checkpoint(origin.step), run.origin(origin.step))
+            links.make(origin, job_id, uid)
             spec = spec.model_copy(update={"resume_from": f"{origin.job_id}:{origin.step}"})
         job = new_job(spec, principal, now, job_id=job_id, origin=origin)
         result = _store(database, principal, job, request, run, now, quotas, run_as)
     finally:
         if origin is not None and (result is None or result.replayed):
-            unlink_origin(run)
+            links.remove(job_id, uid)
     return result
 
 

@@ -42,6 +42,8 @@ class Item(NamedTuple):
     text: str
     rank: str | None = None
     """The rank of a log message."""
+    owner: str | None = None
+    """In the stream of all jobs, the user whose job it is about."""
 
 
 class Update(NamedTuple):

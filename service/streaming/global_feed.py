@@ -37,7 +37,8 @@ def parse_offset(text: str) -> StreamOffset | None:
 class FeedPart(NamedTuple):
     """The messages after an offset, and the offset that they reach."""
 
-    messages: list[tuple[StreamOffset, Message]]
+    messages: list[tuple[StreamOffset, Message, str]]
+    """Each with its offset and the user whose job it is about."""
     offset: StreamOffset
     more: bool
     gap: bool
@@ -66,20 +67,21 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
             # A restored database is behind the offsets that its former streams sent.
             return FeedPart([], StreamOffset(newest, END_OF_ENTRY), more=False, gap=True)
         jobs = repository.jobs({entry.job_pk for entry in entries})
-        messages: list[tuple[StreamOffset, Message]] = []
+        messages: list[tuple[StreamOffset, Message, str]] = []
         reached, more, size = after, len(entries) == _MAX_ENTRIES, 0
         for entry in entries:
             begin = after.within + 1 if entry.position == after.position else 0
             part = repository.readable_part(entry._replace(first=max(entry.first, begin)))
-            part_messages = _readable_messages(repository, jobs[entry.job_pk], entry, part, runs, now)
-            messages += part_messages
+            job = jobs[entry.job_pk]
+            part_messages = _readable_messages(repository, job, entry, part, runs, now)
+            messages += [(offset, message, job.created_by) for offset, message in part_messages]
             size += sum(len(message.text) for _, message in part_messages)
             is_whole = part.last == entry.last
             reached = StreamOffset(entry.position, END_OF_ENTRY if is_whole else part.last)
             if not is_whole or size > _MAX_CHARS:
                 more = True
                 break
-    new = [(offset, message) for offset, message in messages if offset > after]
+    new = [entry for entry in messages if entry[0] > after]
     return FeedPart(new, max(reached, after), more, gap)
 
 

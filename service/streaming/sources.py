@@ -6,6 +6,7 @@ from pathlib import Path
 
 from service.core.clock import Clock
 from service.db.engine import Database
+from service.db.visibility import all_jobs
 from service.jobs.repository import JobRepository
 from service.streaming.broadcaster import Item, StreamOffset, Topic, Update
 from service.streaming.global_feed import END_OF_ENTRY, append_to_feed, read_feed
@@ -69,12 +70,15 @@ class GlobalSource:
 
     def newest_offset(self) -> StreamOffset:
         """Append the news of all jobs to the feed, and return its end."""
-        return StreamOffset(append_to_feed(self._database, None), END_OF_ENTRY)
+        with all_jobs():
+            return StreamOffset(append_to_feed(self._database, None), END_OF_ENTRY)
 
     def read(self, offset: StreamOffset, _logs: bool) -> Update:
-        append_to_feed(self._database, self._jobs_to_check())
-        part = read_feed(self._database, offset, runs=self._runs, now=self._clock())
-        items = [Item(at, message.text) for at, message in part.messages]
+        # Subscriptions leave out what their users cannot see.
+        with all_jobs():
+            append_to_feed(self._database, self._jobs_to_check())
+            part = read_feed(self._database, offset, runs=self._runs, now=self._clock())
+        items = [Item(at, message.text, owner=owner) for at, message, owner in part.messages]
         if part.gap:
             items.insert(0, Item(items[0].offset if items else part.offset, RESET))
         return Update(items, part.offset, finished=False, more=part.more)

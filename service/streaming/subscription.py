@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from functools import partial
 
 from service.core.thread_slots import run_in_thread_slot
+from service.db.visibility import visible_owner
 from service.streaming.broadcaster import Broadcaster, Item, Source, StreamOffset, Subscriber, Update
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -28,6 +29,7 @@ class Subscription:
         self._source = source
         self._rank = rank
         self._logs = logs
+        self._visible_owner = visible_owner()
         self._subscriber = Subscriber(self._accepts, logs=logs, owner=owner)
         self._missed = Update([], StreamOffset(0), finished=False)
         self._live_from = StreamOffset(0)
@@ -78,7 +80,8 @@ class Subscription:
             self._broadcaster.unsubscribe(self._source.topic, self._subscriber)
 
     def _accepts(self, item: Item) -> bool:
-        return item.rank is None or (self._logs and self._rank in (None, item.rank))
+        is_visible = self._visible_owner is None or item.owner in (None, self._visible_owner)
+        return is_visible and (item.rank is None or (self._logs and self._rank in (None, item.rank)))
 
 
 def _join(items: Iterable[Item]) -> Iterator[str]:

@@ -30,10 +30,11 @@ def require_runtime(runtime: str) -> None:
 
 
 def make_root(folder: Path) -> Path:
-    """Make a root filesystem with Debian's Python and the mount point `/sets`."""
+    """Make a root filesystem with Debian's Python and the mount points `/sets` and `/etc/hosts`."""
     root = folder / "root"
     execute(["debootstrap", "--variant=minbase", "--include=python3", SUITE, root], os.environ, 600)
     (root / "sets").mkdir()
+    (root / "etc" / "hosts").touch()
     return root
 
 

@@ -61,17 +61,24 @@ def enroot(arguments: list[str]) -> int:
 def srun(arguments: list[str]) -> int:
     """The container is a child of Slurm's daemon. srun sends its input, and the task's input ends with srun."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    flags = ("--overlap", "--quiet", "--no-container-mount-home", "--no-container-entrypoint")
-    values = ("jobid", "nodes", "ntasks", "nodelist", "mem", "cpu-bind", "mpi", "input", "kill-on-bad-exit")
+    flags = ("--overlap", "--quiet", "--pty", "--no-container-mount-home", "--no-container-entrypoint")
+    values = ("jobid", "nodes", "ntasks", "nodelist", "mem", "cpu-bind", "mpi", "kill-on-bad-exit")
     for flag in flags:
         parser.add_argument(flag, action="store_true")
     for value in (*values, "container-image", "container-mounts", "container-workdir"):
         parser.add_argument(f"--{value}", required=True)
+    parser.add_argument("--input")
     parser.add_argument("rest", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     check_mounts(options.container_mounts.split(","), ":")
+    assert options.pty == (options.input is None)
     denied = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
     environ = {name: value for name, value in os.environ.items() if name not in denied}
+    if options.pty:
+        # Of Slurm's daemon and a terminal of its own; here the task has the caller's.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        folder = options.container_workdir
+        return as_shells_do(subprocess.call(options.rest, env={**environ, "PATH": PATH}, cwd=folder))
     task = subprocess.Popen(
         options.rest,
         env={**environ, "PATH": PATH},

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.as_owner.calls import HELPER
+from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.demo import ServiceProcess
 
@@ -46,14 +47,14 @@ def unix_users(count: int) -> Iterator[list[UnixUser]]:
     try:
         for name in names:
             home = homes / name
-            _run("useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/bash", name)
+            _change_accounts("useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/bash", name)
             made.append(name)
         entries = [pwd.getpwnam(name) for name in names]
         yield [UnixUser(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir)) for entry in entries]
     finally:
         for name in made:
             subprocess.run(["pkill", "-KILL", "-u", name], check=False)
-            _run("userdel", "--force", name)
+            _change_accounts("userdel", "--force", name)
         shutil.rmtree(homes, ignore_errors=True)
 
 
@@ -90,6 +91,18 @@ def _is_open(program: Path) -> bool:
     except OSError:
         return False
     return all(each.stat().st_mode & stat.S_IXOTH for each in way)
+
+
+def _change_accounts(*command: str) -> None:
+    """Run a command as soon as no other test changes the accounts."""
+
+    def is_done() -> bool:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0 and "cannot lock" not in done.stderr:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+        return done.returncode == 0
+
+    wait_until(is_done, 20, "the lock of the account database")
 
 
 def _run(*command: str) -> None:

@@ -86,6 +86,7 @@ async def submit_job(
             now=now,
             quotas=app_state.quotas,
             run_as=settings.run_as,
+            owners=app_state.owners,
         )
 
     result = await run_in_thread_slot(accept)

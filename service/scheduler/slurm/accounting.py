@@ -44,6 +44,10 @@ class AccountingRules:
     """Whether Slurm refuses an account without an association of the user."""
     qos: bool
     """Whether Slurm refuses a QOS that the association does not list."""
+    private_jobs: bool = False
+    """Whether Slurm hides the jobs of others from everybody but its operators."""
+    slurm_user: str = ""
+    """The account of the controller, which sees all jobs."""
 
 
 def parse_rules(configuration: str) -> AccountingRules:
@@ -57,6 +61,8 @@ def parse_rules(configuration: str) -> AccountingRules:
         present=settings.get("AccountingStorageType", "").endswith("slurmdbd"),
         accounts=bool(enforced & ({"associations"} | stricter)),
         qos=bool(enforced & {"qos", "all"}),
+        private_jobs="jobs" in settings.get("PrivateData", "").lower().split(","),
+        slurm_user=settings.get("SlurmUser", "").partition("(")[0],
     )
 
 
@@ -103,6 +109,28 @@ class SlurmAccounts:
         self._commands = commands
         self._rules: AccountingRules | None = None
         self._rules_at = float("-inf")
+        self._sees_all_jobs_at = float("-inf")
+
+    def require_all_jobs(self) -> None:
+        """Check, every ten minutes, that the jobs of all users are listed for the account of the service.
+
+        A job that is hidden would look like one that has ended, and would be submitted a second time.
+
+        Raises:
+            SchedulerUnavailableError: they are not, or Slurm does not answer.
+        """
+        now = time.monotonic()
+        if os.geteuid() == 0 or now - self._sees_all_jobs_at <= _RULES_SECONDS:
+            return
+        rules = self._current_rules()
+        if rules.private_jobs and rules.slurm_user != _user():
+            text = self._commands.associations(_user(), COLUMNS) if rules.present else ""
+            if not is_operator(text):
+                raise SchedulerUnavailableError(
+                    f"PrivateData=jobs hides the jobs of users from the account `{_user()}`; make it an operator of "
+                    f"Slurm: sacctmgr modify user {_user()} set adminlevel=operator"
+                )
+        self._sees_all_jobs_at = now
 
     def add_to(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Return the snapshot with the accounts that the service may use."""

@@ -225,6 +225,8 @@ class SlurmScheduler:
         return batch
 
     def _query_queue(self) -> None:
+        if self._owners:
+            self._accounts.require_all_jobs()
         started = time.monotonic()
         self._queue, self._other_jobs = self._commands.squeue(everyone=needs_other_jobs(self._queue))
         self._queue_queried_at = started

@@ -3,19 +3,32 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, store_code, wait_for
+from tests.integration.worker.harness import (
+    ROOT,
+    FakeService,
+    Run,
+    finish_of,
+    processes_of,
+    spooled,
+    store_code,
+    wait_for,
+)
 from tests.support.container_images import make_root, podman_path, require_runtime
 from tests.support.docker_engine import base_image, running_engine
+from tests.support.terminal import on_terminal
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.site import Site
+from trainyard.contract.wire.job_access import CommandEnd, parse_record
 
 PROGRAM = """
 import json, os, subprocess, sys, time
@@ -159,6 +172,68 @@ def test_killed_launcher_leaves_no_process(script: Any, runtime: Runtime) -> Non
         run.process.kill()
         run.process.wait()
         wait_for(lambda: not processes_of(attempt), "the end of all processes")
+
+
+def test_companion_runs_in_a_container_of_its_own(script: Any, runtime: Runtime) -> None:
+    observe = "import json, os; print(json.dumps([dict(os.environ), os.listdir('/sets'), os.getcwd(), os.getuid()]))"
+    with FakeService() as service:
+        run = script(service, "slow")
+        attempt = run.start(environ={**runtime.environ, "TRAINYARD_ATTEMPT": "a1"})
+        wait_for(lambda: len(service.series("train/loss")) >= 5 or run.process.poll() is not None, "five steps")
+        # Most variables are those of the rank, not of this process.
+        enter = ["/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-m", "worker.environment.companion"]
+        enter += [str(attempt.root)]
+        environ = {**os.environ, **runtime.environ, "TERM": "xterm", "TRAINYARD_TOKEN": "x"}
+
+        def execute(*command: str, options: Sequence[str] = ()) -> tuple[int, bytes]:
+            done = subprocess.run(
+                [*enter, "exec", "--rank", "1", *options, "--", *command],
+                env=environ,
+                stdout=subprocess.PIPE,
+                timeout=60,
+                check=True,
+            )
+            records = [parse_record(line) for line in done.stdout.splitlines()]
+            end = records.pop()
+            assert isinstance(end, CommandEnd), done
+            assert end.exit_code != 125, end.message
+            errors = b"".join(one[1] for one in records if isinstance(one, tuple) and one[0].stream == "stderr")
+            print(errors.decode(errors="replace"), file=sys.stderr)
+            return end.exit_code, b"".join(one[1] for one in records if isinstance(one, tuple))
+
+        status, output = execute("python3", "-c", observe)
+        variables, sets, folder, _ = json.loads(output.splitlines()[-1])
+        assert (status, sets, folder) == (0, ["part"], str(attempt.code))
+        assert (variables["RANK"], variables["APP_MODE"]) == ("1", "a b")
+        assert not variables.keys() & {"HF_TOKEN", "TRAINYARD_TOKEN", "TRAINYARD_ATTEMPT_FOLDER", "MASTER_PORT"}
+        assert execute("sh", "-c", "exit 3")[0] == 3
+        assert execute("sleep", "4718", options=["--timeout", "1"])[0] == 124
+        with on_terminal([*enter, "shell", "--rank", "1"], environ) as terminal:
+            terminal.wait_for("(rank 1 on ")
+            terminal.send("tty; echo rank=$RANK mode=$APP_MODE sets=$(ls /sets) token=${HF_TOKEN-none}-\n")
+            shown = terminal.wait_for("token=none-")
+            assert "rank=1 mode=a b sets=part" in shown
+            terminal.send("sleep 4719\n")
+            wait_for(lambda: "sleep 4719" in commands(), "the command to run")
+            terminal.send("\x03")
+            wait_for(lambda: "sleep 4719" not in commands(), "Ctrl-C to end the command")
+            terminal.send("exit 7\n")
+            assert terminal.wait() == 7
+        with on_terminal([*enter, "shell", "--rank", "0"], environ) as terminal:
+            terminal.wait_for("(rank 0 on ")
+            terminal.send("sleep 4720\n")
+            wait_for(lambda: "sleep 4720" in commands(), "the command to run")
+        # What was on the terminal ends with it.
+        wait_for(lambda: "sleep 4720" not in commands(), "the command to end")
+        assert not list(attempt.container.glob("control-*")) or terminal.process.returncode == -signal.SIGKILL
+        assert run.process.poll() is None, logs(attempt)
+        run.process.send_signal(signal.SIGTERM)
+        run.wait()
+    assert finish_of(attempt, 1).reason == "preempted", logs(attempt)
+
+
+def commands() -> list[str]:
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_builtin_task_is_rejected_with_what_the_image_lacks(tmp_path: Path, runtime: Runtime) -> None:

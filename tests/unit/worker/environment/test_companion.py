@@ -1,11 +1,18 @@
 """What a program beside a rank gets of the rank, and which process is the rank."""
 
+import json
 import os
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
+from trainyard.contract.spec.containers import Mount
+from worker.environment.companion.container import terminal_command
 from worker.environment.companion.main import main
 from worker.environment.companion.rank import companion_variables, find_rank, with_interpreter
+from worker.environment.containers.plan import ContainerPlan
+from worker.environment.containers.runtimes import RUNTIMES, ContainerRun
 
 RANK = {
     "PATH": "/env/bin:/bin",
@@ -40,8 +47,8 @@ def test_program_gets_no_secrets_and_cannot_act_as_the_rank():
 class TestFindRank:
     @pytest.fixture
     def proc(self, tmp_path):
-        """Processes by the pids of live ones, since each has a start time."""
-        pids = iter([os.getppid(), os.getpid()])
+        """Processes by the pids of live ones, the first of the machine and this one, since each has a start time."""
+        pids = iter([1, os.getpid()])
 
         def add(**variables):
             folder = tmp_path / str(next(pids))
@@ -108,3 +115,42 @@ def test_folder_without_an_attempt_is_reported(tmp_path, capfd):
     assert "launch.json cannot be read" in capfd.readouterr().err
     assert main([str(tmp_path), "exec", "--", "true"]) == 0
     assert '"exit_code": 125' in capfd.readouterr().out
+
+
+class TestTerminalCommand:
+    RUN = ContainerRun(
+        "/data/image",
+        ("python3", "-I", "/runs/j/init-0.py"),
+        (Mount("/runs/j", "/runs/j"), Mount("/real/data", "/data", read_only=True)),
+        limits={"nofile": (1024, 4096)},
+        job="17",
+        node="n1",
+    )
+
+    @pytest.mark.parametrize(
+        ("runtime", "added", "removed"),
+        [
+            ("apptainer", set(), set()),
+            ("charliecloud", set(), set()),
+            ("docker", {"--tty"}, set()),
+            ("enroot", set(), set()),
+            ("podman", {"--tty"}, set()),
+            ("pyxis", {"--pty"}, {"--input=all"}),
+        ],
+    )
+    def test_container_is_that_of_the_ranks_with_a_terminal(self, runtime, added, removed):
+        run = replace(self.RUN, image="debian:12") if runtime == "docker" else self.RUN
+        ranks = RUNTIMES[runtime](run)
+        plan = ContainerPlan(ranks.argv, ranks.variables, runtime=runtime, run=run)
+        document = json.loads(json.dumps(asdict(plan)))
+        made = terminal_command(document, Path("/runs/j/init-0.py"), Path("/runs/j/control-1"))
+        assert set(made.argv) - set(ranks.argv) == {*added, "/runs/j/control-1"}
+        assert set(ranks.argv) - set(made.argv) == removed
+        assert made.argv[-1] == "/runs/j/control-1"
+        assert made.variables == ranks.variables
+
+    def test_field_of_a_newer_release_is_ignored(self):
+        plan = ContainerPlan((), runtime="apptainer", run=self.RUN)
+        document = json.loads(json.dumps(asdict(plan)))
+        document["run"]["added_later"] = 1
+        assert terminal_command(document, Path("/init"), Path("/pipe")).argv[0] == "apptainer"

@@ -1,20 +1,30 @@
 """Parsing of accounts and enforced fields from `scontrol show config` and `sacctmgr`."""
 
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+
 import pytest
 
+from service.scheduler.base import SchedulerUnavailableError
+from service.scheduler.slurm import accounting
 from service.scheduler.slurm.accounting import (
     AccountingRules,
+    SlurmAccounts,
     enforced_fields,
     is_operator,
     parse_accounts,
     parse_rules,
 )
+from service.scheduler.slurm.commands import SlurmCommands
 
 CONFIGURATION = """Configuration data as of 2026-01-01T00:00:00
 AccountingStorageBackupHost = (null)
 AccountingStorageEnforce = {enforce}
 AccountingStorageType   = {storage}
 ClusterName             = lab
+PrivateData             = {private}
+SlurmUser               = slurm(64030)
 
 Slurmctld(primary) at host is UP
 """
@@ -38,12 +48,14 @@ None|lab|||physics|normal
     ],
 )
 def test_enforced_fields(enforce: str, accounts: bool, qos: bool) -> None:
-    rules = parse_rules(CONFIGURATION.format(enforce=enforce, storage="accounting_storage/slurmdbd"))
-    assert rules == AccountingRules("lab", present=True, accounts=accounts, qos=qos)
+    rules = parse_rules(CONFIGURATION.format(enforce=enforce, storage="accounting_storage/slurmdbd", private="none"))
+    assert rules == AccountingRules("lab", present=True, accounts=accounts, qos=qos, slurm_user="slurm")
 
 
 def test_without_accounting_no_query_is_made() -> None:
-    assert not parse_rules(CONFIGURATION.format(enforce="none", storage="accounting_storage/none")).present
+    assert not parse_rules(
+        CONFIGURATION.format(enforce="none", storage="accounting_storage/none", private="none")
+    ).present
 
 
 def test_accounts_with_partitions_and_qos() -> None:
@@ -63,3 +75,39 @@ def test_an_operator_may_use_every_qos() -> None:
     assert is_operator("Administrator|lab|root||root|normal\n") is True
     assert enforced_fields(rules, operator=False) == ["account", "qos"]
     assert enforced_fields(rules, operator=True) == ["account"]
+
+
+class Cluster(SlurmCommands):
+    """A cluster that states what it hides, and the administrative level of every account."""
+
+    def __init__(self, private: str, level: str) -> None:
+        super().__init__()
+        storage = "accounting_storage/slurmdbd"
+        self._configuration = CONFIGURATION.format(enforce="none", storage=storage, private=private)
+        self._level = level
+
+    def configuration(self) -> str:
+        return self._configuration
+
+    def associations(self, user: str, columns: Sequence[str]) -> str:
+        return f"{self._level}|lab|physics||physics|long"
+
+
+@pytest.mark.parametrize(
+    ("private", "level", "user", "hidden"),
+    [
+        ("none", "None", "trainyard", False),
+        ("accounts,users", "None", "trainyard", False),
+        ("accounts,jobs", "None", "trainyard", True),
+        ("jobs", "Operator", "trainyard", False),
+        ("jobs", "None", "slurm", False),
+    ],
+)
+def test_a_service_that_does_not_see_all_jobs_concludes_nothing(
+    private: str, level: str, user: str, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(accounting, "_user", lambda: user)
+    accounts = SlurmAccounts(Cluster(private, level))
+    with pytest.raises(SchedulerUnavailableError, match="adminlevel=operator") if hidden else nullcontext():
+        accounts.require_all_jobs()
