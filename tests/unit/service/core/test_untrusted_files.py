@@ -49,7 +49,7 @@ def test_the_runs_folder_itself_may_be_a_link(runs: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("planted", ["job", "job/inner", "job/inner/file"])
-def test_a_link_at_any_place_of_the_path_is_not_followed(runs: Path, tmp_path: Path, planted: str) -> None:
+def test_a_link_anywhere_in_the_path_is_not_followed(runs: Path, tmp_path: Path, planted: str) -> None:
     (runs / planted).rename(tmp_path / "moved")
     (runs / planted).symlink_to(tmp_path / "moved")
     files = UntrustedFiles(runs)
