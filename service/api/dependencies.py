@@ -28,7 +28,9 @@ from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
 from service.core.thread_slots import ThreadSlots
 from service.core.timed_cache import TimedCache
+from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
+from service.db.models import Job
 from service.db.paging import PageRequest
 from service.db.visibility import show_jobs_of
 from service.jobs.quota import UserQuotas
@@ -122,6 +124,10 @@ class AppState:
 
     def run_layout(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
+
+    def files_of(self, job: Job) -> UntrustedFiles:
+        """Return access to the files of a job's run directory."""
+        return files_of_job(self.settings, job.unix_uid)
 
 
 def _do_nothing() -> None:

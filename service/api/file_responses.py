@@ -19,9 +19,10 @@ from starlette.types import Receive, Scope, Send
 
 from service.audit.log import add_audit_detail
 from service.checkpoints.archive import archive_length, list_members, write_archive
-from service.checkpoints.safe_files import CHUNK, irregular_kind, is_plain_path, modified_time, open_below
+from service.checkpoints.safe_files import CHUNK, is_plain_path, modified_time, open_below
 from service.core.errors import InvalidRequestError, NotFoundError, RangeError
 from service.core.thread_slots import iterate_in_thread_slot
+from service.core.untrusted_files import IrregularFileError, UntrustedFiles
 from trainyard.contract.wire.pages import ErrorEnvelope
 
 _OCTETS = "application/octet-stream"
@@ -146,17 +147,17 @@ def download_route(
     return add
 
 
-def file_response(root: Path, path: str, conditions: FileConditions, *, code: str = "file_not_found") -> Response:
+def file_response(
+    files: UntrustedFiles, root: Path, path: str, conditions: FileConditions, *, code: str = "file_not_found"
+) -> Response:
     """Return the file, or the requested range of it.
 
     Raises:
-        NotFoundError: there is no regular file at the path; links are not followed.
+        NotFoundError: there is no regular file of the job at the path; links are not followed.
         RangeError: the range is outside the file.
     """
-    file = open_below(root, path)
+    file = _open(files, root, path)
     if file is None:
-        if kind := irregular_kind(root, path):
-            add_audit_detail(kind=kind, path=path)
         raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
     status = os.fstat(file.fileno())
     headers, size = _validators(status), status.st_size
@@ -177,6 +178,16 @@ def file_response(root: Path, path: str, conditions: FileConditions, *, code: st
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     chunks = _read(file, start, end)
     return _ClosingResponse(file, chunks, status_code=206 if partial else 200, headers=headers, media_type=_OCTETS)
+
+
+def _open(files: UntrustedFiles, root: Path, path: str) -> BinaryIO | None:
+    """Open a file, or return None; a link or a special file in its place is added to the audit entry."""
+    try:
+        return open_below(files, root, path)
+    except IrregularFileError as error:
+        if is_plain_path(path):
+            add_audit_detail(kind=error.kind, path=path)
+        return None
 
 
 class _Closable(Protocol):
@@ -216,14 +227,14 @@ def _read(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
         yield data
 
 
-def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
+def archive_response(files: UntrustedFiles, root: Path, name: str, *, head: bool = False) -> Response:
     """Return the files of a folder that are not hidden as an uncompressed tar, under `name`/.
 
     Raises:
         NotFoundError: the folder contains no such file.
     """
     left_out: list[str] = []
-    members = list_members(root, name, left_out)
+    members = list_members(files, root, name, left_out)
     if left_out:
         add_audit_detail(left_out=[path[:_MAX_LISTED_PATH] for path in left_out[:_MAX_LISTED]])
     if not members:
@@ -234,5 +245,5 @@ def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
     }
     if head:
         return Response(headers=headers, media_type=_TAR)
-    chunks = write_archive(root, members)
+    chunks = write_archive(files, root, members)
     return _ClosingResponse(chunks, chunks, headers=headers, media_type=_TAR)

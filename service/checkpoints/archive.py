@@ -7,6 +7,7 @@ from pathlib import Path
 
 from service.checkpoints.safe_files import CHUNK, list_files, open_below
 from service.core.errors import ConflictError
+from service.core.untrusted_files import IrregularFileError, UntrustedFiles
 from trainyard.contract.wire.files import FileResource, is_hidden
 
 _END = 2 * tarfile.BLOCKSIZE
@@ -30,15 +31,15 @@ class Member:
         return len(self.header) + self.size + self.padding
 
 
-def list_members(root: Path, name: str, left_out: list[str]) -> list[Member]:
+def list_members(files: UntrustedFiles, root: Path, name: str, left_out: list[str]) -> list[Member]:
     """Return the regular files below a folder that are not hidden, to be archived under `name`/.
 
     Args:
-        left_out: Receives the paths of hidden files, links and special files.
+        left_out: Receives the paths of hidden files, links, special files and what belongs to another account.
     """
-    files = list_files(root, hidden=True, irregular=left_out)
-    left_out += [file.path for file in files if is_hidden(file.path)]
-    return [_member(file, name) for file in files if not is_hidden(file.path)]
+    listed = list_files(files, root, hidden=True, irregular=left_out)
+    left_out += [file.path for file in listed if is_hidden(file.path)]
+    return [_member(file, name) for file in listed if not is_hidden(file.path)]
 
 
 def _member(file: FileResource, name: str) -> Member:
@@ -52,14 +53,17 @@ def archive_length(members: Sequence[Member]) -> int:
     return sum(member.length for member in members) + _END
 
 
-def write_archive(root: Path, members: Sequence[Member]) -> Generator[bytes]:
+def write_archive(files: UntrustedFiles, root: Path, members: Sequence[Member]) -> Generator[bytes]:
     """Yield the archive in chunks.
 
     Raises:
-        ConflictError: a file was removed or became shorter since it was listed; the archive ends early.
+        ConflictError: a file was removed, replaced or became shorter since it was listed; the archive ends early.
     """
     for member in members:
-        opened = open_below(root, member.path)
+        try:
+            opened = open_below(files, root, member.path)
+        except IrregularFileError:
+            opened = None
         if opened is None:
             raise ConflictError(f"{member.path} was removed while it was being sent")
         left = member.size

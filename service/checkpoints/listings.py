@@ -9,13 +9,14 @@ from pathlib import Path
 from threading import Lock
 
 from service.checkpoints.safe_files import list_files
+from service.core.untrusted_files import UntrustedFiles
 from trainyard.contract.wire.files import FileResource
 
 _SECONDS = 60.0
 _MAX_LISTINGS = 8
 """Listings that are held. Each has at most `MAX_LISTED` files."""
 
-_Key = tuple[Path, bool]
+_Key = tuple[UntrustedFiles, Path, bool]
 
 
 class FileListings:
@@ -26,19 +27,21 @@ class FileListings:
         self._lock = Lock()
         self._listings: OrderedDict[_Key, tuple[float, list[FileResource]]] = OrderedDict()
 
-    def page(self, root: Path, *, hidden: bool, limit: int, after: str | None) -> tuple[list[FileResource], bool]:
+    def page(
+        self, files: UntrustedFiles, root: Path, *, hidden: bool, limit: int, after: str | None
+    ) -> tuple[list[FileResource], bool]:
         """Return one page of the regular files below a folder, by path, and whether more follow.
 
         Args:
             after: The last path of the previous page. Without it the folders are read anew.
         """
-        key = (root, hidden)
-        files = self._find(key) if after is not None else None
-        if files is None:
-            files = list_files(root, hidden=hidden)
-            self._store(key, files if len(files) > limit else None)
-        start = 0 if after is None else bisect_right(files, after, key=attrgetter("path"))
-        return files[start : start + limit], len(files) > start + limit
+        key = (files, root, hidden)
+        listed = self._find(key) if after is not None else None
+        if listed is None:
+            listed = list_files(files, root, hidden=hidden)
+            self._store(key, listed if len(listed) > limit else None)
+        start = 0 if after is None else bisect_right(listed, after, key=attrgetter("path"))
+        return listed[start : start + limit], len(listed) > start + limit
 
     def _find(self, key: _Key) -> list[FileResource] | None:
         with self._lock:

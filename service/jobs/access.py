@@ -11,7 +11,7 @@ from pathlib import Path
 from service.auth.principals import Principal
 from service.auth.unix_accounts import AccountLookup
 from service.core.errors import ConflictError, InvalidRequestError
-from service.core.untrusted_files import read_regular_file
+from service.core.untrusted_files import UntrustedFiles, files_of_attempt
 from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
@@ -67,7 +67,8 @@ def read_access(
         raise InvalidRequestError(message, param="rank", code="unknown_rank")
     job, attempt = running.job, running.attempt
     folder = RunLayout(runs / job.id).attempt(attempt.folder_name)
-    nodes = [_read_placement(folder, node, running.ranks) for node in range(running.nodes)]
+    files = files_of_attempt(folder.root, job.unix_uid)
+    nodes = [_read_placement(files, folder, node, running.ranks) for node in range(running.nodes)]
     chosen = [node for node in nodes if node and (request.rank is None or request.rank in node.ranks)]
     if not chosen or (request.rank is None and len(chosen) < running.nodes):
         raise ConflictError(
@@ -115,10 +116,10 @@ def _load(database: Database, principal: Principal, job_id: str, now: datetime) 
     return _Running(job, attempt, nodes, nodes * (1 if spec.strategy == "dp" else per_node))
 
 
-def _read_placement(folder: AttemptLayout, node: int, ranks: int) -> NodeRanks | None:
+def _read_placement(files: UntrustedFiles, folder: AttemptLayout, node: int, ranks: int) -> NodeRanks | None:
     """Return what a node recorded. None: nothing yet, or nothing that can be right; the job can write there."""
     try:
-        document = json.loads(read_regular_file(folder.placement(node), 0, _MAX_FILE))
+        document = json.loads(files.read(folder.placement(node), 0, _MAX_FILE))
         name, listed = document["node"], document["ranks"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

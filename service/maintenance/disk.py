@@ -5,12 +5,13 @@ import secrets
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
+from service.core.untrusted_files import ForeignFileError, UntrustedFiles
 from trainyard.contract.layout import RunLayout
 
 MAX_MEASURED = 200_000
@@ -39,13 +40,13 @@ def discard(runs: Path, path: Path, name: str) -> None:
     _remove(trash, name)
 
 
-def is_missing(run: RunLayout) -> bool:
+def is_missing(files: UntrustedFiles, run: RunLayout) -> bool:
     """Return whether a submitted job's run directory was moved or deleted. Its worker may have made a new one."""
     try:
-        run.spec.lstat()
-    except FileNotFoundError:
+        files.status(run.spec)
+    except (FileNotFoundError, ForeignFileError):
         # Without the folder of all runs, a filesystem is not mounted, which has an alarm of its own.
-        return run.root.parent.is_dir()
+        return files.base.is_dir()
     except OSError:
         return False
     return False
@@ -114,46 +115,36 @@ def orphaned_forks(runs: Path, known: Container[str], before: float) -> list[str
     return names
 
 
-def used_bytes(run: RunLayout) -> int:
-    """Return the bytes of the files of a run, of at most `MAX_MEASURED` entries. Links are not followed.
+def used_bytes(files: UntrustedFiles, run: RunLayout) -> int:
+    """Return the bytes of the files of a run, of at most `MAX_MEASURED` entries. Links are not followed, and files of
+    other accounts do not count.
 
     A fork's hard links to the checkpoint from which it starts are free: files in `origin` that have a link elsewhere.
     """
     size = 0
     links: Counter[tuple[int, int, int, int]] = Counter()
     """The links in `origin` to each file, by its device, number, number of links and size."""
-    for number, entry in enumerate(_walk(run.root)):
+    entries = files.walk(run.root, limit=MAX_MEASURED + 1, enter=lambda path: path.count("/") < _MAX_DEPTH)
+    for number, (path, status) in enumerate(entries):
         if number == MAX_MEASURED:
             log.warning("a run has too many files to measure", run=run.root.name, limit=MAX_MEASURED)
             break
-        with suppress(OSError):  # removed in the meantime
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                continue
-            if status.st_nlink > 1 and entry.path.startswith(f"{run.origins}/"):
-                links[status.st_dev, status.st_ino, status.st_nlink, status.st_size] += 1
-            else:
-                size += status.st_size
+        if stat.S_ISDIR(status.st_mode) or not files.is_owned(status):
+            continue
+        if status.st_nlink > 1 and path.startswith(f"{run.origins.name}/"):
+            links[status.st_dev, status.st_ino, status.st_nlink, status.st_size] += 1
+        else:
+            size += status.st_size
     return size + sum(file_size for (_, _, total, file_size), count in links.items() if count >= total)
 
 
-def _walk(root: Path) -> Iterator["os.DirEntry[str]"]:
-    """Yield the entries of a folder and of those below it, down to `_MAX_DEPTH` levels."""
-    folders = [(os.fspath(root), 0)]
-    while folders:
-        folder, depth = folders.pop()
-        with suppress(OSError), os.scandir(folder) as entries:  # removed in the meantime
-            for entry in entries:
-                yield entry
-                if depth < _MAX_DEPTH and entry.is_dir(follow_symlinks=False):
-                    folders.append((entry.path, depth + 1))
-
-
-def missing(run: RunLayout, steps: Sequence[int]) -> list[int]:
-    """Return the steps whose checkpoint folder does not exist; none if the checkpoints cannot be listed."""
+def missing(files: UntrustedFiles, run: RunLayout, steps: Sequence[int]) -> list[int]:
+    """Return the steps whose checkpoint folder does not exist; none if the checkpoints cannot all be listed."""
     try:
-        names = {entry.name for entry in os.scandir(run.checkpoints)}
+        names = set(files.list_names(run.checkpoints, MAX_MEASURED))
     except OSError:
+        return []
+    if len(names) == MAX_MEASURED:
         return []
     return [step for step in steps if run.checkpoint(step).root.name not in names]
 

@@ -63,13 +63,14 @@ class MaintenanceRepository:
         """Whether the files are still to be removed: a run that went back may have written it again."""
         return bool(self._session.scalar(sa.select(Checkpoint.removing).where(Checkpoint.id == checkpoint_id)))
 
-    def jobs_to_measure(self, before: datetime, limit: int) -> Sequence[tuple[int, str]]:
-        """Return new and newly ended jobs, then active jobs last measured before a time: primary key and id."""
-        fresh = sa.select(Job.pk, Job.id).where(Job.measured_at.is_(None), Job.deletion_requested_at.is_(None))
+    def jobs_to_measure(self, before: datetime, limit: int) -> Sequence[tuple[int, str, int | None]]:
+        """Return new and newly ended jobs, then active jobs last measured before a time: primary key, id and uid."""
+        columns = sa.select(Job.pk, Job.id, Job.unix_uid)
+        fresh = columns.where(Job.measured_at.is_(None), Job.deletion_requested_at.is_(None))
         rows = list(self._session.execute(fresh.order_by(Job.pk).limit(limit)))
-        stale = sa.select(Job.pk, Job.id).where(Job.status.in_(ACTIVE), Job.measured_at < before)
+        stale = columns.where(Job.status.in_(ACTIVE), Job.measured_at < before)
         rows += list(self._session.execute(stale.order_by(Job.measured_at).limit(limit - len(rows))))
-        return [(pk, id_) for pk, id_ in rows]
+        return [(pk, id_, uid) for pk, id_, uid in rows]
 
     def record_size(self, job_pk: int, size: int, now: datetime) -> None:
         """Record the bytes that a run directory uses."""
@@ -95,8 +96,10 @@ class MaintenanceRepository:
         """Return the jobs that may write to the disk."""
         return list(self._session.scalars(sa.select(Job).where(Job.status.in_(("running", "pausing")))))
 
-    def running_job_ids(self) -> list[str]:
-        return list(self._session.scalars(sa.select(Job.id).where(Job.status.in_(("running", "pausing")))))
+    def running_job_ids(self) -> list[tuple[str, int | None]]:
+        """Return the ids and uids of these jobs."""
+        query = sa.select(Job.id, Job.unix_uid).where(Job.status.in_(("running", "pausing")))
+        return [(id_, uid) for id_, uid in self._session.execute(query)]
 
     def code_digests(self) -> set[str]:
         """Return the digests of the code that jobs refer to. Reads the spec of every job."""

@@ -13,6 +13,7 @@ from service.code import store
 from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.settings import Settings
+from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.jobs.repository import JobRepository
@@ -151,9 +152,10 @@ class MaintenanceTask:
             due = MaintenanceRepository(session).jobs_to_measure(before, _MEASURE_BATCH)
         until = time.monotonic() + _MEASURE_SECONDS
         sizes = []
-        for pk, job_id in due:
-            self._record_missing_checkpoints(pk, self._run(job_id))
-            sizes.append((pk, disk.used_bytes(self._run(job_id))))
+        for pk, job_id, uid in due:
+            files = files_of_job(self.settings, uid)
+            self._record_missing_checkpoints(pk, files, self._run(job_id))
+            sizes.append((pk, disk.used_bytes(files, self._run(job_id))))
             if time.monotonic() > until:
                 break
         if sizes:
@@ -162,11 +164,11 @@ class MaintenanceTask:
                 for pk, size in sizes:
                     MaintenanceRepository(session).record_size(pk, size, now)
 
-    def _record_missing_checkpoints(self, pk: int, run: RunLayout) -> None:
+    def _record_missing_checkpoints(self, pk: int, files: UntrustedFiles, run: RunLayout) -> None:
         """Mark checkpoints as deleted whose folders no longer exist."""
         with self.database.read() as session:
             steps = MaintenanceRepository(session).checkpoint_steps(pk)
-        if steps and (missing := disk.missing(run, steps)):
+        if steps and (missing := disk.missing(files, run, steps)):
             with self.lease.write(is_change=False) as session:
                 MaintenanceRepository(session).record_missing_checkpoints(pk, missing, self.clock())
 
@@ -187,8 +189,8 @@ class MaintenanceTask:
         """Add an event to every running job, at most once an hour, while its run directory is missing."""
         now = self.clock()
         with self.database.read() as session:
-            ids = MaintenanceRepository(session).running_job_ids()
-        missing = {job_id for job_id in ids if disk.is_missing(self._run(job_id))}
+            running = MaintenanceRepository(session).running_job_ids()
+        missing = {id_ for id_, uid in running if disk.is_missing(files_of_job(self.settings, uid), self._run(id_))}
         if not missing:
             return
         with self.lease.write(is_change=False) as session:

@@ -19,12 +19,13 @@ from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.settings import Settings
+from service.core.untrusted_files import files_of_job
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.states import TRANSITIONS
 from service.reconciler.repository import attempt_ids, jobs_to_examine
-from service.reconciler.run_dir import owns_run_folder, read_claim, read_exit_record
+from service.reconciler.run_dir import read_claim, read_exit_record
 from service.reconciler.unknown_attempts import UnknownAttempt, read_unknown_attempts
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
@@ -102,7 +103,7 @@ class Adoption:
         with self.lease.database.read() as session:
             job, known = JobRepository(session, self.clock()).load(job_pk), attempt_ids(session, job_pk)
         run = RunLayout(self.settings.runs / job.id)
-        unknown = read_unknown_attempts(run, job, known) if owns_run_folder(run, job.unix_uid) else []
+        unknown = read_unknown_attempts(files_of_job(self.settings, job.unix_uid), run, job, known)
         if not unknown and job.status in (*TERMINAL, "queued", "paused"):
             return
         with self.lease.write() as session:
@@ -125,8 +126,8 @@ class Adoption:
 
         A job without its running attempt could be resumed, and then two attempts would run.
         """
-        run = RunLayout(self.settings.runs / job.id)
-        unknown = read_unknown_attempts(run, job, ()) if owns_run_folder(run, job.unix_uid) else []
+        files = files_of_job(self.settings, job.unix_uid)
+        unknown = read_unknown_attempts(files, RunLayout(files.base / job.id), job, ())
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
             jobs.add(job)
@@ -146,14 +147,17 @@ class Adoption:
             return
         attempt.spool_unread = True
         if not is_current:
-            record = read_exit_record(run.attempt(attempt.folder_name), attempt.executions)
+            files = files_of_job(self.settings, job.unix_uid)
+            record = read_exit_record(files, run.attempt(attempt.folder_name), attempt.executions)
             attempt.ended_at = self.clock()
             attempt.exit_reason = record.reason if record else "node_failure"
             job.open_spool = None if record else attempt.number
 
     def _restore_claim(self, jobs: JobRepository, job: Job, attempt: Attempt, run: RunLayout) -> None:
         """Record the claim of a known attempt that was claimed after the backup."""
-        claim = None if attempt.claimed_at or attempt.ended_at else read_claim(run.attempt(attempt.folder_name))
+        if attempt.claimed_at or attempt.ended_at:
+            return
+        claim = read_claim(files_of_job(self.settings, job.unix_uid), run.attempt(attempt.folder_name))
         if claim is None:
             return
         self._claim(attempt, claim)

@@ -21,7 +21,7 @@ from service.core.clock import Clock
 from service.core.errors import LeaseLostError, ServiceError, UnavailableError
 from service.core.ids import job_created_at, scheduler_tag
 from service.core.settings import Settings
-from service.core.untrusted_files import read_regular_file
+from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.leader_lease import LeaderLease
 from service.db.models import Job, Orphan
 from service.reconciler.adoption import Adoption
@@ -141,15 +141,17 @@ class OrphanScan:
             names -= job_ids(session)
         for name in sorted(names, reverse=True)[:_MAX_FOLDERS]:
             run = RunLayout(self.settings.runs / name)
-            if (spec := _read_spec(run)) is None:
-                continue
-            current = read_current(run)
-            tag = scheduler_tag(self.settings.instance, current.attempt_id) if current else None
             try:
-                self._accounts[name] = self._account(run)
+                uid = self._account(run)
             except OSError:
                 continue
-            yield UnknownEntry(name, name, spec.name, _read_creator(run), tag=tag, folder=str(run.root))
+            files = files_of_job(self.settings, uid)
+            if (spec := _read_spec(files, run)) is None:
+                continue
+            current = read_current(files, run)
+            tag = scheduler_tag(self.settings.instance, current.attempt_id) if current else None
+            self._accounts[name] = uid
+            yield UnknownEntry(name, name, spec.name, _read_creator(files, run), tag=tag, folder=str(run.root))
 
     def _account(self, run: RunLayout) -> int | None:
         """Return the Unix account that owns a run directory; None: that of the service.
@@ -201,9 +203,15 @@ class OrphanScan:
 
     def _adopt(self, orphan: Orphan) -> None:
         """Make a job of a run directory. It is paused, and runs if an attempt is adopted with it."""
-        if orphan.job_id is None or (spec := _read_spec(RunLayout(self.settings.runs / orphan.job_id))) is None:
+        if orphan.job_id is None:
+            raise ValueError("no run directory belongs to it")
+        run = RunLayout(self.settings.runs / orphan.job_id)
+        try:
+            uid = self._account(run)
+        except OSError:
+            raise ValueError("there is no run directory") from None
+        if (spec := _read_spec(files_of_job(self.settings, uid), run)) is None:
             raise ValueError("the spec in the run directory cannot be read")
-        uid = self._account(RunLayout(self.settings.runs / orphan.job_id))
         with self.lease.database.read() as session:
             job = find_job(session, orphan.job_id)
             owner, role, now = orphan.requested_by or "admin", "admin", self.clock()
@@ -265,18 +273,18 @@ def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: dateti
     )
 
 
-def _read_spec(run: RunLayout) -> TrainingSpec | None:
+def _read_spec(files: UntrustedFiles, run: RunLayout) -> TrainingSpec | None:
     """Return the spec in a run directory, which the job could change."""
     try:
-        return TrainingSpec.model_validate_json(read_regular_file(run.spec, 0, _MAX_SPEC_BYTES))
+        return TrainingSpec.model_validate_json(files.read(run.spec, 0, _MAX_SPEC_BYTES))
     except (OSError, ValidationError):
         return None
 
 
-def _read_creator(run: RunLayout) -> str | None:
+def _read_creator(files: UntrustedFiles, run: RunLayout) -> str | None:
     """Return the user whom the run directory names; the job could have changed it."""
     try:
-        return JobCreator.model_validate_json(read_regular_file(run.creator, 0, _MAX_CREATOR_BYTES)).created_by
+        return JobCreator.model_validate_json(files.read(run.creator, 0, _MAX_CREATOR_BYTES)).created_by
     except (OSError, ValidationError):
         return None
 

@@ -35,7 +35,7 @@ from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 log = structlog.get_logger("reconciler")
@@ -259,20 +259,21 @@ class Reconciler:
 
     def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
         """Decide and apply what follows from an observation of the attempt."""
-        folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name)
+        files, folder = self._snapshots.files(job, attempt)
         gone = observation.state in ("ended", "absent")
         exit_record = stored_exit_record(attempt)
         if exit_record is None and gone:
-            exit_record = read_exit_record(folder, attempt.executions)
+            exit_record = read_exit_record(files, folder, attempt.executions)
         snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=False)
         absent = observation.state == "absent" and exit_record is None
         # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.
         alive = snapshot.still_running or (absent and snapshot.has_recent_heartbeat)
         if job.status == "lost" and absent and not alive and job.desired != "cancelled":
             return
-        if gone and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
+        claimant = read_claimant(files, folder) if gone and attempt.scheduler == "slurm" else None
+        if claimant not in (None, attempt.scheduler_id):
             # A duplicate submission ended because another entry had claimed the attempt; that one may still run.
-            self._submitter.adopt(job, attempt, str(read_claimant(folder)))
+            self._submitter.adopt(job, attempt, str(claimant))
             return
         ended = gone and not alive
         late_reports = job.open_spool is not None and (ended or snapshot.seconds_since_claim >= _LATE_REPORTS_SECONDS)
@@ -280,7 +281,7 @@ class Reconciler:
             return
         if ended:
             self._failpoint("tick.before-spool-ingest")
-            if job.pk in self._unread or not self._ingest(attempt, folder):
+            if job.pk in self._unread or not self._ingest(job, attempt):
                 return
             self._failpoint("tick.after-spool-ingest")
             snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=True)
@@ -306,17 +307,16 @@ class Reconciler:
         """
         with self._database.read() as session:
             earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
-        if earlier is not None:
-            folder = RunLayout(self._runs / job.id).attempt(earlier.folder_name)
-            if not self._ingest(earlier, folder, late=True):
-                return False
+        if earlier is not None and not self._ingest(job, earlier, late=True):
+            return False
         self._decisions.close_spool(job)
         return True
 
-    def _ingest(self, attempt: Attempt, folder: AttemptLayout, *, late: bool = False) -> bool:
+    def _ingest(self, job: Job, attempt: Attempt, *, late: bool = False) -> bool:
         """Ingest the reports of an attempt; return whether all are stored or put aside."""
+        files, folder = self._snapshots.files(job, attempt)
         from_start = attempt.spool_unread
-        if not self._ingests.run(attempt.id, folder, self._clock(), late=late, from_start=from_start):
+        if not self._ingests.run(attempt.id, files, folder, self._clock(), late=late, from_start=from_start):
             return False
         if from_start:
             with self.lease.write() as session:
@@ -330,11 +330,10 @@ class Reconciler:
             return
         with self._database.read() as session:
             attempts = unread_attempts(session)
-        for job_pk, job_id, attempt in attempts:
-            folder = RunLayout(self._runs / job_id).attempt(attempt.folder_name)
-            with structlog.contextvars.bound_contextvars(job=job_id, attempt=attempt.id), self._isolate_errors():
-                if not self._ingest(attempt, folder, late=True):
-                    self._unread.add(job_pk)
+        for job, attempt in attempts:
+            with structlog.contextvars.bound_contextvars(job=job.id, attempt=attempt.id), self._isolate_errors():
+                if not self._ingest(job, attempt, late=True):
+                    self._unread.add(job.pk)
         self._may_have_unread_spools = bool(attempts)
 
     def _set_message(self, job: Job, message: str) -> None:

@@ -45,15 +45,15 @@ def user_of_attempt(session: Session, attempt_id: str) -> str:
     return session.scalars(query).one()
 
 
-def unread_attempts(session: Session) -> list[tuple[int, str, Attempt]]:
-    """Return the ended attempts whose spool is to be read from its start, each with its job's key and id."""
+def unread_attempts(session: Session) -> list[tuple[Job, Attempt]]:
+    """Return the ended attempts whose spool is to be read from its start, each with its job."""
     query = (
-        sa.select(Job.pk, Job.id, Attempt)
+        sa.select(Job, Attempt)
         .join(Attempt, Attempt.job_pk == Job.pk)
         .where(Attempt.spool_unread, Attempt.ended_at.is_not(None), Job.deletion_requested_at.is_(None))
         .order_by(Attempt.job_pk, Attempt.execution)
     )
-    return [(pk, job_id, attempt) for pk, job_id, attempt in session.execute(query)]
+    return [(job, attempt) for job, attempt in session.execute(query)]
 
 
 def job_ids(session: Session) -> set[str]:

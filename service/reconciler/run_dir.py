@@ -5,14 +5,13 @@ not followed, and nothing is executed or unpickled.
 """
 
 import re
-import stat
 from dataclasses import dataclass
 
 import structlog
 from pydantic import ValidationError
 
-from service.core.untrusted_files import list_names, read_regular_file
-from trainyard.contract.layout import AttemptLayout, RunLayout
+from service.core.untrusted_files import ForeignFileError, UntrustedFiles
+from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import Claim, FinishRecord
 
 _MAX_RECORD_BYTES = 1024 * 1024
@@ -38,31 +37,19 @@ class UnclaimedAttempt:
     """For an ended attempt without a claim: the last relevant line of the scheduler's error log."""
 
 
-def owns_run_folder(run: RunLayout, uid: int | None) -> bool:
-    """Return whether a run folder, if it exists, belongs to the Unix account of the job; None: the service's.
-
-    Where jobs run as their owners, anybody can create a folder under the name of any job.
-    """
-    try:
-        status = run.root.lstat()
-    except OSError:
-        return True
-    return uid is None or (stat.S_ISDIR(status.st_mode) and status.st_uid == uid)
-
-
-def has_vanished(folder: AttemptLayout) -> bool:
+def has_vanished(files: UntrustedFiles, folder: AttemptLayout) -> bool:
     """Return whether the folder of a prepared attempt, or its launch document, was deleted."""
     try:
-        folder.launch.lstat()
-    except (FileNotFoundError, NotADirectoryError):
+        files.status(folder.launch)
+    except (FileNotFoundError, NotADirectoryError, ForeignFileError):
         # A folder that cannot be read for another reason, such as an unmounted filesystem, may come back.
-        return folder.root.parents[2].is_dir()
+        return files.base.is_dir()
     except OSError:
         return False
     return False
 
 
-def read_exit_record(folder: AttemptLayout, executions: range) -> FinishRecord | None:
+def read_exit_record(files: UntrustedFiles, folder: AttemptLayout, executions: range) -> FinishRecord | None:
     """Return the exit record of the highest of these executions that has one which can be read.
 
     Only the files of the attempt's own executions are opened: the job may have written any number of others.
@@ -71,7 +58,7 @@ def read_exit_record(folder: AttemptLayout, executions: range) -> FinishRecord |
     for execution in reversed(executions):
         path = folder.finish(execution)
         try:
-            return FinishRecord.model_validate_json(read_regular_file(path, 0, _MAX_RECORD_BYTES))
+            return FinishRecord.model_validate_json(files.read(path, 0, _MAX_RECORD_BYTES))
         except FileNotFoundError:
             continue
         except (OSError, ValidationError) as error:
@@ -81,17 +68,17 @@ def read_exit_record(folder: AttemptLayout, executions: range) -> FinishRecord |
     return None
 
 
-def read_claimant(folder: AttemptLayout) -> str | None:
+def read_claimant(files: UntrustedFiles, folder: AttemptLayout) -> str | None:
     """Return the scheduler id in the claim file, if there is one."""
-    claim = read_claim(folder)
+    claim = read_claim(files, folder)
     return claim.scheduler_id if claim else None
 
 
-def read_unclaimed(folder: AttemptLayout, *, ended: bool) -> UnclaimedAttempt:
+def read_unclaimed(files: UntrustedFiles, folder: AttemptLayout, *, ended: bool) -> UnclaimedAttempt:
     """Return what the folder shows of an attempt whose claim did not reach the service."""
-    if read_claim(folder) is not None:
+    if read_claim(files, folder) is not None:
         return UnclaimedAttempt(started=True)
-    return UnclaimedAttempt(startup_error=_read_startup_error(folder) if ended else "")
+    return UnclaimedAttempt(startup_error=_read_startup_error(files, folder) if ended else "")
 
 
 def startup_error_in(text: str) -> str:
@@ -101,22 +88,22 @@ def startup_error_in(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 
 
-def read_claim(folder: AttemptLayout) -> Claim | None:
+def read_claim(files: UntrustedFiles, folder: AttemptLayout) -> Claim | None:
     try:
-        return Claim.model_validate_json(read_regular_file(folder.claim, 0, _MAX_RECORD_BYTES))
+        return Claim.model_validate_json(files.read(folder.claim, 0, _MAX_RECORD_BYTES))
     except (OSError, ValidationError):
         return None
 
 
-def _read_startup_error(folder: AttemptLayout) -> str:
+def _read_startup_error(files: UntrustedFiles, folder: AttemptLayout) -> str:
     try:
-        names = [name for name in list_names(folder.submitit, _MAX_ENTRIES) if name.endswith("_log.err")]
+        names = [name for name in files.list_names(folder.submitit, _MAX_ENTRIES) if name.endswith("_log.err")]
     except OSError:
         return ""
     for path in [folder.submitit / name for name in names[:_MAX_LOGS]]:
         try:
-            end = path.lstat().st_size
-            text = read_regular_file(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")
+            end = files.status(path).st_size
+            text = files.read(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")
         except OSError:
             continue
         if error := startup_error_in(text):

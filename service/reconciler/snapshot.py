@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from service.core.clock import Clock
 from service.core.settings import Settings
+from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
@@ -73,7 +74,7 @@ class SnapshotLoader:
             claimed=attempt.claimed_at is not None,
             unclaimed=self._unclaimed(job, attempt, observation, ended=ended),
             observation=observation,
-            run_dir_vanished=ended and attempt.claimed_at is not None and has_vanished(self._folder(job, attempt)),
+            run_dir_vanished=ended and attempt.claimed_at is not None and has_vanished(*self.files(job, attempt)),
             exit_record=exit_record,
             retries_left=history.retries_left,
             continuations_without_progress=history.continuations,
@@ -118,10 +119,12 @@ class SnapshotLoader:
         # The folders of pending attempts, of which there may be thousands, are not read.
         if attempt.claimed_at is not None or observation is None or observation.state == "pending":
             return UnclaimedAttempt()
-        return read_unclaimed(self._folder(job, attempt), ended=ended)
+        return read_unclaimed(*self.files(job, attempt), ended=ended)
 
-    def _folder(self, job: Job, attempt: Attempt) -> AttemptLayout:
-        return RunLayout(self.settings.runs / job.id).attempt(attempt.folder_name)
+    def files(self, job: Job, attempt: Attempt) -> tuple[UntrustedFiles, AttemptLayout]:
+        """Return access to the files of the job, and the folder of the attempt."""
+        files = files_of_job(self.settings, job.unix_uid)
+        return files, RunLayout(files.base / job.id).attempt(attempt.folder_name)
 
     def _seconds_since_pause(self, job: Job) -> float:
         """Return the seconds since the pause request could reach the worker, not counting downtime of this service."""

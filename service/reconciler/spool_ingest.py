@@ -5,8 +5,8 @@ job delays the others.
 """
 
 import errno
+import os
 import re
-import stat
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from service.attempts.service import AttemptService
 from service.core.errors import UnavailableError
-from service.core.untrusted_files import list_names, open_regular_file, read_regular_file
+from service.core.untrusted_files import IrregularFileError, UntrustedFiles
 from service.db.engine import Database
 from service.logs.service import LogWriter
 from service.metrics.ingest.writer import store_batch
@@ -90,7 +90,14 @@ class SpoolIngests:
         self._used.clear()
 
     def run(
-        self, attempt_id: str, folder: AttemptLayout, now: datetime, *, late: bool = False, from_start: bool = False
+        self,
+        attempt_id: str,
+        files: UntrustedFiles,
+        folder: AttemptLayout,
+        now: datetime,
+        *,
+        late: bool = False,
+        from_start: bool = False,
     ) -> bool:
         """Ingest the reports of an attempt; return whether all are stored or put aside.
 
@@ -103,9 +110,8 @@ class SpoolIngests:
         """
         ingest = self._unfinished.pop(attempt_id, None)
         if ingest is None:
-            ingest = SpoolIngest(
-                self._database, attempt_id, folder, now, self._log_limit, self._count, late=late, from_start=from_start
-            )
+            sources = (self._database, attempt_id, files, folder)
+            ingest = SpoolIngest(*sources, now, self._log_limit, self._count, late=late, from_start=from_start)
         with self._database.read() as session:
             user = user_of_attempt(session, attempt_id)
         started = time.monotonic()
@@ -124,6 +130,7 @@ class SpoolIngest:
 
     database: Database
     attempt_id: str
+    files: UntrustedFiles
     folder: AttemptLayout
     now: datetime
     log_limit: int
@@ -158,7 +165,7 @@ class SpoolIngest:
         logs = (self.folder.logs, _LOG, self._ingest_log)
         for folder, pattern, ingest in (spool,) if self.late and not self.from_start else (spool, logs):
             paths: list[Path] = []
-            yield from self._isolate(partial(_list_files, pattern, paths), folder)
+            yield from self._isolate(partial(self._list_files, pattern, paths), folder)
             for path in paths:
                 yield from self._isolate(ingest, path)
         if self.rejected:
@@ -171,7 +178,7 @@ class SpoolIngest:
         while True:
             try:
                 yield from read(path)
-            except FileNotFoundError:
+            except (FileNotFoundError, IrregularFileError):
                 return
             except UnavailableError:
                 raise
@@ -192,14 +199,25 @@ class SpoolIngest:
             log.warning("report rejected", first=self.first_rejected, exc_info=None if is_expected else error)
         self.rejected += 1
 
+    def _list_files(self, pattern: re.Pattern[str], paths: list[Path], folder: Path) -> Iterator[bool]:
+        """Add the entries of a folder whose names match, in order."""
+        paths += [folder / name for name in self.files.list_names(folder, _MAX_ENTRIES) if pattern.fullmatch(name)]
+        yield False
+
+    def _acknowledged_offset(self, path: Path) -> int:
+        """Return the acknowledged offset like `read_acknowledged`, but treat the file as untrusted."""
+        try:
+            return max(0, int(self.files.read(path, 0, 20)))
+        except (OSError, ValueError):
+            return 0
+
     def _ingest_spool(self, path: Path) -> Iterator[bool]:
-        if not _is_regular(path):
-            return
-        offset = 0 if self.from_start else _acknowledged_offset(path.with_suffix(".acknowledged"))
-        if offset > path.lstat().st_size:
+        offset = 0 if self.from_start else self._acknowledged_offset(path.with_suffix(".acknowledged"))
+        spool = self.files.open_file(path)
+        if offset > os.fstat(spool.fileno()).st_size:
             offset = 0
         limit = offset + MAX_SPOOL_BYTES
-        for record in parse_spool(open_regular_file(path), offset):
+        for record in parse_spool(spool, offset):
             if record.end > limit:
                 raise ValueError(f"reports after the limit of {MAX_SPOOL_BYTES:,} bytes are not read")
             try:
@@ -211,15 +229,13 @@ class SpoolIngest:
             yield False
 
     def _ingest_log(self, path: Path) -> Iterator[bool]:
-        if not _is_regular(path):
-            return
         rank = path.stem.removeprefix("rank-")
         # A process that outlives its attempt may go on writing; the end of the job does not wait for it.
-        end = path.lstat().st_size
+        end = self.files.status(path).st_size
         logs = LogWriter(self.database, self.attempt_id, self.now, self.log_limit, self.count, late=self.late)
         # The tick waits for this, so the beginning of an oversized log is skipped instead of stored and dropped.
         offset = max(logs.append(rank, 0, b""), end - self.log_limit)
-        while data := read_regular_file(path, offset, max(0, min(MAX_LOG_CHUNK, end - offset))):
+        while data := self.files.read(path, offset, max(0, min(MAX_LOG_CHUNK, end - offset))):
             offset = logs.append(rank, offset, data, allow_gap=True)
             yield False
 
@@ -240,21 +256,3 @@ def _first_line(error: Exception) -> str:
         problem = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, problem['loc']))}: {describe_error(problem)}"[:300]
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
-
-
-def _acknowledged_offset(path: Path) -> int:
-    """Return the acknowledged offset like `read_acknowledged`, but treat the file as untrusted."""
-    try:
-        return max(0, int(read_regular_file(path, 0, 20)))
-    except (OSError, ValueError):
-        return 0
-
-
-def _list_files(pattern: re.Pattern[str], paths: list[Path], folder: Path) -> Iterator[bool]:
-    """Add the entries of a folder whose names match, in order."""
-    paths += [folder / name for name in list_names(folder, _MAX_ENTRIES) if pattern.fullmatch(name)]
-    yield False
-
-
-def _is_regular(path: Path) -> bool:
-    return stat.S_ISREG(path.lstat().st_mode)

@@ -11,7 +11,7 @@ import structlog
 from pydantic import ValidationError
 
 from service.auth.tokens import parse_token
-from service.core.untrusted_files import list_names, read_regular_file
+from service.core.untrusted_files import UntrustedFiles
 from service.db.models import Job
 from service.reconciler.run_dir import read_claim, read_exit_record
 from trainyard.contract.layout import RunLayout, attempt_folder_name
@@ -48,7 +48,9 @@ class UnknownAttempt:
         return self.launch.execution + self.launch.max_restarts + 1
 
 
-def read_unknown_attempts(run: RunLayout, job: Job, known: Collection[str]) -> list[UnknownAttempt]:
+def read_unknown_attempts(
+    files: UntrustedFiles, run: RunLayout, job: Job, known: Collection[str]
+) -> list[UnknownAttempt]:
     """Return the attempts that the database lacks, oldest first; the last one is the current attempt.
 
     The list is empty if `current.json` names an attempt that the database has: no later one was submitted.
@@ -56,10 +58,11 @@ def read_unknown_attempts(run: RunLayout, job: Job, known: Collection[str]) -> l
     Args:
         known: Ids of the job's attempts in the database.
     """
-    current = read_current(run)
+    current = read_current(files, run)
     if current is None or current.attempt_id in known:
         return []
-    attempts = [attempt for name in _folder_names(run) if (attempt := _read(run, name, job.id, known)) is not None]
+    readings = (_read(files, run, name, job.id, known) for name in _folder_names(files, run))
+    attempts = [attempt for attempt in readings if attempt is not None]
     number, execution, result = job.attempts, job.next_execution, []
     for attempt in sorted(attempts, key=lambda attempt: attempt.launch.execution):
         if attempt.launch.execution < execution or attempt.launch.attempt <= number:
@@ -72,30 +75,30 @@ def read_unknown_attempts(run: RunLayout, job: Job, known: Collection[str]) -> l
     return []
 
 
-def read_current(run: RunLayout) -> CurrentAttempt | None:
+def read_current(files: UntrustedFiles, run: RunLayout) -> CurrentAttempt | None:
     """Return the attempt in `current.json`, if the file can be read and names one."""
     try:
-        current = CurrentAttempt.model_validate_json(read_regular_file(run.current, 0, _MAX_BYTES))
+        current = CurrentAttempt.model_validate_json(files.read(run.current, 0, _MAX_BYTES))
     except (OSError, ValidationError):
         return None
     return current if _ATTEMPT_ID.fullmatch(current.attempt_id) else None
 
 
-def _folder_names(run: RunLayout) -> list[str]:
+def _folder_names(files: UntrustedFiles, run: RunLayout) -> list[str]:
     try:
-        return list_names(run.attempts, _MAX_FOLDERS)
+        return files.list_names(run.attempts, _MAX_FOLDERS)
     except OSError:
         return []
 
 
-def _read(run: RunLayout, name: str, job_id: str, known: Collection[str]) -> UnknownAttempt | None:
+def _read(
+    files: UntrustedFiles, run: RunLayout, name: str, job_id: str, known: Collection[str]
+) -> UnknownAttempt | None:
     """Return the attempt of a folder, or None if it is known, incomplete, or not what its name states."""
     folder = run.attempt(name)
-    if folder.root.is_symlink():
-        return None
     try:
-        launch = LaunchDocument.model_validate_json(read_regular_file(folder.launch, 0, _MAX_BYTES))
-        token = parse_token(read_regular_file(folder.token, 0, 1000).decode().strip())
+        launch = LaunchDocument.model_validate_json(files.read(folder.launch, 0, _MAX_BYTES))
+        token = parse_token(files.read(folder.token, 0, 1000).decode().strip())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -120,4 +123,5 @@ def _read(run: RunLayout, name: str, job_id: str, known: Collection[str]) -> Unk
     if launch.attempt_id in known:
         return None
     executions = range(launch.execution, launch.execution + launch.max_restarts + 1)
-    return UnknownAttempt(name, launch, token.hash, read_claim(folder), read_exit_record(folder, executions))
+    record = read_exit_record(files, folder, executions)
+    return UnknownAttempt(name, launch, token.hash, read_claim(files, folder), record)

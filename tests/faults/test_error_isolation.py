@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.core.untrusted_files import read_regular_file
+from service.core.untrusted_files import UntrustedFiles
 from service.db.models import Job
 from service.reconciler import spool_ingest
 from tests.support.world import World
@@ -88,13 +88,17 @@ def test_log_file_of_no_rank_is_ignored(world: World, name: str) -> None:
 
 
 def test_unreadable_log_is_skipped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deny(path: Path, offset: int, size: int) -> bytes:
-        raise PermissionError(13, "Permission denied")
+    real = UntrustedFiles.read
+
+    def deny(files: UntrustedFiles, path: Path, offset: int, size: int) -> bytes:
+        if path.suffix == ".log":
+            raise PermissionError(13, "Permission denied")
+        return real(files, path, offset, size)
 
     job = world.submit()
     worker = world.start(job)
     (world.folder(job).logs / "rank-0.log").write_text("text")
-    monkeypatch.setattr(spool_ingest, "read_regular_file", deny)
+    monkeypatch.setattr(UntrustedFiles, "read", deny)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
@@ -115,13 +119,15 @@ def test_only_the_stored_part_of_an_unsent_log_is_read(world: World, monkeypatch
         file.write(b"the end\n")
     read: list[int] = []
 
-    def counting(path: Path, offset: int, size: int) -> bytes:
-        data = read_regular_file(path, offset, size)
+    real = UntrustedFiles.read
+
+    def counting(files: UntrustedFiles, path: Path, offset: int, size: int) -> bytes:
+        data = real(files, path, offset, size)
         if path.suffix == ".log":
             read.append(len(data))
         return data
 
-    monkeypatch.setattr(spool_ingest, "read_regular_file", counting)
+    monkeypatch.setattr(UntrustedFiles, "read", counting)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"

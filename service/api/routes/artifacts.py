@@ -27,10 +27,10 @@ def list_all(
 ) -> Page[ArtifactResource]:
     """List the files that the job wrote beside its checkpoints and export, by path."""
     with app_state.database.read() as session:
-        JobRepository(session, now).get(job_id)
+        files = app_state.files_of(JobRepository(session, now).get(job_id))
     root = app_state.run_layout(job_id).artifacts
-    files, has_more = app_state.file_listings.page(root, hidden=False, limit=limit, after=after)
-    return page_of(files, has_more, _artifact, lambda file: file.path)
+    listed, has_more = app_state.file_listings.page(files, root, hidden=False, limit=limit, after=after)
+    return page_of(listed, has_more, _artifact, lambda file: file.path)
 
 
 def _artifact(file: FileResource) -> ArtifactResource:
@@ -48,5 +48,5 @@ def download(
 ) -> Response:
     """Download a file, or a range of its bytes."""
     with app_state.database.read() as session:
-        JobRepository(session, now).get(job_id)
-    return file_response(app_state.run_layout(job_id).artifacts, path, conditions, code="artifact_not_found")
+        files = app_state.files_of(JobRepository(session, now).get(job_id))
+    return file_response(files, app_state.run_layout(job_id).artifacts, path, conditions, code="artifact_not_found")

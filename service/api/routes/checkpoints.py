@@ -21,6 +21,7 @@ from service.api.file_responses import (
 )
 from service.api.json_body import SlotRoute
 from service.checkpoints.ranking import best_criterion, best_step
+from service.core.untrusted_files import UntrustedFiles
 from service.db.models import Checkpoint, Job
 from service.jobs import service as job_service
 from service.jobs.repository import JobRepository
@@ -76,7 +77,8 @@ def list_checkpoint_files(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
     """List the files of a checkpoint, by path."""
-    return _files(app_state, _folder(app_state, now, job_id, checkpoint_id), limit, after)
+    files, folder = _folder(app_state, now, job_id, checkpoint_id)
+    return _list_files(app_state, files, folder, limit, after)
 
 
 @download_route(router, "/checkpoints/{checkpoint_id}/files/{path:file}", "checkpoint_file")
@@ -90,7 +92,8 @@ def download_checkpoint_file(
     conditions: ConditionsDep,
 ) -> Response:
     """Download a file of a checkpoint, or a range of its bytes."""
-    return file_response(_folder(app_state, now, job_id, checkpoint_id), require_plain(path), conditions)
+    files, folder = _folder(app_state, now, job_id, checkpoint_id)
+    return file_response(files, folder, require_plain(path), conditions)
 
 
 @download_route(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_RESPONSES)
@@ -103,8 +106,8 @@ def archive(
     head: HeadDep,
 ) -> Response:
     """Download a checkpoint as a tar."""
-    folder = _folder(app_state, now, job_id, checkpoint_id)
-    return archive_response(folder, f"{job_id}-{folder.name}", head=head)
+    files, folder = _folder(app_state, now, job_id, checkpoint_id)
+    return archive_response(files, folder, f"{job_id}-{folder.name}", head=head)
 
 
 @router.get("/export/files", operation_id="list_export_files")
@@ -117,7 +120,8 @@ def list_export_files(
     after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
     """List the files of the export, by path; it is empty until the job has succeeded."""
-    return _files(app_state, _export(app_state, now, job_id), limit, after)
+    files, folder = _export(app_state, now, job_id)
+    return _list_files(app_state, files, folder, limit, after)
 
 
 @download_route(router, "/export/files/{path:file}", "export_file")
@@ -125,13 +129,15 @@ def download_export_file(
     app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, path: str, conditions: ConditionsDep
 ) -> Response:
     """Download a file of the export, or a range of its bytes."""
-    return file_response(_export(app_state, now, job_id), require_plain(path), conditions)
+    files, folder = _export(app_state, now, job_id)
+    return file_response(files, folder, require_plain(path), conditions)
 
 
 @download_route(router, "/export/archive", "export", TAR_RESPONSES)
 def export_archive(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
     """Download the export as a tar."""
-    return archive_response(_export(app_state, now, job_id), f"{job_id}-export", head=head)
+    files, folder = _export(app_state, now, job_id)
+    return archive_response(files, folder, f"{job_id}-export", head=head)
 
 
 def _converter(app_state: AppState, jobs: JobRepository, job: Job) -> Callable[[Checkpoint], CheckpointResource]:
@@ -148,19 +154,22 @@ def _converter(app_state: AppState, jobs: JobRepository, job: Job) -> Callable[[
     return convert
 
 
-def _folder(app_state: AppState, now: datetime, job_id: str, checkpoint_id: str) -> Path:
+def _folder(app_state: AppState, now: datetime, job_id: str, checkpoint_id: str) -> tuple[UntrustedFiles, Path]:
     with app_state.database.read() as session:
         jobs = JobRepository(session, now)
-        step = jobs.get_checkpoint(jobs.get(job_id), checkpoint_id).step
-    return app_state.run_layout(job_id).checkpoint(step).root
+        job = jobs.get(job_id)
+        step = jobs.get_checkpoint(job, checkpoint_id).step
+        return app_state.files_of(job), app_state.run_layout(job_id).checkpoint(step).root
 
 
-def _export(app_state: AppState, now: datetime, job_id: str) -> Path:
+def _export(app_state: AppState, now: datetime, job_id: str) -> tuple[UntrustedFiles, Path]:
     with app_state.database.read() as session:
-        JobRepository(session, now).get(job_id)
-    return app_state.run_layout(job_id).export
+        files = app_state.files_of(JobRepository(session, now).get(job_id))
+    return files, app_state.run_layout(job_id).export
 
 
-def _files(app_state: AppState, root: Path, limit: int, after: str | None) -> Page[FileResource]:
-    files, has_more = app_state.file_listings.page(root, hidden=True, limit=limit, after=after)
-    return page_of(files, has_more, lambda file: file, lambda file: file.path)
+def _list_files(
+    app_state: AppState, files: UntrustedFiles, root: Path, limit: int, after: str | None
+) -> Page[FileResource]:
+    listed, has_more = app_state.file_listings.page(files, root, hidden=True, limit=limit, after=after)
+    return page_of(listed, has_more, lambda file: file, lambda file: file.path)

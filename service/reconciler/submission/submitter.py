@@ -18,6 +18,7 @@ from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
+from service.core.untrusted_files import files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
@@ -244,7 +245,7 @@ class Submitter:
     ) -> None:
         """Cancel the scheduler jobs that do not run the attempt. The claim keeps duplicates from running; the claimant
         is known to the service or, while its report has not arrived, only from the folder."""
-        claimant = read_claimant(folder)
+        claimant = read_claimant(files_of_job(self.settings, job.unix_uid), folder)
         for scheduler_id in scheduler_ids:
             if scheduler_id not in (current, claimant):
                 self.scheduler.cancel(SubmittedJob(tag, scheduler_id, folder.root, job.unix_uid))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from service.as_owner.accounts import AccountError
 from service.as_owner.calls import OwnerCallError, OwnerCalls
-from service.core.untrusted_files import last_line, list_names
+from service.core.untrusted_files import IrregularFileError, files_of_attempt
 from service.scheduler.base import (
     Accepted,
     Ambiguous,
@@ -262,11 +262,12 @@ def _pid_in(result: bytes) -> int:
 def _has_run(entry: Entry) -> bool:
     """Whether a task ever started: submitit's controller creates the task's log file just before."""
     try:
-        return any(name.endswith("_0_log.out") for name in list_names(entry.submitit, _MAX_ENTRIES))
-    except FileNotFoundError:
+        names = files_of_attempt(entry.folder, entry.uid).list_names(entry.submitit, _MAX_ENTRIES)
+    except (FileNotFoundError, IrregularFileError):
         return False
+    return any(name.endswith("_0_log.out") for name in names)
 
 
 def _last_line(entry: Entry, error: Exception) -> str:
     """The last line of the submitter's log, or the error if there is none."""
-    return last_line(entry.submitit / "submit.log") or str(error)
+    return files_of_attempt(entry.folder, entry.uid).last_line(entry.submitit / "submit.log") or str(error)

@@ -7,7 +7,7 @@ from typing import Any
 
 from service.as_owner.accounts import AccountError, UnknownAccountError
 from service.as_owner.calls import NotBegunError, OwnerCallError, OwnerCalls
-from service.core.untrusted_files import last_line, list_names
+from service.core.untrusted_files import files_of_attempt
 from service.scheduler.base import (
     SUBMITTER_MARGIN_SECONDS,
     Accepted,
@@ -45,18 +45,18 @@ def submit_as_owner(owners: OwnerCalls, uid: int, request: Mapping[str, Any], se
         outcome = Ambiguous(str(error))
     except (KeyError, TypeError):
         log = AttemptLayout(folder).submitit / "submit.log"
-        outcome = Ambiguous(last_line(log) or "the submission left no output of sbatch")
+        outcome = Ambiguous(files_of_attempt(folder, uid).last_line(log) or "the submission left no output of sbatch")
     if isinstance(outcome, Accepted) and not _ID.fullmatch(outcome.scheduler_id):
         outcome = Ambiguous("sbatch printed no job id")
-    if isinstance(outcome, Ambiguous) and (ids := recorded_ids(folder)):
+    if isinstance(outcome, Ambiguous) and (ids := recorded_ids(folder, uid)):
         return Accepted(ids[0])
     return outcome
 
 
-def recorded_ids(folder: Path) -> list[str]:
+def recorded_ids(folder: Path, uid: int | None) -> list[str]:
     """The ids under which submitit stored this attempt's batch script: a second record of sbatch's output."""
     try:
-        names = list_names(AttemptLayout(folder).submitit, _MAX_ENTRIES)
+        names = files_of_attempt(folder, uid).list_names(AttemptLayout(folder).submitit, _MAX_ENTRIES)
     except OSError:
         return []
     ids = (name.partition("_")[0] for name in names if name.endswith("_submission.sh"))

@@ -15,7 +15,7 @@ import structlog
 
 from service.as_owner.calls import OwnerCalls
 from service.core.clock import Clock, utc_now
-from service.core.untrusted_files import last_line, read_regular_file
+from service.core.untrusted_files import files_of_attempt
 from service.scheduler.base import (
     SUBMITTER_MARGIN_SECONDS,
     Accepted,
@@ -142,9 +142,10 @@ class SlurmScheduler:
             result = json.loads(self._run_submitter(plan))
             return parse_sbatch_output(result["returncode"], result["stdout"], result["stderr"])
         except (OSError, EOFError, ValueError, KeyError) as error:
-            if ids := recorded_ids(plan.folder):
+            if ids := recorded_ids(plan.folder, plan.uid):
                 return Accepted(ids[0])
-            return Ambiguous(last_line(AttemptLayout(plan.folder).submitit / "submit.log") or str(error))
+            log_file = AttemptLayout(plan.folder).submitit / "submit.log"
+            return Ambiguous(files_of_attempt(plan.folder, plan.uid).last_line(log_file) or str(error))
 
     def _request(self, plan: LaunchPlan) -> dict[str, Any]:
         """A submitter's request. All of the environment is copied into the job."""
@@ -254,8 +255,8 @@ class SlurmScheduler:
             records = self._accounting_records(tag, next_tags, since)
             rows = [row for row in records if row.name == tag and row.uid == account]
         ended = {row.id for row in rows if interpret_state(row.state)[0] == "ended"}
-        ids = {row.id for row in rows} | set(recorded_ids(folder))
-        claimant = _claimant(folder)
+        ids = {row.id for row in rows} | set(recorded_ids(folder, uid))
+        claimant = _claimant(folder, uid)
         return sorted(ids, key=lambda job_id: (job_id != claimant, job_id in ended, int(job_id)))
 
     def _accounting_records(self, tag: str, next_tags: Sequence[str], since: float) -> list[Row]:
@@ -347,10 +348,10 @@ def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Obs
     return Observation("running", message, nodes, end=row.end, suspended=bool(suspended))
 
 
-def _claimant(folder: Path) -> str | None:
+def _claimant(folder: Path, uid: int | None) -> str | None:
     """The scheduler id in the attempt's claim file. A pipe or link in its place is ignored."""
     try:
-        claim = json.loads(read_regular_file(AttemptLayout(folder).claim, 0, 65536) or b"null")
+        claim = json.loads(files_of_attempt(folder, uid).read(AttemptLayout(folder).claim, 0, 65536) or b"null")
     except (OSError, ValueError):
         return None
     return claim.get("scheduler_id") if isinstance(claim, dict) else None

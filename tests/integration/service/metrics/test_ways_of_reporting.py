@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sa
 
+from service.core.untrusted_files import UntrustedFiles
 from service.reconciler.spool_ingest import SpoolIngest
 from tests.support.readers import check_readers
 from tests.support.world import FakeWorker, World
@@ -141,6 +142,7 @@ class Job:
         ingest = ObservedIngest(
             database=self.world.database,
             attempt_id=self.worker.attempt_id,
+            files=UntrustedFiles(self.world.settings.runs),
             folder=self.world.folder(self.id),
             now=self.world.clock(),
             log_limit=1000,

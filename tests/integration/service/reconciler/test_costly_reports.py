@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.reconciler import spool_ingest
+from service.core.untrusted_files import UntrustedFiles
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -17,16 +17,16 @@ def test_job_ends_while_its_log_still_grows(world: World, monkeypatch: pytest.Mo
     worker = world.start(job)
     path = world.folder(job).logs / "rank-0.log"
     path.write_bytes(b"the log\n")
-    read, reads = spool_ingest.read_regular_file, []
+    read, reads = UntrustedFiles.read, []
 
-    def extend(file: Path, offset: int, size: int) -> bytes:
+    def extend(files: UntrustedFiles, file: Path, offset: int, size: int) -> bytes:
         if file == path and len(reads) < 50:
             reads.append(size)
             with path.open("ab") as log:
                 log.write(b"more\n")
-        return read(file, offset, size)
+        return read(files, file, offset, size)
 
-    monkeypatch.setattr(spool_ingest, "read_regular_file", extend)
+    monkeypatch.setattr(UntrustedFiles, "read", extend)
     worker.end("completed", step=20)
     world.tick(2)
     assert world.status(job) == "succeeded"

@@ -11,6 +11,7 @@ import pytest
 from service.as_owner import operations
 from service.as_owner.accounts import Accounts
 from service.as_owner.calls import NoAnswerError, OwnerCalls
+from service.core.untrusted_files import UntrustedFiles
 from service.db.models import UnixUser
 from service.reconciler import orphans as orphan_module
 from service.reconciler.adoption import Adoption
@@ -56,7 +57,9 @@ def owners() -> InProcessOwners:
 
 
 @pytest.fixture
-def shared(database_url: str, tmp_path: Path, owners: InProcessOwners) -> Iterator[World]:
+def shared(
+    database_url: str, tmp_path: Path, owners: InProcessOwners, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
     """Yield a service whose jobs run as their owners."""
     world = World(database_url, tmp_path / "state", run_as="owner", runs_dir=tmp_path / "runs")
     with world.database.write() as session:
@@ -64,6 +67,11 @@ def shared(database_url: str, tmp_path: Path, owners: InProcessOwners) -> Iterat
             session.add(UnixUser(name=name, uid=uid, created_at=world.clock()))
     world.app_state.owners = owners
     world.reconciler = world.new_reconciler("one")
+    # This process writes what the accounts' own processes would.
+    is_owned = UntrustedFiles.is_owned
+    monkeypatch.setattr(
+        UntrustedFiles, "is_owned", lambda files, status: files.owner in owners.known or is_owned(files, status)
+    )
     yield world
     world.database.dispose()
 
@@ -169,7 +177,6 @@ class TestOrphans:
     def folders_of_ada(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have all run folders belong to `ada`."""
         monkeypatch.setattr(orphan_module.OrphanScan, "_account", lambda _, run: run.root.lstat() and ADA)
-        monkeypatch.setattr("service.reconciler.adoption.owns_run_folder", lambda run, uid: uid == ADA)
 
     def forget(self, world: World) -> tuple[str, str, str]:
         """Forget a running job as a restore does; return its id, its tag and its scheduler id."""

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from service.core.untrusted_files import open_regular_file
+from service.core.untrusted_files import UntrustedFiles
 from service.reconciler import run_dir, spool_ingest
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import CheckpointReport, FinishRecord
@@ -46,14 +46,15 @@ def failed_ticks(world: World) -> float:
     return float(world.app_state.metrics._tick_errors._value.get())
 
 
-def failing_open(number: int, failures: list[int]) -> Callable[[Path], BinaryIO]:
+def failing_open(number: int, failures: list[int]) -> Callable[[UntrustedFiles, Path], BinaryIO]:
     """Fail with the error as often as `failures[0]` says."""
+    real = UntrustedFiles.open_file
 
-    def fail(path: Path) -> BinaryIO:
+    def fail(files: UntrustedFiles, path: Path) -> BinaryIO:
         if path.suffix == ".jsonl" and failures[0] > 0:
             failures[0] -= 1
             raise OSError(number, os.strerror(number), str(path))
-        return open_regular_file(path)
+        return real(files, path)
 
     return fail
 
@@ -63,7 +64,7 @@ def test_a_filesystem_error_that_passes_loses_no_report(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     job, worker = start_with_spool(world, 7)
-    monkeypatch.setattr(spool_ingest, "open_regular_file", failing_open(number, [3]))
+    monkeypatch.setattr(UntrustedFiles, "open_file", failing_open(number, [3]))
     worker.end("completed")
     world.tick()
     assert (world.status(job), failed_ticks(world)) == ("running", 0)
@@ -77,7 +78,7 @@ def test_a_filesystem_error_that_remains_holds_no_job_for_ever(
 ) -> None:
     job, worker = start_with_spool(world, 7)
     (world.folder(job).logs / "rank-0.log").write_text("the log\n")
-    monkeypatch.setattr(spool_ingest, "open_regular_file", failing_open(errno.EIO, [10**9]))
+    monkeypatch.setattr(UntrustedFiles, "open_file", failing_open(errno.EIO, [10**9]))
     if cancelled:
         assert world.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
     worker.end("user_cancelled" if cancelled else "completed")
@@ -97,7 +98,7 @@ def test_a_file_that_can_never_be_read_is_put_aside_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     job, worker = start_with_spool(world, 7)
-    monkeypatch.setattr(spool_ingest, "open_regular_file", failing_open(number, [10**9]))
+    monkeypatch.setattr(UntrustedFiles, "open_file", failing_open(number, [10**9]))
     worker.end("completed")
     world.tick()
     assert (world.status(job), len(rejections(world, job)), failed_ticks(world)) == ("succeeded", 1, 0)
@@ -199,13 +200,13 @@ def test_only_exit_records_of_the_attempts_own_executions_are_read(
     job = world.submit(restart={"max_retries": 1})
     world.start(job)
     opened: list[str] = []
-    read = run_dir.read_regular_file
+    read = UntrustedFiles.read
 
-    def counted(path: Path, offset: int, size: int) -> bytes:
+    def counted(files: UntrustedFiles, path: Path, offset: int, size: int) -> bytes:
         opened.append(path.name)
-        return read(path, offset, size)
+        return read(files, path, offset, size)
 
-    monkeypatch.setattr(run_dir, "read_regular_file", counted)
+    monkeypatch.setattr(UntrustedFiles, "read", counted)
     folder = world.folder(job)
     for number in range(500):
         folder.finish(900_000 - number).write_text("no record")
@@ -225,7 +226,8 @@ def test_error_logs_of_a_filled_folder_are_bounded(world: World) -> None:
     for number in range(3000):
         (folder / f"{number}_0_log.err").touch()
     started = time.process_time()
-    assert run_dir.read_unclaimed(world.folder(job), ended=True) == run_dir.UnclaimedAttempt()
+    files = UntrustedFiles(world.settings.runs)
+    assert run_dir.read_unclaimed(files, world.folder(job), ended=True) == run_dir.UnclaimedAttempt()
     assert time.process_time() - started < 0.5
 
 

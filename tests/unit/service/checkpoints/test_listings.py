@@ -6,6 +6,7 @@ import pytest
 
 from service.checkpoints import listings
 from service.checkpoints.listings import FileListings
+from service.core.untrusted_files import UntrustedFiles
 from tests.support.world import FakeClock
 
 
@@ -22,9 +23,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     made: list[Path] = []
     real = listings.list_files
 
-    def counted(folder: Path, *, hidden: bool) -> object:
+    def counted(files: UntrustedFiles, folder: Path, *, hidden: bool) -> object:
         made.append(folder)
-        return real(folder, hidden=hidden)
+        return real(files, folder, hidden=hidden)
 
     monkeypatch.setattr(listings, "list_files", counted)
     return made
@@ -35,7 +36,7 @@ def pages(listing: FileListings, root: Path) -> list[list[str]]:
     after: str | None = None
     more = True
     while more:
-        files, more = listing.page(root, hidden=False, limit=2, after=after)
+        files, more = listing.page(UntrustedFiles(root), root, hidden=False, limit=2, after=after)
         made.append([file.path for file in files])
         after = files[-1].path
     return made
@@ -57,9 +58,9 @@ def test_first_page_reads_the_folder_anew(root: Path, reads: list[Path]) -> None
 def test_old_listing_is_read_anew(root: Path, reads: list[Path]) -> None:
     clock = FakeClock()
     listing = FileListings(lambda: clock.now.timestamp())
-    listing.page(root, hidden=False, limit=2, after=None)
+    listing.page(UntrustedFiles(root), root, hidden=False, limit=2, after=None)
     clock.advance(61)
-    listing.page(root, hidden=False, limit=2, after="b")
+    listing.page(UntrustedFiles(root), root, hidden=False, limit=2, after="b")
     assert len(reads) == 2
 
 
@@ -67,8 +68,8 @@ def test_number_of_listings_is_bounded(root: Path, reads: list[Path], monkeypatc
     monkeypatch.setattr(listings, "_MAX_LISTINGS", 1)
     listing = FileListings()
     for hidden in (False, True):
-        listing.page(root, hidden=hidden, limit=2, after=None)
-    listing.page(root, hidden=True, limit=2, after="b")
+        listing.page(UntrustedFiles(root), root, hidden=hidden, limit=2, after=None)
+    listing.page(UntrustedFiles(root), root, hidden=True, limit=2, after="b")
     assert len(reads) == 2
-    listing.page(root, hidden=False, limit=2, after="b")
+    listing.page(UntrustedFiles(root), root, hidden=False, limit=2, after="b")
     assert len(reads) == 3

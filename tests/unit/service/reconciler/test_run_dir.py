@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from service.core.untrusted_files import UntrustedFiles
 from service.reconciler.run_dir import UnclaimedAttempt, read_unclaimed, startup_error_in
 from trainyard.contract.layout import AttemptLayout
 
@@ -32,14 +33,14 @@ def test_startup_errors_are_read_for_ended_unclaimed_attempts(tmp_path: Path) ->
     folder = AttemptLayout(tmp_path)
     (tmp_path / "submitit").mkdir()
     (tmp_path / "submitit" / "4_0_log.err").write_text("x\n" * 20_000 + NO_PYTHON)
-    assert read_unclaimed(folder, ended=False) == UnclaimedAttempt()
-    assert "No such file" in read_unclaimed(folder, ended=True).startup_error
+    assert read_unclaimed(UntrustedFiles(tmp_path), folder, ended=False) == UnclaimedAttempt()
+    assert "No such file" in read_unclaimed(UntrustedFiles(tmp_path), folder, ended=True).startup_error
     folder.claim.write_text('{"nonce": "nonce-of-the-first", "host": "n1", "pid": 7, "scheduler_id": "17"}')
-    assert read_unclaimed(folder, ended=True) == UnclaimedAttempt(started=True)
+    assert read_unclaimed(UntrustedFiles(tmp_path), folder, ended=True) == UnclaimedAttempt(started=True)
 
 
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "run" / "submitit").mkdir(parents=True)
     (tmp_path / "run" / "submitit" / "4_0_log.err").symlink_to(tmp_path / "secret")
-    assert read_unclaimed(AttemptLayout(tmp_path / "run"), ended=True) == UnclaimedAttempt()
+    assert read_unclaimed(UntrustedFiles(tmp_path), AttemptLayout(tmp_path / "run"), ended=True) == UnclaimedAttempt()
