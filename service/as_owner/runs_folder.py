@@ -11,6 +11,9 @@ from service.core.errors import ServiceError
 MODE = 0o3733
 """Anybody makes entries, which get the service's group; nobody lists them, or removes or renames those of others."""
 
+OWN_FOLDERS = {"code": 0o711, ".trash": 0o700}
+"""The service's folders among the runs, with their modes. Whoever knows the digest of uploaded code can read it."""
+
 log = structlog.get_logger("service")
 
 
@@ -32,15 +35,29 @@ def prepare_runs_folder(runs: Path, state: Path) -> None:
         raise ServiceError(f"TRAINYARD_RUNS_DIR={runs}: {runs.parent} does not exist; users must be able to enter it")
     runs.mkdir(exist_ok=True)
     status = runs.lstat()
-    if is_usable(status):
-        return
-    if stat.S_ISDIR(status.st_mode) and _is_ours(status) and not any(runs.iterdir()):
+    if not is_usable(status):
+        if not stat.S_ISDIR(status.st_mode) or not _is_ours(status) or any(runs.iterdir()):
+            remedy = f"chown {os.getuid()}:{os.getegid()} {runs}; chmod {MODE:o} {runs}"
+            raise ServiceError(
+                f"TRAINYARD_RUNS_DIR={runs}: where jobs run as their owners, it must be a folder of the service's "
+                f"account and group with mode {MODE:o}: {remedy}"
+            )
         runs.chmod(MODE)
-        return
-    raise ServiceError(
-        f"TRAINYARD_RUNS_DIR={runs}: where jobs run as their owners, it must be a folder of the service's account and "
-        f"group with mode {MODE:o}: chown {os.getuid()}:{os.getegid()} {runs}; chmod {MODE:o} {runs}"
-    )
+    for name, mode in OWN_FOLDERS.items():
+        _prepare_own_folder(runs / name, mode)
+
+
+def _prepare_own_folder(folder: Path, mode: int) -> None:
+    """Make one of the service's folders among the runs, before anybody else makes it.
+
+    Raises:
+        ServiceError: it is a link or belongs to another account.
+    """
+    folder.mkdir(exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ServiceError(f"{folder} belongs to uid {status.st_uid}, and the service needs the name: rm -r {folder}")
+    folder.chmod(mode)
 
 
 def is_usable(status: os.stat_result) -> bool:

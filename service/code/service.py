@@ -21,7 +21,7 @@ def require_code_role(principal: Principal, roles: Collection[str], what: str, p
     """Raises PermissionDeniedError: neither the role nor the token allows the user to run code of their own."""
     if not may_run_code(principal, roles):
         raise PermissionDeniedError(
-            f"{what} runs code of yours, which requires a token with the role "
+            f"{what} requires a token with the role "
             f"{' or '.join(sorted(roles))}; yours has the role {principal.role} (an administrator can set "
             "TRAINYARD_CODE_ROLES, or create a token with `trainyard tokens create NAME --may-run-code`)",
             code="code_role_required",

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -71,6 +72,9 @@ class Upload:
             )
         new = not self._path.is_file()
         self._file.flush()
+        # Where jobs run as their owners, everybody can enter the folder, and nobody can list it.
+        if self._path.parent.stat().st_mode & stat.S_IXOTH:
+            os.fchmod(self._file.fileno(), 0o644)
         os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self._file.name, self._path)

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.auth.repository import TokenRepository
 from service.core.ids import new_id
 from service.db.models import Delivery, Job, Webhook
 from trainyard.contract.base import wire_time
@@ -16,8 +17,17 @@ def enqueue_status_change(session: Session, job: Job, now: datetime) -> None:
     """Write a delivery of the job's new status for each enabled webhook that subscribes to it."""
     for webhook in session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))):
         subscribed = not webhook.statuses or job.status in webhook.statuses
-        if subscribed and (webhook.jobs == "all" or webhook.created_by == job.created_by):
+        if subscribed and _may_receive(session, webhook, job, now):
             enqueue_delivery(session, webhook, "job.status", now, {"job": _job_payload(job)}, job.id)
+
+
+def _may_receive(session: Session, webhook: Webhook, job: Job, now: datetime) -> bool:
+    """Return whether the job is among those of a webhook. Jobs that run as their owners are for administrators too."""
+    if webhook.created_by == job.created_by:
+        return True
+    if webhook.jobs != "all":
+        return False
+    return job.unix_uid is None or TokenRepository(session).submitter_role(webhook.created_by, now) == "admin"
 
 
 def enqueue_delivery(

@@ -251,7 +251,7 @@ class Reconciler:
                 self._set_message(job, MSG_CANCEL_PENDING)
             self._call_scheduler(lambda: self._submitter.resolve(job, attempt, state.unconfirmed))
         elif observations is not None and attempt.tag in observations:
-            self._process_observed(job, attempt, _with_job_names(observations[attempt.tag], state.job_names))
+            self._process_observed(job, attempt, _with_job_names(observations[attempt.tag], state.job_names, job))
         else:
             decision = decide(self._snapshots.load(job, attempt, None, None, ended=False))
             if decision != NO_CHANGE:
@@ -391,9 +391,12 @@ def _log_context(entry: _JobEntry) -> dict[str, str | None]:
     return {"job": entry.job.id, "attempt": entry.attempt.id, "scheduler_id": entry.attempt.scheduler_id}
 
 
-def _with_job_names(observation: Observation, job_names: Mapping[str, str]) -> Observation:
-    """Return the observation with job names in place of tags in its message."""
+def _with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:
+    """Return the observation of a job with job names in place of tags in its message.
+
+    Where jobs run as their owners, a message does not name the jobs of others.
+    """
     message = observation.message
     for tag in observation.blocked_by:
-        message = message.replace(tag, job_names.get(tag, tag))
+        message = message.replace(tag, job_names.get(tag, tag) if job.unix_uid is None else "another job")
     return replace(observation, message=message) if message != observation.message else observation

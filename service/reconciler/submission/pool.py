@@ -53,13 +53,22 @@ class SubmitPool:
     on_result: Callable[[], None] = field(default=_ignore)
     """Called when a result can be collected."""
     _in_flight: dict[str, threading.Thread | None] = field(default_factory=dict)
+    _uids: dict[str, int] = field(default_factory=dict)
+    """The account as which an attempt in flight is submitted, by attempt id."""
     _results: list[SubmitResult] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more submission can begin."""
-        return self.threads == 0 or len(self._in_flight) < self.threads
+    def has_room(self, uid: int | None = None) -> bool:
+        """Return whether one more submission can begin.
+
+        Args:
+            uid: The account as which it is made, if not the service's. An account can delay its own submissions, which
+                its processes make, so it has at most half of the threads.
+        """
+        if self.threads == 0:
+            return True
+        own = sum(each == uid for each in self._uids.values())
+        return len(self._in_flight) < self.threads and own < max(1, self.threads // 2)
 
     @property
     def count(self) -> int:
@@ -74,7 +83,7 @@ class SubmitPool:
         """Return whether the attempt was begun and its result is not collected yet."""
         return attempt_id in self._in_flight
 
-    def begin(self, job_pk: int, attempt_id: str, call: Callable[[], Outcome]) -> None:
+    def begin(self, job_pk: int, attempt_id: str, call: Callable[[], Outcome], uid: int | None = None) -> None:
         """Begin one submission. The caller must have checked `has_room`."""
         if self.threads == 0:
             self._results.append(SubmitResult(job_pk, attempt_id, call()))
@@ -84,6 +93,8 @@ class SubmitPool:
         )
         with self._lock:
             self._in_flight[attempt_id] = thread
+            if uid is not None:
+                self._uids[attempt_id] = uid
         try:
             thread.start()
         except RuntimeError as error:
@@ -99,6 +110,7 @@ class SubmitPool:
             with self._lock:
                 self._results.remove(result)
                 self._in_flight.pop(result.attempt_id, None)
+                self._uids.pop(result.attempt_id, None)
 
     def wait(self, seconds: float) -> None:
         """Wait until all have a result, for at most this many seconds."""

@@ -108,20 +108,19 @@ class Submitter:
     def _policy(self) -> LookupPolicy:
         return lookup_policy(self.scheduler.name, self.settings)
 
-    @property
-    def _may_begin(self) -> bool:
-        return self.pool.has_room and not self.paused
+    def _may_begin(self, uid: int | None = None) -> bool:
+        return self.pool.has_room(uid) and not self.paused
 
     def submit(self, job_pk: int, user: str) -> None:
         """Begin the next attempt of a queued job, if the pool has room and its user has time left in this tick."""
-        if not self._may_begin or self.turns.is_used_up(user):
+        if not self._may_begin() or self.turns.is_used_up(user):
             return
         with self.turns.measure(user):
             checked = self._checks.check(job_pk)
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
             job = jobs.get_for_update(job_pk)
-            if job.status != "queued" or job.desired != "run":
+            if job.status != "queued" or job.desired != "run" or not self._may_begin(job.unix_uid):
                 return
             if checked.waiting:
                 jobs.set_status_message(job, f"Not submitted yet: {checked.waiting}")
@@ -257,7 +256,7 @@ class Submitter:
             self._backoff.clear(attempt.id)
             with self.lease.write() as session:
                 self._recorder.withdraw(JobRepository(session, self.clock()), job, attempt)
-        elif self._may_begin and not self._backoff.is_waiting(attempt.id, self.clock()):
+        elif self._may_begin(job.unix_uid) and not self._backoff.is_waiting(attempt.id, self.clock()):
             self._begin(job, attempt)
 
     def _confirmed_absent(self, job: Job, attempt: Attempt, policy: LookupPolicy, now: datetime) -> bool:
@@ -277,7 +276,7 @@ class Submitter:
                 self._recorder.withdraw(jobs, job, attempt)
                 return False
         self.failpoint("resolve.after-count")
-        return absent and self._may_begin
+        return absent and self._may_begin(job.unix_uid)
 
     def _begin(self, job: Job, attempt: Attempt, accepted: AcceptedSpec | None = None) -> None:
         job_id, attempt_id, expected = job.id, attempt.id, attempt.last_submit_at
@@ -291,7 +290,7 @@ class Submitter:
             self.failpoint("submit.after-answer")
             return outcome
 
-        self.pool.begin(job.pk, attempt_id, submit)
+        self.pool.begin(job.pk, attempt_id, submit, job.unix_uid)
 
     def _folder(self, job: Job, attempt: Attempt) -> AttemptLayout:
         return RunLayout(self.settings.runs / job.id).attempt(attempt.folder_name)

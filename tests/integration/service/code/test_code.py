@@ -76,7 +76,7 @@ def test_running_uploaded_code_requires_a_granted_role(world: World, spec: dict[
     user = world.new_user("user", "ada")
     answer = user.post("/v1/jobs", json=spec)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "code_role_required")
-    assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs with")
+    assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` requires")
     assert "role admin; yours has the role user" in answer.json()["error"]["message"]
     assert user.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 403
     assert user.get(f"/v1/code/{DIGEST}").status_code == 403

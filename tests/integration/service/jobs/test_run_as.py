@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.db.models import Job, UnixUser
+from service.db.models import Delivery, Job, UnixUser
 from tests.support.world import SPEC, World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -48,3 +48,17 @@ def test_user_without_an_account_is_refused_with_the_remedy(owners: World, path:
 def test_jobs_run_as_the_service_by_default(world: World) -> None:
     assert world.client.post("/v1/jobs", json=SPEC).status_code == 201
     assert accounts(world) == {None}
+
+
+def test_webhooks_for_all_jobs_get_those_of_others_only_if_an_administrator_made_them(owners: World) -> None:
+    owners.app_state.resolver = lambda host, port, owner: ["93.184.216.34"]
+    ada, bob = owners.new_user("user", "ada"), owners.new_user("user", "bob")
+    hooks = {}
+    for name, client in (("ada", ada), ("bob", bob), ("admin", owners.client)):
+        answer = client.post("/v1/webhooks", json={"url": f"https://{name}.example", "jobs": "all"})
+        assert answer.status_code == 201, answer.text
+        hooks[name] = answer.json()["id"]
+    assert ada.post("/v1/jobs", json=SPEC).status_code == 201
+    with owners.database.read() as session:
+        receivers = set(session.scalars(sa.select(Delivery.webhook_id)))
+    assert receivers == {hooks["ada"], hooks["admin"]}

@@ -17,7 +17,7 @@ def test_thread_start_failure_is_not_submitted(monkeypatch: pytest.MonkeyPatch) 
     pool.begin(1, "a", lambda: Accepted("7"))
     (answer,) = pool.collect()
     assert answer.outcome == NotSubmitted("can't start new thread")
-    assert (pool.has_room, pool.busy) == (True, False), "nothing is waited for"
+    assert (pool.has_room(), pool.busy) == (True, False), "nothing is waited for"
 
 
 def test_unrecorded_result_is_collected_again() -> None:
@@ -29,3 +29,20 @@ def test_unrecorded_result_is_collected_again() -> None:
     collected.close()
     assert [answer.attempt_id for answer in pool.collect()] == ["a", "b"]
     assert list(pool.collect()) == []
+
+
+def test_one_account_has_at_most_half_of_the_threads() -> None:
+    pool, released = SubmitPool(threads=4), threading.Event()
+
+    def slow() -> Accepted:
+        released.wait(10)
+        return Accepted("7")
+
+    for name in ("a", "b"):
+        assert pool.has_room(4711)
+        pool.begin(1, name, slow, 4711)
+    assert (pool.has_room(4711), pool.has_room(4712), pool.has_room()) == (False, True, True)
+    released.set()
+    pool.wait(10)
+    assert len(list(pool.collect())) == 2
+    assert pool.has_room(4711)
