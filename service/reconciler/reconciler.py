@@ -392,10 +392,7 @@ def _log_context(entry: _JobEntry) -> dict[str, str | None]:
 
 
 def _with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:
-    """Return the observation of a job with job names in place of tags in its message.
-
-    Where jobs run as their owners, a message does not name the jobs of others.
-    """
+    """Return a job's observation with names in place of tags in its message; for owners, without those of others."""
     message = observation.message
     for tag in observation.blocked_by:
         message = message.replace(tag, job_names.get(tag, tag) if job.unix_uid is None else "another job")

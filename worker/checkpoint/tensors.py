@@ -6,6 +6,7 @@ classes alone, and files outside of the manifest are not opened.
 
 import pickle
 from collections.abc import Collection
+from enum import EnumType
 from pathlib import PurePath
 from typing import Any
 
@@ -136,6 +137,16 @@ class _IndexUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _CLASSES:
             return _CLASSES[module, name]
+        if (module, name) == ("builtins", "getattr"):
+            # Python 3.11.0 to 3.11.3 store members of enumerations by it.
+            return _enum_member
         if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
             return dtype
         raise pickle.UnpicklingError(f"it refers to {module}.{name}")
+
+
+def _enum_member(enumeration: Any, name: Any) -> Any:
+    """Return a member of an enumeration; any other attribute is refused."""
+    if not (isinstance(enumeration, EnumType) and type(name) is str and name in enumeration.__members__):
+        raise pickle.UnpicklingError("it refers to an attribute that is no member of an enumeration")
+    return enumeration[name]

@@ -2,10 +2,12 @@
 
 import os
 import pickle
+from enum import Enum
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint import metadata as index
 
 from tests.support.checkpoints import save_checkpoint
 from worker.checkpoint.tensors import IndexFileError, ModelTensors
@@ -17,6 +19,14 @@ class Payload:
 
     def __reduce__(self):
         return os.mkdir, (self.folder,)
+
+
+class Attribute:
+    def __init__(self, holder, name):
+        self.holder, self.name = holder, name
+
+    def __reduce__(self):
+        return getattr, (self.holder, self.name)
 
 
 @pytest.fixture
@@ -45,6 +55,25 @@ def test_an_index_that_calls_a_function_is_refused(saved, tmp_path):
     with pytest.raises(IndexFileError, match=r"its index cannot be read: it refers to posix\.mkdir"):
         tensors_of(checkpoint)
     assert not (tmp_path / "made").exists()
+
+
+def test_an_index_of_the_first_releases_of_python_3_11_is_read(saved, monkeypatch):
+    module, checkpoint = saved
+    file = checkpoint.root / ".metadata"
+    loaded = pickle.loads(file.read_bytes())
+    monkeypatch.setattr(Enum, "__reduce_ex__", lambda self, _protocol: (getattr, (type(self), self.name)))
+    file.write_bytes(pickle.dumps(loaded))
+    assert b"getattr" in file.read_bytes()
+    assert tensors_of(checkpoint).shapes.keys() == module.state_dict().keys()
+
+
+@pytest.mark.parametrize("name", ["__init__", "__reduce__", "mro"])
+def test_an_index_that_refers_to_an_attribute_is_refused(saved, name):
+    _, checkpoint = saved
+    for holder in (index.Metadata, index._MEM_FORMAT_ENCODING):
+        (checkpoint.root / ".metadata").write_bytes(pickle.dumps(Attribute(holder, name)))
+        with pytest.raises(IndexFileError, match="an attribute that is no member of an enumeration"):
+            tensors_of(checkpoint)
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", pickle.dumps({"state_dict_metadata": {}}), pickle.dumps(3)])
