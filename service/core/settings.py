@@ -362,7 +362,8 @@ class Settings(BaseSettings):
             accelerator=self.known_accelerator,
             scheduler=self.backend,
             roots=self.allowed_roots or (str(Path.home()), str(self.runs)),
-            excluded_roots=self._own_files,
+            # Where jobs run as their owners, the service can read runs that a user cannot.
+            excluded_roots=(*self._own_files, *([str(self.runs)] if self.run_as == "owner" else [])),
             container_runtime=self.container_runtime,
             container_images=self.container_images,
             gpus_per_node=self.slurm_gpus_per_node,

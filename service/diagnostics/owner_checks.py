@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from service.as_owner.accounts import AccountError, Accounts
 from service.as_owner.calls import HELPER
-from service.as_owner.runs_folder import MODE, is_usable
+from service.as_owner.runs_folder import MODE, closed_parents, is_usable
 from service.core.settings import Settings
 from service.db.models import UnixUser
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
@@ -27,10 +27,13 @@ def owners(settings: Settings) -> Finding:
     if settings.run_as == "service":
         return ok_finding("owners", "jobs run as the service's account (TRAINYARD_RUN_AS=service)")
     helper = Path(sys.executable).with_name(HELPER)
-    if not os.access(helper, os.X_OK):
+    if not helper.exists():
         return error_finding("owners", f"{helper} is missing", "install the package into the service's environment")
+    if not os.access(helper, os.X_OK):
+        return error_finding("owners", f"{helper} cannot be executed", f"chmod 755 {helper}")
     if problem := _runs_problem(settings.runs):
-        fix = f"chown {pwd.getpwuid(os.geteuid()).pw_name}: {settings.runs} && chmod {MODE:o} {settings.runs}"
+        fix = f"chown {os.geteuid()}:{os.getegid()} {settings.runs} && chmod {MODE:o} {settings.runs}"
+        fix += ", and chmod o+x each folder above it"
         return error_finding("owners", problem, fix)
     if problem := program_problem([helper, Path(sys.executable), Path(__file__).resolve().parents[2]], os.geteuid()):
         fix = "install into a folder that users can read and not write to, such as /opt/trainyard"
@@ -62,10 +65,12 @@ def program_problem(paths: Iterable[Path], service_uid: int) -> str | None:
 
 def _runs_problem(runs: Path) -> str | None:
     status = runs.stat()
+    if closed := closed_parents(runs):
+        return f"{closed[0]} is closed to users, who must reach {runs}"
     if is_usable(status):
         return None
-    mode = stat.S_IMODE(status.st_mode)
-    return f"{runs} has mode {mode:04o} and owner {status.st_uid}; it needs {MODE:04o} and {os.geteuid()}"
+    mode, account = stat.S_IMODE(status.st_mode), f"{os.geteuid()}:{os.getegid()}"
+    return f"{runs} has mode {mode:o} and owner {status.st_uid}:{status.st_gid}; it needs {MODE:o} and {account}"
 
 
 def _accounts(settings: Settings, helper: Path) -> Finding:
@@ -88,9 +93,11 @@ def _accounts(settings: Settings, helper: Path) -> Finding:
         command = ["sudo", "-n", "-u", name, "-l", "--", str(helper)]
         permitted = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False).returncode == 0
         if not permitted:
-            return error_finding("owners", f"sudo does not permit {service} to act as {name}", fix)
+            message = f"sudo does not permit {service} to act as {name}: there is no rule, or it does not name {name}"
+            return error_finding("owners", message, f"compare `id {name}` with {fix}")
     if not names:
-        return warning_finding("owners", "no user has signed in yet, so that sudo could not be tried", fix)
+        message = "no user has signed in yet, so that sudo could not be tried; run this again after the first sign-in"
+        return warning_finding("owners", message, fix)
     return ok_finding("owners", f"sudo permits {service} to act as its users ({len(names)})")
 
 

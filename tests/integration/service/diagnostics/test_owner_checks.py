@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +28,8 @@ def settings(migrated_sqlite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     settings.runs.chmod(0o3733)
     shutil.copy(migrated_sqlite, settings.state / "trainyard.sqlite")
     monkeypatch.setattr(owner_checks, "program_problem", lambda paths, uid: None)
+    # The folders of pytest are closed to others.
+    monkeypatch.setattr(owner_checks, "closed_parents", lambda runs: [])
     return settings
 
 
@@ -53,6 +56,22 @@ def test_runs_folder_with_another_mode_is_an_error(settings: Settings, mode: int
     assert finding.state == "error"
     assert finding.fix is not None
     assert f"chmod 3733 {settings.runs}" in finding.fix
+
+
+def test_closed_folder_above_the_runs_is_an_error(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_checks, "closed_parents", lambda runs: list(runs.parents)[:1])
+    finding = owners(settings)
+    assert (finding.state, finding.message.partition(" is closed")[0]) == ("error", str(settings.runs.parent))
+
+
+def test_helper_without_permission_is_not_called_missing(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert "is missing" in owners(settings).message
+    helper = tmp_path / owner_checks.HELPER
+    helper.touch(mode=0o644)
+    assert owners(settings).fix == f"chmod 755 {helper}"
 
 
 def test_user_whose_account_is_gone_is_named(settings: Settings) -> None:
