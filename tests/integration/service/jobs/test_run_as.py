@@ -50,7 +50,7 @@ def test_jobs_run_as_the_service_by_default(world: World) -> None:
     assert accounts(world) == {None}
 
 
-def test_webhooks_for_all_jobs_get_those_of_others_only_if_an_administrator_made_them(owners: World) -> None:
+def test_webhooks_of_users_get_no_jobs_of_others(owners: World) -> None:
     owners.app_state.resolver = lambda host, port, owner: ["93.184.216.34"]
     ada, bob = owners.new_user("user", "ada"), owners.new_user("user", "bob")
     hooks = {}
