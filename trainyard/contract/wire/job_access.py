@@ -70,7 +70,7 @@ class AccessResource(Resource):
 class CommandOutput(Strict):
     """A piece of a command's output on one node."""
 
-    node: str
+    node: Annotated[str, Field(max_length=_MAX_SHOWN_NODE)]
     stream: Literal["stdout", "stderr"]
     data: Annotated[str, Field(max_length=2 * _CHUNK)]
     """Base64."""
@@ -79,11 +79,11 @@ class CommandOutput(Strict):
 class CommandEnd(Strict):
     """The end of a command on one node."""
 
-    node: str
+    node: Annotated[str, Field(max_length=_MAX_SHOWN_NODE)]
     exit_code: Annotated[int, Field(ge=0, le=255)]
     """128 plus the number of the signal that ended the command."""
     timed_out: bool = False
-    message: str = ""
+    message: Annotated[str, Field(max_length=_MAX_MESSAGE)] = ""
     """Why the command could not run."""
 
 

@@ -58,8 +58,12 @@ def test_command_on_all_nodes_and_a_shell_on_that_of_the_rank(world: World, job:
     assert token not in enter(world, job).text
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another account")
 def test_account_of_a_job_that_runs_as_its_owner(world: World, job: str) -> None:
     world.app_state.accounts = FakeAccounts({"ada": 4711})
+    run = world.app_state.run_layout(job).root
+    for path in (run, *run.rglob("*")):
+        os.chown(path, 4711, -1)
     with world.database.write() as session:
         session.query(Job).update({"unix_uid": 4711})
     answer = enter(world, job).json()

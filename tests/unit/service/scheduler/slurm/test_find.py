@@ -6,7 +6,7 @@ import pytest
 
 from service.scheduler.slurm.scheduler import SlurmScheduler
 
-NOWHERE = Path("/nowhere")
+NOWHERE = Path("/nowhere/job_1/attempts/1-a")
 
 
 @pytest.fixture
