@@ -139,6 +139,17 @@ def test_job_survives_preemption_node_failure_and_time_limit(slurm: SlurmLab, si
         assert not processes_of(attempt.id)
 
 
+def test_cancelled_job_leaves_no_process(slurm: SlurmLab, site: Site) -> None:
+    site.pace.set(1.0)
+    job = site.client.submit(spec(site), code=site.pace.code)
+    wait_for_step(site.client, job.id, 2)
+    site.client.cancel(job.id)
+    done = wait_for_status(site.client, job.id, "cancelled", "failed", "succeeded", seconds=90)
+    assert (done.status, done.status_reason) == ("cancelled", "user_cancelled")
+    (attempt,) = site.client.attempts(job.id)
+    wait_until(lambda: not processes_of(attempt.id), 20, "its processes to be gone")
+
+
 def attempt_trains(client: Client, job_id: str, number: int) -> int:
     """Wait until the attempt has resumed; return the step from which it continues."""
 
