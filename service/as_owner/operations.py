@@ -3,9 +3,9 @@ than the owner's own rights."""
 
 import json
 import os
+import pkgutil
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -64,22 +64,18 @@ def link(request: Request) -> dict[str, Any]:
 
 
 def submit(request: Request) -> dict[str, Any]:
-    """Submit an attempt to Slurm through submitit, and return sbatch's output, as far as there is any."""
-    from service.scheduler.slurm.submit import planned_executor, submit
+    """Submit an attempt by the function that the request names, and return its result.
 
+    The scheduler's adapter names its own function, so that this package does not import the adapter.
+    """
     folder = AttemptLayout(Path(request["folder"]))
     _log_to(folder.submitit)
     os.chdir(folder.root)
     os.environ.clear()
     os.environ.update(request["environment"])
     limit = min(request["limit_seconds"], request["deadline"] - time.monotonic() - _SBATCH_LEAD_SECONDS)
-    executor = planned_executor({**request, "limit_seconds": limit})
-    try:
-        submit(request, executor)
-    except Exception as error:
-        # sbatch may have been called.
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    return executor.result
+    result: dict[str, Any] = pkgutil.resolve_name(request["submitter"])({**request, "limit_seconds": limit})
+    return result
 
 
 def start(request: Request) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.live import processes_of, wait_for_status
-from tests.support.terminal import on_terminal
+from tests.support.terminal import on_terminal, run_trainyard, trainyard
 from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.demo import ServiceProcess
@@ -64,16 +64,8 @@ def environ(service: ServiceProcess) -> dict[str, str]:
     return {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token, "TERM": "dumb"}
 
 
-def trainyard(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "trainyard", *arguments]
-
-
-def run(environ: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(trainyard(*arguments), env=environ, capture_output=True, text=True, timeout=60, check=False)
-
-
 def result(environ: dict[str, str], *arguments: str) -> Any:
-    return json.loads(run(environ, "exec", *arguments).stdout)
+    return json.loads(run_trainyard(environ, "exec", *arguments).stdout)
 
 
 def test_command_gets_the_environment_of_the_ranks_without_secrets(job: str, environ: dict[str, str]) -> None:
@@ -95,12 +87,12 @@ def test_arguments_reach_the_command_as_they_are(job: str, environ: dict[str, st
 
 
 def test_output_has_the_node_and_the_exit_code_is_that_of_the_command(job: str, environ: dict[str, str]) -> None:
-    done = run(environ, "exec", job, "--", "sh", "-c", "echo out; echo err >&2; printf partial; exit 3")
+    done = run_trainyard(environ, "exec", job, "--", "sh", "-c", "echo out; echo err >&2; printf partial; exit 3")
     host = os.uname().nodename
     assert done.returncode == 3
     assert done.stdout == f"{host}: out\n{host}: partial\n"
     assert done.stderr == f"{host}: err\n"
-    missing = run(environ, "exec", job, "--", "no-such-program")
+    missing = run_trainyard(environ, "exec", job, "--", "no-such-program")
     assert (missing.returncode, "no-such-program cannot be executed" in missing.stderr) == (127, True)
 
 
@@ -110,7 +102,9 @@ def test_large_binary_output_is_complete(job: str, environ: dict[str, str]) -> N
 
 
 def test_timeout_ends_the_command_with_its_children(job: str, environ: dict[str, str]) -> None:
-    done = run(environ, "exec", job, "--timeout", "1", "--", "sh", "-c", "trap '' TERM; sleep 4711 & wait; sleep 4711")
+    done = run_trainyard(
+        environ, "exec", job, "--timeout", "1", "--", "sh", "-c", "trap '' TERM; sleep 4711 & wait; sleep 4711"
+    )
     assert (done.returncode, "took too long" in done.stderr) == (124, True)
     assert not commands("4711")
 
@@ -148,13 +142,13 @@ def test_shell_has_the_environment_of_the_rank(job: str, environ: dict[str, str]
 
 
 def test_shell_without_a_terminal_names_exec(job: str, environ: dict[str, str]) -> None:
-    done = run(environ, "shell", job)
+    done = run_trainyard(environ, "shell", job)
     assert (done.returncode, "trainyard exec JOB -- PROGRAM" in done.stderr) == (2, True)
 
 
 def test_audit_has_the_program_without_its_arguments(job: str, environ: dict[str, str], client: Client) -> None:
-    run(environ, "exec", job, "--rank", "0", "--", "/bin/echo", "--password=hush")
-    run(environ, "shell", job, "--rank", "1")
+    run_trainyard(environ, "exec", job, "--rank", "0", "--", "/bin/echo", "--password=hush")
+    run_trainyard(environ, "shell", job, "--rank", "1")
     newest = [entry for entry in client.audit(limit=20) if entry.action == "enter_job"][:2]
     assert [entry.detail for entry in newest] == [
         {"kind": "shell", "rank": 1},
@@ -172,5 +166,5 @@ def test_shell_ends_with_the_job(job: str, client: Client, environ: dict[str, st
         wait_for_status(client, job, "cancelled")
         assert terminal.wait() != 0
     assert not processes_of(attempt.id)
-    done = run(environ, "exec", job, "--", "true")
+    done = run_trainyard(environ, "exec", job, "--", "true")
     assert (done.returncode, "needs a job that is running" in done.stderr) == (7, True)

@@ -12,7 +12,7 @@ import pytest
 from tests.slurm.conftest import slurm_service
 from tests.support.live import attempt_of, run_of, wait_for_status
 from tests.support.slurm_lab import SlurmLab
-from tests.support.terminal import on_terminal
+from tests.support.terminal import on_terminal, run_trainyard, trainyard
 from tests.support.wait import wait_until
 from trainyard.demo import ServiceProcess
 
@@ -63,14 +63,6 @@ def environ(service: ServiceProcess, slurm: SlurmLab) -> dict[str, str]:
     return {**slurm.environment, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token, "TERM": "xterm"}
 
 
-def trainyard(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "trainyard", *arguments]
-
-
-def run(environ: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(trainyard(*arguments), env=environ, capture_output=True, text=True, timeout=120, check=False)
-
-
 def commands(argument: str) -> list[str]:
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
     return [line for line in listed if line.strip() == f"sleep {argument}"]
@@ -81,7 +73,7 @@ def test_command_runs_once_on_each_node_in_the_environment_of_its_rank(job: str,
         "import json, os, sys; print(json.dumps([os.environ['SLURMD_NODENAME'], os.environ['RANK'], sys.prefix, "
         "os.environ['APP_FROM_SETUP'], 'TRAINYARD_TOKEN' in os.environ, sys.argv[1:]]))"
     )
-    done = run(environ, "exec", job, "--json", "--", "python3", "-c", observe, *ODD)
+    done = run_trainyard(environ, "exec", job, "--json", "--", "python3", "-c", observe, *ODD)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     observed = {answer["node"]: json.loads(answer["stdout"]) for answer in answers}
@@ -91,16 +83,18 @@ def test_command_runs_once_on_each_node_in_the_environment_of_its_rank(job: str,
     for values in observed.values():
         assert values[2].endswith("/env")
         assert values[3:] == ["a b", False, ODD]
-    plain = run(environ, "exec", job, "--", "sh", "-c", "echo $SLURMD_NODENAME; exit $((RANK + 3))")
+    plain = run_trainyard(environ, "exec", job, "--", "sh", "-c", "echo $SLURMD_NODENAME; exit $((RANK + 3))")
     assert (plain.returncode, sorted(plain.stdout.splitlines())) == (4, ["node1: node1", "node2: node2"])
     for rank in "01":
-        one = run(environ, "exec", job, "--rank", rank, "--json", "--", "printenv", "RANK")
+        one = run_trainyard(environ, "exec", job, "--rank", rank, "--json", "--", "printenv", "RANK")
         assert json.loads(one.stdout)["stdout"] == f"{rank}\n"
-    assert run(environ, "exec", job, "--rank", "2", "--", "true").returncode == 2
+    assert run_trainyard(environ, "exec", job, "--rank", "2", "--", "true").returncode == 2
 
 
 def test_output_of_both_nodes_is_complete(job: str, environ: dict[str, str]) -> None:
-    done = run(environ, "exec", job, "--json", "--", "sh", "-c", "head -c 500000 /dev/zero | tr '\\0' x; echo e >&2")
+    done = run_trainyard(
+        environ, "exec", job, "--json", "--", "sh", "-c", "head -c 500000 /dev/zero | tr '\\0' x; echo e >&2"
+    )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(len(one["stdout"]), one["stderr"], one["exit_code"]) for one in answers] == [(500_000, "e\n", 0)] * 2
 
@@ -120,7 +114,7 @@ def test_interrupt_ends_the_steps_on_the_nodes(job: str, environ: dict[str, str]
 
 
 def test_timeout_is_enforced_on_the_nodes(job: str, environ: dict[str, str]) -> None:
-    done = run(environ, "exec", job, "--timeout", "2", "--", "sleep", "4715")
+    done = run_trainyard(environ, "exec", job, "--timeout", "2", "--", "sleep", "4715")
     assert (done.returncode, done.stderr.count("took too long")) == (124, 2)
     assert not commands("4715")
 
@@ -158,13 +152,13 @@ def test_shell_and_command_end_with_the_job(job: str, environ: dict[str, str], s
 
 def test_line_that_is_printed_without_slurm_works_where_it_is(job: str, environ: dict[str, str]) -> None:
     bare = {**environ, "PATH": "/nonexistent"}
-    done = run(bare, "exec", job, "--rank", "1", "--", "echo", "a b", "it's")
+    done = run_trainyard(bare, "exec", job, "--rank", "1", "--", "echo", "a b", "it's")
     assert done.returncode == 8
     assert "this machine has no `srun`; type the printed line on a login node of the cluster" in done.stderr
     # The line works where Slurm's commands are.
     typed = subprocess.run(["sh", "-c", done.stdout], env=environ, capture_output=True, text=True, check=True)
     assert [json.loads(line).get("exit_code") for line in typed.stdout.splitlines()] == [None, 0]
-    line = run(bare, "shell", job).stdout
+    line = run_trainyard(bare, "shell", job).stdout
     with on_terminal(["sh", "-c", line], environ) as terminal:
         terminal.wait_for("(rank 0 on node")
         terminal.send("exit 5\n")

@@ -1,16 +1,27 @@
-"""A program on a pseudo-terminal, for tests of what only works on one."""
+"""The command line in a process of its own, and programs on a pseudo-terminal."""
 
 import fcntl
 import os
 import select
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 _SECONDS = 60.0
+
+
+def trainyard(*arguments: str) -> list[str]:
+    """Return the command that runs the command line with these arguments."""
+    return [sys.executable, "-m", "trainyard", *arguments]
+
+
+def run_trainyard(environ: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = trainyard(*arguments)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
 
 class Terminal:

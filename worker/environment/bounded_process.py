@@ -53,7 +53,7 @@ def run_bounded(
     """
     path = log or Path(os.devnull)
     path.parent.mkdir(parents=True, exist_ok=True)
-    process = _start(argv, variables, folder, pass_fds)
+    process = start_bound(argv, variables, folder, pass_fds=pass_fds)
     assert process.stdout is not None
     with process.stdout as output, path.open("ab") as file:
         os.set_blocking(output.fileno(), False)
@@ -72,14 +72,20 @@ def run_bounded(
     return Ended(process.returncode, copy.tail.decode(errors="replace").strip(), timed_out, stopped)
 
 
-def _start(
-    argv: Sequence[str], variables: Mapping[str, str], folder: Path, pass_fds: Sequence[int]
+def start_bound(
+    argv: Sequence[str],
+    variables: Mapping[str, str],
+    folder: Path,
+    *,
+    stderr: int = subprocess.STDOUT,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    libc, launcher = ctypes.CDLL(None), os.getpid()
+    """Start a program in a session of its own, which the kernel kills when this process ends."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
 
     def before_exec() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:
+        if os.getppid() != parent:
             os._exit(1)
 
     return subprocess.Popen(
@@ -88,7 +94,7 @@ def _start(
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         start_new_session=True,
         pass_fds=pass_fds,
         preexec_fn=before_exec,

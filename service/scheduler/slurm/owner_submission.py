@@ -23,6 +23,7 @@ _MAX_ENTRIES, _MAX_RECORDED = 1000, 20
 """Entries of an attempt's folder that are read, and submissions that are taken from it: a job may fill it."""
 _MAX_OUTPUT = 4000
 """Characters of sbatch's output that are read: the helper's answer is the owner's word."""
+_SUBMITTER = "service.scheduler.slurm.submit:submit_request"
 _ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
@@ -35,7 +36,7 @@ def submit_as_owner(owners: OwnerCalls, uid: int, request: Mapping[str, Any], se
     """
     folder = Path(request["folder"])
     try:
-        result = owners.call(uid, "submit", request, seconds + SUBMITTER_MARGIN_SECONDS)
+        result = owners.call(uid, "submit", {**request, "submitter": _SUBMITTER}, seconds + SUBMITTER_MARGIN_SECONDS)
         outcome = parse_sbatch_output(*_checked(result))
     except (UnknownAccountError, NotBegunError) as error:
         return Postponed(str(error))

@@ -67,6 +67,17 @@ def submit(request: Mapping[str, Any], executor: PlannedExecutor) -> None:
         print("sbatch printed no job id", file=sys.stderr)
 
 
+def submit_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Submit the attempt that the request describes, and return sbatch's output, as far as there is any."""
+    executor = planned_executor(request)
+    try:
+        submit(request, executor)
+    except Exception as error:
+        # sbatch may have been called.
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    return executor.result
+
+
 def planned_executor(request: Mapping[str, Any]) -> PlannedExecutor:
     """The executor of one request."""
     folder = AttemptLayout(Path(request["folder"])).submitit

@@ -1,7 +1,6 @@
 """Runs one command to its end and prints its output and end as records, for `trainyard exec`."""
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
@@ -15,13 +14,13 @@ from types import FrameType
 from typing import BinaryIO, Literal
 
 from trainyard.contract.wire.job_access import format_end, format_output
+from worker.environment.bounded_process import start_bound
 
 _CHUNK = 64 * 1024
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 3.0
 """Between SIGTERM and SIGKILL."""
 _DRAIN_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
 _TIMED_OUT, _NOT_EXECUTABLE, _NOT_FOUND = 124, 126, 127
 """The exit codes of `timeout` and of shells."""
 
@@ -43,7 +42,7 @@ class Relay:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._interrupt)
         try:
-            process = _start(argv, variables, folder)
+            process = start_bound(argv, variables, folder, stderr=subprocess.PIPE)
         except OSError as error:
             code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             self._send(format_end(self.node, code, message=f"{argv[0]} cannot be executed: {error.strerror}"))
@@ -101,26 +100,6 @@ class Relay:
         except OSError:
             # The client has gone.
             self._interrupted = True
-
-
-def _start(argv: Sequence[str], variables: Mapping[str, str], folder: Path) -> "subprocess.Popen[bytes]":
-    libc, parent = ctypes.CDLL(None), os.getpid()
-
-    def before_exec() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return subprocess.Popen(
-        argv,
-        env=dict(variables),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=before_exec,
-    )
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
