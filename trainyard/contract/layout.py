@@ -119,6 +119,10 @@ class AttemptLayout:
         """One JSON record a line; see `trainyard.contract.wire.spool`."""
         return self.spool / f"execution-{execution:06d}.jsonl"
 
+    def tracker_spool(self, execution: int, node: int) -> Path:
+        """What the trackers of the program on one node reported; the same form as `spool_file`."""
+        return self.spool / f"execution-{execution:06d}.node-{node}.jsonl"
+
     def spool_acknowledged(self, execution: int) -> Path:
         """Bytes of the spool file that the service has acknowledged, as text."""
         return self.spool / f"execution-{execution:06d}.acknowledged"

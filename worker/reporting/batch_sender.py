@@ -11,7 +11,7 @@ from worker.reporting.service_client import FailedError, RejectedError, ServiceC
 
 log = logging.getLogger(__name__)
 
-_ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints"}
+_ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints", "parameters": "parameters"}
 _TRIES = 8
 """Internal errors of the service in answer to one batch before it is divided; with the backoff about 15 seconds."""
 _TRIES_OF_PART = 2

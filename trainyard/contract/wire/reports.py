@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field, StrictBool, StringConstraints, model_validator
+from pydantic import FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from trainyard.contract.base import (
     MAX_SPEC_SECRETS,
@@ -33,6 +33,9 @@ MAX_LOG_CHUNK = 256 * 1024
 MAX_NAME = 1024
 """Characters of a host, an error's type or its hint."""
 MAX_CHECKPOINT_METRICS = 1000
+MAX_PARAMETERS = 1000
+"""Parameters, and tags, of one report and of one job."""
+MAX_PARAMETER_TEXT = 2000
 
 ReportedName = Annotated[SanitizedText, StringConstraints(max_length=MAX_NAME)]
 
@@ -144,7 +147,7 @@ class MetricsBatch(Strict):
     execution: PositiveInt
     resumed_from_step: Step
     """The step of the checkpoint from which this execution started; 0: none. It hides
-    later points of earlier executions."""
+    later points of earlier executions. The lowest one of the execution's batches counts."""
     points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS), FailFast()] = ()
     progress: Progress | None = None
 
@@ -188,6 +191,22 @@ class CheckpointReport(Strict):
     time: Timestamp
     removed_steps: Annotated[tuple[Step, ...], Field(max_length=10_000)] = ()
     """Steps of the checkpoints that retention has deleted."""
+
+
+ParameterName = Annotated[SanitizedText, StringConstraints(min_length=1, max_length=250)]
+ParameterText = Annotated[SanitizedText, StringConstraints(max_length=MAX_PARAMETER_TEXT)]
+
+
+class ParametersReport(Strict):
+    """Parameters, tags and notes that a program gave to its tracker. Later values replace earlier ones."""
+
+    execution: PositiveInt
+    parameters: dict[ParameterName, StrictBool | StrictInt | AnyFloat | ParameterText | None] = Field(
+        default_factory=dict, max_length=MAX_PARAMETERS
+    )
+    """Values by name; the names of nested values are joined with dots: `optimizer.lr`."""
+    tags: dict[ParameterName, ParameterText] = Field(default_factory=dict, max_length=MAX_PARAMETERS)
+    notes: ParameterText | None = None
 
 
 class Failure(Strict):
@@ -236,4 +255,4 @@ def end_text(record: FinishRecord | None) -> str:
     return f"Stopped early at step {record.step}: the evaluations did not improve after step {record.best_step}."
 
 
-SpoolKind = Literal["metrics", "events", "checkpoint"]
+SpoolKind = Literal["metrics", "events", "checkpoint", "parameters"]

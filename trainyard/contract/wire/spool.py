@@ -8,18 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from trainyard.contract.wire.reports import CheckpointReport, EventsBatch, MetricsBatch, SpoolKind
+from trainyard.contract.wire.reports import CheckpointReport, EventsBatch, MetricsBatch, ParametersReport, SpoolKind
 
-SpoolBody = MetricsBatch | EventsBatch | CheckpointReport
+SpoolBody = MetricsBatch | EventsBatch | CheckpointReport | ParametersReport
 
 _BODIES: dict[str, type[SpoolBody]] = {
     "metrics": MetricsBatch,
     "events": EventsBatch,
     "checkpoint": CheckpointReport,
+    "parameters": ParametersReport,
 }
 _LINE = re.compile(
     rb'\{"seq": (?P<seq>\d{1,18}), "crc": "(?P<crc>[0-9a-f]{8})", '
-    rb'"kind": "(?P<kind>metrics|events|checkpoint)", "body": (?P<body>.*)\}'
+    rb'"kind": "(?P<kind>metrics|events|checkpoint|parameters)", "body": (?P<body>.*)\}'
 )
 
 
