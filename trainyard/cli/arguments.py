@@ -9,7 +9,8 @@ import typer
 
 from trainyard.cli.completion import complete_job, complete_spec, complete_sweep
 from trainyard.cli.errors import UsageError, print_note
-from trainyard.client import Client, NotFoundError
+from trainyard.client import Client, ConflictError
+from trainyard.client.references import LAST
 from trainyard.contract.wire.jobs import JobResource
 
 JobArgument = Annotated[
@@ -76,10 +77,6 @@ UntilOption = Annotated[
     datetime | None, typer.Option("--until", metavar="WHEN", parser=parse_date, help="Only before this time.")
 ]
 
-_MIN_ABBREVIATION = 4
-SEARCH_LIMIT = 2000
-"""Number of newest jobs that are searched for an abbreviated id."""
-
 
 def make_client(ctx: typer.Context, url: str | None = None, token: str | None = None) -> Client:
     """Return a client for this command; tests put their own factory into the context."""
@@ -95,41 +92,16 @@ def find_job(client: Client, reference: str) -> JobResource:
         UsageError: the abbreviation is ambiguous.
     """
     reference = reference.strip()
-    if reference == "last":
-        for job in client.jobs(limit=1):
-            return job.resource
-        raise NotFoundError("there is no job yet; try: trainyard submit digits_ddp --watch")
     try:
-        return client.job(reference).resource
-    except NotFoundError:
-        newest = client.jobs(limit=SEARCH_LIMIT) if len(reference) >= _MIN_ABBREVIATION else ()
-        matches = [job.resource for job in newest if is_abbreviation(reference, job.id)]
-        matches = matches or _newest_with_name(client, reference)
-        if not matches:
-            raise
-    if len(matches) > 1:
-        raise UsageError(f"{len(matches)} jobs have ids like {reference!r}; use a longer part")
-    return matches[0]
-
-
-def _newest_with_name(client: Client, name: str) -> list[JobResource]:
-    """Return the newest job of this name, if any, and print which job it is."""
-    newest = [job.resource for job in client.jobs(name=name, limit=2)]
-    if newest:
-        description = "the newest job of this name" if len(newest) > 1 else "the job of this name"
-        print_note(f"{name!r} is {newest[0].id}, {description}")
-    return newest[:1]
+        job = client.job(reference).resource
+    except ConflictError as error:
+        raise UsageError(error.message) from None
+    if reference != LAST and job.name == reference:
+        print_note(f"{reference!r} is {job.id}, the newest job of this name")
+    return job
 
 
 def find_jobs(client: Client, references: Sequence[str]) -> list[JobResource]:
     """Return the referenced jobs in this order, without duplicates. Raises like `find_job`."""
     matches = [find_job(client, reference) for reference in references]
     return list({job.id: job for job in matches}.values())
-
-
-def is_abbreviation(part: str, full_id: str) -> bool:
-    """Return whether `part` is a prefix (with or without the kind) or suffix of the id, of at least four characters."""
-    start, kind = part.lower(), full_id.partition("_")[0]
-    return len(start) >= _MIN_ABBREVIATION and (
-        full_id.endswith(start) or full_id.startswith((start, f"{kind}_{start}"))
-    )

@@ -9,12 +9,10 @@ import typer
 from rich.text import Text
 
 from trainyard.cli.arguments import (
-    SEARCH_LIMIT,
     ForceOption,
     JsonOption,
     KeyOption,
     SpecArgument,
-    is_abbreviation,
     make_client,
 )
 from trainyard.cli.completion import complete_sweep
@@ -31,6 +29,7 @@ from trainyard.cli.output import (
 )
 from trainyard.cli.specs import CodeOption, read_spec, read_value, upload_code
 from trainyard.client import Client, ConflictError, NotFoundError
+from trainyard.client.references import SEARCH_LIMIT, is_abbreviation
 from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import SweepDetail

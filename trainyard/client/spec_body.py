@@ -1,8 +1,10 @@
 """The request body of a spec: YAML text as it is, other specs as JSON."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from trainyard.client.errors import InvalidRequestError
@@ -11,9 +13,9 @@ from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.spec.yaml_loader import load_yaml
 
 Spec = TrainingSpec | Mapping[str, Any] | str
-"""A spec as `submit` takes it: a TrainingSpec, plain data, or YAML text."""
+"""A spec as data: a TrainingSpec, plain data, or YAML text."""
 
-_NO_SPEC = 'a spec must be a mapping of fields or YAML text; for a file, pass Path("spec.yaml").read_text()'
+_NO_SPEC = 'a spec must be a mapping of fields, YAML text, or the name of a preset; for a file, pass Path("spec.yaml")'
 
 
 def spec_body(spec: Spec) -> tuple[bytes, str]:
@@ -28,6 +30,23 @@ def spec_body(spec: Spec) -> tuple[bytes, str]:
             plain_spec(spec)
         return spec.encode(), "application/yaml"
     return json_body(plain_spec(spec)), "application/json"
+
+
+def is_preset_name(text: str) -> bool:
+    """Return whether a text that is passed as a spec is the name of a preset: one word is no YAML mapping."""
+    return re.fullmatch(r"[a-z][a-z0-9_]*", text) is not None
+
+
+def read_spec_file(path: Path) -> str:
+    """Return the text of a spec file, which the service validates. JSON is valid YAML.
+
+    Raises:
+        InvalidRequestError: it cannot be read.
+    """
+    try:
+        return path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"cannot read the spec file {str(path)!r}: {error}") from None
 
 
 def plain_spec(spec: Spec) -> Mapping[str, Any]:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import httpx
 import pytest
@@ -119,13 +118,28 @@ class TestSubmit:
         with pytest.raises(InvalidRequestError, match="the spec is not plain JSON data: keys must be"):
             service.client().submit({(1, 2): 3})
 
-    @pytest.mark.parametrize("document", ["digits.yaml", Path("digits.yaml"), "", [SPEC]])
+    @pytest.mark.parametrize("document", ["digits.yaml", "", [SPEC]])
     def test_file_name_is_rejected_as_a_spec(self, service, document):
-        with pytest.raises(
-            InvalidRequestError, match=r'mapping of fields or YAML text; .* Path\("spec.yaml"\)\.read_text'
-        ):
+        with pytest.raises(InvalidRequestError, match=r'mapping of fields, .* for a file, pass Path\("spec.yaml"\)'):
             service.client().submit(document)
         assert service.requests == []
+
+    def test_path_is_read_as_a_spec(self, service, tmp_path):
+        service.on("POST", "/v1/jobs", job("a1"))
+        (tmp_path / "spec.yaml").write_text("task: comm_check\n")
+        assert service.client().submit(tmp_path / "spec.yaml").id == "a1"
+        assert service.requests[0].content == b"task: comm_check\n"
+
+    @pytest.mark.parametrize("name", ["absent.yaml", "."])
+    def test_path_that_cannot_be_read_is_named(self, service, tmp_path, name):
+        with pytest.raises(InvalidRequestError, match="cannot read the spec file"):
+            service.client().submit(tmp_path / name)
+
+    def test_word_is_the_name_of_a_preset(self, service):
+        template = {"name": "digits_ddp", "description": "", "spec": {"task": "comm_check"}, "yaml": ""}
+        service.on("GET", "/v1/templates/digits_ddp", template).on("POST", "/v1/jobs", job("a1"))
+        assert service.client().submit("digits_ddp").id == "a1"
+        assert json.loads(service.requests[-1].content) == {"task": "comm_check"}
 
     def test_invalid_yaml_is_rejected_by_the_service(self, service):
         service.on("POST", "/v1/jobs", error(400, "not valid YAML: line 1", code="invalid_yaml"))
@@ -188,8 +202,21 @@ class TestReads:
     @pytest.mark.parametrize("job_id", ["", ".", "..", "../tokens", "a/b", "a?b", "a b", "ä"])
     def test_malformed_id_is_not_found(self, service, job_id):
         with pytest.raises(NotFoundError, match="there is no job"):
-            service.client().job(job_id)
+            service.client().attempts(job_id)
         assert service.requests == []
+
+    def test_last_is_the_newest_job(self, service):
+        service.on("GET", "/v1/jobs", page(job("a1")))
+        assert service.client().job("last").id == "a1"
+        assert dict(service.requests[0].url.params) == {"limit": "1", "order": "desc"}
+
+    @pytest.mark.parametrize("name", ["night run", "a/b", "ä"])
+    def test_other_text_is_the_name_of_a_job(self, service, name):
+        service.on("GET", "/v1/jobs", page())
+        with pytest.raises(NotFoundError, match="there is no job"):
+            service.client().job(name)
+        service.on("GET", "/v1/jobs", page(job("a1", name=name)))
+        assert service.client().job(name).name == name
 
     def test_unknown_fields_of_a_newer_service_are_ignored(self, service):
         service.on("GET", "/v1/jobs/a1", job("a1", invented_later=1))
@@ -276,9 +303,10 @@ class TestRetries:
 
     @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 500])
     def test_final_errors_are_not_retried(self, service, status):
-        service.on("GET", "/v1/jobs/a1", error(status, "x"))
+        whole_id = "job_" + "0" * 26
+        service.on("GET", f"/v1/jobs/{whole_id}", error(status, "x"))
         with pytest.raises(Exception, match="x"):
-            service.client().job("a1")
+            service.client().job(whole_id)
         assert len(service.requests) == 1
 
     def test_retry_after_is_respected_up_to_a_limit(self, service):

@@ -112,3 +112,28 @@ def test_rejected_action_leaves_the_handle_unchanged() -> None:
     assert held.status == "running"
     with pytest.raises(AttributeError):
         held.nonsense  # noqa: B018
+
+
+def test_handle_is_a_table_with_sparklines_in_a_notebook() -> None:
+    curves = [{"key": "loss", "steps": [1, 2, 3], "values": [3.0, "NaN", 1.0], "times": [TIME] * 3}]
+    resource = job("a1", name="<b>run</b>", metrics={"loss": 1.0, "acc": None})
+    service = FakeService().on("GET", "/v1/jobs/a1", resource)
+    service.on("GET", "/v1/jobs/a1/metrics", {"job_id": "a1", "axis": "step", "series": curves})
+    with service.client() as client:
+        handle = client.job("a1")
+        assert "<svg" not in handle._repr_html_()
+        handle.metrics("loss")
+        html = handle._repr_html_()
+    assert "&lt;b&gt;run&lt;/b&gt;" in html
+    assert html.count("<svg") == 1
+    assert 'points="0.0,1.0 160.0,23.0"' in html
+
+
+def test_metrics_of_several_jobs_as_columns() -> None:
+    curves = [{"job_id": name, "axis": "time", "series": SERIES} for name in ("a1", "a2")]
+    service = FakeService().on("GET", "/v1/metrics", {"object": "list", "data": curves})
+    with service.client() as client:
+        table = client.metrics_of(["a1", "a2"], x="time").table()
+    assert list(table) == ["job", "key", "step", "value", "time", "seconds"]
+    assert table["job"] == ["a1", "a1", "a2", "a2"]
+    assert table["step"] == [1, 2, 1, 2]

@@ -10,7 +10,8 @@ from typing import Any
 from trainyard.client._async.handle import AsyncJobHandle
 from trainyard.client._async.transport import AsyncTransport
 from trainyard.client.code_archive import pack
-from trainyard.client.errors import TrainyardError
+from trainyard.client.errors import ConflictError, NotFoundError, TrainyardError
+from trainyard.client.references import LAST, MIN_ABBREVIATION, SEARCH_LIMIT, is_abbreviation, is_whole_id
 from trainyard.client.request import (
     JSON,
     LogChunk,
@@ -24,7 +25,8 @@ from trainyard.client.request import (
     without_none,
 )
 from trainyard.client.request import idempotency_key as new_key
-from trainyard.client.spec_body import Spec, plain_spec, spec_body
+from trainyard.client.spec_body import Spec, is_preset_name, plain_spec, read_spec_file, spec_body
+from trainyard.contract.spec.templates import Template
 from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.job_access import AccessResource
 from trainyard.contract.wire.jobs import (
@@ -43,19 +45,25 @@ class AsyncJobCalls(AsyncTransport):
 
     async def submit(
         self,
-        spec: Spec,
+        spec: Spec | Path,
         *,
         code: str | Path | None = None,
         idempotency_key: str | None = None,
         force: bool = False,
     ) -> AsyncJobHandle:
-        """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec return the same job.
+        """Submit a spec: a TrainingSpec, plain data, YAML text, a preset's name, or the Path of a YAML or JSON file.
+
+        The same key and spec return the same job.
 
         Args:
             code: tasks `custom` and `script` only: the folder with your code; uploaded unless the service has it.
             idempotency_key: your name for this submission; default: a new one.
             force: submit even if the plan exceeds the GPUs' memory.
         """
+        if isinstance(spec, Path):
+            spec = await asyncio.to_thread(read_spec_file, spec)
+        elif isinstance(spec, str) and is_preset_name(spec):
+            spec = (await self._send(Request("GET", f"/v1/templates/{spec}", model(Template)))).spec
         if code is not None:
             spec = {**plain_spec(spec), "code": await self.upload(code)}
         content, media_type = spec_body(spec)
@@ -100,8 +108,40 @@ class AsyncJobCalls(AsyncTransport):
         return await self.submit({**source.spec, **defaults, **changes}, force=force)
 
     async def job(self, job_id: str) -> AsyncJobHandle:
-        """Return a handle of the job: its current state, and the calls about it."""
-        return AsyncJobHandle(self, await self._send(Request("GET", job_path(job_id), model(JobResource))))
+        """Return a handle of the job: its current state, and the calls about it.
+
+        Args:
+            job_id: its id, a unique prefix or suffix of the id (at least 4 characters), a name (the newest job of this
+                name), or `last`.
+
+        Raises:
+            NotFoundError: there is no such job.
+            ConflictError: the part belongs to several ids.
+        """
+        if job_id == LAST:
+            newest = await self._list(paged("/v1/jobs", JobResource, 1, order="desc"))
+            if not newest:
+                raise NotFoundError("there is no job yet; try: trainyard submit digits_ddp --watch")
+            return AsyncJobHandle(self, newest[0])
+        try:
+            return AsyncJobHandle(self, await self._send(Request("GET", job_path(job_id), model(JobResource))))
+        except NotFoundError:
+            if not job_id or is_whole_id(job_id):
+                raise
+            matches = await self._referenced(job_id)
+            if not matches:
+                raise
+        if len(matches) > 1:
+            raise ConflictError(f"{len(matches)} jobs have ids like {job_id!r}; use a longer part")
+        return AsyncJobHandle(self, matches[0])
+
+    async def _referenced(self, reference: str) -> list[JobResource]:
+        """Return the newest jobs whose ids have this part, or else the newest job of this name, if there is one."""
+        matches: list[JobResource] = []
+        if len(reference) >= MIN_ABBREVIATION:
+            newest = self._pages(paged("/v1/jobs", JobResource, SEARCH_LIMIT, order="desc"))
+            matches = [job async for job in newest if is_abbreviation(reference, job.id)]
+        return matches or await self._list(paged("/v1/jobs", JobResource, 1, order="desc", name=reference))
 
     def jobs(
         self,

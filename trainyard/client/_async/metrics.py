@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.client._async.transport import AsyncTransport
 from trainyard.client.request import Request, as_list, job_path, model, paged, without_none
-from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
+from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, CurvesOfJobs, MetricsResource, PointResource
 
 Keys = str | Sequence[str]
 """One key, or several."""
@@ -52,10 +52,13 @@ class AsyncMetricsCalls(AsyncTransport):
         from_step: int | None = None,
         max_points: int = 2000,
         x: CurveAxis = "step",
-    ) -> list[MetricsResource]:
-        """Return the curves of several jobs in the order of the ids, each downsampled to `max_points`."""
+    ) -> CurvesOfJobs:
+        """Return the curves of several jobs in the order of the ids, each downsampled to `max_points`.
+
+        `pandas.DataFrame(client.metrics_of(ids).table())` has a row for each point.
+        """
         params = {"job": as_list(job_ids), **_curve_params(keys, from_step, max_points, x)}
-        return (await self._send(Request("GET", "/v1/metrics", model(ComparisonResource), params))).data
+        return CurvesOfJobs((await self._send(Request("GET", "/v1/metrics", model(ComparisonResource), params))).data)
 
     async def metrics_csv(
         self,

@@ -3,6 +3,7 @@
 
 from typing import TYPE_CHECKING, Any, Self
 
+from trainyard.client.notebook import job_html
 from trainyard.client.request import LogChunk
 from trainyard.contract.wire.curves import CurveAxis
 from trainyard.contract.wire.files import CheckpointResource
@@ -21,6 +22,8 @@ class JobHandle:
     def __init__(self, client: Any, resource: JobResource) -> None:
         self._client: Client = client
         self.resource = resource
+        self._curves: dict[str, list[Any]] = {}
+        """The curves that `metrics` returned last, for notebooks."""
 
     def __getattr__(self, name: str) -> Any:
         """Return a field of the resource: `job.status`. A field named like a method is in `resource` only."""
@@ -30,6 +33,10 @@ class JobHandle:
 
     def __repr__(self) -> str:
         return f"<job {self.id}, {self.resource.status}>"
+
+    def _repr_html_(self) -> str:
+        """Return the job as a table for notebooks, with a sparkline of each metric that `metrics` returned last."""
+        return job_html(self.resource, self._curves)
 
     @property
     def id(self) -> str:
@@ -71,7 +78,8 @@ class JobHandle:
     ) -> dict[str, list[Any]]:
         """Return curves as columns, one row for each point, as `pandas.DataFrame` takes them."""
         curves = self._client.metrics(self.id, keys, from_step=from_step, max_points=max_points, x=x)
-        return curves.table()
+        self._curves = curves.table()
+        return self._curves
 
     def logs(
         self,

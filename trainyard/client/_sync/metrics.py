@@ -7,7 +7,7 @@ from typing import Any
 
 from trainyard.client._sync.transport import Transport
 from trainyard.client.request import Request, as_list, job_path, model, paged, without_none
-from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
+from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, CurvesOfJobs, MetricsResource, PointResource
 
 Keys = str | Sequence[str]
 """One key, or several."""
@@ -53,10 +53,13 @@ class MetricsCalls(Transport):
         from_step: int | None = None,
         max_points: int = 2000,
         x: CurveAxis = "step",
-    ) -> list[MetricsResource]:
-        """Return the curves of several jobs in the order of the ids, each downsampled to `max_points`."""
+    ) -> CurvesOfJobs:
+        """Return the curves of several jobs in the order of the ids, each downsampled to `max_points`.
+
+        `pandas.DataFrame(client.metrics_of(ids).table())` has a row for each point.
+        """
         params = {"job": as_list(job_ids), **_curve_params(keys, from_step, max_points, x)}
-        return (self._send(Request("GET", "/v1/metrics", model(ComparisonResource), params))).data
+        return CurvesOfJobs((self._send(Request("GET", "/v1/metrics", model(ComparisonResource), params))).data)
 
     def metrics_csv(
         self,

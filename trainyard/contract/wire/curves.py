@@ -68,3 +68,14 @@ class MetricsResource(Resource):
         if column := AXIS_COLUMNS.get(self.axis):
             columns[column] = [x for one in self.series for x in one.x or ()]
         return columns
+
+
+class CurvesOfJobs(list[MetricsResource]):
+    """The curves of several jobs, one item for each job."""
+
+    def table(self) -> dict[str, list[Any]]:
+        """Return the columns of `MetricsResource.table` with the column `job` before them."""
+        tables = [one.table() for one in self]
+        jobs = [one.job_id for one, columns in zip(self, tables, strict=True) for _ in columns["key"]]
+        names = tables[0] if tables else ()
+        return {"job": jobs} | {name: [value for columns in tables for value in columns[name]] for name in names}

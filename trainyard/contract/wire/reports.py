@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from trainyard.contract.base import (
+    MAX_SAFE_INT,
     MAX_SPEC_SECRETS,
     AnyFloat,
     NonNegativeInt,
@@ -194,6 +195,8 @@ class CheckpointReport(Strict):
 
 
 ParameterName = Annotated[SanitizedText, StringConstraints(min_length=1, max_length=250)]
+ParameterInt = Annotated[StrictInt, Field(ge=-MAX_SAFE_INT, le=MAX_SAFE_INT)]
+"""A larger integer is taken as a float."""
 ParameterText = Annotated[SanitizedText, StringConstraints(max_length=MAX_PARAMETER_TEXT)]
 
 
@@ -201,7 +204,7 @@ class ParametersReport(Strict):
     """Parameters, tags and notes that a program gave to its tracker. Later values replace earlier ones."""
 
     execution: PositiveInt
-    parameters: dict[ParameterName, StrictBool | StrictInt | AnyFloat | ParameterText | None] = Field(
+    parameters: dict[ParameterName, StrictBool | ParameterInt | AnyFloat | ParameterText | None] = Field(
         default_factory=dict, max_length=MAX_PARAMETERS
     )
     """Values by name; the names of nested values are joined with dots: `optimizer.lr`."""

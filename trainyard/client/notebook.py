@@ -1,0 +1,50 @@
+"""How a job is displayed in a notebook."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from trainyard.contract.wire.jobs import JobResource
+
+_WIDTH, _HEIGHT = 160, 24
+_MAX_METRICS = 8
+_MAX_POINTS = 200
+
+
+def job_html(job: JobResource, curves: Mapping[str, Sequence[Any]]) -> str:
+    """Return a table of the job: name, status, progress and the newest metrics.
+
+    Args:
+        curves: the columns of the last curves that were read; a metric among them has a sparkline.
+    """
+    progress = f"{job.progress.step} of {job.progress.total_steps}" if job.progress else "-"
+    rows = [("job", job.id), ("status", f"{job.status}: {job.status_message}"), ("step", progress)]
+    lines = [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td><td></td></tr>" for name, text in rows]
+    for key in sorted(job.metrics)[:_MAX_METRICS]:
+        named = zip(curves.get("key", ()), curves.get("value", ()), strict=True)
+        curve = sparkline([value for name, value in named if name == key])
+        lines.append(f"<tr><th>{escape(key)}</th><td>{_number(job.metrics[key])}</td><td>{curve}</td></tr>")
+    return f"<table><caption>{escape(job.name)}</caption>{''.join(lines)}</table>"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def sparkline(values: Sequence[Any]) -> str:
+    """Return an SVG image of the finite values, or an empty text if there are fewer than two."""
+    finite = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    shown = finite[:: max(1, -(-len(finite) // _MAX_POINTS))]
+    if len(shown) < 2:
+        return ""
+    low, high = min(shown), max(shown)
+    scale = (_HEIGHT - 2) / (high - low) if high > low else 0.0
+    points = " ".join(
+        f"{index * _WIDTH / (len(shown) - 1):.1f},{_HEIGHT - 1 - (value - low) * scale:.1f}"
+        for index, value in enumerate(shown)
+    )
+    return (
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="curve">'
+        f'<polyline points="{points}" fill="none" stroke="currentColor"/></svg>'
+    )
