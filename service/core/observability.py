@@ -115,8 +115,7 @@ class ServiceMetrics:
         self._adoptions.labels(how).inc()
 
     def ingested(self, kind: str, amount: int) -> None:
-        """Count what workers reported: `points`, `log_bytes`, `events`, `checkpoints`, `parameters`, or `rejected` spool
-        records."""
+        """Count what workers reported, by one of `_KINDS`; `rejected`: spool records."""
         self._ingested_children[kind].inc(amount)
 
     def submissions_in_flight(self, count: int) -> None:
