@@ -34,7 +34,8 @@ FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
 PROGRESS_INTERVAL = "TRAINYARD_BEAT_SECONDS"
 """The environment variable with the seconds between two progress records; it is set if the watchdog is on."""
 
-_KEY = re.compile(r"[A-Za-z0-9_.\-/ ]{1,250}")
+_NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_.\-/ ]")
+_MAX_KEY = 250
 _MAX_STEP = 2**53
 _MAX_POINTS = 1000
 _LIBRARY_PATHS = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
@@ -52,22 +53,25 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
         values: metric names and values; a name without a slash gets the prefix `train/`.
         total_steps: the length of the whole run, for the progress and the ETA.
 
-    Raises:
-        ValueError: a metric name or value is invalid.
+    A report never ends a training. In names, characters that a metric cannot have become `_`. What is no number is left
+    out, and so is a report whose step is none. The first correction of each kind is an event `report_adjusted` of the
+    job, and a line on stderr.
     """
-    step = _checked_step(step, "step")
-    total_steps = None if total_steps is None else _checked_step(total_steps, "total_steps")
+    number = _whole_step(step, "step")
+    length = None if total_steps is None else _whole_step(total_steps, "total_steps")
     job = _job()
     if job is not None:
-        job.progressed(step)
+        job.progressed(number)
     if _rank() != 0:
         return
-    named = _checked_values(values)
-    if job is None:
-        of = f"/{total_steps}" if total_steps else ""
-        print(f"step {step}{of}  " + "  ".join(f"{key} {value:.6g}" for key, value in named.items()), flush=True)
+    if number is None:
         return
-    job.report(step, named, total_steps)
+    named = _metrics(values)
+    if job is None:
+        of = f"/{length}" if length else ""
+        print(f"step {number}{of}  " + "  ".join(f"{key} {value:.6g}" for key, value in named.items()), flush=True)
+        return
+    job.report(number, named, length)
 
 
 def checkpoint_dir() -> Path:
@@ -184,6 +188,7 @@ class _Job:
         self._file: IO[bytes] | None = None
         self._seq = 0
         self._resumed_from = 0
+        self._started = False
         self._last: tuple[int, float] | None = None
         self._done = False
         self._boundaries = 0
@@ -198,8 +203,9 @@ class _Job:
         path = self._folder / "progress" / f"rank-{_rank()}.json"
         ProgressWriter(self._pulse, path, rank=_rank(), execution=self._execution, interval=interval).start()
 
-    def progressed(self, step: int) -> None:
-        self._pulse.step = step
+    def progressed(self, step: int | None) -> None:
+        if step is not None:
+            self._pulse.step = step
         if not self._boundaries:
             self._mark(self._pulse.marks + 1)
 
@@ -223,45 +229,54 @@ class _Job:
 
     def report(self, step: int, values: Mapping[str, float], total: int | None) -> None:
         now = _time()
-        if self._file is None:
+        if not self._started:
             self._begin(step, total, now)
         self._done = total is not None and step >= total
         if self._done:
             with contextlib.suppress(FileNotFoundError):
                 self._yielded.unlink()
-        body = {
-            "execution": self._execution,
-            "resumed_from_step": self._resumed_from,
-            "points": [
-                {"key": key, "step": step, "value": _number(value), "time": now} for key, value in values.items()
-            ],
-            "progress": {
-                "step": step,
-                "total_steps": total or step,
-                "epoch": 0,
-                "seconds_per_step": _number(self._pace(step)),
-            },
-        }
-        self._write("metrics", body)
+        points = [{"key": key, "step": step, "value": _number(value), "time": now} for key, value in values.items()]
+        pace = _number(self._pace(step))
+        progress = {"step": step, "total_steps": total or step, "epoch": 0, "seconds_per_step": pace}
+        for start in range(0, max(1, len(points)), _MAX_POINTS):
+            body = {
+                "execution": self._execution,
+                "resumed_from_step": self._resumed_from,
+                "points": points[start : start + _MAX_POINTS],
+                "progress": progress,
+            }
+            self._write("metrics", body)
 
     def _begin(self, step: int, total: int | None, now: str) -> None:
-        path = self._folder / "spool" / f"execution-{self._execution:06d}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._seq = path.read_bytes().count(b"\n") if path.exists() else 0
-        self._file = path.open("ab")
+        self._started = True
         # The first execution of a job never resumes, whatever step it reports first.
         self._resumed_from = max(0, step - 1) if self._execution > 1 else 0
         resumed = self._resumed_from > 0
         where = f"resumes at step {self._resumed_from}" if resumed else "starts"
+        message = f"the program {where}{f' of {total}' if resumed and total else ''}"
+        kind = "training_resumed" if resumed else "training_started"
+        self.add_event(kind, message, now, data={"step": self._resumed_from, "total_steps": total})
+
+    def add_event(
+        self, kind: str, message: str, now: str, *, level: str = "info", data: dict[str, Any] | None = None
+    ) -> None:
+        self._open()
         event = {
             "sequence": self._seq,
-            "type": "training_resumed" if resumed else "training_started",
-            "level": "info",
-            "message": f"the program {where}{f' of {total}' if resumed and total else ''}",
-            "data": {"step": self._resumed_from, "total_steps": total},
+            "type": kind,
+            "level": level,
+            "message": message,
+            "data": data or {},
             "time": now,
         }
         self._write("events", {"execution": self._execution, "events": [event]})
+
+    def _open(self) -> None:
+        if self._file is None:
+            path = self._folder / "spool" / f"execution-{self._execution:06d}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._seq = path.read_bytes().count(b"\n") if path.exists() else 0
+            self._file = path.open("ab")
 
     def _pace(self, step: int) -> float | None:
         before, self._last = self._last, (step, time.monotonic())
@@ -279,34 +294,69 @@ class _Job:
         self._seq += 1
 
 
-def _checked_step(step: Any, name: str) -> int:
-    """Return a number of steps as an integer.
-
-    Raises:
-        ValueError: it is no whole number from 0 to 2**53.
-    """
-    try:
-        number = int(step) if isinstance(step, float) and step.is_integer() else operator.index(step)
-    except TypeError:
-        number = -1
-    if isinstance(step, bool) or not 0 <= number <= _MAX_STEP:
-        raise ValueError(f"{name} must be a whole number from 0 to 2**53, not {step!r}")
+def _whole_step(step: Any, name: str) -> int | None:
+    """Return a number of steps as an integer, rounded down; None if it is no number from 0 to 2**53."""
+    number = None
+    if not isinstance(step, (bool, str, bytes)):
+        with contextlib.suppress(Exception):  # any object, such as a tensor with several elements
+            number = _floor(step)
+    if number is None or not 0 <= number <= _MAX_STEP:
+        _state_once(f"{name} {ascii(step)[:80]} is no number from 0 to 2**53; such a {name} is left out", name)
+        return None
     return number
 
 
-def _checked_values(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
-    """Return the values by the full name of their metric.
+def _floor(step: Any) -> int:
+    """Raises an error if the step is not finite."""
+    try:
+        return operator.index(step)
+    except TypeError:
+        exact = float(step)
+        number = math.floor(exact)
+    if number != exact:
+        _state_once(f"the step {exact!r} is rounded down to {number}", "fraction")
+    return number
 
-    Raises:
-        ValueError: a name is invalid, or there are too many values.
-    """
-    named = {key if "/" in key else f"train/{key}": float(value) for key, value in values.items()}
-    for key in named:
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"the key {key[:80]!r} is no name of a metric: use letters, digits and `_ . - /`")
-    if len(named) > _MAX_POINTS:
-        raise ValueError(f"{len(named)} values in one report are more than {_MAX_POINTS}")
+
+def _metrics(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
+    """Return the values that are numbers, by the full name of their metric."""
+    named: dict[str, float] = {}
+    if not isinstance(values, Mapping):
+        _state_once("the values of a report are no mapping; such values are left out", "values")
+        return named
+    for key, value in values.items():
+        try:
+            named[_metric_name(str(key))] = float(value)
+        except Exception:  # any object, such as a tensor with several elements
+            _state_once(f"the value of {ascii(key)[:80]} is no number; such values are left out", "value")
     return named
+
+
+def _metric_name(name: str) -> str:
+    name = name if "/" in name else f"train/{name}"
+    allowed = _NOT_IN_KEY.sub("_", name)
+    if allowed != name:
+        _state_once(f"a metric cannot have the name {name[:80]!a}; characters of such names become `_`", "name")
+    if len(allowed) > _MAX_KEY:
+        _state_once(f"the name {allowed[:80]!r}... is cut to {_MAX_KEY} characters", "long_name")
+    return allowed[:_MAX_KEY]
+
+
+def _state_once(message: str, kind: str) -> None:
+    """State the first correction of a kind on stderr and in the job's events, on rank 0."""
+    if _rank() != 0 or kind in _stated():
+        return
+    _stated().add(kind)
+    print(f"trainyard.script.report: {message}", file=sys.stderr, flush=True)
+    job = _job()
+    if job is not None:
+        job.add_event("report_adjusted", message, _time(), level="warning", data={"kind": kind})
+
+
+@cache
+def _stated() -> set[str]:
+    """The kinds of corrections that this process has stated."""
+    return set()
 
 
 def _number(value: float | None) -> float | str | None:

@@ -16,7 +16,7 @@ from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.pages import Page
-from trainyard.contract.wire.reports import Failure
+from trainyard.contract.wire.reports import UNKNOWN_STEP, Failure
 
 _MAX_SUMMARY = 500
 T = TypeVar("T")
@@ -107,7 +107,7 @@ def attempt_resource(attempt: Attempt) -> AttemptResource:
         started_at=attempt.claimed_at,
         ended_at=attempt.ended_at,
         execution=attempt.reported_execution,
-        resumed_from_step=attempt.resumed_from_step,
+        resumed_from_step=None if attempt.resumed_from_step == UNKNOWN_STEP else attempt.resumed_from_step,
         exit_reason=attempt.exit_reason,
         scheduler_end=attempt.scheduler_end,
         failure=_failure_summary(attempt),

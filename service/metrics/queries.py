@@ -129,7 +129,9 @@ class _JobCurves:
         for execution, first, last in sorted(visible_ranges(self._resumed, 0, MAX_STEP)):
             ends = self._repository.first_and_last(self._job_pk, key_pk, execution, (first, last), raw=raw)
             if ends:
-                yield ExecutionSpan(execution, self._resumed[execution], *(StepTime(*end) for end in ends))
+                start, end = (StepTime(*one) for one in ends)
+                # `UNKNOWN_STEP` is after every point.
+                yield ExecutionSpan(execution, min(self._resumed[execution], start.step), start, end)
 
     def token_points(self) -> list[tuple[int, float]]:
         """Return the steps and values of the tokens counted so far."""
@@ -172,8 +174,10 @@ class _JobCurves:
         pending = self._pending.get(key_pk, ()) if level != NO_LEVEL else ()
         for execution, first, last in ranges if pending else ():
             rows += [row for row in pending if row[1] == execution and first <= row[0] <= last]
-        # A pending point may also be in a range that was read from the points themselves.
-        return sorted(dict.fromkeys(rows), key=itemgetter(0, 1)), level != NO_LEVEL
+        # A pending point may also be in a range that was read from the points themselves. Of two visible executions,
+        # the later one's point at a step is shown.
+        by_step = {row[0]: row for row in sorted(dict.fromkeys(rows), key=itemgetter(0, 1))}
+        return list(by_step.values()), level != NO_LEVEL
 
 
 def _apply_axis(

@@ -150,7 +150,10 @@ class CurveRepository:
     def points_page(
         self, job_pk: int, keys: Sequence[int], after: tuple[int, int, int], limit: int
     ) -> list[PointRecord]:
-        """Return visible points ordered by key, step and execution, which are also the page's cursor."""
+        """Return visible points ordered by key, step and execution, which are also the page's cursor.
+
+        Of two executions' points at one step, the later execution's is visible.
+        """
         placeholders = ",".join("?" * len(keys))
         return [
             PointRecord(*row)
@@ -159,6 +162,8 @@ class CurveRepository:
                 f" WHERE job_pk = ? AND key_pk IN ({placeholders}) AND (key_pk, step, execution) > (?, ?, ?)"
                 " AND NOT EXISTS (SELECT 1 FROM executions e WHERE e.job_pk = points.job_pk"
                 " AND e.number > points.execution AND e.resumed_from_step < points.step)"
+                " AND NOT EXISTS (SELECT 1 FROM points p WHERE p.job_pk = points.job_pk AND p.key_pk = points.key_pk"
+                " AND p.step = points.step AND p.execution > points.execution)"
                 " ORDER BY key_pk, step, execution LIMIT ?",
                 (job_pk, *keys, *after, limit),
             ).fetchall()

@@ -23,7 +23,7 @@ from trainyard.cli.output import (
 from trainyard.cli.plots import finite_range, sparkline
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client, NotFoundError
-from trainyard.contract.spec.spec_diff import differing_paths, flatten
+from trainyard.contract.spec.spec_diff import comparable, differing_paths
 from trainyard.contract.wire.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
@@ -58,7 +58,7 @@ def compare(
         results = _metrics(client, jobs, keys or (), x)
     if keys and all(job.status in TERMINAL for job in jobs):
         _require_points(jobs, results, keys)
-    differing = differing_paths([flatten(job.spec) for job in jobs])
+    differing = differing_paths([comparable(job.spec, job.parameters) for job in jobs])
     if as_json:
         for job, metrics in zip(jobs, results, strict=True):
             print_json(_as_json(job, differing, metrics))
@@ -117,7 +117,7 @@ def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str], x
 
 
 def _differing_values(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field]:
-    specs = [flatten(job.spec) for job in jobs]
+    specs = [comparable(job.spec, job.parameters) for job in jobs]
     return [(path, [str(spec.get(path, "-")) for spec in specs]) for path in differing]
 
 
@@ -162,7 +162,7 @@ def _series(metrics: MetricsResource, key: str) -> Series | None:
 
 
 def _as_json(job: JobResource, differing: list[str], metrics: MetricsResource) -> dict[str, Any]:
-    specs = flatten(job.spec)
+    specs = comparable(job.spec, job.parameters)
     return {
         "job_id": job.id,
         "name": job.name,

@@ -1,5 +1,6 @@
 """`list`, `show` and `profile`."""
 
+import json
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args
@@ -57,6 +58,10 @@ def list_jobs(
         list[str] | None,
         typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this label; can be repeated."),
     ] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--param", metavar="NAME=VALUE", help="Only jobs that reported this, like lr=3e-4; repeatable."),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number, newest first.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="List all.")] = False,
     as_json: JsonOption = False,
@@ -76,7 +81,8 @@ def list_jobs(
             created_before=until,
             search=search,
             sweep=find_sweep(client, sweep).id if sweep else None,
-            metadata=_metadata(labels or []),
+            metadata=_pairs("--metadata", labels or [], "team=nlp"),
+            parameters=_pairs("--param", parameters or [], "lr=3e-4"),
             limit=None if everything else limit,
         )
         jobs = (handle.resource for handle in handles)
@@ -84,7 +90,7 @@ def list_jobs(
             print_json_lines(jobs)
             return
         rows = [_row(job) for job in jobs]
-    filtered = any((name, by, since, until, labels, search, sweep))
+    filtered = any((name, by, since, until, labels, parameters, search, sweep))
     _print_jobs(rows, status, filtered=filtered)
 
 
@@ -107,10 +113,10 @@ def _print_jobs(rows: list[tuple[str | Text, ...]], status: list[str] | None, *,
         print_error(f"no jobs{suffix}")
 
 
-def _metadata(labels: list[str]) -> dict[str, str]:
-    parts = [label.partition("=") for label in labels]
+def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
+    parts = [text.partition("=") for text in texts]
     if odd := [key for key, equals, _ in parts if not equals]:
-        raise UsageError(f"--metadata takes key=value, like team=nlp; not {odd[0]!r}")
+        raise UsageError(f"{option} takes key=value, like {example}; not {odd[0]!r}")
     return {key: value for key, _, value in parts}
 
 
@@ -155,6 +161,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
         yield "attempt", _attempt(job)
     for key, value in sorted(job.metrics.items()):
         yield "", f"  {key:<32}{format_metric(key, value)}"
+    yield from _reported(job)
     if job.last_checkpoint_step is not None:
         yield "checkpoint", f"step {job.last_checkpoint_step}{export_suggestion(job)}"
     if job.origin is not None:
@@ -163,6 +170,17 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "folder", job.run_directory + disk
     for line in error_lines(job):
         yield "", line
+
+
+def _reported(job: JobResource) -> Iterator[tuple[str, str]]:
+    """Yield the parameters, tags and notes that the program reported."""
+    for title, values in (("parameters", job.parameters), ("tags", job.tags)):
+        if values:
+            yield title, ""
+        for name, value in sorted(values.items()):
+            yield "", f"  {name:<32}{value if isinstance(value, str) else json.dumps(value)}"
+    if job.notes:
+        yield "notes", job.notes
 
 
 def _attempt(job: JobResource) -> str:

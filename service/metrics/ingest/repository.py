@@ -146,13 +146,16 @@ class PointsRepository:
             "INSERT INTO job_keys (job_pk, key_pk) VALUES (?, ?) ON CONFLICT DO NOTHING", rows
         )
 
-    def add_execution(self, attempt: AttemptState, number: int, resumed: int, now: int) -> None:
-        """Record the start of an execution; an existing record stays unchanged."""
-        self._transaction.execute(
+    def add_execution(self, attempt: AttemptState, number: int, resumed: int, now: int) -> int:
+        """Record the start of an execution, or lower its step; return the lowest step that it resumed from."""
+        rows = self._transaction.execute(
             "INSERT INTO executions (job_pk, number, attempt_id, resumed_from_step, created_at)"
-            " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            " VALUES (?, ?, ?, ?, ?) ON CONFLICT (job_pk, number) DO UPDATE SET resumed_from_step ="
+            " CASE WHEN excluded.resumed_from_step < executions.resumed_from_step"
+            " THEN excluded.resumed_from_step ELSE executions.resumed_from_step END RETURNING resumed_from_step",
             (attempt.job.pk, number, attempt.attempt_id, resumed, now),
-        )
+        ).fetchall()
+        return int(rows[0][0])
 
     def set_reported_execution(self, attempt: AttemptState) -> None:
         """Save the highest execution that has reported."""

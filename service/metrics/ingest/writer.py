@@ -20,12 +20,12 @@ Outcome = InsertResult | ServiceError
 
 @dataclass
 class WriterCache:
-    """Committed facts that never change, so that a writer need not query them again."""
+    """Committed facts that stay true, so that a writer need not query them again."""
 
     names: dict[str, int] = field(default_factory=dict)
     """Number of each metric name."""
-    executions: set[tuple[str, int]] = field(default_factory=set)
-    """Attempt id and execution of the executions that are recorded."""
+    executions: dict[tuple[str, int], int] = field(default_factory=dict)
+    """An upper bound of the step that each recorded execution resumed from, by attempt id and execution."""
     job_keys: dict[str, set[int]] = field(default_factory=dict)
     """Metric numbers of a job, by attempt id: job numbers can be reused after a deletion."""
 
@@ -148,15 +148,24 @@ class GroupWriter:
         used.update(known[name] for name in new)
         return True
 
+    def _lowest_resume_step(self, attempt: AttemptState, batch: PointBatch) -> int:
+        """Record the execution and the lowest step that its batches give; return that step as far as it is known."""
+        entry = (attempt.attempt_id, batch.execution)
+        lowest = self._cache.executions.get(entry)
+        if lowest is None or batch.resumed_from_step < lowest:
+            lowest = self._points.add_execution(attempt, batch.execution, batch.resumed_from_step, self._micros)
+            self._cache.executions[entry] = lowest
+        return lowest
+
     def _update_job(self, attempt: AttemptState, batch: PointBatch) -> None:
         """Update the job's copy of the latest values, which lists of jobs show without a query for each job."""
-        if (attempt.attempt_id, batch.execution) not in self._cache.executions:
-            self._points.add_execution(attempt, batch.execution, batch.resumed_from_step, self._micros)
-            self._cache.executions.add((attempt.attempt_id, batch.execution))
+        lowest = self._lowest_resume_step(attempt, batch)
         if batch.execution < (attempt.reported_execution or 0):
             return
-        if (attempt.reported_execution, attempt.resumed_from_step) != (batch.execution, batch.resumed_from_step):
-            attempt.reported_execution, attempt.resumed_from_step = batch.execution, batch.resumed_from_step
+        if batch.execution == attempt.reported_execution and attempt.resumed_from_step is not None:
+            lowest = min(lowest, attempt.resumed_from_step)
+        if (attempt.reported_execution, attempt.resumed_from_step) != (batch.execution, lowest):
+            attempt.reported_execution, attempt.resumed_from_step = batch.execution, lowest
             self._points.set_reported_execution(attempt)
         if attempt.job.current_attempt != attempt.attempt_id:
             return

@@ -15,7 +15,7 @@ from service.jobs.listing import JobFilter, read_job, read_page
 from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
-from trainyard.contract.spec.spec_diff import differing_paths, flatten
+from trainyard.contract.spec.spec_diff import comparable, differing_paths
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
@@ -98,8 +98,8 @@ def has_curve(app_state: AppState, runs: list[JobResource], key: str, now: datet
 
 
 def comparison(jobs: Sequence[JobResource]) -> dict[str, Any]:
-    """Return the fields in which the specs differ, and each run with its values of these fields."""
-    specs = [flatten(job.spec) for job in jobs]
+    """Return the fields and reported parameters in which the jobs differ, and each run with its values."""
+    specs = [comparable(job.spec, job.parameters) for job in jobs]
     fields = differing_paths(specs)
     runs = [
         {"id": job.id, "name": job.name, "status": job.status, "values": [spec.get(path) for path in fields]}

@@ -183,7 +183,7 @@ export class Charts {
     this.redraw();
     if (!range || this.view.axis !== "step" || !this.store.truncated) return;
     const steps = [Math.max(0, Math.floor(range[0])), Math.max(0, Math.ceil(range[1]))];
-    const finer = await new CurveStore(this.store.jobId, this.store.execution).load(steps).catch(() => null);
+    const finer = await new CurveStore(this.store.jobId, this.store.execution, this.store.resumedFrom).load(steps).catch(() => null);
     if (finer && this.view.range === range) { this.zoomed = finer; this.redraw(); }
   }
 }

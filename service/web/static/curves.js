@@ -5,14 +5,18 @@ import { asNumber } from "./format.js";
 
 const MAX_POINTS = 1000; // of a series in the API's answer: two for each pixel of a chart
 const RELOAD_LENGTH = 3000; // a series that has grown longer is read again, downsampled
+const UNKNOWN_STEP = 2 ** 53; // after every point: it hides none
 
 export class CurveStore {
-  /** `execution` is the newest one whose points the API returns; null if it is unknown. */
-  constructor(jobId, execution = null) {
+  /**
+   * `execution` is the newest one whose points the API returns; null if it is unknown. `resumedFrom` is the step that it
+   * resumed from; null if no report has it yet.
+   */
+  constructor(jobId, execution = null, resumedFrom = null) {
     this.jobId = jobId;
     this.series = new Map();
     this.execution = execution;
-    this.resumedFrom = 0;
+    this.resumedFrom = resumedFrom ?? UNKNOWN_STEP;
     this.truncated = false;
     this.complete = false; // until the API has answered, the points of the stream are curves without a beginning
   }
@@ -37,13 +41,16 @@ export class CurveStore {
    *
    * @returns {{ hasNewMetric: boolean, unknownCut: boolean, resumedFrom: number | null }} whether a metric is new;
    *     whether the curves must be read again, since it is unknown which of their points the execution replaced; and
-   *     the step from which a new execution resumed.
+   *     the step from which a new execution resumed, or
+   *     a lower one of the same execution.
    */
   add({ execution, resumed_from_step, points }) {
-    const unknownCut = this.execution === null && this.series.size > 0;
-    const resumedFrom = execution > (this.execution ?? 0) ? resumed_from_step : null;
+    const isNew = execution > (this.execution ?? 0);
+    const isLowered = execution === this.execution && resumed_from_step < this.resumedFrom;
+    const unknownCut = (isLowered || this.execution === null) && this.series.size > 0;
+    const resumedFrom = isNew || isLowered ? resumed_from_step : null;
     if (resumedFrom !== null) {
-      if (!unknownCut) for (const series of this.series.values()) cut(series, resumed_from_step);
+      if (isNew && !unknownCut) for (const series of this.series.values()) cut(series, resumed_from_step);
       this.execution = execution;
       this.resumedFrom = resumed_from_step;
     }
@@ -51,7 +58,7 @@ export class CurveStore {
     for (const { key, step, value, time } of points) {
       if (execution < this.execution && step > this.resumedFrom) continue; // replaced by a later execution
       if (!this.series.has(key)) { this.series.set(key, { steps: [], values: [], times: [] }); hasNewMetric = true; }
-      insert(this.series.get(key), step, asNumber(value), time);
+      insert(this.series.get(key), step, asNumber(value), time, execution >= this.execution);
     }
     return { hasNewMetric, unknownCut, resumedFrom };
   }
@@ -78,11 +85,12 @@ function appendNewer(loaded, previous) {
   });
 }
 
-/** Insert a point in the order of steps, or replace the point of the same step. */
-function insert(series, step, value, time) {
+/** Insert a point in the order of steps; `replaces`: instead of one at the same step, which is of an older execution. */
+function insert(series, step, value, time, replaces) {
   let end = series.steps.length;
   while (end > 0 && series.steps[end - 1] > step) end -= 1;
   const exists = end > 0 && series.steps[end - 1] === step;
+  if (exists && !replaces) return;
   const [index, removed] = exists ? [end - 1, 1] : [end, 0];
   series.steps.splice(index, removed, step);
   series.values.splice(index, removed, value);

@@ -17,7 +17,7 @@ const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished
 
 let job = data.job;
 const root = `/v1/jobs/${job.id}`;
-const store = new CurveStore(job.id, job.attempt?.execution ?? null);
+const store = new CurveStore(job.id, job.attempt?.execution ?? null, job.attempt?.resumed_from_step);
 const charts = new Charts(job, store);
 const history = new JobHistory(job.id, showMarks);
 const logs = new LogView(job, () => listen());

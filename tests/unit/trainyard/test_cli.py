@@ -218,9 +218,28 @@ class TestJobs:
         assert printed == {
             **job("a1", metrics={"train/loss": "Infinity"}),
             "metadata": {},
+            "parameters": {},
+            "tags": {},
             "metrics_omitted": 0,
-            **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes", "sweep_id")),
+            **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes", "sweep_id", "notes")),
         }
+
+    def test_show_prints_what_the_program_reported(self, service, run):
+        reported = {
+            "parameters": {"lr": 0.0003, "amp": True, "name": "a\x1b[0m"},
+            "tags": {"team": "nlp"},
+            "notes": "try",
+        }
+        service.on("GET", "/v1/jobs/a1", job("a1", **reported))
+        text = run("show", "a1").stdout
+        for name, value in (("lr", "0.0003"), ("amp", "true"), ("team", "nlp"), ("notes", "try")):
+            assert any(line.split() == [name, value] for line in text.splitlines())
+        assert "\x1b" not in text
+
+    def test_list_is_filtered_by_parameters(self, service, run):
+        service.on("GET", "/v1/jobs", page())
+        run("list", "--param", "lr=3e-4")
+        assert service.requests[-1].url.params["parameters[lr]"] == "3e-4"
 
     def test_show_of_a_failed_job(self, service, run):
         failure = {"rank": 0, "type": "OutOfMemoryError", "message": "2 GB", "traceback": "Traceback\x1b[0m\n  here"}

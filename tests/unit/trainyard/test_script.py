@@ -24,8 +24,10 @@ OTHER_PYTHONS = ("python3.9", "python3.10", "python3.13")
 @pytest.fixture(autouse=True)
 def fresh():
     script._job.cache_clear()
+    script._stated.cache_clear()
     yield
     script._job.cache_clear()
+    script._stated.cache_clear()
 
 
 @pytest.fixture
@@ -79,10 +81,33 @@ class TestInAJob:
         script.report(10, {"loss": 0.5})
         assert [body.resumed_from_step for body in bodies(attempt, 1)[1:]] == [0]
 
-    @pytest.mark.parametrize("name", ["lo\nss", "lüss", "x" * 300])
-    def test_invalid_metric_name_is_an_error(self, attempt, name):
-        with pytest.raises(ValueError, match="key"):
-            script.report(1, {name: 1.0})
+    @pytest.mark.parametrize(
+        ("name", "key"), [("lo\nss", "train/lo_ss"), ("a/lüss%", "a/l_ss_"), ("x" * 300, ("train/" + "x" * 300)[:250])]
+    )
+    def test_name_that_a_metric_cannot_have_is_changed(self, attempt, name, key):
+        script.report(1, {name: 1.0})
+        assert [point.key for point in bodies(attempt, 5)[-1].points] == [key]
+
+    @pytest.mark.parametrize("value", ["x", None, [1, 2], 10**400, np.zeros(3)])
+    def test_value_that_is_no_number_is_left_out(self, attempt, value):
+        script.report(1, {"loss": 0.5, "odd": value})
+        assert [point.key for point in bodies(attempt, 5)[-1].points] == ["train/loss"]
+
+    def test_values_that_are_no_mapping_are_left_out(self, attempt):
+        script.report(1, [0.5])
+        assert bodies(attempt, 5)[-1].points == ()
+
+    def test_each_kind_of_correction_is_stated_once(self, attempt, capsys):
+        for step in (1, 2, 3):
+            script.report(step + 0.5, {"a%": 1.0, "x" * 300: 1.0, "odd": None})
+            script.report(-1, {"loss": 1.0}, total_steps="many")
+        events = [event for body in bodies(attempt, 5) for event in getattr(body, "events", ())]
+        adjusted = [event for event in events if event.type == "report_adjusted"]
+        kinds = {event.data["kind"] for event in adjusted}
+        assert kinds == {"fraction", "name", "long_name", "value", "step", "total_steps"}
+        assert len(adjusted) == len(kinds) == len(capsys.readouterr().err.splitlines())
+        assert {event.level for event in adjusted} == {"warning"}
+        assert len({event.sequence for event in events}) == len(events)
 
     def test_stop_writes_a_mark_unless_all_steps_are_done(self, attempt):
         assert script.should_stop() is False
@@ -148,18 +173,25 @@ class TestRecords:
             ours, theirs = (json.loads(text, object_pairs_hook=list) for text in (record.body_text, again.body_text))
             assert ours == theirs
 
-    @pytest.mark.parametrize("step", [-1, 1.5, 2**53 + 1, "x", None, True])
-    def test_step_must_be_a_whole_number(self, attempt, step):
-        with pytest.raises(ValueError, match="step must be a whole number"):
-            script.report(step, {"loss": 1.0})
+    @pytest.mark.parametrize("step", [-1, 2**53 + 1, "x", "7", None, True, float("nan"), float("inf")])
+    def test_report_without_a_valid_step_is_left_out(self, attempt, step):
+        script.report(step, {"loss": 1.0})
+        assert [event.type for body in bodies(attempt, 5) for event in body.events] == ["report_adjusted"]
+        script.report(7, {"loss": 1.0})
+        assert [event.type for event in bodies(attempt, 5)[1].events] == ["training_resumed"]
+
+    @pytest.mark.parametrize("step", [3.75, np.float32(3.75)])
+    def test_fraction_of_a_step_is_rounded_down(self, attempt, step):
+        script.report(step, {"loss": 1.0})
+        assert [point.step for point in bodies(attempt, 5)[-1].points] == [3]
 
     def test_numbers_of_other_types_are_steps(self, attempt):
         script.report(np.int64(3), {"loss": np.float32(0.5)}, total_steps=4.0)
         assert bodies(attempt, 5)[1].progress.step == 3
 
-    def test_values_of_one_report_are_bounded(self, attempt):
-        with pytest.raises(ValueError, match="more than 1000"):
-            script.report(1, {str(number): 1.0 for number in range(1001)})
+    def test_many_values_are_several_records(self, attempt):
+        script.report(1, {str(number): 1.0 for number in range(2001)})
+        assert [len(body.points) for body in bodies(attempt, 5)[1:]] == [1000, 1000, 1]
 
     def test_progress_file_is_what_the_watchdog_reads(self, attempt, monkeypatch):
         monkeypatch.setenv(script.PROGRESS_INTERVAL, "60")

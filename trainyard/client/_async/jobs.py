@@ -149,6 +149,7 @@ class AsyncJobCalls(AsyncTransport):
         status: str | Sequence[str] | None = None,
         name: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        parameters: Mapping[str, bool | float | str] | None = None,
         created_by: str | None = None,
         created_after: datetime | str | None = None,
         created_before: datetime | str | None = None,
@@ -161,10 +162,12 @@ class AsyncJobCalls(AsyncTransport):
 
         Args:
             status: one status, or several of which a job has any.
+            parameters: values that the jobs' programs reported; numbers compare by value.
             created_after: a time, or its text with a time zone, such as 2026-01-01T00:00:00Z.
             limit: the number of jobs over all pages; default: all.
         """
         filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
+        filters |= {f"parameters[{key}]": str(value) for key, value in (parameters or {}).items()}
         times = {"created_after": created_after, "created_before": created_before}
         filters |= {key: format_time(time) for key, time in times.items() if time is not None}
         params = {

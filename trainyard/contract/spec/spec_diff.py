@@ -1,6 +1,6 @@
 """The differing fields of specs. Pure functions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _IGNORED_FIELDS = frozenset({"name", "metadata"})
@@ -15,6 +15,11 @@ def flatten(spec: Any, path: str = "") -> dict[str, Any]:
         if path or name not in _IGNORED_FIELDS:
             fields |= flatten(value, f"{path}.{name}" if path else name)
     return fields
+
+
+def comparable(spec: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec's values by path, and those of the parameters that the program reported as `parameters.<name>`."""
+    return flatten(spec) | {f"parameters.{name}": value for name, value in parameters.items()}
 
 
 def differing_paths(specs: Sequence[dict[str, Any]]) -> list[str]:

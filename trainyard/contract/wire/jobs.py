@@ -91,6 +91,7 @@ class AttemptResource(Resource):
     execution: int | None = None
     """The newest execution that has sent a report."""
     resumed_from_step: int | None = None
+    """The lowest step that a report of that execution gives; None if no report knows it."""
     exit_reason: str | None = None
     scheduler_end: str | None = None
     """The scheduler's own report of the end: its state, by whom the attempt was cancelled, the exit code, and why a

@@ -142,6 +142,10 @@ class Progress(Strict):
     """Average over about the last minute."""
 
 
+UNKNOWN_STEP = 2**53
+"""The step that an execution resumed from, as a writer sends it that does not know it: it hides no point."""
+
+
 class MetricsBatch(Strict):
     """Points of one execution; either all are stored or none."""
 
