@@ -39,6 +39,11 @@ from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
+ParamOption = Annotated[
+    list[str] | None,
+    typer.Option("--param", metavar="NAME=VALUE", help="Only jobs that reported this, like lr=3e-4; repeatable."),
+]
+
 
 def list_jobs(
     ctx: typer.Context,
@@ -58,10 +63,7 @@ def list_jobs(
         list[str] | None,
         typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this label; can be repeated."),
     ] = None,
-    parameters: Annotated[
-        list[str] | None,
-        typer.Option("--param", metavar="NAME=VALUE", help="Only jobs that reported this, like lr=3e-4; repeatable."),
-    ] = None,
+    parameters: ParamOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number, newest first.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="List all.")] = False,
     as_json: JsonOption = False,
