@@ -260,6 +260,12 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "metrics": {"eval/loss": 0.25},
             "time": _TIME,
         },
+        "ParametersReport": {
+            "execution": 1,
+            "parameters": {"optimizer.lr": 0.0003, "model": "resnet"},
+            "tags": {"team": "nlp"},
+            "notes": "a first try",
+        },
         "FinishRecord": {"execution": 1, "reason": "completed", "step": 400, "time": _LATER},
     }
 )
@@ -269,6 +275,7 @@ ANSWERS: Mapping[str, Any] = MappingProxyType(
         "report_metrics": {"accepted": 2, "duplicates": 0},
         "report_events": {"accepted": 1},
         "report_checkpoint": {"accepted": 1},
+        "report_parameters": {"accepted": 1},
         "append_log": {"next_offset": 4096},
         "finish_attempt": {"accepted": 1},
         "put_code": {"object": "code", "digest": _DIGEST},

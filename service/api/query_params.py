@@ -33,10 +33,17 @@ def refuse_unknown(request: Request) -> None:
 
 def metadata_filter(request: Request) -> dict[str, str]:
     """Return the labels of query parameters such as `metadata[team]=nlp`: {"team": "nlp"}."""
+    return _family(request, "metadata[")
+
+
+def parameters_filter(request: Request) -> dict[str, str]:
+    """Return the reported parameters of query parameters such as `parameters[lr]=3e-4`: {"lr": "3e-4"}."""
+    return _family(request, "parameters[")
+
+
+def _family(request: Request, prefix: str) -> dict[str, str]:
     items = request.query_params.items()
-    return {
-        name[len("metadata[") : -1]: value for name, value in items if name.startswith("metadata[") and name[-1] == "]"
-    }
+    return {name[len(prefix) : -1]: value for name, value in items if name.startswith(prefix) and name[-1] == "]"}
 
 
 def _message(name: str, known: list[str]) -> str:

@@ -1,13 +1,14 @@
 """All SQL of the worker protocol: claims, events and checkpoints of one job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Event
+from service.db.models import Attempt, Checkpoint, Event, JobParameter
+from service.jobs.parameters import Entry, index_text
 
 MAX_CHECKPOINTS = 1000
 """Checkpoints of one job that are known. Rows remain after their files, so a long job reaches this."""
@@ -43,6 +44,19 @@ class AttemptRepository:
             Event.job_pk == job_pk, Event.execution == execution, Event.worker_sequence == worker_sequence
         )
         return self._session.scalar(query) is not None
+
+    def save_parameters(self, job_id: str, before: Mapping[str, Entry], after: Mapping[str, Entry]) -> None:
+        """Replace the rows by which job lists are filtered where they differ."""
+        old = {(name, index_text(value)) for name, (_, value) in before.items()}
+        new = {(name, index_text(value)) for name, (_, value) in after.items()}
+        row = sa.tuple_(JobParameter.key, JobParameter.value)
+        stale = sorted(old - new)
+        for start in range(0, len(stale), 400):
+            condition = (JobParameter.job_id == job_id, row.in_(stale[start : start + 400]))
+            self._session.execute(sa.delete(JobParameter).where(*condition))
+        rows = [{"key": key, "value": value, "job_id": job_id} for key, value in sorted(new - old)]
+        if rows:
+            self._session.execute(sa.insert(JobParameter), rows)
 
     def find_checkpoint(self, job_pk: int, step: int) -> Checkpoint | None:
         return self._session.scalar(sa.select(Checkpoint).where(Checkpoint.job_pk == job_pk, Checkpoint.step == step))

@@ -13,23 +13,27 @@ from service.core.errors import ConflictError
 from service.core.ids import new_checkpoint_id
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job
+from service.jobs.parameters import Reported, merge
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import pending_profile
 from trainyard.contract.base import sanitize
 from trainyard.contract.wire.reports import (
+    MAX_PARAMETERS,
     CheckpointReport,
     Claim,
     ClaimGrant,
     EventsBatch,
     FinishRecord,
     HeartbeatReply,
+    ParametersReport,
 )
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
 CLAIMABLE = frozenset({"submitting", "pending", "running", "lost"})
 """Job statuses in which an attempt may be claimed."""
 REPORTS_REJECTED = "reports_rejected"
+PARAMETERS_DROPPED = "parameters_dropped"
 
 
 class AttemptService:
@@ -152,6 +156,27 @@ class AttemptService:
             attempts.mark_checkpoints_deleted(job.pk, report.removed_steps, self._now)
             attempts.forget_checkpoints(job.pk, row)
         self._count("checkpoints", 1)
+
+    def parameters(self, report: ParametersReport) -> None:
+        """Merge a program's parameters, tags and notes into those of the job.
+
+        Values of a later execution stay, and reports from before a retry from scratch are ignored.
+        """
+        with self._database.write() as session:
+            jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
+            attempt, job = self._lock(jobs)
+            _check_execution(attempt, report.execution)
+            if report.execution < job.first_execution:
+                return
+            before = Reported.from_json(job.parameters)
+            merged, dropped = merge(before, report)
+            if dropped and jobs.last_event(job, PARAMETERS_DROPPED, since=None) is None:
+                message = f"a job has at most {MAX_PARAMETERS} parameters and as many tags; others are not stored"
+                jobs.add_event(job, PARAMETERS_DROPPED, message, level="warning", data={"attempt": attempt.number})
+            if repr(merged) != repr(before):  # 1 == True
+                job.parameters, job.updated_at = merged.to_json(), self._now
+                attempts.save_parameters(job.id, before.parameters, merged.parameters)
+        self._count("parameters", len(report.parameters))
 
     def record_rejected(self, count: int, first: str) -> None:
         """Add an event about spooled reports that could not be stored, unless the last one is the same."""

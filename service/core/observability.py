@@ -40,7 +40,7 @@ def configure_logging(form: Literal["console", "json"]) -> None:
 _OUTCOMES = ("ok", "failed", "timeout")
 _ANSWERS = ("accepted", "rejected", "ambiguous", "not_submitted", "postponed", "refused")
 _ADOPTED_BY = ("name", "claim", "operator")
-_KINDS = ("points", "log_bytes", "events", "checkpoints", "rejected")
+_KINDS = ("points", "log_bytes", "events", "checkpoints", "parameters", "rejected")
 
 
 class ServiceMetrics:
@@ -115,7 +115,7 @@ class ServiceMetrics:
         self._adoptions.labels(how).inc()
 
     def ingested(self, kind: str, amount: int) -> None:
-        """Count what workers reported: `points`, `log_bytes`, `events`, `checkpoints`, or `rejected` spool records."""
+        """Count what workers reported, by one of `_KINDS`; `rejected`: spool records."""
         self._ingested_children[kind].inc(amount)
 
     def submissions_in_flight(self, count: int) -> None:

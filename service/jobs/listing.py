@@ -14,8 +14,9 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from service.core.ids import first_job_id
 from service.db.engine import Database
-from service.db.models import Job, JobLabel
+from service.db.models import Job, JobLabel, JobParameter
 from service.db.paging import PageRequest, fetch_page
+from service.jobs.parameters import index_text
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource, page_of
 from trainyard.contract.layout import RunLayout
@@ -34,6 +35,8 @@ class JobFilter:
     """A part of the name, ignoring case, or the id."""
     created_by: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Reported parameters; values are compared as `index_text` returns them."""
     created_after: datetime | None = None
     """Inclusive."""
     created_before: datetime | None = None
@@ -61,14 +64,14 @@ def read_page(
     return page_of(
         jobs,
         has_more,
-        lambda job: job_resource(job, attempts.get(job.id), RunLayout(runs / job.id), now),
+        lambda job: job_resource(job, attempts.get(job.id), RunLayout(runs / job.id), now, in_list=True),
         lambda job: job.id,
     )
 
 
 def list_page(session: Session, page: PageRequest, job_filter: JobFilter) -> tuple[list[Job], bool]:
     """Return one page of the matching jobs by id, which is the order of creation, and whether more follow."""
-    if len(job_filter.metadata) > MAX_LABELS:
+    if len(job_filter.metadata) + len(job_filter.parameters) > MAX_LABELS:
         return [], False
     postgres = session.get_bind().dialect.name == "postgresql"
     if len(job_filter.statuses) <= 1:
@@ -95,16 +98,18 @@ def _query(job_filter: JobFilter, postgres: bool) -> tuple[sa.Select[Any], Instr
     ):
         if value is not None:
             query = query.where(column == value)
+    has_pairs = bool(job_filter.metadata or job_filter.parameters)
     # A second alias lets Postgres join the indexes of labels and status before it reads any row of `jobs`.
-    status = aliased(Job) if postgres and job_filter.metadata and job_filter.statuses else Job
+    status = aliased(Job) if postgres and has_pairs and job_filter.statuses else Job
     if status is not Job:
         query = query.join(status, status.id == Job.id)
     if job_filter.statuses:
         query = query.where(status.status.in_(job_filter.statuses))
-    labels = [aliased(JobLabel) for _ in job_filter.metadata]
-    for label, (name, value) in zip(labels, job_filter.metadata.items(), strict=True):
-        query = query.join(label, sa.and_(label.job_id == Job.id, label.key == name, label.value == value))
-    key = labels[0].job_id if labels else Job.id
+    pairs: list[tuple[Any, str, str]] = [(aliased(JobLabel), *item) for item in job_filter.metadata.items()]
+    pairs += [(aliased(JobParameter), name, index_text(text)) for name, text in job_filter.parameters.items()]
+    for row, name, value in pairs:
+        query = query.join(row, sa.and_(row.job_id == Job.id, row.key == name, row.value == value))
+    key = pairs[0][0].job_id if pairs else Job.id
     if job_filter.search is not None:
         in_name = Job.name.icontains(job_filter.search, autoescape=True)
         query = query.where(sa.or_(in_name, Job.id == job_filter.search))

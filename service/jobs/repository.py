@@ -78,7 +78,7 @@ class JobRepository:
             ]
             others = sa.and_(Job.status == "queued", sa.or_(Job.desired != "run", Job.sweep_parallel.is_not(None)))
             condition = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.pk.in_(chosen))
-        wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.failure)
+        wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.parameters, Job.failure)
         query = (
             sa.select(Job, Attempt)
             .outerjoin(Attempt, Attempt.id == Job.attempt_id)

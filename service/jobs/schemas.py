@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from service.core.skipped_rows import log_skipped_row
 from service.db.models import Attempt, Checkpoint, Event, Job
+from service.jobs.parameters import Reported
 from service.jobs.states import SUSPENDED
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.files import CheckpointResource
@@ -37,8 +38,15 @@ def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[s
     return {name: latest[name] for name in sorted(latest, key=order)[:MAX_SHOWN_METRICS]}
 
 
-def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetime) -> JobResource:
-    """Return a job with its current attempt."""
+def job_resource(
+    job: Job, attempt: Attempt | None, run: RunLayout, now: datetime, *, in_list: bool = False
+) -> JobResource:
+    """Return a job with its current attempt.
+
+    Args:
+        in_list: Whether the parameters, tags and notes are bounded for a list of jobs.
+    """
+    reported = Reported.from_json(job.parameters).shown(in_list=in_list)
     return JobResource(
         id=job.id,
         name=job.name,
@@ -61,6 +69,9 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=Failure.model_validate(job.failure) if job.failure else None,
         metadata=job.labels,
+        parameters=reported.parameters,
+        tags=reported.tags,
+        notes=reported.notes,
         spec=job.spec,
         run_directory=str(run.root),
         disk_bytes=job.disk_bytes,

@@ -27,7 +27,13 @@ from service.metrics.ingest.writer import store_batch
 from service.reconciler.repository import user_of_attempt
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.validation_messages import describe_error
-from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
+from trainyard.contract.wire.reports import (
+    MAX_LOG_CHUNK,
+    CheckpointReport,
+    EventsBatch,
+    MetricsBatch,
+    ParametersReport,
+)
 from trainyard.contract.wire.spool import SpoolRecord, parse_spool
 
 JOB_SECONDS = 2.0
@@ -249,6 +255,8 @@ class SpoolIngest:
                 attempt.events(events)
             case CheckpointReport() as checkpoint:
                 attempt.checkpoint(checkpoint)
+            case ParametersReport() as parameters:
+                attempt.parameters(parameters)
 
 
 def _first_line(error: Exception) -> str:

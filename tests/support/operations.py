@@ -37,6 +37,7 @@ BODIES: dict[str, Any] = {
     "report_metrics": {"execution": 1, "resumed_from_step": 0, "points": []},
     "report_events": {"execution": 1, "events": [{"sequence": 1, "type": "note", "message": "x", "time": TIME}]},
     "report_checkpoint": {**REPORT, "step": 1, "size_bytes": 1, "digest": "sha256:" + "0" * 64, "world_size": 1},
+    "report_parameters": {"execution": 1, "parameters": {"lr": 0.1}, "tags": {"team": "nlp"}, "notes": "x"},
     "finish_attempt": {**REPORT, "reason": "completed"},
 }
 RAW_BODIES = {"put_code": CODE, "append_log": b"x"}

@@ -62,7 +62,7 @@ RULES: Mapping[str, Rule] = {
     # The owner may, too, with the code role.
     "enter_job": Rule.ADMIN,
     **dict.fromkeys(("claim_attempt", "send_heartbeat", "report_metrics", "report_events"), Rule.WORKER),
-    **dict.fromkeys(("report_checkpoint", "append_log", "finish_attempt"), Rule.WORKER),
+    **dict.fromkeys(("report_checkpoint", "report_parameters", "append_log", "finish_attempt"), Rule.WORKER),
     **dict.fromkeys(("show_jobs", "show_job", "show_cluster", "show_compare", "show_submit"), Rule.PAGE),
     "show_api_docs": Rule.PAGE,
     **dict.fromkeys(("show_tokens", "show_webhooks", "show_audit"), Rule.ADMIN_PAGE),

@@ -20,7 +20,7 @@ from service.api.dependencies import (
     UserDep,
 )
 from service.api.json_body import JsonRoute
-from service.api.query_params import metadata_filter
+from service.api.query_params import metadata_filter, parameters_filter
 from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import add_audit_detail
 from service.auth.principals import Principal
@@ -107,8 +107,14 @@ _METADATA = {
     "schema": {"type": "object", "additionalProperties": {"type": "string"}},
 }
 
+_PARAMETERS = {
+    **_METADATA,
+    "name": "parameters",
+    "description": "`parameters[lr]=0.0003` selects jobs whose program reported this; numbers compare by value.",
+}
 
-@router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA]})
+
+@router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA, _PARAMETERS]})
 def list_jobs(
     request: Request,
     app_state: AppStateDep,
@@ -125,13 +131,14 @@ def list_jobs(
     created_before: Annotated[QueryTimestamp | None, Query(description="Before this time.")] = None,
     sweep: Annotated[str | None, Query(max_length=40, description="Only members of this sweep.")] = None,
 ) -> Page[JobResource]:
-    """List jobs, newest first, filtered by status, name, creator, creation time, sweep, labels or a search text."""
+    """List jobs, newest first, filtered by status, name, creator, time, sweep, labels, parameters or a search text."""
     job_filter = JobFilter(
         statuses=tuple(status or ()),
         name=name,
         search=search,
         created_by=created_by,
         metadata=metadata_filter(request),
+        parameters=parameters_filter(request),
         created_after=created_after,
         created_before=created_before,
         sweep=sweep,

@@ -22,6 +22,7 @@ from trainyard.contract.wire.reports import (
     Heartbeat,
     HeartbeatReply,
     MetricsBatch,
+    ParametersReport,
 )
 
 router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"], route_class=ReportRoute)
@@ -97,6 +98,13 @@ def events(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Eve
 def checkpoints(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
     """Report a complete checkpoint and the steps whose checkpoints were deleted."""
     _service(app_state, aid).checkpoint(body)
+    return {"accepted": 1}
+
+
+@router.post("/parameters", operation_id="report_parameters")
+def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: ParametersReport) -> dict[str, int]:
+    """Report parameters, tags and notes of the job. Later values replace earlier ones."""
+    _service(app_state, aid).parameters(body)
     return {"accepted": 1}
 
 

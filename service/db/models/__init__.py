@@ -3,7 +3,17 @@
 from service.db.models.auth import AuditEntry, SignInNonce, Token, UnixUser, WebSession
 from service.db.models.base import Base
 from service.db.models.cluster import Cluster, Lease, MaintenanceMode, Orphan, StartEstimate
-from service.db.models.jobs import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel, Sweep
+from service.db.models.jobs import (
+    Attempt,
+    Checkpoint,
+    Event,
+    Execution,
+    IdempotencyKey,
+    Job,
+    JobLabel,
+    JobParameter,
+    Sweep,
+)
 from service.db.models.metrics import DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
 from service.db.models.secrets import Secret
 from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
@@ -27,6 +37,7 @@ __all__ = [
     "Job",
     "JobKey",
     "JobLabel",
+    "JobParameter",
     "Lease",
     "LogChunk",
     "LogStream",

@@ -65,6 +65,8 @@ class Job(Base):
     last_checkpoint_step: Mapped[int | None]
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
     latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    parameters: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """What the program reported about itself, as `service.jobs.parameters.Reported`."""
     failure: Mapped[dict[str, Any] | None] = mapped_column(Json)
     attempt_id: Mapped[str | None] = mapped_column(String(32))
     """The current attempt."""
@@ -94,6 +96,18 @@ class JobLabel(Base):
 
     key: Mapped[str] = mapped_column(String(512), primary_key=True)
     value: Mapped[str] = mapped_column(String(512), primary_key=True)
+    job_id: Mapped[str] = mapped_column(PublicId, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+
+
+class JobParameter(Base):
+    """A reported parameter of a job, for filters of job lists."""
+
+    __tablename__ = "job_parameters"
+    __table_args__ = (Index(None, "job_id", "key", "value"),)
+
+    key: Mapped[str] = mapped_column(String(250), primary_key=True)
+    value: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """As `service.jobs.parameters.index_text` returns it."""
     job_id: Mapped[str] = mapped_column(PublicId, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
 
 

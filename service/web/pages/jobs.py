@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppStateDep, JobWindowDep, NowDep
 from service.api.json_body import SlotRoute
-from service.api.query_params import metadata_filter
+from service.api.query_params import metadata_filter, parameters_filter
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
 from service.metrics.queries import CurveQuery, read_curves
@@ -67,6 +67,7 @@ def show_jobs(
         created_by=created_by or None,
         sweep=sweep or None,
         metadata=metadata_filter(request),
+        parameters=parameters_filter(request),
     )
     page = read_page(app_state.database, window, job_filter, app_state.settings.runs, now)
     return pages.render(

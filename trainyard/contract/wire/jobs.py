@@ -60,6 +60,7 @@ JOB: JsonDict = {
     "metrics": {"train/loss": 0.25},
     "last_checkpoint_step": 100,
     "metadata": {"team": "nlp"},
+    "parameters": {"optimizer.lr": 0.0003},
     "spec": {"task": "image_classification", "gpus": 2, "steps": 400},
     "run_directory": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
 }
@@ -134,6 +135,13 @@ class JobResource(Resource):
     """The checkpoint of another job from which this job starts."""
     error: Failure | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
+    parameters: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
+    """What the program reported through its tracker, such as the learning rate. Lists of jobs have 64 at most, and
+    texts of at most 200 characters."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """The program's tags, bounded in the same way."""
+    notes: str | None = None
+    """The program's notes, bounded in the same way."""
     spec: dict[str, Any]
     """The resolved spec."""
     run_directory: str

@@ -1,0 +1,117 @@
+"""The parameters, tags and notes that the program of a job reported. Pure functions on the column `jobs.parameters`."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from trainyard.contract.wire.reports import MAX_PARAMETER_TEXT, MAX_PARAMETERS, ParametersReport
+
+Scalar = bool | int | float | str | None
+Entry = tuple[int, Any]
+"""The execution that reported a value, and the value as JSON."""
+
+MAX_INDEX_TEXT = 200
+"""Characters of a value that a filter compares."""
+MAX_LISTED = 64
+MAX_LISTED_TEXT = 200
+_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,6})?\s*", re.ASCII)
+_EXACT = 2**53
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The values without the executions."""
+
+    parameters: dict[str, Scalar]
+    tags: dict[str, str]
+    notes: str | None
+
+
+@dataclass(frozen=True)
+class Reported:
+    """All that the executions of a job reported, by name."""
+
+    parameters: dict[str, Entry] = field(default_factory=dict)
+    tags: dict[str, Entry] = field(default_factory=dict)
+    notes: Entry | None = None
+
+    @classmethod
+    def from_json(cls, column: Mapping[str, Any] | None) -> "Reported":
+        column = column or {}
+        notes = column.get("notes")
+        return cls(
+            {name: (entry[0], entry[1]) for name, entry in column.get("parameters", {}).items()},
+            {name: (entry[0], entry[1]) for name, entry in column.get("tags", {}).items()},
+            None if notes is None else (notes[0], notes[1]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "parameters": {name: list(entry) for name, entry in self.parameters.items()},
+            "tags": {name: list(entry) for name, entry in self.tags.items()},
+            "notes": None if self.notes is None else list(self.notes),
+        }
+
+    def shown(self, *, in_list: bool = False) -> Shown:
+        """Return the values; in a list of jobs `MAX_LISTED` of each kind, and texts cut to `MAX_LISTED_TEXT`."""
+        count, length = (MAX_LISTED, MAX_LISTED_TEXT) if in_list else (MAX_PARAMETERS, MAX_PARAMETER_TEXT)
+
+        def cut(entries: Mapping[str, Entry]) -> dict[str, Any]:
+            first = islice(entries.items(), count)
+            return {name: value[:length] if isinstance(value, str) else value for name, (_, value) in first}
+
+        return Shown(cut(self.parameters), cut(self.tags), None if self.notes is None else self.notes[1][:length])
+
+
+def merge(reported: Reported, report: ParametersReport) -> tuple[Reported, int]:
+    """Return the values with those of a report, and the number of new names beyond `MAX_PARAMETERS`, which are dropped.
+
+    Values of a later execution stay.
+    """
+    body = report.model_dump(mode="json")
+    parameters, dropped = _merge_entries(reported.parameters, body["parameters"], report.execution)
+    tags, dropped_tags = _merge_entries(reported.tags, body["tags"], report.execution)
+    notes = reported.notes
+    if report.notes is not None and (notes is None or notes[0] <= report.execution):
+        notes = (report.execution, report.notes)
+    return Reported(parameters, tags, notes), dropped + dropped_tags
+
+
+def _merge_entries(
+    entries: Mapping[str, Entry], values: Mapping[str, Any], execution: int
+) -> tuple[dict[str, Entry], int]:
+    merged, dropped = dict(entries), 0
+    for name, value in values.items():
+        if name not in merged and len(merged) >= MAX_PARAMETERS:
+            dropped += 1
+        elif name not in merged or merged[name][0] <= execution:
+            merged[name] = (execution, value)
+    return merged, dropped
+
+
+def index_text(value: Scalar) -> str:
+    """Return the text by which filters compare a value: numbers by value as floats, also those in texts.
+
+    `3e-4`, `0.0003` and the text `"0.0003"` are one text; so are `true` and the text `"True"`.
+    """
+    if isinstance(value, str):
+        if value.lower() in ("true", "false"):
+            return value.lower()
+        text = _number_text(value) if len(value) <= MAX_INDEX_TEXT and _NUMBER.fullmatch(value) else value
+    elif value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = "true" if value else "false"
+    else:
+        text = _number_text(str(value))
+    return text[:MAX_INDEX_TEXT]
+
+
+def _number_text(text: str) -> str:
+    number = float(text)
+    if not math.isfinite(number):
+        return text.strip()
+    return str(int(number)) if number.is_integer() and abs(number) < _EXACT else repr(number)

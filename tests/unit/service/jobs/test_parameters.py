@@ -1,0 +1,62 @@
+"""Reported parameters are merged by execution, bounded, and compared by value."""
+
+import pytest
+
+from service.jobs.parameters import MAX_LISTED, Reported, index_text, merge
+from trainyard.contract.wire.reports import MAX_PARAMETERS, ParametersReport
+
+
+def report(execution: int, **fields: object) -> ParametersReport:
+    return ParametersReport.model_validate({"execution": execution, **fields})
+
+
+def test_later_values_replace_earlier_ones() -> None:
+    first, _ = merge(Reported(), report(1, parameters={"lr": 0.1, "name": "a"}, tags={"team": "x"}, notes="one"))
+    second, _ = merge(first, report(2, parameters={"lr": 0.2}, tags={"team": "y"}, notes="two"))
+    shown = second.shown()
+    assert (shown.parameters, shown.tags, shown.notes) == ({"lr": 0.2, "name": "a"}, {"team": "y"}, "two")
+
+
+def test_late_report_of_an_older_execution_adds_only_new_names() -> None:
+    newer, _ = merge(Reported(), report(2, parameters={"lr": 0.2}, tags={"team": "y"}, notes="two"))
+    merged, _ = merge(newer, report(1, parameters={"lr": 0.1, "seed": 3}, tags={"team": "x"}, notes="one"))
+    shown = merged.shown()
+    assert (shown.parameters, shown.tags, shown.notes) == ({"lr": 0.2, "seed": 3}, {"team": "y"}, "two")
+
+
+def test_names_beyond_the_limit_are_dropped_and_known_names_still_change() -> None:
+    full, dropped = merge(Reported(), report(1, parameters={f"p{n}": n for n in range(MAX_PARAMETERS)}))
+    assert dropped == 0
+    merged, dropped = merge(full, report(1, parameters={"p0": -1, "one_more": 1}))
+    assert (dropped, len(merged.parameters), merged.parameters["p0"][1]) == (1, MAX_PARAMETERS, -1)
+
+
+def test_json_round_trip_changes_nothing() -> None:
+    values = {"a": True, "b": 1, "c": 0.5, "d": "x", "e": None, "f": float("nan")}
+    merged, _ = merge(Reported(), report(3, parameters=values, notes="n"))
+    assert Reported.from_json(merged.to_json()) == merged
+    assert merged.shown().parameters == {**values, "f": "NaN"}
+    assert Reported.from_json(None) == Reported()
+
+
+def test_lists_have_a_part() -> None:
+    merged, _ = merge(Reported(), report(1, parameters={f"p{n}": "x" * 500 for n in range(100)}, notes="y" * 500))
+    listed = merged.shown(in_list=True)
+    assert (len(listed.parameters), len(listed.parameters["p0"]), len(listed.notes or "")) == (MAX_LISTED, 200, 200)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(0.0003, "3e-4"), (1, "1.0"), (1.0, "1"), ("0.50", ".5"), (True, "True"), (None, "null"), ("adam", "adam")],
+)
+def test_values_that_are_equal_have_one_text(one: object, other: str) -> None:
+    assert index_text(one) == index_text(other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), ("a", "A"), (0.1, 0.2), ("1_0", 10), ("", None)])
+def test_values_that_differ_have_different_texts(one: object, other: object) -> None:
+    assert index_text(one) != index_text(other)  # type: ignore[arg-type]
+
+
+def test_text_is_bounded() -> None:
+    assert len(index_text("9" * 2000)) == len(index_text(10**4000)) == 200
