@@ -44,33 +44,47 @@ def parse_minutes(text: str) -> int:
     return minutes
 
 
+CommandArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="-- PROGRAM [ARGUMENTS]...", help="A Python file or module, with `python`, `torchrun` or the like."
+    ),
+]
+GpusOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of GPUs, or of CPU processes on a machine without GPUs; default: 1.")
+]
+NodesOption = Annotated[int | None, typer.Option(min=1, help="Number of nodes among which the GPUs are divided.")]
+PartitionOption = Annotated[str | None, typer.Option(help="Slurm partition; default: the cluster's.")]
+TimeOption = Annotated[
+    int | None, typer.Option(metavar="TIME", parser=parse_minutes, help="Time limit: 90m, 4h, 2d or 1-12:00.")
+]
+NameOption = Annotated[str | None, typer.Option(help="Display name of the job; default: the program's.")]
+FolderOption = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to upload.")]
+VariableOption = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment variable; can be repeated.")
+]
+VenvOption = Annotated[Path | None, typer.Option(help="Folder of a virtual environment on the nodes.")]
+ContainerOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Container image for the ranks.")]
+RetriesOption = Annotated[int | None, typer.Option(min=0, max=100, help="Retries after errors; default: 2.")]
+DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Return when the job is accepted.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the spec as YAML; submit nothing.")]
+
+
 def run(
     ctx: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- PROGRAM [ARGUMENTS]...", help="A Python file or module, with `python`, `torchrun` or the like."
-        ),
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of GPUs, or of CPU processes on a machine without GPUs; default: 1."),
-    ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes among which the GPUs are divided.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Slurm partition; default: the cluster's.")] = None,
-    time: Annotated[
-        int | None, typer.Option(metavar="TIME", parser=parse_minutes, help="Time limit: 90m, 4h, 2d or 1-12:00.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Display name of the job; default: the program's.")] = None,
-    code: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to upload.")] = Path(),
-    env: Annotated[
-        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment variable; can be repeated.")
-    ] = None,
-    venv: Annotated[Path | None, typer.Option(help="Folder of a virtual environment on the nodes.")] = None,
-    container: Annotated[str | None, typer.Option(metavar="IMAGE", help="Container image for the ranks.")] = None,
-    retries: Annotated[int | None, typer.Option(min=0, max=100, help="Retries after errors; default: 2.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the job is accepted.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec as YAML; submit nothing.")] = False,
+    command: CommandArgument = None,
+    gpus: GpusOption = None,
+    nodes: NodesOption = None,
+    partition: PartitionOption = None,
+    time: TimeOption = None,
+    name: NameOption = None,
+    code: FolderOption = Path(),
+    env: VariableOption = None,
+    venv: VenvOption = None,
+    container: ContainerOption = None,
+    retries: RetriesOption = None,
+    detach: DetachOption = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a program of yours, unchanged, from this folder.
