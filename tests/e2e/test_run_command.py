@@ -60,11 +60,11 @@ mark = checkpoint_dir() / "mark"
 if not mark.exists():
     mark.touch()
     os.kill(os.getpid(), signal.SIGKILL)
-print("second start")
+print("second start", os.environ["TRAINYARD_RESUMED"], os.environ["TRAINYARD_CHECKPOINT_DIR"] == str(mark.parent))
 """
     done = run(text, "--name", "killed", "--", "torchrun", "--nproc-per-node", "1", "train.py")
     assert done.returncode == 0, done.stderr
-    assert "second start" in done.stdout
+    assert "second start 1 True" in done.stdout
     assert any(event.type == "worker.restarted_in_place" for event in client.events(client.job("killed").id))
 
 

@@ -10,9 +10,9 @@ import yaml
 
 from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError
-from trainyard.cli.launch_words import Program, parse_command
 from trainyard.cli.logs import Follower, LogPosition
 from trainyard.cli.output import print_error, print_json, print_line, print_text
+from trainyard.cli.program_command import Program, parse_command
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
 from trainyard.client.code_archive import pack
@@ -93,8 +93,7 @@ def run(
 
     Example: trainyard run --gpus 4 -- python train.py --lr 3e-4
     """
-    program = parse_command(command or [])
-    _check_program(program, code)
+    program = _read_program(command or [], code)
     source = read_git(code)
     environment = {
         "venv": str(venv.expanduser().absolute()) if venv else None,
@@ -119,17 +118,20 @@ def run(
         print_text(yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
         return
     with make_client(ctx) as client:
-        job = _submit(client, document, code, source)
-        if as_json:
-            print_json(job)
-        else:
-            print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
+        job = _submit(client, document, code, source, as_json=as_json)
         raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json))
 
 
-def _submit(client: Client, document: dict[str, Any], folder: Path, source: GitSource | None) -> JobResource:
+def _submit(
+    client: Client, document: dict[str, Any], folder: Path, source: GitSource | None, *, as_json: bool
+) -> JobResource:
     digest = client.upload(pack(folder, source=source))
-    return client.submit(document | {"code": digest}).resource
+    job = client.submit(document | {"code": digest}).resource
+    if as_json:
+        print_json(job)
+    else:
+        print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
+    return job
 
 
 def follow_program(client: Client, job: JobResource, *, as_json: bool = False) -> int:
@@ -183,8 +185,14 @@ def _display_name(program: Program) -> str:
     return word[:120]
 
 
-def _check_program(program: Program, folder: Path) -> None:
-    """Raise a UsageError if the folder lacks the program. A module may be installed on the nodes instead."""
+def _read_program(command: list[str], folder: Path) -> Program:
+    """Return the program of the command. A module may be installed on the nodes instead of being in the folder.
+
+    Raises:
+        UsageError: the command is not understood, or the folder lacks the program.
+    """
+    program = parse_command(command)
     expected = expected_code_files("script", None, program.argv)
     if program.argv[0] != "-m" and expected and not any((folder / file).is_file() for file in expected):
         raise UsageError(f"there is no file {expected[0]!r} in {str(folder.absolute())!r}; name its folder with --code")
+    return program

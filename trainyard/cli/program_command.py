@@ -24,8 +24,8 @@ class Program:
 
 
 @dataclass
-class _Words:
-    """The words of a command that are not read yet."""
+class _Command:
+    """The arguments of a launcher that are not read yet."""
 
     launcher: str
     rest: list[str]
@@ -67,41 +67,41 @@ _ADVICE = {
 }
 
 
-def parse_command(words: Sequence[str]) -> Program:
+def parse_command(command: Sequence[str]) -> Program:
     """Return the program of a command such as `python train.py --lr 0.1` or `torchrun --nproc-per-node 4 train.py`.
 
     Raises:
         UsageError: the command is none that Trainyard's launcher can run; the message says why.
     """
-    if not words:
+    if not command:
         raise UsageError("name a program after `--`, as in: trainyard run --gpus 2 -- python train.py")
-    first, rest = PurePosixPath(words[0]).name, list(words[1:])
+    first, rest = PurePosixPath(command[0]).name, list(command[1:])
     if _PYTHON.fullmatch(first):
         return Program(_python_argv(rest))
     if first == "accelerate" and rest[:1] == ["launch"]:
-        return _launched(_Words("accelerate launch", rest[1:]))
+        return _launched(_Command("accelerate launch", rest[1:]))
     if first in ("torchrun", "deepspeed"):
-        return _launched(_Words(first, rest))
-    if words[0].endswith(".py"):
-        return Program(_program(words[0], rest))
+        return _launched(_Command(first, rest))
+    if command[0].endswith(".py"):
+        return Program(_program(command[0], rest))
     raise UsageError(
-        f"{words[0]!r} cannot be started on every rank: the program must be a Python file or module, started with "
+        f"{command[0]!r} cannot be started on every rank: the program must be a Python file or module, started with "
         "`python`, `torchrun`, `accelerate launch` or `deepspeed`; what a shell script prepares goes to "
         "`environment.setup` of a spec"
     )
 
 
-def _python_argv(words: list[str]) -> tuple[str, ...]:
-    while words and words[0] == "-u":
-        words.pop(0)
-    if words[:2] == ["-m", "torch.distributed.run"]:
+def _python_argv(command: list[str]) -> tuple[str, ...]:
+    while command and command[0] == "-u":
+        command.pop(0)
+    if command[:2] == ["-m", "torch.distributed.run"]:
         raise UsageError("start the program with `torchrun` or `python`; Trainyard's launcher starts the ranks")
-    if words[:1] == ["-m"] and len(words) > 1:
-        return tuple(words)
-    if not words or words[0].startswith("-"):
-        option = f"its option {words[0]!r} is not supported" if words else "it has no program"
+    if command[:1] == ["-m"] and len(command) > 1:
+        return tuple(command)
+    if not command or command[0].startswith("-"):
+        option = f"its option {command[0]!r} is not supported" if command else "it has no program"
         raise UsageError(f"python: {option}; use `python FILE ...` or `python -m MODULE ...`")
-    return _program(words[0], words[1:])
+    return _program(command[0], command[1:])
 
 
 def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:
@@ -111,49 +111,51 @@ def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:
     return (parts.as_posix(), *arguments)
 
 
-def _launched(words: _Words) -> Program:
-    while words.rest and words.rest[0].startswith("-"):
-        _read_option(words)
-    if not words.rest:
-        raise UsageError(f"{words.launcher}: it has no program")
-    argv = ("-m", *words.rest) if words.module else _program(words.rest[0], words.rest[1:])
-    nodes = _number(words, "nodes")
-    per_node = _number(words, "ranks_per_node")
-    ranks = _number(words, "ranks") if "ranks" in words.values else per_node and per_node * (nodes or 1)
+def _launched(command: _Command) -> Program:
+    while command.rest and command.rest[0].startswith("-"):
+        _read_option(command)
+    if not command.rest:
+        raise UsageError(f"{command.launcher}: it has no program")
+    argv = ("-m", *command.rest) if command.module else _program(command.rest[0], command.rest[1:])
+    nodes = _number(command, "nodes")
+    per_node = _number(command, "ranks_per_node")
+    ranks = _number(command, "ranks") if "ranks" in command.values else per_node and per_node * (nodes or 1)
     variables = {}
-    if "mixed_precision" in words.values:
-        variables["ACCELERATE_MIXED_PRECISION"] = words.values["mixed_precision"]
-    if "cpu" in words.values:
+    if "mixed_precision" in command.values:
+        variables["ACCELERATE_MIXED_PRECISION"] = command.values["mixed_precision"]
+    if "cpu" in command.values:
         variables["ACCELERATE_USE_CPU"] = "true"
     return Program(argv, ranks, nodes, variables)
 
 
-def _read_option(words: _Words) -> None:
+def _read_option(command: _Command) -> None:
     """Read one option of a launcher, with its value."""
-    given = words.rest.pop(0)
+    given = command.rest.pop(0)
     name, equals, value = given.lstrip("-").partition("=")
     name = {"m": "module"}.get(name, name).replace("_", "-")
-    target = _OPTIONS[words.launcher].get(name)
+    target = _OPTIONS[command.launcher].get(name)
     if target is None:
         advice = _ADVICE.get(name, "Trainyard's launcher has no such option")
-        raise UsageError(f"{words.launcher}: {given.partition('=')[0]} is not supported: {advice}")
+        raise UsageError(f"{command.launcher}: {given.partition('=')[0]} is not supported: {advice}")
     if name in _FLAGS:
         value = "true"
     elif not equals:
-        if not words.rest:
-            raise UsageError(f"{words.launcher}: {given} has no value")
-        value = words.rest.pop(0)
+        if not command.rest:
+            raise UsageError(f"{command.launcher}: {given} has no value")
+        value = command.rest.pop(0)
     if target == "module":
-        words.module = True
+        command.module = True
     elif target:
-        words.values[target] = value
+        command.values[target] = value
 
 
-def _number(words: _Words, name: str) -> int | None:
+def _number(command: _Command, name: str) -> int | None:
     """Return a number of the options; None where the launcher would choose it, as `gpu` and `auto` do."""
-    text = words.values.get(name, "")
+    text = command.values.get(name, "")
     if text in ("", "gpu", "auto", "cpu", "-1"):
         return None
     if not re.fullmatch(r"[1-9]\d{0,5}", text):
-        raise UsageError(f"{words.launcher}: {text!r} is not a fixed number; Trainyard starts a fixed number of ranks")
+        raise UsageError(
+            f"{command.launcher}: {text!r} is not a fixed number; Trainyard starts a fixed number of ranks"
+        )
     return int(text)

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.cli.errors import UsageError
-from trainyard.cli.launch_words import Program, parse_command
+from trainyard.cli.program_command import Program, parse_command
 
 PROGRAM = ("train.py", "--lr", "1")
 
