@@ -31,6 +31,10 @@ from typing import IO, Any, SupportsFloat
 
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
 """The environment variable with the path of the attempt's folder; it is set only in a job."""
+CHECKPOINTS = "TRAINYARD_CHECKPOINT_DIR"
+"""The environment variable with the path that `checkpoint_dir` returns."""
+RESUMED = "TRAINYARD_RESUMED"
+"""The environment variable that is 1 if the checkpoint folder has files, so that the program can resume, else 0."""
 PROGRESS_INTERVAL = "TRAINYARD_BEAT_SECONDS"
 """The environment variable with the seconds between two progress records; it is set if the watchdog is on."""
 

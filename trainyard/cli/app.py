@@ -23,6 +23,7 @@ from trainyard.cli import (
     metrics,
     orphans,
     plan,
+    run,
     secrets,
     serve,
     shell,
@@ -65,6 +66,7 @@ def root(
 
 _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Train": {
+        "run": run.run,
         "submit": submit.submit,
         "plan": plan.plan,
         "sweep": sweep.sweep,

@@ -7,8 +7,9 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from trainyard.client.git_source import DIFF_FILE, GitSource
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 
@@ -29,7 +30,9 @@ class CodeArchive:
     digest: str
 
 
-def pack(folder: Path, *, without: Path | None = None, limit: int = MAX_CODE_BYTES) -> CodeArchive:
+def pack(
+    folder: Path, *, without: Path | None = None, source: GitSource | None = None, limit: int = MAX_CODE_BYTES
+) -> CodeArchive:
     """Archive a folder, without caches and the like, and without what its `.trainyardignore` excludes.
 
     That file has one pattern on each line: `*.csv` and `data` match a name at any depth, `runs/old` a path from the
@@ -37,6 +40,7 @@ def pack(folder: Path, *, without: Path | None = None, limit: int = MAX_CODE_BYT
 
     Args:
         without: A file to leave out, such as the spec: a change of the spec is no change of the code.
+        source: What git knows about the folder: only its files are archived, with the uncommitted changes as a file.
 
     Raises:
         SpecError: it is not a folder, is larger than `limit` bytes, or contains a link that leads out of it.
@@ -45,17 +49,20 @@ def pack(folder: Path, *, without: Path | None = None, limit: int = MAX_CODE_BYT
     if not root.is_dir():
         raise _problem(f"{str(folder)!r} is not a folder")
     excluded = without.expanduser().resolve() if without else None
-    files = sorted((name, path) for name, path in _files(root, root, _patterns(root)) if path.resolve() != excluded)
+    listed = _with_folders(source.files) if source else None
+    files = sorted(
+        (name, path) for name, path in _files(root, root, _patterns(root), listed) if path.resolve() != excluded
+    )
     sizes = {name: path.stat().st_size for name, path in files}
     if sum(sizes.values()) > limit:
         raise _too_large(folder, sizes, limit)
-    data = _tar(files)
+    data = _tar(files, source.diff if source else b"")
     if len(data) > limit:
         raise _too_large(folder, sizes, limit)
     return CodeArchive(data, f"sha256:{hashlib.sha256(data).hexdigest()}")
 
 
-def _tar(files: list[tuple[str, Path]]) -> bytes:
+def _tar(files: list[tuple[str, Path]], diff: bytes) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, path in files:
@@ -64,6 +71,10 @@ def _tar(files: list[tuple[str, Path]]) -> bytes:
             entry.size = len(content)
             entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
             archive.addfile(entry, io.BytesIO(content))
+        if diff:
+            entry = tarfile.TarInfo(DIFF_FILE)
+            entry.size = len(diff)
+            archive.addfile(entry, io.BytesIO(diff))
     return buffer.getvalue()
 
 
@@ -73,20 +84,27 @@ def _patterns(root: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
-def _files(root: Path, folder: Path, patterns: list[str]) -> Iterator[tuple[str, Path]]:
+def _files(root: Path, folder: Path, patterns: list[str], listed: frozenset[str] | None) -> Iterator[tuple[str, Path]]:
     for entry in os.scandir(folder):
         path = Path(entry.path)
         name = path.relative_to(root).as_posix()
         if _ignored(name, entry.is_dir(), patterns) or (path / "pyvenv.cfg").exists():
             continue
+        if listed is not None and name not in listed:
+            continue
         if entry.is_symlink():
             _check_link(root, path, name)
         if entry.is_dir():
-            yield from _files(root, path, patterns)
+            yield from _files(root, path, patterns, listed)
         elif entry.is_file():
             yield name, path
         else:
             raise _problem(f"{name!r} is neither a file nor a folder; exclude it with {IGNORE_FILE}")
+
+
+def _with_folders(files: frozenset[str]) -> frozenset[str]:
+    """Return the paths and those of all folders above them, so that no other folder is searched."""
+    return files | {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
 
 
 def _ignored(name: str, folder: bool, patterns: list[str]) -> bool:

@@ -64,6 +64,8 @@ class RankError(BaseModel):
     time: float
     host: str
     pid: int
+    exit_code: int | None = None
+    """The program's, where it ended without a signal."""
 
 
 def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingSpec | None = None) -> RankError:
@@ -87,9 +89,24 @@ def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingS
 
 
 def describe_foreign_error(
-    type_: str, message: str, *, traceback: str, rank: int, execution: int, time: float, host: str, pid: int
+    type_: str,
+    message: str,
+    *,
+    traceback: str,
+    rank: int,
+    execution: int,
+    time: float,
+    host: str,
+    pid: int,
+    exit_code: int,
+    final: bool,
 ) -> RankError:
-    """Return the record of an error of the user's program, of which only type and message are known."""
+    """Return the record of an error of the user's program, of which only type, message and exit code are known.
+
+    Args:
+        exit_code: Negative: the number of the signal.
+        final: Whether the error would occur again.
+    """
     memory = type_ == "MemoryError" or type_.endswith("OutOfMemoryError") or _mentions_memory(message)
     return RankError(
         rank=rank,
@@ -100,6 +117,8 @@ def describe_foreign_error(
         message=message[:8000],
         traceback=traceback[-60000:],
         hint=None,
+        final=final,
+        exit_code=exit_code if exit_code >= 0 else None,
         time=time,
         host=host,
         pid=pid,
@@ -125,6 +144,7 @@ def to_failure(error: RankError) -> Failure:
         hint=error.hint[:MAX_NAME] if error.hint else None,
         final=error.final,
         consequence=error.consequence,
+        exit_code=error.exit_code,
     )
 
 

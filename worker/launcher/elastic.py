@@ -16,7 +16,8 @@ from typing import Any
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from worker.core.full_disk import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, count_oom_kills
-from worker.core.rank_exits import rank_exits_file
+from worker.core.rank_exits import rank_exits_file, read_rank_exits
+from worker.core.script_failures import are_final, read_tail
 
 _NO_FILE = "<N/A>"
 """torchrun's value where a rank wrote no error file."""
@@ -41,7 +42,7 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     agent._monitor_workers = record_failures(
         agent._monitor_workers,
         lambda restart: rank_exits_file(layout, node, first_execution + restart),
-        lambda restart: ended_by_full_disk(layout, first_execution + restart),
+        lambda restart: ended_finally(layout, first_execution + restart),
     )
     processes: Any = local_elastic_agent
     processes.start_processes = add_variables(
@@ -108,9 +109,6 @@ def record_failures(
         result = monitor(agent, group)
         if result.failures:
             restart = group.spec.max_restarts - agent._remaining_restarts
-            if is_final(restart):
-                # A full disk would end the next start as well, and use up the retries within seconds.
-                agent._remaining_restarts = 0
             exits = [
                 {
                     "rank": rank,
@@ -127,9 +125,22 @@ def record_failures(
             except OSError as error:
                 # Without the file, the launcher names the failed rank by its own error file or torchrun's exit code.
                 print(f"the exits of the ranks cannot be written: {error}", file=sys.stderr)
+            if is_final(restart):
+                # The next start would end in the same way, and use up the retries within seconds.
+                agent._remaining_restarts = 0
         return result
 
     return monitor_and_record
+
+
+def ended_finally(layout: AttemptLayout, execution: int) -> bool:
+    """Return whether the disk is full, or an error of the user's program ended it that would occur again."""
+    if ended_by_full_disk(layout, execution):
+        return True
+    if json.loads(layout.launch.read_bytes())["spec"]["task"] != "script":
+        return False
+    exits = read_rank_exits(layout, execution)
+    return are_final([(end, read_tail(layout.rank_log(end.rank))) for end in exits])
 
 
 def _recorded_error(document: Any) -> dict[str, str]:

@@ -2,27 +2,20 @@
 record."""
 
 import contextlib
-import re
 import signal
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
 from worker.core.errors import RankError, describe_foreign_error, write_error
 from worker.core.rank_exits import RankExit, read_rank_exits
+from worker.core.script_failures import find_error, is_final, raised_before_abort, read_tail
 from worker.launcher.exit_record import last_execution, last_step
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 
-_TAIL_BYTES = 16 * 1024
-_EXCEPTION_LINE = re.compile(
-    r"^(?:\[rank\d+\]: ?)?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (?P<message>.*)$"
-)
-_ABORTED = "terminate called without an active exception"
-"""gloo's threads, where the process ends with an error while they still run: that is not the cause."""
 _CLOSING_SECONDS = 0.5
 
 
@@ -80,39 +73,26 @@ def finalize_script(layout: AttemptLayout, first: int, returncode: int, reason: 
         return
     for rank_exit in read_rank_exits(layout, execution):
         log_path = layout.rank_log(rank_exit.rank)
-        if rank_exit.exitcode > 0 or (rank_exit.exitcode == -signal.SIGABRT and _raised_before_abort(log_path)):
+        if rank_exit.exitcode > 0 or (
+            rank_exit.exitcode == -signal.SIGABRT and raised_before_abort(read_tail(log_path))
+        ):
             write_error(layout.rank_error(rank_exit.rank), _describe(layout, rank_exit, execution))
-
-
-def _raised_before_abort(log: Path) -> bool:
-    """Return whether the program raised an exception before the process was aborted while it exited."""
-    lines = ["", "", *_tail(log).splitlines()]
-    return lines[-1] == _ABORTED and _EXCEPTION_LINE.match(lines[-2]) is not None
 
 
 def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> RankError:
     """Return the error from torchrun's error file if the program wrote one (`@record`), else from the log's end."""
-    tail = _tail(layout.rank_log(rank_exit.rank))
-    line = rank_exit.message or next((line for line in reversed(tail.splitlines()) if _EXCEPTION_LINE.match(line)), "")
-    match = _EXCEPTION_LINE.match(line)
-    type_ = match["type"] if match else "ScriptFailed"
-    message = match["message"] if match else line or f"the program ended with exit code {rank_exit.exitcode}"
+    tail = read_tail(layout.rank_log(rank_exit.rank))
+    error = find_error(rank_exit.message or tail)
+    unnamed = rank_exit.message or f"the program ended with exit code {rank_exit.exitcode}"
     return describe_foreign_error(
-        type_,
-        message,
+        error.type if error else "ScriptFailed",
+        error.message if error else unnamed,
         traceback=rank_exit.traceback or tail,
         rank=rank_exit.rank,
         execution=execution,
         time=rank_exit.time,
         host=socket.gethostname(),
         pid=rank_exit.pid,
+        exit_code=rank_exit.exitcode,
+        final=is_final(error, rank_exit.exitcode),
     )
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.user_code import runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
-from trainyard.script import FOLDER, PROGRESS_INTERVAL
+from trainyard.script import CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
 from worker.core.first_failure import describe_restart
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
@@ -57,4 +57,7 @@ def script_variables(base: Mapping[str, str], layout: AttemptLayout, stall_minut
     """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
     inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
     watchdog = {} if stall_minutes is None else {PROGRESS_INTERVAL: str(interval(stall_minutes * 60.0))}
-    return {**inherited, **watchdog, FOLDER: str(layout.root), "PYTHONUNBUFFERED": "1"}
+    folder = RunLayout(layout.root.parent.parent).checkpoints
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {FOLDER: str(layout.root), CHECKPOINTS: str(folder), RESUMED: str(int(any(folder.iterdir())))}
+    return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.client._sync.handle import JobHandle
 from trainyard.client._sync.transport import Transport
-from trainyard.client.code_archive import pack
+from trainyard.client.code_archive import CodeArchive, pack
 from trainyard.client.errors import ConflictError, NotFoundError, TrainyardError
 from trainyard.client.references import LAST, MIN_ABBREVIATION, SEARCH_LIMIT, is_abbreviation, is_whole_id
 from trainyard.client.request import (
@@ -71,8 +71,8 @@ class JobCalls(Transport):
         request = Request("POST", "/v1/jobs", model(JobResource), force_param(force), headers, content)
         return JobHandle(self, self._send(request))
 
-    def upload(self, folder: str | Path, *, without: Path | None = None) -> str:
-        """Upload a folder with your code, unless the service has it, and return its digest for the spec's `code`.
+    def upload(self, folder: str | Path | CodeArchive, *, without: Path | None = None) -> str:
+        """Upload a folder with your code, or an archive of it, unless the service has it; return the spec's `code`.
 
         Args:
             without: a file to leave out, such as the spec.
@@ -80,16 +80,17 @@ class JobCalls(Transport):
         Raises:
             SpecError: the folder cannot be packed.
         """
-        archive = pack(Path(folder), without=without)
-        path = f"/v1/code/{archive.digest}"
+        if not isinstance(folder, CodeArchive):
+            folder = pack(Path(folder), without=without)
+        path = f"/v1/code/{folder.digest}"
         try:
             self._send(Request("HEAD", path, no_result))
         except TrainyardError as error:
             if error.status != 404:
                 raise
             headers = {"Content-Type": "application/x-tar"}
-            self._send(Request("PUT", path, no_result, headers=headers, content=archive.data))
-        return archive.digest
+            self._send(Request("PUT", path, no_result, headers=headers, content=folder.data))
+        return folder.digest
 
     def fork(
         self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None, force: bool = False

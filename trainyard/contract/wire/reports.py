@@ -233,6 +233,9 @@ class Failure(Strict):
     consequence: StrictBool = False
     """Whether another rank, which left no error, caused this one."""
 
+    exit_code: Annotated[NonNegativeInt, Field(le=255)] | None = None
+    """The exit code of a user's program."""
+
     @property
     def summary(self) -> str:
         """The rank, the type and the first line of the message."""

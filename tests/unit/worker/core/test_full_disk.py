@@ -33,7 +33,8 @@ def test_other_errors_are_no_full_disk(error: Exception) -> None:
 
 def test_error_of_a_program_is_recognized_by_its_message() -> None:
     message = "[Errno 122] Disk quota exceeded: 'model.pt'"
-    error = describe_foreign_error("OSError", message, traceback="", rank=0, execution=1, time=1.0, host="node1", pid=5)
+    where = {"rank": 0, "execution": 1, "time": 1.0, "host": "node1", "pid": 5}
+    error = describe_foreign_error("OSError", message, traceback="", exit_code=1, final=False, **where)
     assert error.reason == "disk_full"
 
 

@@ -1,0 +1,82 @@
+"""`trainyard run`: a program as it is, with the real service and its local backend."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.terminal import run_trainyard
+from trainyard.client import Client
+from trainyard.contract.local_paths import admin_token_file
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.e2e
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(service: ServiceProcess, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs a program, whose text it stores, from its folder."""
+    token = admin_token_file(service.state_dir).read_text().strip()
+    environ = {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token, "TERM": "dumb"}
+    monkeypatch.chdir(tmp_path)
+
+    def start(text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "train.py").write_text(text)
+        return run_trainyard(environ, "run", *arguments)
+
+    return start
+
+
+def test_output_is_printed_and_the_exit_code_is_that_of_the_program(run: Run, client: Client) -> None:
+    done = run(
+        "import sys; print('hello', sys.argv[1:])", "--name", "greet", "--", "python", "train.py", "--lr", "3e-4"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "hello ['--lr', '3e-4']" in done.stdout
+    assert f"/jobs/{client.job('greet').id}" in done.stdout
+    done = run("raise SystemExit(7)", "--retries", "0", "--name", "seven", "--", "python", "train.py")
+    assert done.returncode == 7
+    assert "exit code 7" in done.stderr
+
+
+def test_exception_of_the_program_is_one_execution(run: Run, client: Client) -> None:
+    done = run("print('begins')\nraise ValueError('shapes')", "--name", "wrong", "--", "python", "train.py")
+    assert done.returncode == 1
+    assert "ValueError: shapes" in done.stderr
+    assert done.stdout.count("begins") == 1
+    assert len(client.attempts(client.job("wrong").id)) == 1
+
+
+def test_killed_rank_is_started_again(run: Run, client: Client) -> None:
+    text = """
+import os, signal
+from trainyard.script import checkpoint_dir
+
+mark = checkpoint_dir() / "mark"
+if not mark.exists():
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+print("second start", os.environ["TRAINYARD_RESUMED"], os.environ["TRAINYARD_CHECKPOINT_DIR"] == str(mark.parent))
+"""
+    done = run(text, "--name", "killed", "--", "torchrun", "--nproc-per-node", "1", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "second start 1 True" in done.stdout
+    assert any(event.type == "worker.restarted_in_place" for event in client.events(client.job("killed").id))
+
+
+def test_what_git_ignores_is_not_uploaded(run: Run, client: Client, tmp_path: Path) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    (tmp_path / ".gitignore").write_text("*.bin\n")
+    (tmp_path / "data.bin").write_text("x")
+    (tmp_path / "train.py").write_text("")
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "start"]):
+        subprocess.run([*git, *command], check=True)
+    text = "import os; print(sorted(name for _, _, names in os.walk('.') for name in names))"
+    done = run(text, "--name", "from-git", "--", "python", "train.py")
+    assert "['.gitignore', 'train.py', 'uncommitted.diff']" in done.stdout
+    labels = client.job("from-git").metadata
+    assert (len(labels["git_commit"]), labels["git_branch"], labels["git_dirty"]) == (40, "main", "yes")

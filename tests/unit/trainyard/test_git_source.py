@@ -1,0 +1,72 @@
+"""What git knows about a folder of code."""
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from trainyard.client.code_archive import pack
+from trainyard.client.git_source import read_git
+
+GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a repository with a tracked, a new and an ignored file, and a folder that is ignored."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("old\n")
+    (tmp_path / ".gitignore").write_text("data\n")
+    for arguments in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-q", "-m", "start")):
+        subprocess.run([*GIT, "-C", str(tmp_path), *arguments], check=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "big.bin").write_text("x")
+    (tmp_path / "src" / "new file.py").write_text("new\n")
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(pack(folder, source=read_git(folder)).data)) as archive:
+        return archive.getnames()
+
+
+def test_tracked_and_new_files_are_archived(tree: Path) -> None:
+    assert names(tree) == [".gitignore", "src/new file.py", "src/train.py"]
+    assert names(tree / "src") == ["new file.py", "train.py"]
+
+
+def test_uncommitted_changes_are_recorded(tree: Path) -> None:
+    source = read_git(tree)
+    assert source is not None
+    assert (len(source.commit), source.labels["git_branch"], source.labels["git_dirty"]) == (40, "main", "no")
+    (tree / "src" / "train.py").write_text("changed\n")
+    source = read_git(tree)
+    assert source is not None
+    assert source.labels["git_dirty"] == "yes"
+    assert b"-old\n+changed\n" in source.diff
+    assert names(tree)[-1] == ".trainyard/uncommitted.diff"
+
+
+def test_deleted_file_is_left_out(tree: Path) -> None:
+    (tree / "src" / "train.py").unlink()
+    assert names(tree) == [".gitignore", "src/new file.py", ".trainyard/uncommitted.diff"]
+
+
+def test_repository_without_a_commit_has_files_alone(tmp_path: Path) -> None:
+    subprocess.run([*GIT, "-C", str(tmp_path), "init", "-q"], check=True)
+    (tmp_path / "train.py").write_text("")
+    source = read_git(tmp_path)
+    assert source is not None
+    assert (source.files, source.labels) == (frozenset({"train.py"}), {"git_dirty": "no"})
+
+
+def test_other_folders_have_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert read_git(tmp_path) is None
+    (tmp_path / ".git").write_text("gitdir: nowhere\n")
+    assert read_git(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_git(tmp_path) is None
+    assert names(tmp_path) == ["train.py"]

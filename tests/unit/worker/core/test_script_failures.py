@@ -1,0 +1,75 @@
+"""The rules by which a failed program is started again."""
+
+import signal
+
+import pytest
+
+from worker.core.rank_exits import RankExit
+from worker.core.script_failures import ProgramError, are_final, find_error, is_final
+
+
+def trace(line: str) -> str:
+    return f'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n{line}\n'
+
+
+def end(exitcode: int, tail: str = "", rank: int = 0) -> tuple[RankExit, str]:
+    return RankExit(rank, exitcode, pid=1, time=0.0), tail
+
+
+@pytest.mark.parametrize(
+    ("line", "exitcode", "final"),
+    [
+        ("ValueError: shapes do not match", 1, True),
+        ("AssertionError", 1, True),
+        ("KeyError: 'loss'", 1, True),
+        ("ModuleNotFoundError: No module named 'datasets'", 1, True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'", 1, True),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied", 1, True),
+        ("mypkg.errors.ConfigError: no such key", 1, True),
+        ("RuntimeError: NCCL error in: ProcessGroupNCCL.cpp, remote process exited", 1, False),
+        ("torch.distributed.DistBackendError: unhandled system error", 1, False),
+        ("RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:5", 1, False),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", 1, False),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", 1, False),
+        ("OSError: [Errno 116] Stale file handle: 'train.bin'", 1, False),
+        ("OSError: [Errno 28] No space left on device", 1, False),
+        ("ConnectionResetError: [Errno 104]", 1, False),
+        ("requests.exceptions.HTTPError: 503 Server Error", 1, False),
+        ("KeyboardInterrupt", 1, False),
+    ],
+)
+def test_exception_decides(line: str, exitcode: int, final: bool) -> None:
+    assert are_final([end(exitcode, trace(line))]) is final
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "final"),
+    [(2, True), (1, False), (3, False), (-signal.SIGKILL, False), (-signal.SIGSEGV, False), (-signal.SIGBUS, False)],
+)
+def test_exit_code_decides_without_an_exception(exitcode: int, final: bool) -> None:
+    assert is_final(None, exitcode) is final
+    assert are_final([end(exitcode, "step 1\n")]) is final
+
+
+def test_signal_after_an_earlier_exception_is_not_final() -> None:
+    assert not are_final([end(-signal.SIGKILL, trace("ValueError: caught") + "goes on\n")])
+
+
+def test_exception_before_an_abort_is_final() -> None:
+    tail = trace("ValueError: enough") + "terminate called without an active exception\n"
+    assert are_final([end(-signal.SIGABRT, tail)])
+    assert not are_final([end(-signal.SIGABRT, "terminate called after throwing\n")])
+
+
+def test_transient_failure_of_another_rank_allows_a_start() -> None:
+    own, peer = end(1, trace("ValueError: enough")), end(-signal.SIGTERM, rank=1)
+    lost = end(-signal.SIGKILL, rank=1)
+    assert are_final([own, peer])
+    assert not are_final([own, lost])
+    assert not are_final([])
+
+
+def test_last_exception_of_a_log_is_the_error() -> None:
+    text = trace("KeyError: 'a'") + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert find_error(text + trace("[rank1]: ValueError: b: c")) == ProgramError("ValueError", "b: c")
+    assert find_error("all is well\n") is None

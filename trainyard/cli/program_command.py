@@ -1,0 +1,161 @@
+"""Translates the command line of a program and its launcher to the program that Trainyard's own launcher runs."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from trainyard.cli.errors import UsageError
+
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_RETRIES = "use --retries of `trainyard run`"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run, without a launcher."""
+
+    argv: tuple[str, ...]
+    """The program and its arguments, as the spec's `argv`."""
+    ranks: int | None = None
+    """All ranks, if the launcher's options have their number."""
+    nodes: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Command:
+    """The arguments of a launcher that are not read yet."""
+
+    launcher: str
+    rest: list[str]
+    values: dict[str, str] = field(default_factory=dict)
+    """The options of the launcher that have an effect, by their name."""
+    module: bool = False
+
+
+_IGNORED_BY_TORCHRUN = (
+    *("standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port"),
+    *("node-rank", "local-addr", "monitor-interval", "start-method"),
+)
+_FLAGS = frozenset({"standalone", "multi-gpu", "cpu", "module"})
+_OPTIONS: dict[str, dict[str, str]] = {
+    "torchrun": {"nproc-per-node": "ranks_per_node", "nnodes": "nodes", "module": "module"}
+    | dict.fromkeys(_IGNORED_BY_TORCHRUN, ""),
+    "accelerate launch": {
+        "num-processes": "ranks",
+        "num-machines": "nodes",
+        "mixed-precision": "mixed_precision",
+        "module": "module",
+        "multi-gpu": "",
+        "cpu": "cpu",
+        "machine-rank": "",
+        "main-process-ip": "",
+        "main-process-port": "",
+    },
+    "deepspeed": {"num-gpus": "ranks_per_node", "num-nodes": "nodes", "module": "module", "master-port": ""},
+}
+"""The options of each launcher that are understood: what they set, or nothing where our launcher sets it."""
+_ADVICE = {
+    "max-restarts": _RETRIES,
+    "hostfile": "Slurm chooses the nodes; use --nodes of `trainyard run`",
+    "include": "Slurm chooses the nodes; use --nodes of `trainyard run`",
+    "config-file": "pass its settings as options, or set ACCELERATE_* variables with --env",
+    "use-fsdp": "set ACCELERATE_USE_FSDP=true and the FSDP_* variables with --env",
+    "use-deepspeed": "set ACCELERATE_USE_DEEPSPEED=true with --env",
+    "no-python": "the program must be one of Python",
+}
+
+
+def parse_command(command: Sequence[str]) -> Program:
+    """Return the program of a command such as `python train.py --lr 0.1` or `torchrun --nproc-per-node 4 train.py`.
+
+    Raises:
+        UsageError: the command is none that Trainyard's launcher can run; the message says why.
+    """
+    if not command:
+        raise UsageError("name a program after `--`, as in: trainyard run --gpus 2 -- python train.py")
+    first, rest = PurePosixPath(command[0]).name, list(command[1:])
+    if _PYTHON.fullmatch(first):
+        return Program(_python_argv(rest))
+    if first == "accelerate" and rest[:1] == ["launch"]:
+        return _launched(_Command("accelerate launch", rest[1:]))
+    if first in ("torchrun", "deepspeed"):
+        return _launched(_Command(first, rest))
+    if command[0].endswith(".py"):
+        return Program(_program(command[0], rest))
+    raise UsageError(
+        f"{command[0]!r} cannot be started on every rank: the program must be a Python file or module, started with "
+        "`python`, `torchrun`, `accelerate launch` or `deepspeed`; what a shell script prepares goes to "
+        "`environment.setup` of a spec"
+    )
+
+
+def _python_argv(command: list[str]) -> tuple[str, ...]:
+    while command and command[0] == "-u":
+        command.pop(0)
+    if command[:2] == ["-m", "torch.distributed.run"]:
+        raise UsageError("start the program with `torchrun` or `python`; Trainyard's launcher starts the ranks")
+    if command[:1] == ["-m"] and len(command) > 1:
+        return tuple(command)
+    if not command or command[0].startswith("-"):
+        option = f"its option {command[0]!r} is not supported" if command else "it has no program"
+        raise UsageError(f"python: {option}; use `python FILE ...` or `python -m MODULE ...`")
+    return _program(command[0], command[1:])
+
+
+def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    parts = PurePosixPath(path)
+    if ".." in parts.parts:
+        raise UsageError(f"{path!r} is outside of the uploaded folder; change to its folder or use --code")
+    return (parts.as_posix(), *arguments)
+
+
+def _launched(command: _Command) -> Program:
+    while command.rest and command.rest[0].startswith("-"):
+        _read_option(command)
+    if not command.rest:
+        raise UsageError(f"{command.launcher}: it has no program")
+    argv = ("-m", *command.rest) if command.module else _program(command.rest[0], command.rest[1:])
+    nodes = _number(command, "nodes")
+    per_node = _number(command, "ranks_per_node")
+    ranks = _number(command, "ranks") if "ranks" in command.values else per_node and per_node * (nodes or 1)
+    variables = {}
+    if "mixed_precision" in command.values:
+        variables["ACCELERATE_MIXED_PRECISION"] = command.values["mixed_precision"]
+    if "cpu" in command.values:
+        variables["ACCELERATE_USE_CPU"] = "true"
+    return Program(argv, ranks, nodes, variables)
+
+
+def _read_option(command: _Command) -> None:
+    """Read one option of a launcher, with its value."""
+    given = command.rest.pop(0)
+    name, equals, value = given.lstrip("-").partition("=")
+    name = {"m": "module"}.get(name, name).replace("_", "-")
+    target = _OPTIONS[command.launcher].get(name)
+    if target is None:
+        advice = _ADVICE.get(name, "Trainyard's launcher has no such option")
+        raise UsageError(f"{command.launcher}: {given.partition('=')[0]} is not supported: {advice}")
+    if name in _FLAGS:
+        value = "true"
+    elif not equals:
+        if not command.rest:
+            raise UsageError(f"{command.launcher}: {given} has no value")
+        value = command.rest.pop(0)
+    if target == "module":
+        command.module = True
+    elif target:
+        command.values[target] = value
+
+
+def _number(command: _Command, name: str) -> int | None:
+    """Return a number of the options; None where the launcher would choose it, as `gpu` and `auto` do."""
+    text = command.values.get(name, "")
+    if text in ("", "gpu", "auto", "cpu", "-1"):
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,5}", text):
+        raise UsageError(
+            f"{command.launcher}: {text!r} is not a fixed number; Trainyard starts a fixed number of ranks"
+        )
+    return int(text)

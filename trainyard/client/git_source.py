@@ -1,0 +1,59 @@
+"""What git knows about a folder of code: its files, the commit, and the uncommitted changes."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_SECONDS = 30
+_MAX_DIFF_BYTES = 1024 * 1024
+DIFF_FILE = ".trainyard/uncommitted.diff"
+"""The file of an archive with the changes since the commit."""
+
+
+@dataclass(frozen=True)
+class GitSource:
+    """The state of a git work tree."""
+
+    files: frozenset[str]
+    """Paths relative to the folder of the files that git tracks or does not ignore."""
+    commit: str
+    """Empty before the first commit."""
+    branch: str
+    diff: bytes
+    """The changes of tracked files since the commit, at most 1 MB of them."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels for the job's `metadata`."""
+        labels = {"git_commit": self.commit, "git_branch": self.branch, "git_dirty": "yes" if self.diff else "no"}
+        return {name: value for name, value in labels.items() if value}
+
+
+def read_git(folder: Path) -> GitSource | None:
+    """Return what git knows about a folder; None outside of a work tree, or if git does not answer."""
+    listed = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if not listed:
+        return None
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD") or b""
+    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or b""
+    diff = _git(folder, "diff", "--no-ext-diff", "--no-color", "--relative", "HEAD") if commit else b""
+    return GitSource(
+        files=frozenset(name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0") if name),
+        commit=commit.decode().strip(),
+        branch=_label(branch) if commit else "",
+        diff=(diff or b"")[:_MAX_DIFF_BYTES],
+    )
+
+
+def _label(text: bytes) -> str:
+    """Return text that is valid in a label: without control characters."""
+    return "".join(character for character in text.decode(errors="replace").strip() if character.isprintable())[:512]
+
+
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,104 @@
+"""Which failures of a user's program are worth another start. Imports next to nothing, since torchrun waits for it."""
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.core.rank_exits import RankExit
+
+_TAIL_BYTES = 16 * 1024
+_EXCEPTION_LINE = re.compile(
+    r"^(?:\[rank\d+\]: ?)?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))(?:: ?(?P<message>.*))?$"
+)
+_ABORTED = "terminate called without an active exception"
+"""gloo's threads, where the process ends with an error while they still run: that is not the cause."""
+_USAGE = 2
+"""The exit code of argparse, and of Python where it cannot open the program."""
+
+_TRANSIENT_TYPES = frozenset(
+    {
+        *("DistBackendError", "DistNetworkError", "DistStoreError", "DistQueueEmptyError"),
+        *("ConnectionError", "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError"),
+        *("BrokenPipeError", "TimeoutError", "EOFError", "MemoryError", "OutOfMemoryError", "AcceleratorError"),
+        "KeyboardInterrupt",
+        *("HTTPError", "HTTPException", "ConnectTimeout", "ReadTimeout", "SSLError", "URLError", "RemoteProtocolError"),
+    }
+)
+"""Exceptions with causes outside of the program: another rank, the network, memory or a device."""
+_TRANSIENT_TEXTS = (
+    *("nccl", "gloo", "connection closed by peer", "connection reset", "broken pipe", "timed out", "timeout"),
+    *("cuda error", "cublas", "cudnn", "ecc error", "uncorrectable", "xid", "hip error", "out of memory"),
+    *("cannot allocate memory", "can't allocate memory", "not enough memory", "bus error"),
+    *("stale file handle", "input/output error", "transport endpoint", "no space left", "disk quota", "read-only file"),
+    *("temporary failure", "resource temporarily unavailable", "worker (pid", "dataloader worker"),
+)
+"""Parts of messages, in lower case, with causes outside of the program."""
+
+
+@dataclass(frozen=True)
+class ProgramError:
+    """The last exception in the log of a rank."""
+
+    type: str
+    message: str
+
+
+def read_tail(log: Path) -> str:
+    """Return the end of a log; an empty text if it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def find_error(text: str) -> ProgramError | None:
+    """Return the last exception in the end of a log, or in the message of torchrun's error file."""
+    match = next((match for line in reversed(text.splitlines()) if (match := _EXCEPTION_LINE.match(line))), None)
+    return ProgramError(match["type"], match["message"] or "") if match else None
+
+
+def raised_before_abort(text: str) -> bool:
+    """Return whether the program raised an exception before the process was aborted while it exited."""
+    lines = ["", "", *text.splitlines()]
+    return lines[-1] == _ABORTED and _EXCEPTION_LINE.match(lines[-2]) is not None
+
+
+def is_final(error: ProgramError | None, exitcode: int) -> bool:
+    """Return whether a rank that ended in this way would do so again.
+
+    An exception of the program's own and exit code 2 would; a signal, and what a rank, a network, a filesystem or a
+    device caused, need not. An exit code without an exception says nothing, and the start is repeated.
+
+    Args:
+        exitcode: The exit code of the rank; negative: the number of the signal that ended it.
+    """
+    if exitcode < 0 and not (exitcode == -signal.SIGABRT and error is not None):
+        return False
+    if error is None:
+        return exitcode == _USAGE
+    name = error.type.rpartition(".")[2]
+    text = error.message.lower()
+    return name not in _TRANSIENT_TYPES and not any(part in text for part in _TRANSIENT_TEXTS)
+
+
+def are_final(ends: Sequence[tuple[RankExit, str]]) -> bool:
+    """Return whether a start with these failed ranks would fail again: a rank failed finally, and none transiently.
+
+    Args:
+        ends: The failed ranks, each with the end of its log.
+    """
+    verdicts = [_verdict(end, tail) for end, tail in ends]
+    return any(verdicts) and not any(verdict is False for verdict in verdicts)
+
+
+def _verdict(end: RankExit, tail: str) -> bool | None:
+    """Return whether the end is final; None if torchrun ended the rank because of another."""
+    if end.exitcode == -signal.SIGTERM:
+        return None
+    aborted = end.exitcode == -signal.SIGABRT
+    error = find_error(end.message or tail) if not aborted or raised_before_abort(tail) else None
+    return is_final(error, end.exitcode)
