@@ -265,14 +265,8 @@ class _Job:
         self, kind: str, message: str, now: str, *, level: str = "info", data: dict[str, Any] | None = None
     ) -> None:
         self._open()
-        event = {
-            "sequence": self._seq,
-            "type": kind,
-            "level": level,
-            "message": message,
-            "data": data or {},
-            "time": now,
-        }
+        event: dict[str, Any] = {"sequence": self._seq, "type": kind, "level": level, "message": message}
+        event.update({"data": data or {}, "time": now})
         self._write("events", {"execution": self._execution, "events": [event]})
 
     def _open(self) -> None:
