@@ -19,6 +19,7 @@ from service.jobs.schemas import shown_metrics
 from service.jobs.service import pending_profile
 from trainyard.contract.base import sanitize
 from trainyard.contract.wire.reports import (
+    MAX_PARAMETER_CHARS,
     MAX_PARAMETERS,
     CheckpointReport,
     Claim,
@@ -171,7 +172,9 @@ class AttemptService:
             before = Reported.from_json(job.parameters)
             merged, dropped = merge(before, report)
             if dropped and jobs.last_event(job, PARAMETERS_DROPPED, since=None) is None:
-                message = f"a job has at most {MAX_PARAMETERS} parameters and as many tags; others are not stored"
+                message = (
+                    f"at most {MAX_PARAMETERS} parameters and tags, of {MAX_PARAMETER_CHARS} characters, are stored"
+                )
                 jobs.add_event(job, PARAMETERS_DROPPED, message, level="warning", data={"attempt": attempt.number})
             if repr(merged) != repr(before):  # 1 == True
                 job.parameters, job.updated_at = merged.to_json(), self._now

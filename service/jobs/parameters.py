@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from trainyard.contract.wire.reports import MAX_PARAMETER_TEXT, MAX_PARAMETERS, ParametersReport
+from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETER_TEXT, MAX_PARAMETERS, ParametersReport
 
 Scalar = bool | int | float | str | None
 Entry = tuple[int, Any]
@@ -67,9 +67,10 @@ class Reported:
 
 
 def merge(reported: Reported, report: ParametersReport) -> tuple[Reported, int]:
-    """Return the values with those of a report, and the number of new names beyond `MAX_PARAMETERS`, which are dropped.
+    """Return the values with those of a report, and the number of values that are dropped.
 
-    Values of a later execution stay.
+    Dropped are new names beyond `MAX_PARAMETERS`, and values beyond `MAX_PARAMETER_CHARS`. Values of a later execution
+    stay.
     """
     body = report.model_dump(mode="json")
     parameters, dropped = _merge_entries(reported.parameters, body["parameters"], report.execution)
@@ -84,12 +85,23 @@ def _merge_entries(
     entries: Mapping[str, Entry], values: Mapping[str, Any], execution: int
 ) -> tuple[dict[str, Entry], int]:
     merged, dropped = dict(entries), 0
+    size = sum(_size(name, value) for name, (_, value) in merged.items())
     for name, value in values.items():
-        if name not in merged and len(merged) >= MAX_PARAMETERS:
+        present = merged.get(name)
+        if present is not None and present[0] > execution:
+            continue
+        added = _size(name, value) - (0 if present is None else _size(name, present[1]))
+        is_full = present is None and len(merged) >= MAX_PARAMETERS
+        if is_full or (added > 0 and size + added > MAX_PARAMETER_CHARS):
             dropped += 1
-        elif name not in merged or merged[name][0] <= execution:
-            merged[name] = (execution, value)
+            continue
+        merged[name] = (execution, value)
+        size += added
     return merged, dropped
+
+
+def _size(name: str, value: Any) -> int:
+    return len(name) + len(str(value))
 
 
 def index_text(value: Scalar) -> str:

@@ -37,6 +37,8 @@ MAX_CHECKPOINT_METRICS = 1000
 MAX_PARAMETERS = 1000
 """Parameters, and tags, of one report and of one job."""
 MAX_PARAMETER_TEXT = 2000
+MAX_PARAMETER_CHARS = 100_000
+"""Characters of all parameters, or of all tags, of a job, names included: every list of jobs reads them."""
 
 ReportedName = Annotated[SanitizedText, StringConstraints(max_length=MAX_NAME)]
 

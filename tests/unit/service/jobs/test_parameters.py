@@ -3,7 +3,7 @@
 import pytest
 
 from service.jobs.parameters import MAX_LISTED, Reported, index_text, merge
-from trainyard.contract.wire.reports import MAX_PARAMETERS, ParametersReport
+from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETERS, ParametersReport
 
 
 def report(execution: int, **fields: object) -> ParametersReport:
@@ -29,6 +29,16 @@ def test_names_beyond_the_limit_are_dropped_and_known_names_still_change() -> No
     assert dropped == 0
     merged, dropped = merge(full, report(1, parameters={"p0": -1, "one_more": 1}))
     assert (dropped, len(merged.parameters), merged.parameters["p0"][1]) == (1, MAX_PARAMETERS, -1)
+
+
+def test_values_beyond_the_limit_of_characters_are_dropped() -> None:
+    texts = {f"p{n:02}": "x" * 1997 for n in range(50)}
+    full, dropped = merge(Reported(), report(1, parameters=texts))
+    assert (dropped, len(full.parameters)) == (0, MAX_PARAMETER_CHARS // 2000)
+    merged, dropped = merge(full, report(2, parameters={"more": 1, "p00": "y" * 1998, "p01": 5}))
+    assert (dropped, merged.parameters["p00"], merged.parameters["p01"]) == (2, (1, "x" * 1997), (2, 5))
+    again, dropped = merge(merged, report(2, parameters={"more": 1}))
+    assert (dropped, again.parameters["more"]) == (0, (2, 1))
 
 
 def test_json_round_trip_changes_nothing() -> None:
