@@ -41,8 +41,7 @@ export class CurveStore {
    *
    * @returns {{ hasNewMetric: boolean, unknownCut: boolean, resumedFrom: number | null }} whether a metric is new;
    *     whether the curves must be read again, since it is unknown which of their points the execution replaced; and
-   *     the step from which a new execution resumed, or
-   *     a lower one of the same execution.
+   *     the step from which a new execution resumed, or a lower one of the same execution.
    */
   add({ execution, resumed_from_step, points }) {
     const isNew = execution > (this.execution ?? 0);
