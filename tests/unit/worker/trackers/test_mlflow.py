@@ -1,0 +1,163 @@
+"""The real MLflow client reports to the listener, unchanged; and what other requests get."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.reports import EventsBatch, MetricsBatch, ParametersReport
+from trainyard.contract.wire.spool import parse_spool
+from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.journal import Journal
+from worker.trackers.listener import TrackerListener
+from worker.trackers.mlflow import API, ARTIFACTS, MlflowApi
+
+PROGRAM = """
+import mlflow
+mlflow.set_experiment("digits")
+with mlflow.start_run(run_name="first"):
+    mlflow.log_params({"lr": 3e-4, "layers": 2, "model": "gpt", "amp": True})
+    mlflow.set_tag("team", "nlp")
+    for step in range(3):
+        mlflow.log_metric("loss", 1.0 / (step + 1), step=step)
+    mlflow.log_metrics({"acc": 0.5, "top 5 (%)": float("nan")}, step=2)
+    mlflow.log_metric("counted", 1.0)
+    mlflow.log_metric("counted", 2.0)
+    mlflow.log_dict({"a": 1}, "sub/config.json")
+    with mlflow.start_run(run_name="inner", nested=True):
+        mlflow.log_metric("loss", 5.0, step=7)
+"""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> AttemptLayout:
+    attempt = RunLayout(tmp_path / "job").attempt("1-a")
+    attempt.root.mkdir(parents=True)
+    return attempt
+
+
+@pytest.fixture
+def listener(layout: AttemptLayout) -> Iterator[TrackerListener]:
+    artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow", limit=100)
+    made = TrackerListener(MlflowApi(Journal(layout, 0), artifacts).handle)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
+    """Return a function that sends a request as a client of execution 1."""
+
+    def send(method: str, path: str, token: str = "", **arguments: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token or listener.token(1)}".encode()}
+        return httpx.request(method, listener.url + path, headers=headers, trust_env=False, **arguments)
+
+    return send
+
+
+def bodies(layout: AttemptLayout, execution: int = 1) -> list[Any]:
+    return [record.body() for record in parse_spool(layout.tracker_spool(execution, 0))]
+
+
+def points(layout: AttemptLayout, execution: int = 1) -> list[tuple[str, int, float]]:
+    batches = [body for body in bodies(layout, execution) if isinstance(body, MetricsBatch)]
+    return [(point.key, point.step, point.value) for batch in batches for point in batch.points]
+
+
+def parameters(layout: AttemptLayout) -> dict[str, Any]:
+    reports = [body for body in bodies(layout) if isinstance(body, ParametersReport)]
+    return {name: value for report in reports for name, value in report.parameters.items()}
+
+
+def run_program(listener: TrackerListener, folder: Path, execution: int = 1, text: str = PROGRAM) -> None:
+    inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    own = {"MLFLOW_TRACKING_URI": listener.url, "MLFLOW_TRACKING_TOKEN": listener.token(execution)}
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=inherited | own, cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_program_reports_unchanged(listener: TrackerListener, layout: AttemptLayout, tmp_path: Path) -> None:
+    run_program(listener, tmp_path)
+    stored = points(layout)
+    assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (1, 0.5), (2, 1 / 3)]
+    assert ("acc", 2, 0.5) in stored
+    assert any(key == "top 5 ___" and value != value for key, _, value in stored)
+    assert [(step, value) for key, step, value in stored if key == "counted"] == [(0, 1.0), (1, 2.0)]
+    assert ("inner/loss", 7, 5.0) in stored
+    assert parameters(layout) == {"lr": 3e-4, "layers": 2, "model": "gpt", "amp": True}
+    assert any(isinstance(body, ParametersReport) and body.tags == {"team": "nlp"} for body in bodies(layout))
+    (artifact,) = (tmp_path / "job" / "artifacts" / "mlflow").rglob("config.json")
+    assert json.loads(artifact.read_text()) == {"a": 1}
+
+
+def test_later_execution_continues_where_the_checkpoint_was_written(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path
+) -> None:
+    before = "import mlflow\nfor value in range(4): mlflow.log_metric('loss', value)\n"
+    after = "for value in range(4, 6): mlflow.log_metric('loss', value)\n"
+    save = "import pathlib, time; time.sleep(0.05); pathlib.Path('job/checkpoints').mkdir()\n"
+    save += "pathlib.Path('job/checkpoints/a').touch(); time.sleep(0.05)\n"
+    run_program(listener, tmp_path, 1, before + save + after)
+    run_program(listener, tmp_path, 2, before)
+    assert [step for _, step, _ in points(layout, 1)] == [0, 1, 2, 3, 4, 5]
+    assert [step for _, step, _ in points(layout, 2)] == [4, 5, 6, 7]
+    assert bodies(layout, 2)[0].resumed_from_step == 3
+
+
+def test_other_tokens_are_refused(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    for token in ("x", "x.1", ".1", "\u00e4.1"):
+        answer = call("POST", f"{API}runs/create", token, json={})
+        assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED")
+    assert not layout.spool.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status"),
+    [
+        ("POST", f"{API}runs/log-batch", b"{", 400),
+        ("POST", f"{API}runs/log-batch", b"[1]", 400),
+        ("POST", f"{API}runs/log-batch", b'{"run_id": "a", "metrics": [1]}', 400),
+        ("POST", f"{API}runs/log-metric", b'{"run_id": "a", "key": 1}', 400),
+        ("POST", f"{API}runs/log-metric", b'{"run_id": "a", "key": "x", "step": "y"}', 400),
+        ("POST", f"{API}runs/log-metric", b'{"run_id": "../a", "key": "x"}', 400),
+        ("POST", f"{API}unknown", b"", 404),
+        ("GET", "/", b"", 404),
+        ("PUT", f"{ARTIFACTS}../../x", b"1", 400),
+        ("PUT", f"{ARTIFACTS}a/%2e%2e/x", b"1", 400),
+        ("PUT", f"{ARTIFACTS}a/large", b"1" * 101, 413),
+    ],
+)
+def test_bad_requests_have_a_clear_answer(
+    call: Callable[..., httpx.Response], layout: AttemptLayout, method: str, path: str, content: bytes, status: int
+) -> None:
+    answer = call(method, path, content=content)
+    assert answer.status_code == status
+    assert answer.json()["message"]
+    assert not layout.spool.exists() or points(layout) == []
+
+
+def test_values_that_are_no_numbers_are_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    for value in ("abc", None, [1], "NaN"):
+        metric = {"run_id": "a", "key": "x", "value": value, "timestamp": 1, "step": 3}
+        assert call("POST", f"{API}runs/log-metric", json=metric).status_code == 200
+    (event,) = [event for body in bodies(layout) if isinstance(body, EventsBatch) for event in body.events]
+    assert (event.type, event.data) == ("report_adjusted", {"kind": "not_a_number"})
+    assert event.sequence == 1_000_000
+    assert [(key, step) for key, step, _ in points(layout)] == [("x", 3)]
+
+
+def test_repeated_request_adds_no_point(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    metric = {"run_id": "a", "key": "x", "value": 1.5, "timestamp": 1700000000000, "step": 0}
+    for _ in range(3):
+        call("POST", f"{API}runs/log-metric", json=metric)
+    assert points(layout) == [("x", 0, 1.5)]

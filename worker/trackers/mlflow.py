@@ -1,0 +1,290 @@
+"""The part of MLflow's REST API that clients write with, over the journal. MLflow's documentation "REST API" has it."""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from worker.trackers.answers import TrackerError, TrackerRequest
+from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.journal import Journal, TrackedValue
+
+API = "/api/2.0/mlflow/"
+ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
+_MAX_BODY = 16 * 1024 * 1024
+_MAX_RUNS = 10_000
+_NOTES = "mlflow.note.content"
+_INTERNAL = "mlflow."
+_YEAR_2200 = 7_258_118_400_000
+
+Document = dict[str, Any]
+
+
+@dataclass
+class _Run:
+    """A run of the program, as the client reads it back."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    prefix: str
+    start_time: int
+    status: str = "RUNNING"
+    end_time: int = 0
+    parameters: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, Document] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def info(self) -> Document:
+        info = {
+            "run_id": self.run_id,
+            "run_uuid": self.run_id,
+            "run_name": self.name,
+            "experiment_id": self.experiment_id,
+            "status": self.status,
+            "start_time": self.start_time,
+            "artifact_uri": f"mlflow-artifacts:/{self.experiment_id}/{self.run_id}/artifacts",
+            "lifecycle_stage": "active",
+        }
+        return info | ({"end_time": self.end_time} if self.end_time else {})
+
+    def document(self) -> Document:
+        data = {
+            "metrics": list(self.metrics.values()),
+            "params": [{"key": key, "value": value} for key, value in self.parameters.items()],
+            "tags": [{"key": key, "value": value} for key, value in self.tags.items()],
+        }
+        return {"info": self.info(), "data": data}
+
+
+class MlflowApi:
+    """Experiments and runs in memory; points, parameters and tags in the journal; artifacts in the job's folder."""
+
+    def __init__(self, journal: Journal, artifacts: ArtifactFolder) -> None:
+        self._journal = journal
+        self._artifacts = artifacts
+        self._lock = threading.Lock()
+        self._experiments = {"0": "Default"}
+        self._runs: dict[str, _Run] = {}
+        self._first_runs: dict[int, str] = {}
+        """The first run of each execution: its metrics have no prefix."""
+        self._routes: dict[tuple[str, str], Callable[[int, Document], Document]] = {
+            ("GET", "experiments/get-by-name"): self._find_experiment,
+            ("GET", "experiments/get"): self._get_experiment,
+            ("POST", "experiments/create"): self._create_experiment,
+            ("POST", "experiments/search"): self._search_experiments,
+            ("GET", "experiments/search"): self._search_experiments,
+            ("POST", "experiments/set-experiment-tag"): _accept,
+            ("POST", "runs/create"): self._create_run,
+            ("GET", "runs/get"): self._get_run,
+            ("POST", "runs/update"): self._update_run,
+            ("POST", "runs/log-metric"): self._log_metric,
+            ("POST", "runs/log-parameter"): self._log_parameter,
+            ("POST", "runs/log-batch"): self._log_batch,
+            ("POST", "runs/set-tag"): self._set_tag,
+            ("POST", "runs/delete-tag"): self._delete_tag,
+            ("POST", "runs/log-model"): _accept,
+            ("POST", "runs/log-inputs"): _accept,
+            ("POST", "runs/search"): self._search_runs,
+            ("GET", "metrics/get-history"): self._history,
+        }
+
+    def handle(self, request: TrackerRequest) -> Document:
+        """Carry out a request and return the answer.
+
+        Raises:
+            TrackerError: It cannot be carried out.
+            OSError: The spool or an artifact could not be written.
+        """
+        if request.path.startswith(ARTIFACTS) and request.method == "PUT":
+            self._artifacts.store(request.path.removeprefix(ARTIFACTS), request.body, request.length)
+            return {}
+        route = self._routes.get((request.method, request.path.removeprefix(API)))
+        if not request.path.startswith(API) or route is None:
+            message = f"{request.method} {request.path} is not supported by Trainyard"
+            raise TrackerError(404, "ENDPOINT_NOT_FOUND", message)
+        return route(request.execution, {**request.query, **_body(request)})
+
+    def _find_experiment(self, _execution: int, body: Document) -> Document:
+        name = _field(body, "experiment_name")
+        with self._lock:
+            found = next((key for key, one in self._experiments.items() if one == name), None)
+        if found is None:
+            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no experiment {name[:200]!r}")
+        return {"experiment": _experiment(found, name)}
+
+    def _get_experiment(self, _execution: int, body: Document) -> Document:
+        key = _field(body, "experiment_id")
+        name = self._experiments.get(key)
+        if name is None:
+            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no experiment {key[:200]!r}")
+        return {"experiment": _experiment(key, name)}
+
+    def _create_experiment(self, _execution: int, body: Document) -> Document:
+        name = _field(body, "name")
+        with self._lock:
+            if name in self._experiments.values():
+                raise TrackerError(400, "RESOURCE_ALREADY_EXISTS", f"the experiment {name[:200]!r} exists")
+            key = str(len(self._experiments))
+            self._experiments[key] = name
+        return {"experiment_id": key}
+
+    def _search_experiments(self, _execution: int, _body: Document) -> Document:
+        return {"experiments": [_experiment(key, name) for key, name in dict(self._experiments).items()]}
+
+    def _create_run(self, execution: int, body: Document) -> Document:
+        tags = _pairs(body, "tags")
+        name = str(body.get("run_name") or tags.get("mlflow.runName") or "run")
+        run = self._add_run(execution, uuid.uuid4().hex, str(body.get("experiment_id") or "0"), name)
+        run.start_time = int(body.get("start_time") or run.start_time)
+        self._tag(execution, run, tags)
+        return {"run": run.document()}
+
+    def _add_run(self, execution: int, run_id: str, experiment: str, name: str) -> _Run:
+        with self._lock:
+            if len(self._runs) >= _MAX_RUNS:
+                raise TrackerError(400, "INVALID_STATE", f"a program may have at most {_MAX_RUNS} runs")
+            first = self._first_runs.setdefault(execution, run_id)
+            prefix = "" if first == run_id else f"{name}/"
+            run = _Run(run_id, experiment, name, prefix, int(time.time() * 1000))
+            self._runs[run_id] = run
+        return run
+
+    def _run(self, execution: int, body: Document) -> _Run:
+        """Return the run of the request. A run of an earlier attempt is continued under its id."""
+        run_id = str(body.get("run_id") or body.get("run_uuid") or "")
+        if not run_id.isalnum() or len(run_id) > 64:
+            raise TrackerError(400, "INVALID_PARAMETER_VALUE", "run_id is missing or malformed")
+        return self._runs.get(run_id) or self._add_run(execution, run_id, "0", run_id[:8])
+
+    def _get_run(self, execution: int, body: Document) -> Document:
+        return {"run": self._run(execution, body).document()}
+
+    def _update_run(self, execution: int, body: Document) -> Document:
+        run = self._run(execution, body)
+        run.status = str(body.get("status") or run.status)
+        run.end_time = int(body.get("end_time") or run.end_time)
+        run.name = str(body.get("run_name") or run.name)
+        return {"run_info": run.info()}
+
+    def _log_metric(self, execution: int, body: Document) -> Document:
+        self._log(execution, self._run(execution, body), [body])
+        return {}
+
+    def _log_parameter(self, execution: int, body: Document) -> Document:
+        run = self._run(execution, body)
+        self._describe(execution, run, {_field(body, "key"): str(body.get("value", ""))})
+        return {}
+
+    def _log_batch(self, execution: int, body: Document) -> Document:
+        run = self._run(execution, body)
+        metrics = body.get("metrics") or []
+        if not isinstance(metrics, list) or not all(isinstance(one, dict) for one in metrics):
+            raise TrackerError(400, "INVALID_PARAMETER_VALUE", "metrics is no list of objects")
+        self._log(execution, run, metrics)
+        self._describe(execution, run, _pairs(body, "params"))
+        self._tag(execution, run, _pairs(body, "tags"))
+        return {}
+
+    def _set_tag(self, execution: int, body: Document) -> Document:
+        self._tag(execution, self._run(execution, body), {_field(body, "key"): str(body.get("value", ""))})
+        return {}
+
+    def _delete_tag(self, execution: int, body: Document) -> Document:
+        self._run(execution, body).tags.pop(_field(body, "key"), None)
+        return {}
+
+    def _search_runs(self, _execution: int, _body: Document) -> Document:
+        return {"runs": [run.document() for run in list(self._runs.values())]}
+
+    def _history(self, execution: int, body: Document) -> Document:
+        latest = self._run(execution, body).metrics.get(_field(body, "metric_key"))
+        return {"metrics": [latest] if latest else []}
+
+    def _log(self, execution: int, run: _Run, metrics: list[Document]) -> None:
+        values = [
+            TrackedValue(run.prefix + _field(one, "key"), one.get("value"), _integer(one.get("step")), _time(one))
+            for one in metrics
+        ]
+        self._journal.log(execution, values)
+        for one in metrics:
+            run.metrics[str(one["key"])] = {name: one.get(name) for name in ("key", "value", "timestamp", "step")}
+
+    def _describe(self, execution: int, run: _Run, parameters: Mapping[str, str]) -> None:
+        if parameters:
+            named = {run.prefix + name: _parse(value) for name, value in parameters.items()}
+            self._journal.describe(execution, parameters=named)
+            run.parameters.update(parameters)
+
+    def _tag(self, execution: int, run: _Run, tags: Mapping[str, str]) -> None:
+        run.tags.update(tags)
+        shown = {run.prefix + name: value for name, value in tags.items() if not name.startswith(_INTERNAL)}
+        if shown or _NOTES in tags:
+            self._journal.describe(execution, tags=shown, notes=tags.get(_NOTES))
+
+
+def _accept(_execution: int, _body: Document) -> Document:
+    return {}
+
+
+def _experiment(key: str, name: str) -> Document:
+    location = f"mlflow-artifacts:/{key}"
+    return {"experiment_id": key, "name": name, "artifact_location": location, "lifecycle_stage": "active"}
+
+
+def _body(request: TrackerRequest) -> Document:
+    if request.length > _MAX_BODY:
+        raise TrackerError(413, "BAD_REQUEST", f"a request may have at most {_MAX_BODY} bytes")
+    text = request.body.read(request.length)
+    try:
+        document = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        raise TrackerError(400, "BAD_REQUEST", "the body is not JSON") from None
+    if not isinstance(document, dict):
+        raise TrackerError(400, "BAD_REQUEST", "the body is no object")
+    return document
+
+
+def _field(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"{name} is missing")
+    return value
+
+
+def _pairs(body: Document, name: str) -> dict[str, str]:
+    pairs = body.get(name) or []
+    if not isinstance(pairs, list) or not all(isinstance(one, dict) and "key" in one for one in pairs):
+        raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"{name} is no list of keys and values")
+    return {str(one["key"]): str(one.get("value", "")) for one in pairs}
+
+
+def _integer(value: object) -> int:
+    """Return a step; MLflow sends 64-bit integers as numbers or texts, and leaves out 0."""
+    try:
+        return int(str(value or 0))
+    except ValueError:
+        raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"the step {str(value)[:80]!a} is no integer") from None
+
+
+def _time(metric: Document) -> datetime:
+    milliseconds = _integer(metric.get("timestamp"))
+    if not 0 < milliseconds < _YEAR_2200:
+        return datetime.now(UTC)
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _parse(value: str) -> bool | int | float | str | None:
+    """Return the value of a parameter, which MLflow sends as the text that Python prints."""
+    if value in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[value]
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

@@ -1,0 +1,69 @@
+"""Which step a tracker's point has, and from which step an execution resumed. Pure functions of what is known."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainyard.contract.base import MAX_SAFE_INT
+from trainyard.contract.wire.reports import UNKNOWN_STEP
+
+_SAME_UNIT = 0.5
+"""A metric whose steps reach this part of the job's highest step counts the same thing as the job's steps."""
+
+
+@dataclass(frozen=True)
+class MetricHistory:
+    """The points of a metric that earlier executions logged."""
+
+    last_step: int
+    resumes_at: int
+    """The step after the last point that was logged before the newest checkpoint was written."""
+
+
+@dataclass
+class ExecutionSteps:
+    """Assigns steps to the points of one execution, in the order in which they arrive."""
+
+    execution: int
+    history: Mapping[str, MetricHistory] = field(default_factory=dict)
+    counted: set[str] = field(default_factory=set)
+    """Metrics for which the program gives no steps, so that their points are counted."""
+    resumed_from: int = field(init=False)
+    _last: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.resumed_from = 0 if self.execution == 1 else UNKNOWN_STEP
+
+    @property
+    def highest(self) -> int:
+        """The highest step of this execution; 0 before the first point."""
+        return max(self._last.values(), default=0)
+
+    def assign(self, name: str, step: int | None) -> int:
+        """Return the step of the next point of a metric.
+
+        Args:
+            step: What the tracker sent; None: the program gave no step. MLflow sends 0 in that case, so a second 0 of a
+                metric means the same.
+        """
+        last = self._last.get(name)
+        if step is None or (step == 0 and last == 0):
+            self.counted.add(name)
+        if name in self.counted:
+            step = last + 1 if last is not None else self._first_count(name)
+        assigned = min(max(0, step or 0), MAX_SAFE_INT)
+        self._last[name] = max(assigned, last or 0)
+        self._note_start(name, assigned)
+        return assigned
+
+    def _first_count(self, name: str) -> int:
+        known = self.history.get(name)
+        return known.resumes_at if known else 0
+
+    def _note_start(self, name: str, step: int) -> None:
+        """Take the first point of a metric that counts the job's steps as the start of this execution."""
+        if self.resumed_from != UNKNOWN_STEP:
+            return
+        longest = max((one.last_step for one in self.history.values()), default=0)
+        known = self.history.get(name)
+        if longest == 0 or (known is not None and known.last_step >= longest * _SAME_UNIT):
+            self.resumed_from = max(0, step - 1)
