@@ -50,7 +50,7 @@ MAX_SPOOL_BYTES = 1 << 30
 _MAX_ENTRIES = 20_000
 """Entries of a folder that are looked at. A job has one spool per execution and one log per rank."""
 
-_SPOOL = re.compile(r"execution-[0-9]{6}\.jsonl", re.ASCII)
+_SPOOL = re.compile(r"execution-[0-9]{6}(?:\.node-[0-9]{1,5})?\.jsonl", re.ASCII)
 _LOG = re.compile(r"(?:rank-[0-9]{1,6}|launch)\.log", re.ASCII)
 _TRANSIENT = frozenset(
     {

@@ -5,6 +5,7 @@ import re
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -88,10 +89,15 @@ def write_record(layout: AttemptLayout, record: FinishRecord) -> FinishRecord:
 
 
 def last_step(layout: AttemptLayout, execution: int) -> int:
-    """Return the last step in the execution's spool; 0 if there is none."""
+    """Return the last step in the execution's spools; 0 if there is none. The program's own report counts first."""
+    paths = [layout.spool_file(execution), *sorted(layout.spool.glob(f"execution-{execution:06d}.node-*.jsonl"))]
+    return next((step for path in paths if (step := _last_step_in(path))), 0)
+
+
+def _last_step_in(path: Path) -> int:
     step = 0
     try:
-        for record in parse_spool(layout.spool_file(execution)):
+        for record in parse_spool(path):
             body = record.body() if record.kind == "metrics" else None
             if isinstance(body, MetricsBatch) and body.progress:
                 step = body.progress.step

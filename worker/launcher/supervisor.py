@@ -33,6 +33,7 @@ from worker.launcher.stop_signals import (
     SuspendDetector,
     TimeLimit,
 )
+from worker.launcher.tracker_reports import TrackerReports
 from worker.reporting.service_client import ServiceClient, ServiceError
 
 log = logging.getLogger("worker.launcher.supervisor")
@@ -82,6 +83,9 @@ def run(attempt_folder: str) -> None:
     try:
         secrets = claimed.secrets if claimed else _repeat_claim(layout, launch, connect)
         variables = rank_variables(launch.spec, secrets)
+        scripted = launch.spec.task == "script"
+        trackers = TrackerReports(layout, node.index, rendezvous.execution, connect) if scripted else None
+        variables |= trackers.variables if trackers else {}
         process = torchrun.start(layout, launch, node, rendezvous, variables)
     except (OSError, ServiceError) as error:
         log.exception("torchrun could not be started")
@@ -89,7 +93,7 @@ def run(attempt_folder: str) -> None:
         _post_finish(connect, exit_record.not_started(layout, rendezvous.execution, message, type_=kind))
         return
     late_claim = claimed.claim if claimed and not claimed.known_to_service else None
-    Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim).run()
+    Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim, trackers).run()
 
 
 def _decide(
@@ -166,6 +170,7 @@ class Supervisor:
         signals: SignalCounter,
         limit: TimeLimit,
         late_claim: Claim | None,
+        trackers: TrackerReports | None,
     ) -> None:
         self._layout = layout
         self._node = node
@@ -204,6 +209,7 @@ class Supervisor:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         scripted = launch.spec.task == "script" and node.is_first
         self._reports = ScriptReports(layout, self._first_execution, connect) if scripted else None
+        self._trackers = trackers
         self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
@@ -212,10 +218,14 @@ class Supervisor:
             self._heartbeat.start()
             self._log_shipper.start()
             self._suspensions.start()
+            if self._trackers:
+                self._trackers.start()
             self._supervise()
         finally:
             self._suspensions.close()
             self._kill_descendants()
+        if self._trackers:
+            self._trackers.close(_LAST_REPORTS_SECONDS)
         presence.mark_exited(self._layout, self._node)
         if self._node.is_first and not self._fence.poll(at_once=True):
             self._write_exit_record()
@@ -259,6 +269,8 @@ class Supervisor:
             self._descendants.update(processes.descendants(self._process.pid))
             if self._reports:
                 self._reports.follow()
+            if self._trackers:
+                self._trackers.follow()
             self._add_rank_logs()
             self._handle_stop_requests()
             self._enforce_limits()

@@ -17,6 +17,7 @@ from trainyard.script import CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
 from worker.core.first_failure import describe_restart
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
+from worker.trackers.variables import tracker_variables
 
 
 def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
@@ -27,6 +28,7 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
     os.chdir(folder)
     program = arguments(launch.spec.argv or (), folder)
     variables = script_variables(os.environ, layout, launch.spec.health.stall_timeout_minutes)
+    variables |= tracker_variables(variables, execution)
     environment = rank_environment(launch.spec, os.environ)
     # Slurm signals every process of a job that must end: the program learns it from `should_stop` and is not killed.
     # SIGUSR1 requests stacks, which `trainyard.script` writes once it is in use.

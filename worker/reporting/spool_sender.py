@@ -43,12 +43,18 @@ class SpoolSender:
         execution: int,
         connect: Callable[[], ServiceClient],
         *,
+        only: Path | None = None,
         backoff: Backoff | None = None,
         now: Callable[[], float] = time.monotonic,
         acknowledge_seconds: float = 1.0,
     ) -> None:
+        """
+        Args:
+            only: The one file to follow; default: the execution's own spool, after those of earlier executions.
+        """
         self._layout = layout
         self._execution = execution
+        self._only = only
         self._connect = connect
         self._backoff = backoff or Backoff()
         self._now = now
@@ -98,8 +104,9 @@ class SpoolSender:
             client.close()
 
     def _spools(self) -> list[_Spool]:
-        own = self._layout.spool_file(self._execution)
-        earlier = sorted(path for path in self._layout.spool.glob("execution-*.jsonl") if path.name < own.name)
+        own = self._only or self._layout.spool_file(self._execution)
+        spools_before = () if self._only else self._layout.spool.glob("execution-??????.jsonl")
+        earlier = sorted(path for path in spools_before if path.name < own.name)
         spools = []
         for path in [*earlier, own]:
             acknowledged = path.with_suffix(".acknowledged")

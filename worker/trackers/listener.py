@@ -26,17 +26,14 @@ class TrackerListener:
     """Serves one API. The port is bound at construction, before torchrun is started; threads begin with `start`."""
 
     def __init__(self, api: Api) -> None:
-        self._secret = secrets.token_hex(20)
-        self._server = _Server(api, self._secret)
+        self.secret = secrets.token_hex(20)
+        """The secret of this attempt; with an execution it is a token."""
+        self._server = _Server(api, self.secret)
         self._thread = threading.Thread(target=self._server.serve_forever, name="tracker-listener", daemon=True)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def token(self, execution: int) -> str:
-        """Return the token with which the ranks of an execution report."""
-        return f"{self._secret}.{execution}"
 
     def start(self) -> None:
         self._thread.start()

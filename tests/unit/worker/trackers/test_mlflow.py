@@ -18,6 +18,7 @@ from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import API, ARTIFACTS, MlflowApi
+from worker.trackers.variables import tracker_token
 
 PROGRAM = """
 import mlflow
@@ -57,7 +58,7 @@ def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
     """Return a function that sends a request as a client of execution 1."""
 
     def send(method: str, path: str, token: str = "", **arguments: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token or listener.token(1)}".encode()}
+        headers = {"Authorization": f"Bearer {token or tracker_token(listener.secret, 1)}".encode()}
         return httpx.request(method, listener.url + path, headers=headers, trust_env=False, **arguments)
 
     return send
@@ -79,7 +80,7 @@ def parameters(layout: AttemptLayout) -> dict[str, Any]:
 
 def run_program(listener: TrackerListener, folder: Path, execution: int = 1, text: str = PROGRAM) -> None:
     inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    own = {"MLFLOW_TRACKING_URI": listener.url, "MLFLOW_TRACKING_TOKEN": listener.token(execution)}
+    own = {"MLFLOW_TRACKING_URI": listener.url, "MLFLOW_TRACKING_TOKEN": tracker_token(listener.secret, execution)}
     done = subprocess.run(
         [sys.executable, "-c", text], env=inherited | own, cwd=folder, capture_output=True, text=True, timeout=120
     )
