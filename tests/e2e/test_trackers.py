@@ -46,7 +46,7 @@ def test_mlflow_program_is_live_and_replaces_points_after_a_resume(client: Clien
     assert ended.parameters == {"lr": 3e-4, "depth": 2}
     assert ended.progress is not None
     assert ended.progress.step == 30
-    assert [found.id for found in client.jobs(parameters={"lr": "3e-4"})] == [job.id]
+    assert [match.id for match in client.jobs(parameters={"lr": "3e-4"})] == [job.id]
     assert any(artifact.path.endswith("end.txt") for artifact in client.artifacts(job.id))
 
 

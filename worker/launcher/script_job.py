@@ -1,10 +1,7 @@
-"""The launcher's part in a `script` job, whose ranks are the user's program: it sends the reports and writes the exit
-record."""
+"""How a `script` job ends, whose ranks are the user's program: the launcher writes the exit record or the errors."""
 
-import contextlib
 import signal
 import socket
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
@@ -13,41 +10,6 @@ from worker.core.errors import RankError, describe_foreign_error, write_error
 from worker.core.rank_exits import RankExit, read_rank_exits
 from worker.core.script_failures import find_error, is_final, raised_before_abort, read_tail
 from worker.launcher.exit_record import last_execution, last_step
-from worker.reporting.service_client import ServiceClient
-from worker.reporting.spool_sender import SpoolSender
-
-_CLOSING_SECONDS = 0.5
-
-
-class ScriptReports:
-    """Sends what `trainyard.script` appends to the spool of the current execution."""
-
-    def __init__(self, layout: AttemptLayout, first: int, connect: Callable[[], ServiceClient]) -> None:
-        self._layout = layout
-        self._first = first
-        self._connect = connect
-        self._execution = 0
-        self._size = 0
-        self._sender: SpoolSender | None = None
-
-    def follow(self) -> None:
-        """Notice an in-place restart and new records. Called periodically."""
-        execution = last_execution(self._layout, self._first)
-        if execution != self._execution:
-            self.close(_CLOSING_SECONDS)
-            self._execution, self._size = execution, 0
-            self._sender = SpoolSender(self._layout, execution, self._connect)
-            self._sender.start()
-        with contextlib.suppress(FileNotFoundError):
-            size = self._layout.spool_file(execution).stat().st_size
-            if self._sender and size != self._size:
-                self._size = size
-                self._sender.wake()
-
-    def close(self, timeout: float) -> None:
-        if self._sender:
-            self._sender.close(timeout)
-            self._sender = None
 
 
 def finalize_script(layout: AttemptLayout, first: int, returncode: int, reason: str | None) -> None:

@@ -1,5 +1,6 @@
 """The launcher of a node: claims the attempt, runs torchrun, sends heartbeats and logs, writes the exit record."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -22,9 +23,9 @@ from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream
+from worker.launcher.program_reports import ProgramReports
 from worker.launcher.rejection import reject_claimed, reject_node
 from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
-from worker.launcher.script_job import ScriptReports
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
     SUSPENDED_SECONDS,
@@ -33,7 +34,6 @@ from worker.launcher.stop_signals import (
     SuspendDetector,
     TimeLimit,
 )
-from worker.launcher.tracker_reports import TrackerReports
 from worker.reporting.service_client import ServiceClient, ServiceError
 
 log = logging.getLogger("worker.launcher.supervisor")
@@ -84,8 +84,8 @@ def run(attempt_folder: str) -> None:
         secrets = claimed.secrets if claimed else _repeat_claim(layout, launch, connect)
         variables = rank_variables(launch.spec, secrets)
         scripted = launch.spec.task == "script"
-        trackers = TrackerReports(layout, node.index, rendezvous.execution, connect) if scripted else None
-        variables |= trackers.variables if trackers else {}
+        reports = ProgramReports(layout, node.index, rendezvous.execution, connect) if scripted else None
+        variables |= reports.variables if reports else {}
         process = torchrun.start(layout, launch, node, rendezvous, variables)
     except (OSError, ServiceError) as error:
         log.exception("torchrun could not be started")
@@ -93,7 +93,7 @@ def run(attempt_folder: str) -> None:
         _post_finish(connect, exit_record.not_started(layout, rendezvous.execution, message, type_=kind))
         return
     late_claim = claimed.claim if claimed and not claimed.known_to_service else None
-    Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim, trackers).run()
+    Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim, reports).run()
 
 
 def _decide(
@@ -139,21 +139,15 @@ def _follow(
 
 
 def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> Claimed | None:
-    client = connect()
-    try:
+    with contextlib.closing(connect()) as client:
         return claim_attempt(layout, launch, client)
-    finally:
-        client.close()
 
 
 def _repeat_claim(
     layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]"
 ) -> Mapping[str, str]:
-    client = connect()
-    try:
+    with contextlib.closing(connect()) as client:
         return repeat_claim(layout, launch, client)
-    finally:
-        client.close()
 
 
 class Supervisor:
@@ -170,7 +164,7 @@ class Supervisor:
         signals: SignalCounter,
         limit: TimeLimit,
         late_claim: Claim | None,
-        trackers: TrackerReports | None,
+        reports: ProgramReports | None,
     ) -> None:
         self._layout = layout
         self._node = node
@@ -207,9 +201,7 @@ class Supervisor:
         streams = [LogStream("launch", layout.launch_log)] if node.is_first else []
         if node.count == 1:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
-        scripted = launch.spec.task == "script" and node.is_first
-        self._reports = ScriptReports(layout, self._first_execution, connect) if scripted else None
-        self._trackers = trackers
+        self._reports = reports
         self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
@@ -218,14 +210,14 @@ class Supervisor:
             self._heartbeat.start()
             self._log_shipper.start()
             self._suspensions.start()
-            if self._trackers:
-                self._trackers.start()
+            if self._reports:
+                self._reports.start()
             self._supervise()
         finally:
             self._suspensions.close()
             self._kill_descendants()
-        if self._trackers:
-            self._trackers.close(_LAST_REPORTS_SECONDS)
+        if self._reports:
+            self._reports.close(_LAST_REPORTS_SECONDS)
         presence.mark_exited(self._layout, self._node)
         if self._node.is_first and not self._fence.poll(at_once=True):
             self._write_exit_record()
@@ -235,12 +227,8 @@ class Supervisor:
 
     def _write_exit_record(self) -> None:
         """On node 0, write and send the exit record: torchrun ends there only when it has ended on every node."""
-        if self._reports:
-            self._reports.close(_LAST_REPORTS_SECONDS)
-            if not self._killed_for:
-                script_job.finalize_script(
-                    self._layout, self._first_execution, self._process.returncode, self._stop.reason
-                )
+        if self._reports and not self._killed_for:
+            script_job.finalize_script(self._layout, self._first_execution, self._process.returncode, self._stop.reason)
         record = exit_record.finalize(
             self._layout,
             self._first_execution,
@@ -269,8 +257,6 @@ class Supervisor:
             self._descendants.update(processes.descendants(self._process.pid))
             if self._reports:
                 self._reports.follow()
-            if self._trackers:
-                self._trackers.follow()
             self._add_rank_logs()
             self._handle_stop_requests()
             self._enforce_limits()

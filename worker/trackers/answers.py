@@ -1,9 +1,20 @@
-"""What the APIs of trackers raise, and requests as they get them."""
+"""What the APIs of trackers share: requests, errors, and the prefixes of a program's runs."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any
+
+MAX_RUNS = 10_000
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """The rank that reports."""
+
+    execution: int
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -13,10 +24,20 @@ class TrackerRequest:
     method: str
     path: str
     query: Mapping[str, str]
-    execution: int
+    reporter: Reporter
     body: BufferedIOBase
     """At most `length` bytes may be read."""
     length: int
+
+    def read(self, limit: int) -> bytes:
+        """Return the body.
+
+        Raises:
+            TrackerError: It has more than `limit` bytes.
+        """
+        if self.length > limit:
+            raise TrackerError(413, "BAD_REQUEST", f"a request may have at most {limit} bytes")
+        return self.body.read(self.length)
 
 
 class TrackerError(Exception):
@@ -30,3 +51,29 @@ class TrackerError(Exception):
 
     def document(self) -> dict[str, Any]:
         return {"error_code": self.code, "message": self.message}
+
+
+class RunPrefixes:
+    """Prefixes the metrics of all runs of a program but the first of rank 0, so that runs do not mix in a curve."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._prefixes: dict[str, str] = {}
+        self._first: dict[Reporter, str] = {}
+
+    def prefix(self, reporter: Reporter, run_id: str, name: str) -> str:
+        """Return the prefix of a run, which stays the same.
+
+        Raises:
+            TrackerError: The program has too many runs.
+        """
+        with self._lock:
+            known = self._prefixes.get(run_id)
+            if known is not None:
+                return known
+            if len(self._prefixes) >= MAX_RUNS:
+                raise TrackerError(400, "INVALID_STATE", f"a program may have at most {MAX_RUNS} runs")
+            first = self._first.setdefault(reporter, run_id)
+            of_rank = f"rank-{reporter.rank}/" if reporter.rank else ""
+            self._prefixes[run_id] = of_rank + ("" if first == run_id else f"{name}/")
+            return self._prefixes[run_id]

@@ -32,16 +32,16 @@ def read_history(layout: AttemptLayout, execution: int) -> dict[str, MetricHisto
 def newest_checkpoint(folder: Path) -> float | None:
     """Return when the newest file below a folder was written, in seconds since 1970; None if there is no file."""
     newest: float | None = None
-    seen = 0
+    counted = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            seen += 1
+            counted += 1
             try:
                 written = os.stat(os.path.join(parent, name)).st_mtime
             except OSError:
                 continue
             newest = written if newest is None else max(newest, written)
-        if seen > _MAX_FILES:
+        if counted > _MAX_FILES:
             break
     return newest
 

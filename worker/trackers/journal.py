@@ -56,6 +56,8 @@ class _Execution:
     steps: ExecutionSteps
     records: int = 0
     events: int = 0
+    trackers: dict[str, str] = field(default_factory=dict)
+    """The tracker of each metric."""
     latest: dict[str, tuple[int | None, float, datetime]] = field(default_factory=dict)
 
 
@@ -73,8 +75,10 @@ class Journal:
         self._program_reports = False
         self._counted_file = RunLayout(layout.root.parent.parent).root / "counted_metrics.json"
 
-    def log(self, execution: int, values: Iterable[TrackedValue]) -> int:
+    def log(self, execution: int, tracker: str, values: Iterable[TrackedValue]) -> int:
         """Append the values that are numbers, without exact repetitions; return the number of points.
+
+        A metric that several trackers of a program report is taken from the first.
 
         Raises:
             OSError: They could not be written.
@@ -82,7 +86,7 @@ class Journal:
         with self._lock:
             run = self._execution(execution)
             counted = len(run.steps.counted)
-            points = [point for value in values if (point := self._point(run, execution, value))]
+            points = [point for value in values if (point := self._point(run, execution, tracker, value))]
             if len(run.steps.counted) != counted:
                 self._save_counted(run.steps.counted)
             for start in range(0, len(points), MAX_POINTS):
@@ -144,14 +148,14 @@ class Journal:
             run = self._executions[execution] = _Execution(SpoolFile(path), steps, records, events=records)
         return run
 
-    def _point(self, run: _Execution, execution: int, value: TrackedValue) -> Point | None:
+    def _point(self, run: _Execution, execution: int, tracker: str, value: TrackedValue) -> Point | None:
         number = _number(value.value)
         if number is None:
             message = f"the value of {value.name[:80]!a} is no number; such values are left out"
             self._state(run, execution, "not_a_number", message)
             return None
         name = self._name(run, execution, value.name)
-        if name is None:
+        if name is None or run.trackers.setdefault(name, tracker) != tracker:
             return None
         latest = (value.step, number, value.time)
         if run.latest.get(name) == latest:

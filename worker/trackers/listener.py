@@ -1,17 +1,22 @@
 """The HTTP server on 127.0.0.1 of a node to which the trackers of the job's program report."""
 
+import base64
+import contextlib
 import hmac
 import json
 import logging
+import os
 import secrets
 import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from worker.trackers.answers import TrackerError, TrackerRequest
+from worker.trackers.answers import Reporter, TrackerError, TrackerRequest
+from worker.trackers.variables import SECRET_BYTES, parse_token
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +28,12 @@ _MAX_BODY = 1024**3
 
 
 class TrackerListener:
-    """Serves one API. The port is bound at construction, before torchrun is started; threads begin with `start`."""
+    """Serves the APIs of all trackers. The port is bound at construction; threads begin with `start`."""
 
-    def __init__(self, api: Api) -> None:
-        self.secret = secrets.token_hex(20)
-        """The secret of this attempt; with an execution it is a token."""
-        self._server = _Server(api, self.secret)
+    def __init__(self, api: Api, current_execution: Callable[[], int]) -> None:
+        self.secret = secrets.token_hex(SECRET_BYTES)
+        """The secret of this attempt; with execution and rank it is a token."""
+        self._server = _Server(api, self.secret, current_execution)
         self._thread = threading.Thread(target=self._server.serve_forever, name="tracker-listener", daemon=True)
 
     @property
@@ -49,8 +54,9 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, api: Api, secret: str) -> None:
+    def __init__(self, api: Api, secret: str, current_execution: Callable[[], int]) -> None:
         self.api = api
+        self.current_execution = current_execution
         self.secret = secret
         self._room = threading.Semaphore(_MAX_CONNECTIONS)
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -111,17 +117,43 @@ class _Handler(BaseHTTPRequestHandler):
         Raises:
             TrackerError: It is not authenticated, or its body has no valid length.
         """
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        secret, _, execution = given.partition(".")
-        if not hmac.compare_digest(secret.encode(), self.server.secret.encode()) or not execution.isdigit():
-            message = "this listener is for the program of one Trainyard job; MLFLOW_TRACKING_TOKEN is not the job's"
-            raise TrackerError(401, "UNAUTHENTICATED", message)
+        reporter = self._reporter()
         text = self.headers.get("Content-Length", "0")
         if not text.isdigit() or int(text) > _MAX_BODY or "Transfer-Encoding" in self.headers:
             raise TrackerError(411, "BAD_REQUEST", f"Content-Length must be a number up to {_MAX_BODY}")
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query, max_num_fields=100))
-        return TrackerRequest(self.command, url.path, query, int(execution), self.rfile, int(text))
+        return TrackerRequest(self.command, url.path, query, reporter, self.rfile, int(text))
+
+    def _reporter(self) -> Reporter:
+        """Return the rank that sends the request. A program of this user that has another key is rank 0.
+
+        Raises:
+            TrackerError: The client is none of the job's program.
+        """
+        given = self.headers.get("Authorization", "")
+        scheme, _, value = given.partition(" ")
+        if scheme == "Basic":
+            with contextlib.suppress(ValueError):
+                value = base64.b64decode(value).decode().partition(":")[2]
+        token = parse_token(value.strip())
+        if token and hmac.compare_digest(token[0], self.server.secret):
+            return token[1]
+        if _is_of_this_user(self.client_address, self.server.server_address):
+            return Reporter(self.server.current_execution(), 0)
+        message = "this listener is for the program of one Trainyard job; the key of this request is not the job's"
+        raise TrackerError(401, "UNAUTHENTICATED", message)
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)
+
+
+def _is_of_this_user(client: tuple[str, int], server: Any) -> bool:
+    """Whether the other end of a connection on this node belongs to this user, by the kernel's table of connections."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            local, remote = fields[1].partition(":")[2], fields[2].partition(":")[2]
+            if (int(local, 16), int(remote, 16)) == (client[1], server[1]):
+                return int(fields[7]) == os.getuid()
+    return False

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from worker.trackers.answers import TrackerError, TrackerRequest
+from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal, TrackedValue
 
 API = "/api/2.0/mlflow/"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
 _MAX_BODY = 16 * 1024 * 1024
-_MAX_RUNS = 10_000
 _NOTES = "mlflow.note.content"
 _INTERNAL = "mlflow."
 _YEAR_2200 = 7_258_118_400_000
@@ -66,13 +65,12 @@ class MlflowApi:
 
     def __init__(self, journal: Journal, artifacts: ArtifactFolder) -> None:
         self._journal = journal
+        self._prefixes = RunPrefixes()
         self._artifacts = artifacts
         self._lock = threading.Lock()
         self._experiments = {"0": "Default"}
         self._runs: dict[str, _Run] = {}
-        self._first_runs: dict[int, str] = {}
-        """The first run of each execution: its metrics have no prefix."""
-        self._routes: dict[tuple[str, str], Callable[[int, Document], Document]] = {
+        self._routes: dict[tuple[str, str], Callable[[Reporter, Document], Document]] = {
             ("GET", "experiments/get-by-name"): self._find_experiment,
             ("GET", "experiments/get"): self._get_experiment,
             ("POST", "experiments/create"): self._create_experiment,
@@ -107,24 +105,24 @@ class MlflowApi:
         if not request.path.startswith(API) or route is None:
             message = f"{request.method} {request.path} is not supported by Trainyard"
             raise TrackerError(404, "ENDPOINT_NOT_FOUND", message)
-        return route(request.execution, {**request.query, **_body(request)})
+        return route(request.reporter, {**request.query, **_body(request)})
 
-    def _find_experiment(self, _execution: int, body: Document) -> Document:
+    def _find_experiment(self, _reporter: Reporter, body: Document) -> Document:
         name = _field(body, "experiment_name")
         with self._lock:
-            found = next((key for key, one in self._experiments.items() if one == name), None)
-        if found is None:
+            key = next((key for key, one in self._experiments.items() if one == name), None)
+        if key is None:
             raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no experiment {name[:200]!r}")
-        return {"experiment": _experiment(found, name)}
+        return {"experiment": _experiment(key, name)}
 
-    def _get_experiment(self, _execution: int, body: Document) -> Document:
+    def _get_experiment(self, _reporter: Reporter, body: Document) -> Document:
         key = _field(body, "experiment_id")
         name = self._experiments.get(key)
         if name is None:
             raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no experiment {key[:200]!r}")
         return {"experiment": _experiment(key, name)}
 
-    def _create_experiment(self, _execution: int, body: Document) -> Document:
+    def _create_experiment(self, _reporter: Reporter, body: Document) -> Document:
         name = _field(body, "name")
         with self._lock:
             if name in self._experiments.values():
@@ -133,101 +131,96 @@ class MlflowApi:
             self._experiments[key] = name
         return {"experiment_id": key}
 
-    def _search_experiments(self, _execution: int, _body: Document) -> Document:
+    def _search_experiments(self, _reporter: Reporter, _body: Document) -> Document:
         return {"experiments": [_experiment(key, name) for key, name in dict(self._experiments).items()]}
 
-    def _create_run(self, execution: int, body: Document) -> Document:
+    def _create_run(self, reporter: Reporter, body: Document) -> Document:
         tags = _pairs(body, "tags")
         name = str(body.get("run_name") or tags.get("mlflow.runName") or "run")
-        run = self._add_run(execution, uuid.uuid4().hex, str(body.get("experiment_id") or "0"), name)
+        run = self._add_run(reporter, uuid.uuid4().hex, str(body.get("experiment_id") or "0"), name)
         run.start_time = int(body.get("start_time") or run.start_time)
-        self._tag(execution, run, tags)
+        self._tag(reporter, run, tags)
         return {"run": run.document()}
 
-    def _add_run(self, execution: int, run_id: str, experiment: str, name: str) -> _Run:
-        with self._lock:
-            if len(self._runs) >= _MAX_RUNS:
-                raise TrackerError(400, "INVALID_STATE", f"a program may have at most {_MAX_RUNS} runs")
-            first = self._first_runs.setdefault(execution, run_id)
-            prefix = "" if first == run_id else f"{name}/"
-            run = _Run(run_id, experiment, name, prefix, int(time.time() * 1000))
-            self._runs[run_id] = run
+    def _add_run(self, reporter: Reporter, run_id: str, experiment: str, name: str) -> _Run:
+        prefix = self._prefixes.prefix(reporter, run_id, name)
+        run = self._runs[run_id] = _Run(run_id, experiment, name, prefix, int(time.time() * 1000))
         return run
 
-    def _run(self, execution: int, body: Document) -> _Run:
+    def _run(self, reporter: Reporter, body: Document) -> _Run:
         """Return the run of the request. A run of an earlier attempt is continued under its id."""
         run_id = str(body.get("run_id") or body.get("run_uuid") or "")
         if not run_id.isalnum() or len(run_id) > 64:
             raise TrackerError(400, "INVALID_PARAMETER_VALUE", "run_id is missing or malformed")
-        return self._runs.get(run_id) or self._add_run(execution, run_id, "0", run_id[:8])
+        return self._runs.get(run_id) or self._add_run(reporter, run_id, "0", run_id[:8])
 
-    def _get_run(self, execution: int, body: Document) -> Document:
-        return {"run": self._run(execution, body).document()}
+    def _get_run(self, reporter: Reporter, body: Document) -> Document:
+        return {"run": self._run(reporter, body).document()}
 
-    def _update_run(self, execution: int, body: Document) -> Document:
-        run = self._run(execution, body)
+    def _update_run(self, reporter: Reporter, body: Document) -> Document:
+        run = self._run(reporter, body)
         run.status = str(body.get("status") or run.status)
         run.end_time = int(body.get("end_time") or run.end_time)
         run.name = str(body.get("run_name") or run.name)
         return {"run_info": run.info()}
 
-    def _log_metric(self, execution: int, body: Document) -> Document:
-        self._log(execution, self._run(execution, body), [body])
+    def _log_metric(self, reporter: Reporter, body: Document) -> Document:
+        self._log(reporter, self._run(reporter, body), [body])
         return {}
 
-    def _log_parameter(self, execution: int, body: Document) -> Document:
-        run = self._run(execution, body)
-        self._describe(execution, run, {_field(body, "key"): str(body.get("value", ""))})
+    def _log_parameter(self, reporter: Reporter, body: Document) -> Document:
+        run = self._run(reporter, body)
+        self._describe(reporter, run, {_field(body, "key"): str(body.get("value", ""))})
         return {}
 
-    def _log_batch(self, execution: int, body: Document) -> Document:
-        run = self._run(execution, body)
+    def _log_batch(self, reporter: Reporter, body: Document) -> Document:
+        run = self._run(reporter, body)
         metrics = body.get("metrics") or []
         if not isinstance(metrics, list) or not all(isinstance(one, dict) for one in metrics):
             raise TrackerError(400, "INVALID_PARAMETER_VALUE", "metrics is no list of objects")
-        self._log(execution, run, metrics)
-        self._describe(execution, run, _pairs(body, "params"))
-        self._tag(execution, run, _pairs(body, "tags"))
+        self._log(reporter, run, metrics)
+        self._describe(reporter, run, _pairs(body, "params"))
+        self._tag(reporter, run, _pairs(body, "tags"))
         return {}
 
-    def _set_tag(self, execution: int, body: Document) -> Document:
-        self._tag(execution, self._run(execution, body), {_field(body, "key"): str(body.get("value", ""))})
+    def _set_tag(self, reporter: Reporter, body: Document) -> Document:
+        self._tag(reporter, self._run(reporter, body), {_field(body, "key"): str(body.get("value", ""))})
         return {}
 
-    def _delete_tag(self, execution: int, body: Document) -> Document:
-        self._run(execution, body).tags.pop(_field(body, "key"), None)
+    def _delete_tag(self, reporter: Reporter, body: Document) -> Document:
+        self._run(reporter, body).tags.pop(_field(body, "key"), None)
         return {}
 
-    def _search_runs(self, _execution: int, _body: Document) -> Document:
+    def _search_runs(self, _reporter: Reporter, _body: Document) -> Document:
         return {"runs": [run.document() for run in list(self._runs.values())]}
 
-    def _history(self, execution: int, body: Document) -> Document:
-        latest = self._run(execution, body).metrics.get(_field(body, "metric_key"))
+    def _history(self, reporter: Reporter, body: Document) -> Document:
+        latest = self._run(reporter, body).metrics.get(_field(body, "metric_key"))
         return {"metrics": [latest] if latest else []}
 
-    def _log(self, execution: int, run: _Run, metrics: list[Document]) -> None:
+    def _log(self, reporter: Reporter, run: _Run, metrics: list[Document]) -> None:
         values = [
             TrackedValue(run.prefix + _field(one, "key"), one.get("value"), _integer(one.get("step")), _time(one))
             for one in metrics
         ]
-        self._journal.log(execution, values)
+        self._journal.log(reporter.execution, "mlflow", values)
         for one in metrics:
             run.metrics[str(one["key"])] = {name: one.get(name) for name in ("key", "value", "timestamp", "step")}
 
-    def _describe(self, execution: int, run: _Run, parameters: Mapping[str, str]) -> None:
+    def _describe(self, reporter: Reporter, run: _Run, parameters: Mapping[str, str]) -> None:
         if parameters:
             named = {run.prefix + name: _parse(value) for name, value in parameters.items()}
-            self._journal.describe(execution, parameters=named)
+            self._journal.describe(reporter.execution, parameters=named)
             run.parameters.update(parameters)
 
-    def _tag(self, execution: int, run: _Run, tags: Mapping[str, str]) -> None:
+    def _tag(self, reporter: Reporter, run: _Run, tags: Mapping[str, str]) -> None:
         run.tags.update(tags)
         shown = {run.prefix + name: value for name, value in tags.items() if not name.startswith(_INTERNAL)}
         if shown or _NOTES in tags:
-            self._journal.describe(execution, tags=shown, notes=tags.get(_NOTES))
+            self._journal.describe(reporter.execution, tags=shown, notes=tags.get(_NOTES))
 
 
-def _accept(_execution: int, _body: Document) -> Document:
+def _accept(_reporter: Reporter, _body: Document) -> Document:
     return {}
 
 
@@ -237,9 +230,7 @@ def _experiment(key: str, name: str) -> Document:
 
 
 def _body(request: TrackerRequest) -> Document:
-    if request.length > _MAX_BODY:
-        raise TrackerError(413, "BAD_REQUEST", f"a request may have at most {_MAX_BODY} bytes")
-    text = request.body.read(request.length)
+    text = request.read(_MAX_BODY)
     try:
         document = json.loads(text) if text else {}
     except (ValueError, RecursionError):

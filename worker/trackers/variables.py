@@ -1,14 +1,25 @@
-"""The environment variables with which trackers find the listener."""
+"""The environment variables with which trackers find the listener, and the token that names the reporting rank."""
 
+import re
 from collections.abc import Mapping
+
+from worker.trackers.answers import Reporter
 
 LISTENER_URL = "TRAINYARD_TRACKER_URL"
 LISTENER_SECRET = "TRAINYARD_TRACKER_SECRET"  # noqa: S105 (a variable's name)
+SECRET_BYTES = 14
+_TOKEN = re.compile(r"([0-9a-f]{28})([0-9]{6})([0-9]{6})", re.ASCII)
 
 
-def tracker_token(secret: str, execution: int) -> str:
-    """Return the token with which the ranks of an execution report."""
-    return f"{secret}.{execution}"
+def tracker_token(secret: str, reporter: Reporter) -> str:
+    """Return the token of a rank: 40 hexadecimal digits, the only form that every version of W&B takes."""
+    return f"{secret}{reporter.execution:06d}{reporter.rank:06d}"
+
+
+def parse_token(token: str) -> tuple[str, Reporter] | None:
+    """Return the secret and the rank of a token; None if the text is none."""
+    match = _TOKEN.fullmatch(token)
+    return (match[1], Reporter(int(match[2]), int(match[3]))) if match else None
 
 
 def tracker_variables(base: Mapping[str, str], execution: int) -> dict[str, str]:
@@ -18,6 +29,10 @@ def tracker_variables(base: Mapping[str, str], execution: int) -> dict[str, str]
         base: The environment of the rank, with the variables of the spec.
     """
     url, secret = base.get(LISTENER_URL), base.get(LISTENER_SECRET)
-    if not url or not secret or "MLFLOW_TRACKING_URI" in base:
+    if not url or not secret:
         return {}
-    return {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": tracker_token(secret, execution)}
+    token = tracker_token(secret, Reporter(execution, int(base.get("RANK", "0"))))
+    variables: dict[str, str] = {}
+    if "MLFLOW_TRACKING_URI" not in base:
+        variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": token}
+    return variables

@@ -14,8 +14,9 @@ import pytest
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import EventsBatch, MetricsBatch, ParametersReport
 from trainyard.contract.wire.spool import parse_spool
+from worker.trackers.answers import Reporter
 from worker.trackers.artifacts import ArtifactFolder
-from worker.trackers.journal import Journal
+from worker.trackers.journal import MAX_NAMES, Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import API, ARTIFACTS, MlflowApi
 from worker.trackers.variables import tracker_token
@@ -47,7 +48,7 @@ def layout(tmp_path: Path) -> AttemptLayout:
 @pytest.fixture
 def listener(layout: AttemptLayout) -> Iterator[TrackerListener]:
     artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow", limit=100)
-    made = TrackerListener(MlflowApi(Journal(layout, 0), artifacts).handle)
+    made = TrackerListener(MlflowApi(Journal(layout, 0), artifacts).handle, lambda: 1)
     made.start()
     yield made
     made.close()
@@ -58,7 +59,7 @@ def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
     """Return a function that sends a request as a client of execution 1."""
 
     def send(method: str, path: str, token: str = "", **arguments: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token or tracker_token(listener.secret, 1)}".encode()}
+        headers = {"Authorization": f"Bearer {token or tracker_token(listener.secret, Reporter(1, 0))}".encode()}
         return httpx.request(method, listener.url + path, headers=headers, trust_env=False, **arguments)
 
     return send
@@ -80,7 +81,10 @@ def parameters(layout: AttemptLayout) -> dict[str, Any]:
 
 def run_program(listener: TrackerListener, folder: Path, execution: int = 1, text: str = PROGRAM) -> None:
     inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    own = {"MLFLOW_TRACKING_URI": listener.url, "MLFLOW_TRACKING_TOKEN": tracker_token(listener.secret, execution)}
+    own = {
+        "MLFLOW_TRACKING_URI": listener.url,
+        "MLFLOW_TRACKING_TOKEN": tracker_token(listener.secret, Reporter(execution, 0)),
+    }
     done = subprocess.run(
         [sys.executable, "-c", text], env=inherited | own, cwd=folder, capture_output=True, text=True, timeout=120
     )
@@ -115,11 +119,38 @@ def test_later_execution_continues_where_the_checkpoint_was_written(
     assert bodies(layout, 2)[0].resumed_from_step == 3
 
 
-def test_other_tokens_are_refused(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
-    for token in ("x", "x.1", ".1", "\u00e4.1"):
-        answer = call("POST", f"{API}runs/create", token, json={})
-        assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED")
+@pytest.mark.parametrize("token", ["x", "x.1", "a" * 40, "\u00e4", "0" * 39])
+def test_other_tokens_of_another_user_are_refused(
+    call: Callable[..., httpx.Response], layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setattr("worker.trackers.listener.os.getuid", lambda: -1)
+    answer = call("POST", f"{API}runs/create", token, json={})
+    assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED")
     assert not layout.spool.exists()
+
+
+def test_program_with_a_key_of_its_own_is_served(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    metric = {"run_id": "a", "key": "x", "value": 1.5, "timestamp": 1700000000000, "step": 3}
+    assert call("POST", f"{API}runs/log-metric", "my-own-key", json=metric).status_code == 200
+    assert points(layout) == [("x", 3, 1.5)]
+
+
+def test_runs_of_other_ranks_have_their_own_curves(
+    listener: TrackerListener, call: Callable[..., httpx.Response], layout: AttemptLayout
+) -> None:
+    metric = {"run_id": "b", "key": "x", "value": 2.5, "timestamp": 1700000000000, "step": 3}
+    call("POST", f"{API}runs/log-metric", tracker_token(listener.secret, Reporter(1, 2)), json=metric)
+    call("POST", f"{API}runs/log-metric", json=metric | {"run_id": "a"})
+    assert points(layout) == [("rank-2/x", 3, 2.5), ("x", 3, 2.5)]
+
+
+def test_names_beyond_the_limit_are_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    for start in range(0, 10_000, 1000):
+        metrics = [{"key": f"m{i}", "value": 1.0, "timestamp": 1, "step": 1} for i in range(start, start + 1000)]
+        assert call("POST", f"{API}runs/log-batch", json={"run_id": "a", "metrics": metrics}).status_code == 200
+    assert len({key for key, _, _ in points(layout)}) == MAX_NAMES
+    (event,) = [event for body in bodies(layout) if isinstance(body, EventsBatch) for event in body.events]
+    assert event.data == {"kind": "too_many_names"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""What the program of a `script` job reports: the listener of its trackers, and the senders of the spools."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from trainyard.contract.layout import AttemptLayout, RunLayout
+from worker.launcher.exit_record import last_execution
+from worker.reporting.service_client import ServiceClient
+from worker.reporting.spool_sender import SpoolSender
+from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.journal import Journal
+from worker.trackers.listener import TrackerListener
+from worker.trackers.mlflow import MlflowApi
+from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
+
+_CLOSING_SECONDS = 0.5
+
+
+class ProgramReports:
+    """Receives and sends what the program of this node reports. The listener's port is bound at construction."""
+
+    def __init__(self, layout: AttemptLayout, node: int, first: int, connect: Callable[[], ServiceClient]) -> None:
+        """
+        Args:
+            node: The index of this node. Node 0 also sends what `trainyard.script` appends to the execution's spool.
+            first: The first execution of this launcher.
+        """
+        self._layout = layout
+        self._first = first
+        self._execution = 0
+        self._journal = Journal(layout, node)
+        artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow")
+        self._listener = TrackerListener(
+            MlflowApi(self._journal, artifacts).handle, lambda: max(self._execution, first)
+        )
+        self._spools = [_SpoolFollower(layout, connect, lambda execution: layout.tracker_spool(execution, node))]
+        if node == 0:
+            self._spools.append(_SpoolFollower(layout, connect, None))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of the ranks from which `worker.rank` makes those of each tracker."""
+        return {LISTENER_URL: self._listener.url, LISTENER_SECRET: self._listener.secret}
+
+    def start(self) -> None:
+        """Serve. Called after torchrun was started, since it is forked."""
+        self._listener.start()
+
+    def follow(self) -> None:
+        """Notice an in-place restart and new records. Called periodically."""
+        execution = last_execution(self._layout, self._first)
+        for spool in self._spools:
+            if execution != self._execution:
+                spool.begin(execution)
+            spool.wake()
+        self._execution = execution
+
+    def close(self, timeout: float) -> None:
+        """Stop serving, and send the rest of each spool for about `timeout` seconds at most."""
+        self._listener.close()
+        self.follow()
+        self._journal.close()
+        for spool in self._spools:
+            spool.close(timeout)
+
+
+class _SpoolFollower:
+    """Sends one spool of the current execution."""
+
+    def __init__(
+        self, layout: AttemptLayout, connect: Callable[[], ServiceClient], only: Callable[[int], Path] | None
+    ) -> None:
+        """
+        Args:
+            only: The path of the spool; None: the execution's own spool, after those of earlier executions.
+        """
+        self._layout = layout
+        self._connect = connect
+        self._only = only
+        self._path = Path()
+        self._size = 0
+        self._sender: SpoolSender | None = None
+
+    def begin(self, execution: int) -> None:
+        self.close(_CLOSING_SECONDS)
+        only = self._only(execution) if self._only else None
+        self._path, self._size = only or self._layout.spool_file(execution), 0
+        self._sender = SpoolSender(self._layout, execution, self._connect, only=only)
+        self._sender.start()
+
+    def wake(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            size = self._path.stat().st_size
+            if self._sender and size != self._size:
+                self._size = size
+                self._sender.wake()
+
+    def close(self, timeout: float) -> None:
+        if self._sender:
+            self._sender.close(timeout)
+            self._sender = None
