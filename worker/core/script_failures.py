@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.contract.layout import AttemptLayout
 from worker.core.rank_exits import RankExit
 
 _TAIL_BYTES = 16 * 1024
@@ -83,6 +84,11 @@ def is_final(error: ProgramError | None, exitcode: int) -> bool:
     name = error.type.rpartition(".")[2]
     text = error.message.lower()
     return name not in _TRANSIENT_TYPES and not any(part in text for part in _TRANSIENT_TEXTS)
+
+
+def with_tails(layout: AttemptLayout, exits: Sequence[RankExit]) -> list[tuple[RankExit, str]]:
+    """Return the failed ranks, each with the end of its log."""
+    return [(end, read_tail(layout.rank_log(end.rank))) for end in exits]
 
 
 def are_final(ends: Sequence[tuple[RankExit, str]]) -> bool:

@@ -17,7 +17,7 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from worker.core.full_disk import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, count_oom_kills
 from worker.core.rank_exits import rank_exits_file, read_rank_exits
-from worker.core.script_failures import are_final, read_tail
+from worker.core.script_failures import are_final, with_tails
 
 _NO_FILE = "<N/A>"
 """torchrun's value where a rank wrote no error file."""
@@ -134,13 +134,17 @@ def record_failures(
 
 
 def ended_finally(layout: AttemptLayout, execution: int) -> bool:
-    """Return whether the disk is full, or an error of the user's program ended it that would occur again."""
+    """Return whether the disk is full, or the user's program must not start again: its error would occur again, or it
+    was warned of the attempt's end."""
     if ended_by_full_disk(layout, execution):
         return True
-    if json.loads(layout.launch.read_bytes())["spec"]["task"] != "script":
+    spec = json.loads(layout.launch.read_bytes())["spec"]
+    if spec["task"] != "script":
         return False
-    exits = read_rank_exits(layout, execution)
-    return are_final([(end, read_tail(layout.rank_log(end.rank))) for end in exits])
+    if spec["restart"]["signal"] and layout.stop_request.exists():
+        # It ended because of its warning; the next attempt goes on.
+        return True
+    return are_final(with_tails(layout, read_rank_exits(layout, execution)))
 
 
 def _recorded_error(document: Any) -> dict[str, str]:

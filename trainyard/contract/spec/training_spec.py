@@ -181,6 +181,10 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
         refuse("trainable", "cannot be combined with `lora_rank`, which trains only adapters; remove one of them")
+    warning, limit = spec.restart.signal, spec.resources.time_limit_minutes
+    if warning is not None and warning.lead_minutes is not None and limit and warning.lead_minutes > limit / 2:
+        half = "more than half of `resources.time_limit_minutes`"
+        refuse("restart.signal.lead_minutes", f"is {warning.lead_minutes:g}, {half}, {limit}")
     if spec.strategy == "hsdp" and spec.gpus < spec.fsdp.replicas:
         refuse("gpus", f"is {spec.gpus}, fewer than `fsdp.replicas` {spec.fsdp.replicas}; each replica needs a rank")
     elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
