@@ -3,7 +3,7 @@
 import codecs
 import re
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 import yaml
@@ -17,6 +17,7 @@ from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
 from trainyard.client.code_archive import pack
 from trainyard.client.git_source import GitSource, read_git
+from trainyard.contract.spec.sections import WarningSignal
 from trainyard.contract.spec.user_code import expected_code_files
 from trainyard.contract.wire.jobs import JobResource
 
@@ -24,6 +25,8 @@ _TIME = re.compile(
     r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::\d{2})?|(?P<number>\d{1,6})(?P<unit>[mhd])"
 )
 _UNIT_MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
+_SIGNAL = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:@(?P<number>\d{1,6})(?P<unit>[smh]?))?")
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def parse_minutes(text: str) -> int:
@@ -42,6 +45,20 @@ def parse_minutes(text: str) -> int:
     if minutes < 1:
         raise typer.BadParameter(f"{text!r} is not a time limit; use 90m, 4h, 2d or 1-12:00 (days-hours:minutes)")
     return minutes
+
+
+def parse_signal(text: str) -> dict[str, Any]:
+    """Parse `SIGUSR1`, `USR1@2m` or, in seconds as sbatch takes it, `USR1@120`, and return the spec's fields.
+
+    Raises:
+        typer.BadParameter: the text has another form.
+    """
+    match = _SIGNAL.fullmatch(text.strip())
+    name = f"SIG{match['name'].upper().removeprefix('SIG')}" if match else ""
+    if match is None or name not in get_args(WarningSignal.model_fields["name"].annotation):
+        raise typer.BadParameter(f"{text!r} is no SIGUSR1, SIGUSR2, SIGTERM or SIGINT, also as SIGUSR1@2m or @90s")
+    lead = int(match["number"]) * _UNIT_SECONDS[match["unit"]] / 60 if match["number"] else None
+    return _without_empty({"name": name, "lead_minutes": lead})
 
 
 CommandArgument = Annotated[
@@ -66,6 +83,12 @@ VariableOption = Annotated[
 VenvOption = Annotated[Path | None, typer.Option(help="Folder of a virtual environment on the nodes.")]
 ContainerOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Container image for the ranks.")]
 RetriesOption = Annotated[int | None, typer.Option(min=0, max=100, help="Retries after errors; default: 2.")]
+SignalOption = Annotated[
+    dict[str, Any] | None,
+    typer.Option(
+        metavar="NAME[@TIME]", parser=parse_signal, help="The program's warning, this long before its end: SIGUSR1@2m."
+    ),
+]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Return when the job is accepted.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the spec as YAML; submit nothing.")]
 
@@ -83,6 +106,7 @@ def run(
     venv: VenvOption = None,
     container: ContainerOption = None,
     retries: RetriesOption = None,
+    signal: SignalOption = None,
     detach: DetachOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -108,7 +132,7 @@ def run(
             "argv": list(program.argv),
             **_size(program, gpus, nodes),
             "environment": _without_empty(environment),
-            "restart": _without_empty({"max_retries": retries}),
+            "restart": _without_empty({"max_retries": retries, "signal": signal}),
             "metadata": source.labels if source else {},
         }
     )

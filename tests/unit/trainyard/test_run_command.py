@@ -4,7 +4,7 @@ import pytest
 import typer
 import yaml
 
-from trainyard.cli.run import parse_minutes
+from trainyard.cli.run import parse_minutes, parse_signal
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,25 @@ def test_time_limit_is_parsed(text: str, minutes: int) -> None:
 def test_other_time_limits_are_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not a time limit"):
         parse_minutes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("SIGUSR1", {"name": "SIGUSR1"}),
+        ("usr1@2m", {"name": "SIGUSR1", "lead_minutes": 2.0}),
+        ("SIGTERM@90s", {"name": "SIGTERM", "lead_minutes": 1.5}),
+        ("INT@120", {"name": "SIGINT", "lead_minutes": 2.0}),
+    ],
+)
+def test_warning_signal_is_parsed(text: str, fields: dict) -> None:
+    assert parse_signal(text) == fields
+
+
+@pytest.mark.parametrize("text", ["", "SIGKILL", "SIGUSR1@", "SIGUSR1@2d", "@2m", "USR1 @2m"])
+def test_other_warning_signals_are_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no SIGUSR1"):
+        parse_signal(text)
 
 
 @pytest.fixture
@@ -37,6 +56,7 @@ def dry_run(run, service, tmp_path, monkeypatch):
 def test_options_become_fields(dry_run):
     spec = dry_run(
         *("--gpus", "8", "--nodes", "2", "--partition", "gpu", "--time", "4h", "--venv", "/opt/env", "--retries", "0"),
+        *("--signal", "USR1@2m"),
         *("--env", "WANDB_PROJECT=a=b", "--", "python", "train.py", "--lr", "3e-4"),
     )
     assert spec == {
@@ -47,7 +67,7 @@ def test_options_become_fields(dry_run):
         "gpus": 8,
         "resources": {"gpus_per_node": 4, "partition": "gpu", "time_limit_minutes": 240},
         "environment": {"venv": "/opt/env", "variables": {"WANDB_PROJECT": "a=b"}},
-        "restart": {"max_retries": 0},
+        "restart": {"max_retries": 0, "signal": {"name": "SIGUSR1", "lead_minutes": 2.0}},
     }
 
 
