@@ -157,7 +157,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         present = getattr(spec, field) is not None
         if present != (spec.task == task):
             refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
-    problems += code_problems(spec.task, spec.target, spec.argv, spec.code)
+    problems += code_problems(spec.task, spec.target, spec.argv, spec.code) + _warning_problems(spec)
     if spec.strategy == "single" and spec.gpus != 1:
         refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
@@ -181,15 +181,19 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
         refuse("trainable", "cannot be combined with `lora_rank`, which trains only adapters; remove one of them")
-    warning, limit = spec.restart.signal, spec.resources.time_limit_minutes
-    if warning is not None and warning.lead_minutes is not None and limit and warning.lead_minutes > limit / 2:
-        half = "more than half of `resources.time_limit_minutes`"
-        refuse("restart.signal.lead_minutes", f"is {warning.lead_minutes:g}, {half}, {limit}")
     if spec.strategy == "hsdp" and spec.gpus < spec.fsdp.replicas:
         refuse("gpus", f"is {spec.gpus}, fewer than `fsdp.replicas` {spec.fsdp.replicas}; each replica needs a rank")
     elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return problems
+
+
+def _warning_problems(spec: TrainingSpec) -> list[Problem]:
+    warning, limit = spec.restart.signal, spec.resources.time_limit_minutes
+    if warning is None or warning.lead_minutes is None or limit is None or warning.lead_minutes <= limit / 2:
+        return []
+    message = f"is {warning.lead_minutes:g}, more than half of `resources.time_limit_minutes`, {limit}"
+    return [Problem(param="restart.signal.lead_minutes", message=message)]
 
 
 def fields_reset_by(changes: Mapping[str, Any]) -> dict[str, None]:
