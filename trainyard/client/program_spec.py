@@ -31,10 +31,10 @@ class ProgramOptions:
     time: str | None = None
     """`90m`, `4h`, `2d` or `1-12:00`."""
     name: str | None = None
-    code: Path = Path()
+    code: str | Path = Path()
     """The folder to upload."""
     env: Mapping[str, str] = field(default_factory=dict)
-    venv: Path | None = None
+    venv: str | Path | None = None
     container: str | None = None
     retries: int | None = None
     signal: str | None = None
@@ -50,9 +50,9 @@ def program_spec(command: Sequence[str], options: ProgramOptions, source: GitSou
     Raises:
         InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
     """
-    program = _read_program(command, options.code)
+    program = _read_program(command, Path(options.code))
     environment = {
-        "venv": str(options.venv.expanduser().absolute()) if options.venv else None,
+        "venv": str(Path(options.venv).expanduser().absolute()) if options.venv else None,
         "container": {"image": options.container} if options.container else None,
         "variables": {**program.variables, **options.env},
     }
