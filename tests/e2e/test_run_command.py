@@ -68,6 +68,27 @@ print("second start", os.environ["TRAINYARD_RESUMED"], os.environ["TRAINYARD_CHE
     assert any(event.type == "worker.restarted_in_place" for event in client.events(client.job("killed").id))
 
 
+def test_resume_flag_is_for_starts_with_checkpoints(run: Run) -> None:
+    text = """
+import os, pathlib, sys, time
+
+print("arguments", sys.argv[1:], "in", os.environ["TRAINYARD_CHECKPOINT_DIR"])
+mark = pathlib.Path(os.environ["TRAINYARD_CHECKPOINT_DIR"], f"mark-{os.environ['RANK']}")
+if not mark.exists():
+    mark.touch()
+    if os.environ["RANK"] == "0":
+        time.sleep(1)
+    sys.exit(3)
+"""
+    options = ("--gpus", "2", "--resume-flag", "--from {checkpoint_dir}/last")
+    done = run(text, *options, "--", "python", "train.py", "--lr", "1")
+    assert done.returncode == 0, done.stderr
+    first, second = [line for line in done.stdout.splitlines() if line.startswith("arguments")]
+    assert first.startswith("arguments ['--lr', '1'] in ")
+    folder = first.rpartition(" ")[2]
+    assert second == f"arguments ['--lr', '1', '--from', '{folder}/last'] in {folder}"
+
+
 def test_what_git_ignores_is_not_uploaded(run: Run, client: Client, tmp_path: Path) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
     (tmp_path / ".gitignore").write_text("*.bin\n")

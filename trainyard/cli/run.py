@@ -38,6 +38,10 @@ VariableOption = Annotated[
 VenvOption = Annotated[Path | None, typer.Option(help="Folder of a virtual environment on the nodes.")]
 ContainerOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Container image for the ranks.")]
 RetriesOption = Annotated[int | None, typer.Option(min=0, max=100, help="Retries after errors; default: 2.")]
+ResumeOption = Annotated[
+    str | None,
+    typer.Option(metavar="ARGUMENTS", help="Added when it resumes: '--resume {checkpoint_dir}/last.pt'."),
+]
 SignalOption = Annotated[
     str | None,
     typer.Option(metavar="NAME[@TIME]", help="The program's warning, this long before the time limit: SIGUSR1@2m."),
@@ -59,6 +63,7 @@ def run(
     venv: VenvOption = None,
     container: ContainerOption = None,
     retries: RetriesOption = None,
+    resume_flag: ResumeOption = None,
     signal: SignalOption = None,
     detach: DetachOption = False,
     dry_run: DryRunOption = False,
@@ -81,6 +86,7 @@ def run(
         venv=venv,
         container=container,
         retries=retries,
+        resume_flag=resume_flag,
         signal=signal,
     )
     if dry_run:

@@ -1,6 +1,7 @@
 """The spec of a program that runs unchanged: what `trainyard run` and `trainyard.run` make of a command and options."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -37,6 +38,8 @@ class ProgramOptions:
     venv: str | Path | None = None
     container: str | None = None
     retries: int | None = None
+    resume_flag: str | None = None
+    """Arguments for a start that resumes, as a shell would split them; `{checkpoint_dir}` becomes the folder's path."""
     signal: str | None = None
     """`SIGUSR1` or, with the time between the signal and the time limit, `SIGUSR1@2m`."""
 
@@ -68,6 +71,7 @@ def program_spec(command: Sequence[str], options: ProgramOptions, source: GitSou
             "name": options.name or _display_name(program),
             "task": "script",
             "argv": list(program.argv),
+            "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
             "gpus": size.pop("gpus"),
             "resources": _without_empty(size | limits),
             "environment": _without_empty(environment),
@@ -109,6 +113,13 @@ def parse_signal(text: str) -> dict[str, Any]:
         raise InvalidRequestError(message, param="signal")
     lead = int(match["number"]) * _UNIT_SECONDS[match["unit"]] / 60 if match["number"] else None
     return _without_empty({"name": name, "lead_minutes": lead})
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"{text!r} cannot be split into arguments: {error}", param="resume_flag") from None
 
 
 def _size(program: Program, gpus: int | None, nodes: int | None) -> dict[str, int]:

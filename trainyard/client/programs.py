@@ -24,6 +24,7 @@ class ProgramKeywords(TypedDict, total=False):
     venv: str | Path | None
     container: str | None
     retries: int | None
+    resume_flag: str | None
     signal: str | None
 
 
@@ -46,6 +47,7 @@ def run(command: Sequence[str], *, client: Client | None = None, **options: Unpa
         venv: folder of a virtual environment on the nodes.
         container: container image for the ranks.
         retries: retries after errors; default: 2.
+        resume_flag: arguments for a start that resumes, such as `--resume {checkpoint_dir}/last.ckpt`.
         signal: the signal that warns the program, and how long before the time limit: `SIGUSR1@2m`.
 
     Raises:

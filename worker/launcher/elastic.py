@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
+from trainyard.script import RESUMED
 from worker.core.full_disk import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, count_oom_kills
 from worker.core.rank_exits import rank_exits_file, read_rank_exits
@@ -46,7 +47,7 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     )
     processes: Any = local_elastic_agent
     processes.start_processes = add_variables(
-        processes.start_processes, variables, lambda ranks: record_placement(layout, node, ranks)
+        processes.start_processes, variables, lambda ranks: before_start(layout, node, ranks)
     )
     try:
         torchrun(arguments)
@@ -56,18 +57,26 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
 
 
 def add_variables(
-    start: Callable[..., Any], variables: Mapping[str, str], on_start: Callable[[list[int]], None]
+    start: Callable[..., Any], variables: Mapping[str, str], on_start: Callable[[list[int]], Mapping[str, str]]
 ) -> Callable[..., Any]:
     """Wrap `start_processes`: add the variables to the environment of each rank. This process never has them.
 
-    `on_start` gets the ranks of this node before they start.
+    `on_start` gets the ranks of this node before they start, and returns more variables for them.
     """
 
     def start_with_variables(*, envs: Mapping[int, Mapping[str, str]], **arguments: Any) -> Any:
-        on_start(sorted(int(env["RANK"]) for env in envs.values()))
-        return start(envs={rank: {**env, **variables} for rank, env in envs.items()}, **arguments)
+        more = on_start(sorted(int(env["RANK"]) for env in envs.values()))
+        return start(envs={rank: {**env, **variables, **more} for rank, env in envs.items()}, **arguments)
 
     return start_with_variables
+
+
+def before_start(layout: AttemptLayout, node: int, ranks: list[int]) -> dict[str, str]:
+    """Record which ranks start, and return the variable by which they resume. All ranks must resume or none, so it is
+    determined before the first of them can write a checkpoint."""
+    record_placement(layout, node, ranks)
+    folder = RunLayout(layout.root.parent.parent).checkpoints
+    return {RESUMED: str(int(folder.is_dir() and any(folder.iterdir())))}
 
 
 def record_placement(layout: AttemptLayout, node: int, ranks: list[int]) -> None:

@@ -405,6 +405,11 @@ class TestTasksWithoutTraining:
         ]
         assert params(**warning) == ["restart.signal"]
 
+    def test_arguments_for_a_resumed_start_are_for_scripts(self):
+        assert self.rejected({**self.CHECK, "resume_argv": ["--resume"]}) == [
+            "resume_argv: has no effect for task `comm_check`; it is for `script`"
+        ]
+
     def test_warning_comes_in_the_second_half_of_the_time(self):
         late = {"restart": {"signal": {"lead_minutes": 6}}, "resources": {"time_limit_minutes": 10}}
         assert self.rejected({**self.SCRIPT, **late}) == [

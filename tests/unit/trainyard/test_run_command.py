@@ -21,7 +21,7 @@ def dry_run(run, service, tmp_path, monkeypatch):
 def test_options_become_fields(dry_run):
     spec = dry_run(
         *("--gpus", "8", "--nodes", "2", "--partition", "gpu", "--time", "4h", "--venv", "/opt/env", "--retries", "0"),
-        *("--signal", "USR1@2m"),
+        *("--signal", "USR1@2m", "--resume-flag", "--resume '{checkpoint_dir}/a b'"),
         *("--env", "WANDB_PROJECT=a=b", "--", "python", "train.py", "--lr", "3e-4"),
     )
     assert spec == {
@@ -29,6 +29,7 @@ def test_options_become_fields(dry_run):
         "name": "train",
         "task": "script",
         "argv": ["train.py", "--lr", "3e-4"],
+        "resume_argv": ["--resume", "{checkpoint_dir}/a b"],
         "gpus": 8,
         "resources": {"gpus_per_node": 4, "partition": "gpu", "time_limit_minutes": 240},
         "environment": {"venv": "/opt/env", "variables": {"WANDB_PROJECT": "a=b"}},
@@ -51,6 +52,7 @@ def test_defaults_are_absent(dry_run):
     [
         (("--gpus", "4", "--", "torchrun", "--nproc-per-node", "2", "train.py"), "gpus: is 4, but"),
         (("--gpus", "3", "--nodes", "2", "--", "python", "train.py"), "cannot be divided"),
+        (("--resume-flag", "'a", "--", "python", "train.py"), "cannot be split into arguments"),
         (("--env", "A", "--", "python", "train.py"), "NAME=VALUE"),
         (("--", "python", "absent.py"), "there is no file 'absent.py'"),
         ((), "name a program"),

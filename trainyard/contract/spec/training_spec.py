@@ -78,6 +78,9 @@ class TrainingSpec(Strict):
     argv: Annotated[tuple[Argument, ...], Field(max_length=256)] | None = None
     """Your program and its arguments; task `script` only. The program is a file of the uploaded folder, an absolute
     path, or `-m` and a module."""
+    resume_argv: Annotated[tuple[Argument, ...], Field(max_length=256)] = ()
+    """Arguments that follow those of `argv` when the ranks start and the checkpoint folder has files; task `script`
+    only. `{checkpoint_dir}` in them becomes the path of that folder."""
     code: CodeDigest | None = None
     """Digest of the uploaded folder with your code; tasks `custom` and `script` only."""
     steps: PositiveInt | None = None
