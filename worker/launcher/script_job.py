@@ -13,6 +13,7 @@ from worker.core.errors import RankError, describe_foreign_error, write_error
 from worker.core.rank_exits import RankExit, read_rank_exits
 from worker.core.script_failures import are_final, find_error, is_final, raised_before_abort, read_tail, with_tails
 from worker.launcher.exit_record import last_execution, last_step
+from worker.launcher.repeated_failures import HINT, failed_as_before
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 
@@ -77,12 +78,15 @@ def finalize_script(
         )
         write_atomic(layout.finish(execution), record.model_dump_json())
         return
+    repeated = failed_as_before(layout, execution)
     for rank_exit in exits:
         log_path = layout.rank_log(rank_exit.rank)
         if rank_exit.exitcode > 0 or (
             rank_exit.exitcode == -signal.SIGABRT and raised_before_abort(read_tail(log_path))
         ):
-            write_error(layout.rank_error(rank_exit.rank), _describe(layout, rank_exit, execution))
+            error = _describe(layout, rank_exit, execution)
+            changes = {"final": True, "hint": HINT} if repeated and not error.final else {}
+            write_error(layout.rank_error(rank_exit.rank), error.model_copy(update=changes))
 
 
 def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> RankError:
