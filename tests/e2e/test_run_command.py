@@ -1,34 +1,16 @@
 """`trainyard run`: a program as it is, with the real service and its local backend."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.terminal import run_trainyard
 from trainyard.client import Client
-from trainyard.contract.local_paths import admin_token_file
-from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.e2e
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def run(service: ServiceProcess, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a function that runs a program, whose text it stores, from its folder."""
-    token = admin_token_file(service.state_dir).read_text().strip()
-    environ = {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token, "TERM": "dumb"}
-    monkeypatch.chdir(tmp_path)
-
-    def start(text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        (tmp_path / "train.py").write_text(text)
-        return run_trainyard(environ, "run", *arguments)
-
-    return start
 
 
 def test_output_is_printed_and_the_exit_code_is_that_of_the_program(run: Run, client: Client) -> None:
