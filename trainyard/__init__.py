@@ -9,13 +9,14 @@ _LAZY_IMPORTS = {
     "TrainingSpec": "trainyard.contract.spec.training_spec",
     "Client": "trainyard.client",
     "AsyncClient": "trainyard.client",
+    "run": "trainyard.client",
     "report": "trainyard.script",
     "checkpoint_dir": "trainyard.script",
     "should_stop": "trainyard.script",
 }
 
 
-__all__ = ["AsyncClient", "Client", "TrainingSpec", "__version__", "checkpoint_dir", "report", "should_stop"]
+__all__ = ["AsyncClient", "Client", "TrainingSpec", "__version__", "checkpoint_dir", "report", "run", "should_stop"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,16 @@
 """A real service in its own process, on SQLite and the local backend, with real workers."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.paced import Pace
+from tests.support.terminal import run_trainyard
 from trainyard.client import Client
+from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 
 
@@ -35,3 +39,19 @@ def pace(tmp_path: Path) -> Iterator[Pace]:
     made = Pace(tmp_path)
     yield made
     made.set(0)
+
+
+@pytest.fixture
+def run(
+    service: ServiceProcess, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> "Callable[..., subprocess.CompletedProcess[str]]":
+    """Return a function that runs a program, whose text it stores, from its folder."""
+    token = admin_token_file(service.state_dir).read_text().strip()
+    environ = {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token, "TERM": "dumb"}
+    monkeypatch.chdir(tmp_path)
+
+    def start(text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "train.py").write_text(text)
+        return run_trainyard(environ, "run", *arguments)
+
+    return start

@@ -1,34 +1,16 @@
 """`trainyard run`: a program as it is, with the real service and its local backend."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.terminal import run_trainyard
 from trainyard.client import Client
-from trainyard.contract.local_paths import admin_token_file
-from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.e2e
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def run(service: ServiceProcess, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a function that runs a program, whose text it stores, from its folder."""
-    token = admin_token_file(service.state_dir).read_text().strip()
-    environ = {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token, "TERM": "dumb"}
-    monkeypatch.chdir(tmp_path)
-
-    def start(text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        (tmp_path / "train.py").write_text(text)
-        return run_trainyard(environ, "run", *arguments)
-
-    return start
 
 
 def test_output_is_printed_and_the_exit_code_is_that_of_the_program(run: Run, client: Client) -> None:
@@ -66,6 +48,27 @@ print("second start", os.environ["TRAINYARD_RESUMED"], os.environ["TRAINYARD_CHE
     assert done.returncode == 0, done.stderr
     assert "second start 1 True" in done.stdout
     assert any(event.type == "worker.restarted_in_place" for event in client.events(client.job("killed").id))
+
+
+def test_resume_flag_is_for_starts_with_checkpoints(run: Run) -> None:
+    text = """
+import os, pathlib, sys, time
+
+print("arguments", sys.argv[1:], "in", os.environ["TRAINYARD_CHECKPOINT_DIR"])
+mark = pathlib.Path(os.environ["TRAINYARD_CHECKPOINT_DIR"], f"mark-{os.environ['RANK']}")
+if not mark.exists():
+    mark.touch()
+    if os.environ["RANK"] == "0":
+        time.sleep(1)
+    sys.exit(3)
+"""
+    options = ("--gpus", "2", "--resume-flag", "--from {checkpoint_dir}/last")
+    done = run(text, *options, "--", "python", "train.py", "--lr", "1")
+    assert done.returncode == 0, done.stderr
+    first, second = [line for line in done.stdout.splitlines() if line.startswith("arguments")]
+    assert first.startswith("arguments ['--lr', '1'] in ")
+    folder = first.rpartition(" ")[2]
+    assert second == f"arguments ['--lr', '1', '--from', '{folder}/last'] in {folder}"
 
 
 def test_what_git_ignores_is_not_uploaded(run: Run, client: Client, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """`run`: submits a program as it is, follows its log, and ends with its exit code."""
 
 import codecs
-import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,37 +11,12 @@ from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError
 from trainyard.cli.logs import Follower, LogPosition
 from trainyard.cli.output import print_error, print_json, print_line, print_text
-from trainyard.cli.program_command import Program, parse_command
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
-from trainyard.client.code_archive import pack
-from trainyard.client.git_source import GitSource, read_git
-from trainyard.contract.spec.user_code import expected_code_files
+from trainyard.client.git_source import read_git
+from trainyard.client.program_spec import ProgramOptions, program_spec
+from trainyard.client.programs import submit_program
 from trainyard.contract.wire.jobs import JobResource
-
-_TIME = re.compile(
-    r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::\d{2})?|(?P<number>\d{1,6})(?P<unit>[mhd])"
-)
-_UNIT_MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
-
-
-def parse_minutes(text: str) -> int:
-    """Parse a time limit such as `90m`, `4h`, `2d`, `1-12:00` or `12:30:00`, and return its minutes.
-
-    Raises:
-        typer.BadParameter: the text has another form.
-    """
-    match = _TIME.fullmatch(text.strip())
-    if match and match["unit"]:
-        minutes = int(match["number"]) * _UNIT_MINUTES[match["unit"]]
-    elif match:
-        minutes = (int(match["days"] or 0) * 24 + int(match["hours"])) * 60 + int(match["minutes"])
-    else:
-        minutes = 0
-    if minutes < 1:
-        raise typer.BadParameter(f"{text!r} is not a time limit; use 90m, 4h, 2d or 1-12:00 (days-hours:minutes)")
-    return minutes
-
 
 CommandArgument = Annotated[
     list[str] | None,
@@ -55,9 +29,7 @@ GpusOption = Annotated[
 ]
 NodesOption = Annotated[int | None, typer.Option(min=1, help="Number of nodes among which the GPUs are divided.")]
 PartitionOption = Annotated[str | None, typer.Option(help="Slurm partition; default: the cluster's.")]
-TimeOption = Annotated[
-    int | None, typer.Option(metavar="TIME", parser=parse_minutes, help="Time limit: 90m, 4h, 2d or 1-12:00.")
-]
+TimeOption = Annotated[str | None, typer.Option(metavar="TIME", help="Time limit: 90m, 4h, 2d or 1-12:00.")]
 NameOption = Annotated[str | None, typer.Option(help="Display name of the job; default: the program's.")]
 FolderOption = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to upload.")]
 VariableOption = Annotated[
@@ -66,6 +38,14 @@ VariableOption = Annotated[
 VenvOption = Annotated[Path | None, typer.Option(help="Folder of a virtual environment on the nodes.")]
 ContainerOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Container image for the ranks.")]
 RetriesOption = Annotated[int | None, typer.Option(min=0, max=100, help="Retries after errors; default: 2.")]
+ResumeOption = Annotated[
+    str | None,
+    typer.Option(metavar="ARGUMENTS", help="Added when it resumes: '--resume {checkpoint_dir}/last.pt'."),
+]
+SignalOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[@TIME]", help="The program's warning, this long before the time limit: SIGUSR1@2m."),
+]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Return when the job is accepted.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the spec as YAML; submit nothing.")]
 
@@ -83,6 +63,8 @@ def run(
     venv: VenvOption = None,
     container: ContainerOption = None,
     retries: RetriesOption = None,
+    resume_flag: ResumeOption = None,
+    signal: SignalOption = None,
     detach: DetachOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -93,45 +75,34 @@ def run(
 
     Example: trainyard run --gpus 4 -- python train.py --lr 3e-4
     """
-    program = _read_program(command or [], code)
-    source = read_git(code)
-    environment = {
-        "venv": str(venv.expanduser().absolute()) if venv else None,
-        "container": {"image": container} if container else None,
-        "variables": {**program.variables, **_variables(env or [])},
-    }
-    document = _without_empty(
-        {
-            "version": 1,
-            "name": name or _display_name(program),
-            "task": "script",
-            "argv": list(program.argv),
-            **_size(program, gpus, nodes),
-            "environment": _without_empty(environment),
-            "restart": _without_empty({"max_retries": retries}),
-            "metadata": source.labels if source else {},
-        }
+    options = ProgramOptions(
+        gpus=gpus,
+        nodes=nodes,
+        partition=partition,
+        time=time,
+        name=name,
+        code=code,
+        env=_variables(env or []),
+        venv=venv,
+        container=container,
+        retries=retries,
+        resume_flag=resume_flag,
+        signal=signal,
     )
-    limits = _without_empty({"partition": partition, "time_limit_minutes": time})
-    document |= _without_empty({"resources": {**document.get("resources", {}), **limits}})
     if dry_run:
-        print_text(yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
+        _print_spec(program_spec(command or [], options, read_git(code)))
         return
     with make_client(ctx) as client:
-        job = _submit(client, document, code, source, as_json=as_json)
+        job = submit_program(client, command or [], options).resource
+        if as_json:
+            print_json(job)
+        else:
+            print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
         raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json))
 
 
-def _submit(
-    client: Client, document: dict[str, Any], folder: Path, source: GitSource | None, *, as_json: bool
-) -> JobResource:
-    digest = client.upload(pack(folder, source=source))
-    job = client.submit(document | {"code": digest}).resource
-    if as_json:
-        print_json(job)
-    else:
-        print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
-    return job
+def _print_spec(document: dict[str, Any]) -> None:
+    print_text(yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
 
 
 def follow_program(client: Client, job: JobResource, *, as_json: bool = False) -> int:
@@ -154,45 +125,8 @@ def follow_program(client: Client, job: JobResource, *, as_json: bool = False) -
     return program_code if code == FAILED and program_code else code
 
 
-def _size(program: Program, gpus: int | None, nodes: int | None) -> dict[str, Any]:
-    """Return the number of ranks and their division among nodes.
-
-    Raises:
-        UsageError: the options contradict each other.
-    """
-    for option, given, of_launcher in (("--gpus", gpus, program.ranks), ("--nodes", nodes, program.nodes)):
-        if given and of_launcher and given != of_launcher:
-            raise UsageError(f"{option} is {given}, but the program's launcher has {of_launcher}; remove one of them")
-    total, parts = gpus or program.ranks or 1, nodes or program.nodes
-    if parts and total % parts:
-        raise UsageError(f"--gpus {total} cannot be divided among --nodes {parts}; --gpus is the number of all GPUs")
-    return {"gpus": total, "resources": {"gpus_per_node": total // parts} if parts and parts > 1 else {}}
-
-
-def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None and value != {}}
-
-
 def _variables(pairs: list[str]) -> dict[str, str]:
     parts = [pair.partition("=") for pair in pairs]
     if odd := [pair for pair, (key, equals, _) in zip(pairs, parts, strict=True) if not (key and equals)]:
         raise UsageError(f"--env takes NAME=VALUE, not {odd[0]!r}")
     return {key: value for key, _, value in parts}
-
-
-def _display_name(program: Program) -> str:
-    word = program.argv[1] if program.argv[0] == "-m" else PurePosixPath(program.argv[0]).stem
-    return word[:120]
-
-
-def _read_program(command: list[str], folder: Path) -> Program:
-    """Return the program of the command. A module may be installed on the nodes instead of being in the folder.
-
-    Raises:
-        UsageError: the command is not understood, or the folder lacks the program.
-    """
-    program = parse_command(command)
-    expected = expected_code_files("script", None, program.argv)
-    if program.argv[0] != "-m" and expected and not any((folder / file).is_file() for file in expected):
-        raise UsageError(f"there is no file {expected[0]!r} in {str(folder.absolute())!r}; name its folder with --code")
-    return program

@@ -18,6 +18,7 @@ from trainyard.client.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
+from trainyard.client.programs import run
 from trainyard.client.request import LogChunk
 from trainyard.client.stream import StreamEvent
 
@@ -40,4 +41,5 @@ __all__ = [
     "TargetExistsError",
     "TrainyardError",
     "WaitTimeoutError",
+    "run",
 ]

@@ -14,18 +14,10 @@ from trainyard.contract.layout import write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.reports import MAX_NAME, Failure
 from worker.core.memory_hints import memory_hint
+from worker.core.peer_errors import is_from_peer
 
 _OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 _DISK_TEXTS = ("no space left on device", "disk quota exceeded", "read-only file system")
-_PEER_TEXTS = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "gloo/transport",
-    "nccl communicator was aborted",
-    "remote process exited",
-    "broken pipe",
-    "timed out waiting",
-)
 
 
 class TrainingError(Exception):
@@ -76,7 +68,7 @@ def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingS
         rank=rank,
         execution=execution,
         reason=_reason(error, memory),
-        consequence=_is_from_peer(text),
+        consequence=is_from_peer(text),
         type=type(error).__name__,
         message=text[:8000],
         traceback="".join(traceback.format_exception(error))[-60000:],
@@ -112,7 +104,7 @@ def describe_foreign_error(
         rank=rank,
         execution=execution,
         reason="out_of_memory" if memory else "disk_full" if _mentions_disk(message) else "error",
-        consequence=_is_from_peer(message),
+        consequence=is_from_peer(message),
         type=type_,
         message=message[:8000],
         traceback=traceback[-60000:],
@@ -187,7 +179,3 @@ def _mentions_memory(message: str) -> bool:
 
 def _on_device(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError" or "cuda" in str(error).lower()
-
-
-def _is_from_peer(message: str) -> bool:
-    return any(text in message.lower() for text in _PEER_TEXTS)

@@ -23,6 +23,8 @@ class RankExit:
     message: str = ""
     """The error that the program left in torchrun's error file (`@record`)."""
     traceback: str = ""
+    signature: str = ""
+    """What two ends in the same way have in common; empty for a signal. See `script_failures.signature_of`."""
 
 
 def rank_exits_file(layout: AttemptLayout, node: int, execution: int) -> Path:
@@ -51,6 +53,7 @@ def _read_file(path: Path) -> list[RankExit]:
                 bool(item.get("out_of_memory")),
                 str(item.get("message", "")),
                 str(item.get("traceback", "")),
+                str(item.get("signature", "")),
             )
             for item in json.loads(path.read_text())
         ]

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.contract.layout import AttemptLayout
+from worker.core.peer_errors import is_from_peer
 from worker.core.rank_exits import RankExit
 
 _TAIL_BYTES = 16 * 1024
 _EXCEPTION_LINE = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))(?:: ?(?P<message>.*))?$"
 )
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+_FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$')
+_WITH_DIGITS = re.compile(r"\w*\d\w*")
+_SIGNATURE_LINES = 8
 _ABORTED = "terminate called without an active exception"
 """gloo's threads, where the process ends with an error while they still run: that is not the cause."""
 _USAGE = 2
@@ -45,11 +51,11 @@ class ProgramError:
     message: str
 
 
-def read_tail(log: Path) -> str:
-    """Return the end of a log; an empty text if it cannot be read."""
+def read_tail(log: Path, start: int = 0) -> str:
+    """Return the end of a log, from the byte `start` on; an empty text if it cannot be read."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
         return ""
@@ -85,6 +91,11 @@ def is_final(error: ProgramError | None, exitcode: int) -> bool:
     return name not in _TRANSIENT_TYPES and not any(part in text for part in _TRANSIENT_TEXTS)
 
 
+def with_tails(layout: AttemptLayout, exits: Sequence[RankExit]) -> list[tuple[RankExit, str]]:
+    """Return the failed ranks, each with the end of its log."""
+    return [(end, read_tail(layout.rank_log(end.rank))) for end in exits]
+
+
 def are_final(ends: Sequence[tuple[RankExit, str]]) -> bool:
     """Return whether a start with these failed ranks would fail again: a rank failed finally, and none transiently.
 
@@ -93,6 +104,46 @@ def are_final(ends: Sequence[tuple[RankExit, str]]) -> bool:
     """
     verdicts = [_verdict(end, tail) for end, tail in ends]
     return any(verdicts) and not any(verdict is False for verdict in verdicts)
+
+
+def signature_of(end: RankExit, tail: str) -> str:
+    """Return the exit code and the last lines of the traceback, or of the log if there is none, without what differs
+    between two starts: folders, and words with digits such as addresses and numbers of processes.
+
+    It is empty where the program did not cause the end: after a signal, or where another rank was lost.
+    """
+    if end.exitcode <= 0 and not (end.exitcode == -signal.SIGABRT and raised_before_abort(tail)):
+        return ""
+    error = find_error(end.message or tail)
+    if error is not None and is_from_peer(error.message):
+        return ""
+    lines = [line for line in _last_traceback(end.traceback or tail) if line.strip()]
+    return "\n".join([str(end.exitcode), *map(_without_numbers, lines[-_SIGNATURE_LINES:])]) if lines else ""
+
+
+def are_repeated(before: Sequence[RankExit], after: Sequence[RankExit]) -> bool:
+    """Return whether a start failed in the same way as the one before it: a rank left the same signature, and no signal
+    ended any rank, except that with which torchrun ends the peers of a failed one."""
+    if any(end.exitcode < 0 and not end.signature and end.exitcode != -signal.SIGTERM for end in (*before, *after)):
+        return False
+    return bool({end.signature for end in before if end.signature} & {end.signature for end in after})
+
+
+def _last_traceback(text: str) -> list[str]:
+    """Return the lines up to the last exception, from the traceback's first; all lines if there is no exception."""
+    lines = [_RANK_PREFIX.sub("", line) for line in text.splitlines()]
+    ends = [index for index, line in enumerate(lines) if _EXCEPTION_LINE.match(line)]
+    if not ends:
+        return lines
+    starts = [index for index in range(ends[-1]) if lines[index].startswith("Traceback (most recent")]
+    return lines[starts[-1] if starts else ends[-1] : ends[-1] + 1]
+
+
+def _without_numbers(line: str) -> str:
+    if frame := _FRAME.match(line):
+        # Each attempt has a folder of its own.
+        return f"{Path(frame['path']).name}:{frame['line']} {frame['function']}"
+    return _WITH_DIGITS.sub("#", line)[:500]
 
 
 def _verdict(end: RankExit, tail: str) -> bool | None:

@@ -10,14 +10,16 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
+from trainyard.script import RESUMED
 from worker.core.full_disk import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, count_oom_kills
-from worker.core.rank_exits import rank_exits_file, read_rank_exits
-from worker.core.script_failures import are_final, read_tail
+from worker.core.rank_exits import RankExit, rank_exits_file, read_rank_exits
+from worker.core.script_failures import are_final, read_tail, signature_of, with_tails
 
 _NO_FILE = "<N/A>"
 """torchrun's value where a rank wrote no error file."""
@@ -36,6 +38,7 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
 
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     first_execution = int(os.environ["TRAINYARD_EXECUTION"])
+    log_sizes: dict[int, int] = {}
     agent: Any = LocalElasticAgent
     # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.
     agent._start_workers = count_restarts(agent._start_workers)
@@ -43,10 +46,11 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
         agent._monitor_workers,
         lambda restart: rank_exits_file(layout, node, first_execution + restart),
         lambda restart: ended_finally(layout, first_execution + restart),
+        lambda end: signature_of(end, read_tail(layout.rank_log(end.rank), log_sizes.get(end.rank, 0))),
     )
     processes: Any = local_elastic_agent
     processes.start_processes = add_variables(
-        processes.start_processes, variables, lambda ranks: record_placement(layout, node, ranks)
+        processes.start_processes, variables, lambda ranks: before_start(layout, node, ranks, log_sizes)
     )
     try:
         torchrun(arguments)
@@ -56,18 +60,33 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
 
 
 def add_variables(
-    start: Callable[..., Any], variables: Mapping[str, str], on_start: Callable[[list[int]], None]
+    start: Callable[..., Any], variables: Mapping[str, str], on_start: Callable[[list[int]], Mapping[str, str]]
 ) -> Callable[..., Any]:
     """Wrap `start_processes`: add the variables to the environment of each rank. This process never has them.
 
-    `on_start` gets the ranks of this node before they start.
+    `on_start` gets the ranks of this node before they start, and returns more variables for them.
     """
 
     def start_with_variables(*, envs: Mapping[int, Mapping[str, str]], **arguments: Any) -> Any:
-        on_start(sorted(int(env["RANK"]) for env in envs.values()))
-        return start(envs={rank: {**env, **variables} for rank, env in envs.items()}, **arguments)
+        more = on_start(sorted(int(env["RANK"]) for env in envs.values()))
+        return start(envs={rank: {**env, **variables, **more} for rank, env in envs.items()}, **arguments)
 
     return start_with_variables
+
+
+def before_start(layout: AttemptLayout, node: int, ranks: list[int], log_sizes: dict[int, int]) -> dict[str, str]:
+    """Record which ranks start, and return the variable by which they resume. All ranks must resume or none, so it is
+    determined before the first of them can write a checkpoint.
+
+    Args:
+        log_sizes: Set to the sizes of the ranks' logs, which earlier starts have written to.
+    """
+    record_placement(layout, node, ranks)
+    for rank in ranks:
+        log = layout.rank_log(rank)
+        log_sizes[rank] = log.stat().st_size if log.is_file() else 0
+    folder = RunLayout(layout.root.parent.parent).checkpoints
+    return {RESUMED: str(int(folder.is_dir() and any(folder.iterdir())))}
 
 
 def record_placement(layout: AttemptLayout, node: int, ranks: list[int]) -> None:
@@ -97,11 +116,14 @@ def count_restarts(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record_failures(
-    monitor: Callable[..., Any], path_of: Callable[[int], Path], is_final: Callable[[int], bool]
+    monitor: Callable[..., Any],
+    path_of: Callable[[int], Path],
+    is_final: Callable[[int], bool],
+    signature: Callable[[RankExit], str] = lambda end: "",
 ) -> Callable[..., Any]:
     """Wrap `_monitor_workers`: write a file for each start with failed ranks, and make no further start if it is final.
 
-    `path_of` and `is_final` get the number of restarts.
+    `path_of` and `is_final` get the number of restarts. `signature` returns what identifies the end of a rank.
     """
     killed_before = count_oom_kills()
 
@@ -110,18 +132,19 @@ def record_failures(
         if result.failures:
             restart = group.spec.max_restarts - agent._remaining_restarts
             exits = [
-                {
-                    "rank": rank,
-                    "exitcode": failure.exitcode,
-                    "pid": failure.pid,
-                    "time": failure.timestamp,
-                    "out_of_memory": failure.exitcode == -9 and count_oom_kills() > killed_before,
+                RankExit(
+                    rank=rank,
+                    exitcode=failure.exitcode,
+                    pid=failure.pid,
+                    time=failure.timestamp,
+                    out_of_memory=failure.exitcode == -9 and count_oom_kills() > killed_before,
                     **_recorded_error(failure.error_file_data if failure.error_file != _NO_FILE else None),
-                }
+                )
                 for rank, failure in result.failures.items()
             ]
+            signed = [asdict(replace(end, signature=signature(end))) for end in exits]
             try:
-                write_atomic(path_of(restart), json.dumps(exits))
+                write_atomic(path_of(restart), json.dumps(signed))
             except OSError as error:
                 # Without the file, the launcher names the failed rank by its own error file or torchrun's exit code.
                 print(f"the exits of the ranks cannot be written: {error}", file=sys.stderr)
@@ -134,13 +157,21 @@ def record_failures(
 
 
 def ended_finally(layout: AttemptLayout, execution: int) -> bool:
-    """Return whether the disk is full, or an error of the user's program ended it that would occur again."""
+    """Return whether the disk is full, or the user's program must not start again: its error would occur again, or it
+    was warned of the attempt's end."""
     if ended_by_full_disk(layout, execution):
         return True
-    if json.loads(layout.launch.read_bytes())["spec"]["task"] != "script":
+    spec = json.loads(layout.launch.read_bytes())["spec"]
+    if spec["task"] != "script":
         return False
-    exits = read_rank_exits(layout, execution)
-    return are_final([(end, read_tail(layout.rank_log(end.rank))) for end in exits])
+    if spec["restart"]["signal"] and layout.stop_request.exists():
+        # It ended because of its warning; the next attempt goes on.
+        return True
+    if are_final(with_tails(layout, read_rank_exits(layout, execution))):
+        return True
+    from worker.launcher.repeated_failures import failed_as_before  # takes longer to import than the rest together
+
+    return failed_as_before(layout, execution)
 
 
 def _recorded_error(document: Any) -> dict[str, str]:

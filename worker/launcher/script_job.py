@@ -8,21 +8,28 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
 from worker.core.errors import RankError, describe_foreign_error, write_error
 from worker.core.rank_exits import RankExit, read_rank_exits
-from worker.core.script_failures import find_error, is_final, raised_before_abort, read_tail
+from worker.core.script_failures import are_final, find_error, is_final, raised_before_abort, read_tail, with_tails
 from worker.launcher.exit_record import last_execution, last_step
+from worker.launcher.repeated_failures import HINT, failed_as_before
 
 
-def finalize_script(layout: AttemptLayout, first: int, returncode: int, reason: str | None) -> None:
+def finalize_script(
+    layout: AttemptLayout, first: int, returncode: int, reason: str | None, *, warned: bool = False
+) -> None:
     """Write what a built-in task's ranks write themselves: an exit record, or an error file for each rank that failed.
 
     Args:
         returncode: The exit code of torchrun.
         reason: The reason of the stop request, if there was one.
+        warned: Whether the spec names the signal on which the program saves and ends, so that an end after a stop
+            request is its response to that.
     """
     execution = last_execution(layout, first)
-    if returncode == 0:
+    exits = read_rank_exits(layout, execution)
+    stopped = warned and reason is not None
+    if returncode == 0 or (stopped and exits and not are_final(with_tails(layout, exits))):
         exit_reason: ExitReason = "completed"
-        if layout.yielded(execution).exists():
+        if stopped or layout.yielded(execution).exists():
             exit_reason = reason or "preempted"  # type: ignore[assignment]  # what the launcher wrote itself
         record = FinishRecord(
             execution=execution,
@@ -33,12 +40,15 @@ def finalize_script(layout: AttemptLayout, first: int, returncode: int, reason: 
         )
         write_atomic(layout.finish(execution), record.model_dump_json())
         return
-    for rank_exit in read_rank_exits(layout, execution):
+    repeated = failed_as_before(layout, execution)
+    for rank_exit in exits:
         log_path = layout.rank_log(rank_exit.rank)
         if rank_exit.exitcode > 0 or (
             rank_exit.exitcode == -signal.SIGABRT and raised_before_abort(read_tail(log_path))
         ):
-            write_error(layout.rank_error(rank_exit.rank), _describe(layout, rank_exit, execution))
+            error = _describe(layout, rank_exit, execution)
+            changes = {"final": True, "hint": HINT} if repeated and not error.final else {}
+            write_error(layout.rank_error(rank_exit.rank), error.model_copy(update=changes))
 
 
 def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> RankError:

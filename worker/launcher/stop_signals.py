@@ -42,6 +42,12 @@ class SignalCounter:
             self.stops += 1
 
 
+def signal_of_ranks(launch: LaunchDocument) -> signal.Signals:
+    """Return the signal by which ranks learn of a stop request."""
+    warning = launch.spec.restart.signal
+    return signal.Signals[warning.name] if warning else signal.SIGUSR2
+
+
 class StopRequest:
     """The reason to stop, written once for the ranks to read. Only a user's cancellation replaces a preemption."""
 

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from worker.launcher.stop_signals import (
     StopRequest,
     SuspendDetector,
     TimeLimit,
+    signal_of_ranks,
 )
 from worker.reporting.service_client import ServiceClient, ServiceError
 
@@ -228,7 +228,8 @@ class Supervisor:
     def _write_exit_record(self) -> None:
         """On node 0, write and send the exit record: torchrun ends there only when it has ended on every node."""
         if self._reports and not self._killed_for:
-            script_job.finalize_script(self._layout, self._first_execution, self._process.returncode, self._stop.reason)
+            ended = (self._layout, self._first_execution, self._process.returncode, self._stop.reason)
+            script_job.finalize_script(*ended, warned=self._launch.spec.restart.signal is not None)
         record = exit_record.finalize(
             self._layout,
             self._first_execution,
@@ -293,7 +294,7 @@ class Supervisor:
             ranks = processes.children(self._process.pid)
             if torchrun.uses_nsys(self._launch):
                 ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
-            processes.send_signal(ranks, signal.SIGUSR2)
+            processes.send_signal(ranks, signal_of_ranks(self._launch))
 
     def _enforce_limits(self) -> None:
         if self._fence.poll():
@@ -339,7 +340,9 @@ class Supervisor:
         return self._launch.spec.backend == "nccl"
 
     def _write_stacks(self) -> None:
-        processes.send_signal([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
+        # A program that takes it as its warning would begin to save, and be killed before it has.
+        if signal_of_ranks(self._launch) != watchdog.STACKS:
+            processes.send_signal([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
         time.sleep(_STACKS_SECONDS)
 
     def _kill(self, reason: ExitReason) -> None:

@@ -26,8 +26,9 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
         write_restart_event(layout, launch, execution)
     folder = layout.code if launch.spec.code else layout.root
     os.chdir(folder)
-    program = arguments(launch.spec.argv or (), folder)
     variables = script_variables(os.environ, layout, launch.spec.health.stall_timeout_minutes)
+    resume = resume_arguments(launch.spec.resume_argv, variables[CHECKPOINTS]) if variables[RESUMED] == "1" else []
+    program = [*arguments(launch.spec.argv or (), folder), *resume]
     variables |= tracker_variables(variables, execution)
     environment = rank_environment(launch.spec, os.environ)
     # Slurm signals every process of a job that must end: the program learns it from `should_stop` and is not killed.
@@ -55,11 +56,16 @@ def arguments(argv: Sequence[str], folder: Path) -> list[str]:
     return [first, *argv[1:]]
 
 
+def resume_arguments(argv: Sequence[str], checkpoints: str) -> list[str]:
+    """Return the arguments that are added because the program has checkpoints."""
+    return [argument.replace("{checkpoint_dir}", checkpoints) for argument in argv]
+
+
 def script_variables(base: Mapping[str, str], layout: AttemptLayout, stall_minutes: float | None) -> dict[str, str]:
     """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
     inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
     watchdog = {} if stall_minutes is None else {PROGRESS_INTERVAL: str(interval(stall_minutes * 60.0))}
     folder = RunLayout(layout.root.parent.parent).checkpoints
     folder.mkdir(parents=True, exist_ok=True)
-    own = {FOLDER: str(layout.root), CHECKPOINTS: str(folder), RESUMED: str(int(any(folder.iterdir())))}
+    own = {FOLDER: str(layout.root), CHECKPOINTS: str(folder), RESUMED: base.get(RESUMED, "0")}
     return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}

@@ -121,10 +121,11 @@ def test_deep_json_raises_a_value_error(body: bytes) -> None:
 
 
 def test_many_unknown_fields_are_refused_quickly_with_few_problems() -> None:
-    started = time.process_time()
+    document = {f"optimizr{number}": 1 for number in range(50_000)}
+    started = time.thread_time()  # threads of earlier tests in the same process do not count
     with pytest.raises(SpecError) as caught:
-        parse_spec({f"optimizr{number}": 1 for number in range(50_000)})
-    assert time.process_time() - started < 2
+        parse_spec(document)
+    assert time.thread_time() - started < 2
     assert len(caught.value.problems) == MAX_PROBLEMS + 1
     assert caught.value.problems[-1].message.endswith("more problems")
     assert sum("did you mean" in problem.message for problem in caught.value.problems) == 10

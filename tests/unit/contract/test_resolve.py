@@ -398,5 +398,23 @@ class TestTasksWithoutTraining:
             "backend: has no effect for task `script`; pass it to your program in `argv`"
         ]
 
+    def test_warning_signal_is_for_scripts(self):
+        warning = {"restart": {"signal": {"name": "SIGUSR1"}}}
+        assert self.rejected({**self.CHECK, **warning}) == [
+            "restart.signal: has no effect for task `comm_check`; it is for `script`"
+        ]
+        assert params(**warning) == ["restart.signal"]
+
+    def test_arguments_for_a_resumed_start_are_for_scripts(self):
+        assert self.rejected({**self.CHECK, "resume_argv": ["--resume"]}) == [
+            "resume_argv: has no effect for task `comm_check`; it is for `script`"
+        ]
+
+    def test_warning_comes_in_the_second_half_of_the_time(self):
+        late = {"restart": {"signal": {"lead_minutes": 6}}, "resources": {"time_limit_minutes": 10}}
+        assert self.rejected({**self.SCRIPT, **late}) == [
+            "restart.signal.lead_minutes: is 6, more than half of `resources.time_limit_minutes`, 10"
+        ]
+
     def test_comm_check_needs_two_ranks(self):
         assert self.rejected({**self.CHECK, "gpus": 1}) == ["gpus: must be at least 2 for task `comm_check`"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainyard.cli.errors import UsageError
-from trainyard.cli.program_command import Program, parse_command
+from trainyard.client.errors import InvalidRequestError
+from trainyard.client.program_command import Program, parse_command
 
 PROGRAM = ("train.py", "--lr", "1")
 
@@ -54,5 +54,5 @@ def test_command_is_translated(command: str, expected: Program) -> None:
     ],
 )
 def test_other_commands_are_refused_with_the_reason(command: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(InvalidRequestError, match=message):
         parse_command(command.split())

@@ -1,23 +1,7 @@
 """`trainyard run`: the spec that it makes of its options."""
 
 import pytest
-import typer
 import yaml
-
-from trainyard.cli.run import parse_minutes
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"), [("90m", 90), ("4h", 240), ("2d", 2880), ("1-12:00", 2160), ("12:30:59", 750), ("0:05", 5)]
-)
-def test_time_limit_is_parsed(text: str, minutes: int) -> None:
-    assert parse_minutes(text) == minutes
-
-
-@pytest.mark.parametrize("text", ["", "4", "h", "0m", "-1h", "4 hours", "1-12", "99999999m"])
-def test_other_time_limits_are_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a time limit"):
-        parse_minutes(text)
 
 
 @pytest.fixture
@@ -37,6 +21,7 @@ def dry_run(run, service, tmp_path, monkeypatch):
 def test_options_become_fields(dry_run):
     spec = dry_run(
         *("--gpus", "8", "--nodes", "2", "--partition", "gpu", "--time", "4h", "--venv", "/opt/env", "--retries", "0"),
+        *("--signal", "USR1@2m", "--resume-flag", "--resume '{checkpoint_dir}/a b'"),
         *("--env", "WANDB_PROJECT=a=b", "--", "python", "train.py", "--lr", "3e-4"),
     )
     assert spec == {
@@ -44,10 +29,11 @@ def test_options_become_fields(dry_run):
         "name": "train",
         "task": "script",
         "argv": ["train.py", "--lr", "3e-4"],
+        "resume_argv": ["--resume", "{checkpoint_dir}/a b"],
         "gpus": 8,
         "resources": {"gpus_per_node": 4, "partition": "gpu", "time_limit_minutes": 240},
         "environment": {"venv": "/opt/env", "variables": {"WANDB_PROJECT": "a=b"}},
-        "restart": {"max_retries": 0},
+        "restart": {"max_retries": 0, "signal": {"name": "SIGUSR1", "lead_minutes": 2.0}},
     }
 
 
@@ -64,8 +50,9 @@ def test_defaults_are_absent(dry_run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpus", "4", "--", "torchrun", "--nproc-per-node", "2", "train.py"), "--gpus is 4, but"),
+        (("--gpus", "4", "--", "torchrun", "--nproc-per-node", "2", "train.py"), "gpus: is 4, but"),
         (("--gpus", "3", "--nodes", "2", "--", "python", "train.py"), "cannot be divided"),
+        (("--resume-flag", "'a", "--", "python", "train.py"), "cannot be split into arguments"),
         (("--env", "A", "--", "python", "train.py"), "NAME=VALUE"),
         (("--", "python", "absent.py"), "there is no file 'absent.py'"),
         ((), "name a program"),

@@ -311,6 +311,18 @@ class Resources(Strict):
         return options
 
 
+class WarningSignal(Strict):
+    """How a program of task `script` learns that it must save and end. If it ends after the warning, with any exit code
+    but not by an exception of its own, the job continues in a next attempt."""
+
+    name: Literal["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT"] = "SIGUSR2"
+    """The signal that every rank gets before a preemption, a pause, a cancellation or the time limit. `SIGINT` raises
+    `KeyboardInterrupt`; the others are ignored unless the program handles them."""
+    lead_minutes: Annotated[PositiveFloat, Field(le=1000)] | None = None
+    """Minutes between the signal and the time limit, at most half of it. Absent: a tenth of the limit, from 15 seconds
+    up to the service's setting, by default 3 minutes. The time before a preemption is the cluster's."""
+
+
 class Restart(Strict):
     """When a job continues with a next attempt."""
 
@@ -319,6 +331,8 @@ class Restart(Strict):
     on_time_limit: Literal["continue", "fail"] = "continue"
     """`continue`: write a checkpoint, release the allocation and continue in a next attempt. `fail`: fail with the
     reason `time_limit`."""
+    signal: WarningSignal | None = None
+    """Absent: the program gets `SIGUSR2`, and the job continues only if `should_stop` returned true in the program."""
 
 
 class Health(Strict):

@@ -78,6 +78,9 @@ class TrainingSpec(Strict):
     argv: Annotated[tuple[Argument, ...], Field(max_length=256)] | None = None
     """Your program and its arguments; task `script` only. The program is a file of the uploaded folder, an absolute
     path, or `-m` and a module."""
+    resume_argv: Annotated[tuple[Argument, ...], Field(max_length=256)] = ()
+    """Arguments that follow those of `argv` when the ranks start and the checkpoint folder has files; task `script`
+    only. `{checkpoint_dir}` in them becomes the path of that folder."""
     code: CodeDigest | None = None
     """Digest of the uploaded folder with your code; tasks `custom` and `script` only."""
     steps: PositiveInt | None = None
@@ -157,7 +160,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         present = getattr(spec, field) is not None
         if present != (spec.task == task):
             refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
-    problems += code_problems(spec.task, spec.target, spec.argv, spec.code)
+    problems += code_problems(spec.task, spec.target, spec.argv, spec.code) + _warning_problems(spec)
     if spec.strategy == "single" and spec.gpus != 1:
         refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
@@ -186,6 +189,14 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return problems
+
+
+def _warning_problems(spec: TrainingSpec) -> list[Problem]:
+    warning, limit = spec.restart.signal, spec.resources.time_limit_minutes
+    if warning is None or warning.lead_minutes is None or limit is None or warning.lead_minutes <= limit / 2:
+        return []
+    message = f"is {warning.lead_minutes:g}, more than half of `resources.time_limit_minutes`, {limit}"
+    return [Problem(param="restart.signal.lead_minutes", message=message)]
 
 
 def fields_reset_by(changes: Mapping[str, Any]) -> dict[str, None]:

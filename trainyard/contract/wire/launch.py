@@ -109,4 +109,8 @@ class LaunchDocument(Strict):
 
     def lead_of(self, limit_seconds: float) -> float:
         """Return the lead for another time limit in seconds."""
+        warning = self.spec.restart.signal
+        if warning is not None and warning.lead_minutes is not None:
+            # At least half of the time is left for training, also where the limit was not known at submission.
+            return min(warning.lead_minutes * 60.0, limit_seconds / 2.0)
         return min(float(self.lead_seconds), max(15.0, limit_seconds / 10.0))

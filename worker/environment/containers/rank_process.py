@@ -78,7 +78,8 @@ def run_container(
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(control_document(command, variables, folder, ignores_signals=ignores_signals))
         process.stdin.flush()
-    _forward_signals(process.stdin.fileno())
+    # A rank also gets the signal of a keyboard where the spec wants it as a warning.
+    _forward_signals(process.stdin.fileno(), (*_FORWARDED, signal.SIGINT) if ignores_signals else _FORWARDED)
     # The input stays open until this process ends, however it ends.
     return exit_code(process.wait())
 
@@ -120,12 +121,12 @@ def end_as(status: int) -> NoReturn:
     os._exit(status if status >= 0 else 128 - status)
 
 
-def _forward_signals(fd: int) -> None:
+def _forward_signals(fd: int, numbers: Sequence[int]) -> None:
     def forward(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
             os.write(fd, b"%d\n" % number)
 
-    for number in _FORWARDED:
+    for number in numbers:
         signal.signal(number, forward)
 
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from worker.core.rank_exits import RankExit
-from worker.core.script_failures import ProgramError, are_final, find_error, is_final
+from worker.core.script_failures import ProgramError, are_final, are_repeated, find_error, is_final, signature_of
 
 
 def trace(line: str) -> str:
@@ -73,3 +73,51 @@ def test_last_exception_of_a_log_is_the_error() -> None:
     text = trace("KeyError: 'a'") + "\nDuring handling of the above exception, another exception occurred:\n\n"
     assert find_error(text + trace("[rank1]: ValueError: b: c")) == ProgramError("ValueError", "b: c")
     assert find_error("all is well\n") is None
+
+
+def signed(exitcode: int, tail: str = "", rank: int = 0) -> RankExit:
+    return RankExit(rank, exitcode, pid=1, time=0.0, signature=signature_of(*end(exitcode, tail, rank)))
+
+
+def failing(folder: str, line: int, message: str) -> str:
+    frame = f'[rank0]:   File "{folder}/train.py", line {line}, in load\n[rank0]:     connect(host)\n'
+    return f"step 17\n[rank0]: Traceback (most recent call last):\n{frame}[rank0]: {message}\n"
+
+
+def test_same_traceback_repeats_with_other_folders_and_numbers() -> None:
+    first = failing("/runs/a/attempts/1-x/code", 7, "ConnectionError: no answer from <Host at 0x7f01> of pid 4711")
+    second = failing("/runs/a/attempts/2-y/code", 7, "ConnectionError: no answer from <Host at 0x7f99> of pid 12")
+    assert are_repeated([signed(1, first)], [signed(1, second)])
+    assert are_repeated([signed(1, first)], [signed(1, second, rank=3), signed(-signal.SIGTERM)])
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "tail"),
+    [
+        (1, failing("/code", 8, "ConnectionError: no answer")),
+        (1, failing("/code", 7, "TimeoutError: no answer")),
+        (3, failing("/code", 7, "ConnectionError: no answer")),
+        (1, "no traceback\n"),
+        (-signal.SIGKILL, failing("/code", 7, "ConnectionError: no answer")),
+    ],
+)
+def test_other_ends_do_not_repeat(exitcode: int, tail: str) -> None:
+    before = [signed(1, failing("/code", 7, "ConnectionError: no answer"))]
+    assert are_repeated(before, before)
+    assert not are_repeated(before, [signed(exitcode, tail)])
+    assert not are_repeated([signed(exitcode, tail)], before)
+
+
+def test_exit_code_with_the_same_last_lines_repeats() -> None:
+    assert are_repeated(
+        [signed(3, "license server 10.0.0.1: refused\n")], [signed(3, "license server 10.0.0.2: refused\n")]
+    )
+    assert not are_repeated([signed(3, "a\n")], [signed(3, "b\n")])
+    assert not are_repeated([signed(3)], [signed(3)])
+
+
+def test_lost_ranks_do_not_repeat() -> None:
+    closed = failing("/code", 7, "RuntimeError: [gloo/transport/tcp/pair.cc:5] Connection closed by peer")
+    killed = signed(-signal.SIGKILL, rank=1)
+    assert not are_repeated([signed(1, closed)], [signed(1, closed)])
+    assert not are_repeated([signed(3, "a\n"), killed], [signed(3, "a\n"), killed])

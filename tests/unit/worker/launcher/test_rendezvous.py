@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.spec.sections import Restart, WarningSignal
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher import torchrun
@@ -103,3 +104,10 @@ class TestStopLead:
     @pytest.mark.parametrize(("minutes", "lead"), [(1, 15.0), (10, 60.0), (600, 180.0), (None, 180.0)])
     def test_lead_leaves_time_for_training(self, minutes, lead):
         assert document(time_limit_minutes=minutes).lead == lead
+
+    @pytest.mark.parametrize(("minutes", "lead"), [(1, 30.0), (60, 300.0), (None, 300.0)])
+    def test_lead_of_the_spec_is_at_most_half_of_the_limit(self, minutes, lead):
+        launch = document(time_limit_minutes=minutes)
+        restart = Restart(signal=WarningSignal(lead_minutes=5.0))
+        spec = launch.spec.model_copy(update={"restart": restart})
+        assert launch.model_copy(update={"spec": spec}).lead == lead

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from trainyard.cli.errors import UsageError
+from trainyard.client.errors import InvalidRequestError
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _RETRIES = "use --retries of `trainyard run`"
@@ -71,10 +71,10 @@ def parse_command(command: Sequence[str]) -> Program:
     """Return the program of a command such as `python train.py --lr 0.1` or `torchrun --nproc-per-node 4 train.py`.
 
     Raises:
-        UsageError: the command is none that Trainyard's launcher can run; the message says why.
+        InvalidRequestError: the command is none that Trainyard's launcher can run; the message says why.
     """
     if not command:
-        raise UsageError("name a program after `--`, as in: trainyard run --gpus 2 -- python train.py")
+        raise InvalidRequestError("name a program after `--`, as in: trainyard run --gpus 2 -- python train.py")
     first, rest = PurePosixPath(command[0]).name, list(command[1:])
     if _PYTHON.fullmatch(first):
         return Program(_python_argv(rest))
@@ -84,7 +84,7 @@ def parse_command(command: Sequence[str]) -> Program:
         return _launched(_Command(first, rest))
     if command[0].endswith(".py"):
         return Program(_program(command[0], rest))
-    raise UsageError(
+    raise InvalidRequestError(
         f"{command[0]!r} cannot be started on every rank: the program must be a Python file or module, started with "
         "`python`, `torchrun`, `accelerate launch` or `deepspeed`; what a shell script prepares goes to "
         "`environment.setup` of a spec"
@@ -95,19 +95,20 @@ def _python_argv(command: list[str]) -> tuple[str, ...]:
     while command and command[0] == "-u":
         command.pop(0)
     if command[:2] == ["-m", "torch.distributed.run"]:
-        raise UsageError("start the program with `torchrun` or `python`; Trainyard's launcher starts the ranks")
+        message = "start the program with `torchrun` or `python`; Trainyard's launcher starts the ranks"
+        raise InvalidRequestError(message)
     if command[:1] == ["-m"] and len(command) > 1:
         return tuple(command)
     if not command or command[0].startswith("-"):
         option = f"its option {command[0]!r} is not supported" if command else "it has no program"
-        raise UsageError(f"python: {option}; use `python FILE ...` or `python -m MODULE ...`")
+        raise InvalidRequestError(f"python: {option}; use `python FILE ...` or `python -m MODULE ...`")
     return _program(command[0], command[1:])
 
 
 def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:
     parts = PurePosixPath(path)
     if ".." in parts.parts:
-        raise UsageError(f"{path!r} is outside of the uploaded folder; change to its folder or use --code")
+        raise InvalidRequestError(f"{path!r} is outside of the uploaded folder; change to its folder or use --code")
     return (parts.as_posix(), *arguments)
 
 
@@ -115,7 +116,7 @@ def _launched(command: _Command) -> Program:
     while command.rest and command.rest[0].startswith("-"):
         _read_option(command)
     if not command.rest:
-        raise UsageError(f"{command.launcher}: it has no program")
+        raise InvalidRequestError(f"{command.launcher}: it has no program")
     argv = ("-m", *command.rest) if command.module else _program(command.rest[0], command.rest[1:])
     nodes = _number(command, "nodes")
     per_node = _number(command, "ranks_per_node")
@@ -136,12 +137,12 @@ def _read_option(command: _Command) -> None:
     target = _OPTIONS[command.launcher].get(name)
     if target is None:
         advice = _ADVICE.get(name, "Trainyard's launcher has no such option")
-        raise UsageError(f"{command.launcher}: {given.partition('=')[0]} is not supported: {advice}")
+        raise InvalidRequestError(f"{command.launcher}: {given.partition('=')[0]} is not supported: {advice}")
     if name in _FLAGS:
         value = "true"
     elif not equals:
         if not command.rest:
-            raise UsageError(f"{command.launcher}: {given} has no value")
+            raise InvalidRequestError(f"{command.launcher}: {given} has no value")
         value = command.rest.pop(0)
     if target == "module":
         command.module = True
@@ -155,7 +156,7 @@ def _number(command: _Command, name: str) -> int | None:
     if text in ("", "gpu", "auto", "cpu", "-1"):
         return None
     if not re.fullmatch(r"[1-9]\d{0,5}", text):
-        raise UsageError(
+        raise InvalidRequestError(
             f"{command.launcher}: {text!r} is not a fixed number; Trainyard starts a fixed number of ranks"
         )
     return int(text)

@@ -1,0 +1,161 @@
+"""The spec of a program that runs unchanged: what `trainyard run` and `trainyard.run` make of a command and options."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, get_args
+
+from trainyard.client.errors import InvalidRequestError
+from trainyard.client.git_source import GitSource
+from trainyard.client.program_command import Program, parse_command
+from trainyard.contract.spec.sections import WarningSignal
+from trainyard.contract.spec.user_code import expected_code_files
+
+_TIME = re.compile(
+    r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::\d{2})?|(?P<number>\d{1,6})(?P<unit>[mhd])"
+)
+_UNIT_MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
+_SIGNAL = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:@(?P<number>\d{1,6})(?P<unit>[smh]?))?")
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """How to run a program. What is None is not in the spec."""
+
+    gpus: int | None = None
+    """All GPUs. None: as many as the command's launcher starts, else 1."""
+    nodes: int | None = None
+    partition: str | None = None
+    time: str | None = None
+    """`90m`, `4h`, `2d` or `1-12:00`."""
+    name: str | None = None
+    code: str | Path = Path()
+    """The folder to upload."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    venv: str | Path | None = None
+    container: str | None = None
+    retries: int | None = None
+    resume_flag: str | None = None
+    """Arguments for a start that resumes, as a shell would split them; `{checkpoint_dir}` becomes the folder's path."""
+    signal: str | None = None
+    """`SIGUSR1` or, with the time between the signal and the time limit, `SIGUSR1@2m`."""
+
+
+def program_spec(command: Sequence[str], options: ProgramOptions, source: GitSource | None) -> dict[str, Any]:
+    """Return the spec that runs the command, without the digest of its code.
+
+    Args:
+        source: What git knows about the folder, if it is in a work tree.
+
+    Raises:
+        InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
+    """
+    program = _read_program(command, Path(options.code))
+    environment = {
+        "venv": str(Path(options.venv).expanduser().absolute()) if options.venv else None,
+        "container": {"image": options.container} if options.container else None,
+        "variables": {**program.variables, **options.env},
+    }
+    signal = parse_signal(options.signal) if options.signal is not None else None
+    limits = {
+        "partition": options.partition,
+        "time_limit_minutes": parse_minutes(options.time) if options.time is not None else None,
+    }
+    size = _size(program, options.gpus, options.nodes)
+    return _without_empty(
+        {
+            "version": 1,
+            "name": options.name or _display_name(program),
+            "task": "script",
+            "argv": list(program.argv),
+            "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
+            "gpus": size.pop("gpus"),
+            "resources": _without_empty(size | limits),
+            "environment": _without_empty(environment),
+            "restart": _without_empty({"max_retries": options.retries, "signal": signal}),
+            "metadata": source.labels if source else {},
+        }
+    )
+
+
+def parse_minutes(text: str) -> int:
+    """Parse a time limit such as `90m`, `4h`, `2d`, `1-12:00` or `12:30:00`, and return its minutes.
+
+    Raises:
+        InvalidRequestError: the text has another form.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match and match["unit"]:
+        minutes = int(match["number"]) * _UNIT_MINUTES[match["unit"]]
+    elif match:
+        minutes = (int(match["days"] or 0) * 24 + int(match["hours"])) * 60 + int(match["minutes"])
+    else:
+        minutes = 0
+    if minutes < 1:
+        message = f"{text!r} is not a time limit; use 90m, 4h, 2d or 1-12:00 (days-hours:minutes)"
+        raise InvalidRequestError(message, param="time")
+    return minutes
+
+
+def parse_signal(text: str) -> dict[str, Any]:
+    """Parse `SIGUSR1`, `USR1@2m` or, in seconds as sbatch takes it, `USR1@120`, and return the spec's fields.
+
+    Raises:
+        InvalidRequestError: the text has another form.
+    """
+    match = _SIGNAL.fullmatch(text.strip())
+    name = f"SIG{match['name'].upper().removeprefix('SIG')}" if match else ""
+    if match is None or name not in get_args(WarningSignal.model_fields["name"].annotation):
+        message = f"{text!r} is not SIGUSR1, SIGUSR2, SIGTERM or SIGINT, alone or with a time: SIGUSR1@2m, SIGUSR1@90s"
+        raise InvalidRequestError(message, param="signal")
+    lead = int(match["number"]) * _UNIT_SECONDS[match["unit"]] / 60 if match["number"] else None
+    return _without_empty({"name": name, "lead_minutes": lead})
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"{text!r} cannot be split into arguments: {error}", param="resume_flag") from None
+
+
+def _size(program: Program, gpus: int | None, nodes: int | None) -> dict[str, int]:
+    """Return the number of ranks and, for several nodes, those of each node.
+
+    Raises:
+        InvalidRequestError: the options contradict each other.
+    """
+    for option, given, of_launcher in (("gpus", gpus, program.ranks), ("nodes", nodes, program.nodes)):
+        if given and of_launcher and given != of_launcher:
+            message = f"is {given}, but the program's launcher has {of_launcher}; remove one of them"
+            raise InvalidRequestError(message, param=option)
+    total, parts = gpus or program.ranks or 1, nodes or program.nodes
+    if parts and total % parts:
+        message = f"{total} GPUs cannot be divided among {parts} nodes; gpus is the number of all GPUs"
+        raise InvalidRequestError(message, param="gpus")
+    return {"gpus": total} | ({"gpus_per_node": total // parts} if parts and parts > 1 else {})
+
+
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None and value != {}}
+
+
+def _display_name(program: Program) -> str:
+    word = program.argv[1] if program.argv[0] == "-m" else PurePosixPath(program.argv[0]).stem
+    return word[:120]
+
+
+def _read_program(command: Sequence[str], folder: Path) -> Program:
+    """Return the program of the command. A module may be installed on the nodes instead of being in the folder.
+
+    Raises:
+        InvalidRequestError: the command is not understood, or the folder lacks the program.
+    """
+    program = parse_command(command)
+    expected = expected_code_files("script", None, program.argv)
+    if program.argv[0] != "-m" and expected and not any((folder / file).is_file() for file in expected):
+        raise InvalidRequestError(f"there is no file {expected[0]!r} in {str(folder.absolute())!r}", param="code")
+    return program

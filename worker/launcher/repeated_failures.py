@@ -1,0 +1,34 @@
+"""Whether a user's program failed twice in a row in the same way, within an attempt or across attempts."""
+
+import re
+
+from trainyard.contract.layout import AttemptLayout
+from worker.core.rank_exits import read_rank_exits
+from worker.core.script_failures import are_repeated
+from worker.launcher.exit_record import last_step
+
+HINT = "The program failed twice in the same way without a later step, so it was not started again."
+_NAME = re.compile(r"torchrun-(\d+)-\d+\.json")
+
+
+def failed_as_before(layout: AttemptLayout, execution: int) -> bool:
+    """Return whether the execution failed as the last one did that failed before it, and came no further.
+
+    A program that reported later steps than before is started again: its error depends on more than its code. Starts in
+    between that ended without a failure, such as by a preemption, do not count.
+    """
+    before = _previous_failure(layout, execution)
+    if before is None or not are_repeated(read_rank_exits(*before), read_rank_exits(layout, execution)):
+        return False
+    return last_step(layout, execution) <= last_step(*before)
+
+
+def _previous_failure(layout: AttemptLayout, execution: int) -> tuple[AttemptLayout, int] | None:
+    """Return the last failed execution of the job before this one. Numbers of executions increase across attempts."""
+    failed = {
+        int(match[1]): AttemptLayout(path.parents[1])
+        for path in layout.root.parent.glob(f"*/{layout.errors.name}/torchrun-*.json")
+        if (match := _NAME.fullmatch(path.name))
+    }
+    earlier = [number for number in failed if number < execution]
+    return (failed[max(earlier)], max(earlier)) if earlier else None
