@@ -98,7 +98,7 @@ def test_a_blocked_disk_is_no_stall_and_does_not_extend_the_limit(layout: Attemp
     process = cast("subprocess.Popen[bytes]", None)
     launch_document, rendezvous = document(nodes=1), Rendezvous(3, "127.0.0.1", 0)
     supervisor = launch.Supervisor(
-        layout, launch_document, node(count=1), rendezvous, process, connect, launch.SignalCounter(), limit, None
+        layout, launch_document, node(count=1), rendezvous, process, connect, launch.SignalCounter(), limit, None, None
     )
     watchdog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
     layout.progress.mkdir()
