@@ -3,16 +3,19 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.launcher.exit_record import last_execution
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
+from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import MlflowApi
 from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
+from worker.trackers.wandb import WandbApi
 
 _CLOSING_SECONDS = 0.5
 
@@ -30,10 +33,10 @@ class ProgramReports:
         self._first = first
         self._execution = 0
         self._journal = Journal(layout, node)
-        artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow")
-        self._listener = TrackerListener(
-            MlflowApi(self._journal, artifacts).handle, lambda: max(self._execution, first)
-        )
+        artifacts = RunLayout(layout.root.parent.parent).artifacts
+        self._mlflow = MlflowApi(self._journal, ArtifactFolder(artifacts / "mlflow"))
+        self._wandb = WandbApi(self._journal, ArtifactFolder(artifacts / "wandb"), self._address)
+        self._listener = TrackerListener(self._handle, lambda: max(self._execution, first))
         self._spools = [_SpoolFollower(layout, connect, lambda execution: layout.tracker_spool(execution, node))]
         if node == 0:
             self._spools.append(_SpoolFollower(layout, connect, None))
@@ -42,6 +45,13 @@ class ProgramReports:
     def variables(self) -> dict[str, str]:
         """The variables of the ranks from which `worker.rank` makes those of each tracker."""
         return {LISTENER_URL: self._listener.url, LISTENER_SECRET: self._listener.secret}
+
+    def _address(self) -> tuple[str, str]:
+        return self._listener.url, self._listener.secret
+
+    def _handle(self, request: TrackerRequest) -> dict[str, Any]:
+        api = self._wandb if self._wandb.serves(request.path) else self._mlflow
+        return api.handle(request)
 
     def start(self) -> None:
         """Serve. Called after torchrun was started, since it is forked."""
