@@ -1,6 +1,7 @@
 """What the program of a `script` job reports: the listener of its trackers, and the senders of the spools."""
 
 import contextlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import MlflowApi
 from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
 from worker.trackers.wandb import WandbApi
+
+log = logging.getLogger(__name__)
 
 _CLOSING_SECONDS = 0.5
 
@@ -60,15 +63,23 @@ class ProgramReports:
     def follow(self) -> None:
         """Notice an in-place restart and new records. Called periodically."""
         execution = last_execution(self._layout, self._first)
+        self._store_waiting(execution)
         for spool in self._spools:
             if execution != self._execution:
                 spool.begin(execution)
             spool.wake()
         self._execution = execution
 
+    def _store_waiting(self, execution: int) -> None:
+        try:
+            self._wandb.store(execution)
+        except OSError as error:
+            log.warning("what W&B's client reported cannot be stored: %s", error)
+
     def close(self, timeout: float) -> None:
         """Stop serving, and send the rest of each spool for about `timeout` seconds at most."""
         self._listener.close()
+        self._store_waiting(0)
         self.follow()
         self._journal.close()
         for spool in self._spools:

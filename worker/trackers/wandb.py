@@ -6,6 +6,7 @@ W&B does not document it; the operations are those of the public client (`wandb-
 import json
 import re
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, Tracker
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
-from worker.trackers.wandb_history import RunHistory, StepMetrics, parse_config, parse_summary
+from worker.trackers.wandb_history import RunHistory, StepMetrics, gives_step, parse_config, parse_summary
 
 GRAPHQL = "/graphql"
 UPLOADS = "/wandb-files/"
@@ -27,6 +28,8 @@ _RUN_ID = re.compile(r"[\w\-][\w.\- ]{0,127}")
 _CLIENT_FILES = frozenset({"output.log", "wandb-summary.json", "config.yaml"})
 """Files of the client whose content the job has already: its log, metrics and parameters."""
 _TAGS = {"groupName": "group", "jobType": "job_type"}
+_UPDATE_SECONDS = 5.5
+"""How long lines wait for the definitions of their step metrics, which the client sends 5 s after it created a run."""
 _ENTITY = "trainyard"
 
 Document = dict[str, Any]
@@ -42,6 +45,9 @@ class _Run:
     prefix: str
     history: RunHistory
     metrics: StepMetrics = field(default_factory=StepMetrics)
+    waiting: list[Document] = field(default_factory=list)
+    """Lines that wait for the definitions of their step metrics."""
+    waits_until: float = field(default_factory=lambda: time.monotonic() + _UPDATE_SECONDS)
     summary: Document = field(default_factory=dict)
     parameters: Document = field(default_factory=dict)
     tags: Document = field(default_factory=dict)
@@ -87,7 +93,7 @@ class WandbApi:
             request.read(_MAX_BODY)
             return {}
         if request.path.startswith(UPLOADS):
-            return self._store(request)
+            return self._store_file(request)
         if request.path == GRAPHQL:
             return self._query(request.reporter, request.json_object(_MAX_BODY))
         stream = _STREAM.fullmatch(request.path)
@@ -108,10 +114,15 @@ class WandbApi:
 
     def _upsert_run(self, reporter: Reporter, variables: Document) -> Document:
         run_id = _run_id(variables.get("name") or variables.get("id"))
+        is_new = (reporter, run_id) not in self._runs
         run = self._run(reporter, run_id, str(variables.get("displayName") or run_id), variables.get("project"))
         parameters, metrics = parse_config(variables.get("config"))
         if variables.get("config"):
             run.metrics = metrics
+        if not is_new:
+            # The first configuration lacks the program's `define_metric` calls, the second has them.
+            run.waits_until = 0.0
+            self.store(reporter.execution)
         tags = {str(one): "true" for one in variables.get("tags") or ()}
         tags |= {name: str(variables[key]) for key, name in _TAGS.items() if variables.get(key)}
         notes = {"notes": str(variables["notes"])} if variables.get("notes") else {}
@@ -171,11 +182,11 @@ class WandbApi:
         run_id = _run_id(variables.get("run"))
         url, secret = self._listener()
         names = [one for one in variables.get("files") or () if isinstance(one, str)]
-        files = [{"name": name, "uploadUrl": f"{url}{UPLOADS}{quote(run_id)}/{quote(name)}"} for name in names]
+        files = [{"name": name, "uploadUrl": f"{url}{UPLOADS}{quote(run_id)}/{quote(name, safe='')}"} for name in names]
         headers = [f"Authorization: Bearer {tracker_token(secret, reporter)}"]
         return {"createRunFiles": {"runID": run_id, "uploadHeaders": headers, "files": files}}
 
-    def _store(self, request: TrackerRequest) -> Document:
+    def _store_file(self, request: TrackerRequest) -> Document:
         run_id, _, name = request.path.removeprefix(UPLOADS).partition("/")
         if unquote(name) in _CLIENT_FILES:
             request.discard()
@@ -188,13 +199,30 @@ class WandbApi:
         files = body.get("files")
         files = files if isinstance(files, dict) else {}
         with self._lock:
-            for line in run.history.new_lines(files.get("wandb-history.jsonl")):
-                self._journal.log(reporter.execution, "wandb", run.history.values(line, run.prefix, run.metrics))
+            run.waiting += run.history.new_lines(files.get("wandb-history.jsonl"))
+            if body.get("complete") is True or (run.waiting and gives_step(run.waiting[0])):
+                run.waits_until = 0.0
+            self._store_lines(reporter, run)
             run.summary = parse_summary(files.get("wandb-summary.json")) or run.summary
             if body.get("complete") is True:
                 values = run.history.summary_values(run.summary, run.prefix)
                 self._journal.log(reporter.execution, "wandb", values)
         return {}
+
+    def store(self, execution: int) -> None:
+        """Store what does not wait any more: lines of earlier executions, or after a while. Called periodically."""
+        with self._lock:
+            for (reporter, _), run in list(self._runs.items()):
+                if reporter.execution != execution:
+                    run.waits_until = 0.0
+                self._store_lines(reporter, run)
+
+    def _store_lines(self, reporter: Reporter, run: _Run) -> None:
+        if run.waits_until > time.monotonic():
+            return
+        for line in run.waiting:
+            self._journal.log(reporter.execution, "wandb", run.history.values(line, run.prefix, run.metrics))
+        run.waiting.clear()
 
     def _run(self, reporter: Reporter, run_id: str, name: str, project: object) -> _Run:
         run = self._runs.get((reporter, run_id))

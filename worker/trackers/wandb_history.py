@@ -10,6 +10,8 @@ from typing import Any
 from worker.trackers.journal import TrackedValue
 
 _CLIENT_KEYS = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
+COMMON_STEP_METRICS = ("train/global_step", "trainer/global_step")
+"""The step metrics of Transformers and Lightning, which are known before the client sends the definitions."""
 _MAX_DEPTH = 8
 _YEAR_2200 = 7_258_118_400
 
@@ -51,8 +53,8 @@ class StepMetrics:
         return cls(names, patterns)
 
     def step_metric(self, name: str) -> str | None:
-        """Return the metric that gives the step of a metric; None: W&B's own count of calls."""
-        exact = self.of_name.get(name)
+        """Return the metric that gives the step of a metric, or is one; None: W&B's own count of calls."""
+        exact = name if name in self.of_name.values() else self.of_name.get(name)
         if exact is not None:
             return exact
         return next((step for glob, step in self.of_pattern.items() if fnmatch.fnmatchcase(name, glob)), None)
@@ -86,8 +88,9 @@ class RunHistory:
         counted = _integer(line.get("_step"))
         flat = dict(_flatten(line))
         time = _time(line.get("_timestamp"))
+        common = next((name for name in COMMON_STEP_METRICS if name in flat), None)
         for name, value in flat.items():
-            metric = metrics.step_metric(name)
+            metric = metrics.step_metric(name) or common
             given = _integer(flat.get(metric)) if metric else None
             step = given if given is not None else None if counted is None else counted + self._offset
             self.names.add(name)
@@ -100,6 +103,11 @@ class RunHistory:
             # The summary also has aggregates of logged metrics: `loss.min`.
             if not any(name == known or name.startswith(f"{known}.") for known in self.names):
                 yield TrackedValue(prefix + name, value, self.last_step, datetime.now(UTC))
+
+
+def gives_step(line: Mapping[str, Any]) -> bool:
+    """Whether the first line of a run has a step of its program: a known step metric, or a count above 0."""
+    return bool(line.get("_step")) or any(name in line for name in COMMON_STEP_METRICS)
 
 
 def parse_summary(chunk: object) -> dict[str, Any]:
