@@ -37,8 +37,8 @@ def tracker_variables(base: Mapping[str, str], execution: int) -> dict[str, str]
     if "MLFLOW_TRACKING_URI" not in base:
         variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": token}
     if not _OWN_WANDB & base.keys():
-        # By default the client sends every 15 seconds, and loses what it has not sent when it is killed. Parts of a second
-        # are not possible: it takes them for the default.
+        # By default the client sends every 15 seconds, and loses what it has not sent when it is killed. It takes parts
+        # of a second for the default.
         interval = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": base.get("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "1")}
         variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | interval
     return variables

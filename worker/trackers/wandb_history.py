@@ -36,16 +36,16 @@ class StepMetrics:
     def parse(cls, defined: object) -> "StepMetrics":
         """Read the list of metric definitions of a configuration, whose keys are the numbers of protobuf fields.
 
-        1 is the name of a metric, 2 a pattern of names, 4 the name of the step metric, and 5 its place in the list,
+        1 is the name of a metric, 2 a pattern of names, 4 the name of the step metric, and 5 its position in the list,
         from 1 (MetricRecord in `wandb_internal.proto`).
         """
         records = [one for one in defined if isinstance(one, dict)] if isinstance(defined, list) else []
         names: dict[str, str] = {}
         patterns: dict[str, str] = {}
         for record in records:
-            step, place = record.get("4"), record.get("5")
-            if isinstance(place, int) and 1 <= place <= len(records):
-                step = records[place - 1].get("1")
+            step, position = record.get("4"), record.get("5")
+            if isinstance(position, int) and 1 <= position <= len(records):
+                step = records[position - 1].get("1")
             if isinstance(step, str) and isinstance(record.get("1"), str):
                 names[record["1"]] = step
             elif isinstance(step, str) and isinstance(record.get("2"), str):
@@ -74,13 +74,13 @@ class RunHistory:
     def new_lines(self, chunk: object) -> Iterator[dict[str, Any]]:
         """Yield the lines of a chunk of the file that are new. A client repeats a request that was not answered."""
         first, lines = _parse_chunk(chunk)
-        for place, text in enumerate(lines, first):
-            if self._lines is not None and place < self._lines:
+        for position, text in enumerate(lines, first):
+            if self._lines is not None and position < self._lines:
                 continue
             line = _parse_object(text)
             if self._lines is None and _integer(line.get("_step")) == 0:
                 self._offset = self.resumes_at
-            self._lines = place + 1
+            self._lines = position + 1
             yield line
 
     def values(self, line: Mapping[str, Any], prefix: str, metrics: StepMetrics) -> Iterator[TrackedValue]:
@@ -117,7 +117,7 @@ def parse_summary(chunk: object) -> dict[str, Any]:
 
 
 def _parse_chunk(chunk: object) -> tuple[int, list[object]]:
-    """Return the place of the first line of a chunk in its file, and the lines."""
+    """Return the position of the first line of a chunk in its file, and the lines."""
     if not isinstance(chunk, dict) or not isinstance(chunk.get("content"), list):
         return 0, []
     return _integer(chunk.get("offset")) or 0, chunk["content"]
