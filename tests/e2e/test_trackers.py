@@ -50,6 +50,37 @@ def test_mlflow_program_is_live_and_replaces_points_after_a_resume(client: Clien
     assert any(artifact.path.endswith("end.txt") for artifact in client.artifacts(job.id))
 
 
+WANDB_PROGRAM = """
+import os, signal, time
+import wandb
+
+folder = os.environ["TRAINYARD_CHECKPOINT_DIR"]
+mark = os.path.join(folder, "step")
+start = int(open(mark).read()) if os.path.exists(mark) else 0
+run = wandb.init(project="digits", config={"lr": 3e-4, "depth": 2})
+for step in range(start + 1, 31):
+    run.log({"loss": 1 / step}, step=step)
+    if step == 10:
+        open(mark, "w").write("10")
+    if step == 14 and start == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.3)
+run.finish()
+"""
+
+
+def test_wandb_program_is_live_and_replaces_points_after_a_resume(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WANDB_PROGRAM)
+    job = client.submit({"name": "tracked", "task": "script", "argv": ["train.py"]}, code=tmp_path)
+    wait_until(lambda: client.metrics(job.id).series, 60, "the first point")
+    assert client.job(job.id).status == "running"
+    wait_for_status(client, job.id, "succeeded")
+    (curve,) = client.metrics(job.id).series
+    assert (curve.key, curve.steps) == ("loss", list(range(1, 31)))
+    assert curve.values == [1 / step for step in range(1, 31)]
+    assert client.job(job.id).resource.parameters == {"lr": 3e-4, "depth": 2}
+
+
 def test_points_survive_an_absent_service(service: ServiceProcess, client: Client, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM.replace("start == 0", "False"))
     job = client.submit({"name": "absent", "task": "script", "argv": ["train.py"]}, code=tmp_path)

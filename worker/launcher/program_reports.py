@@ -2,9 +2,11 @@
 senders of the spools."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
@@ -12,6 +14,7 @@ from worker.launcher.exit_record import last_execution
 from worker.launcher.rendezvous import Node
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
+from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import log_folders
@@ -20,6 +23,9 @@ from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import MlflowApi
 from worker.trackers.tensorboard import TRACKER, TensorBoardFollower
 from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
+from worker.trackers.wandb import WandbApi
+
+log = logging.getLogger(__name__)
 
 _CLOSING_SECONDS = 0.5
 _LAST_EVENTS_SECONDS = 10.0
@@ -49,18 +55,16 @@ class ProgramReports:
         self._execution = 0
         self._journal = Journal(layout, node.index)
         run = RunLayout(layout.root.parent.parent)
-        working = layout.code if launch.spec.code else layout.root
         self._event_files = TensorBoardFollower(
             self._journal,
             ArtifactFolder(run.artifacts / TRACKER),
-            log_folders(working, run.checkpoints, {**os.environ, **variables}),
+            log_folders(layout.code if launch.spec.code else layout.root, run.checkpoints, {**os.environ, **variables}),
             EventClaims(layout, node.index, shared=node.count > 1),
             first,
         )
-        artifacts = ArtifactFolder(run.artifacts / "mlflow")
-        self._listener = TrackerListener(
-            MlflowApi(self._journal, artifacts).handle, lambda: max(self._execution, first)
-        )
+        self._mlflow = MlflowApi(self._journal, ArtifactFolder(run.artifacts / "mlflow"))
+        self._wandb = WandbApi(self._journal, ArtifactFolder(run.artifacts / "wandb"), self._address)
+        self._listener = TrackerListener(self._handle, lambda: max(self._execution, first))
         self._spools = [_SpoolFollower(layout, connect, lambda execution: layout.tracker_spool(execution, node.index))]
         if node.is_first:
             self._spools.append(_SpoolFollower(layout, connect, None))
@@ -69,6 +73,13 @@ class ProgramReports:
     def variables(self) -> dict[str, str]:
         """The variables of the ranks from which `worker.rank` makes those of each tracker."""
         return {LISTENER_URL: self._listener.url, LISTENER_SECRET: self._listener.secret}
+
+    def _address(self) -> tuple[str, str]:
+        return self._listener.url, self._listener.secret
+
+    def _handle(self, request: TrackerRequest) -> dict[str, Any]:
+        api = self._wandb if self._wandb.serves(request.path) else self._mlflow
+        return api.handle(request)
 
     def start(self) -> None:
         """Serve. Called after torchrun was started, since it is forked."""
@@ -79,15 +90,23 @@ class ProgramReports:
         """Notice an in-place restart and new records. Called periodically."""
         execution = last_execution(self._layout, self._first)
         self._event_files.begin(execution)
+        self._store_waiting(execution)
         for spool in self._spools:
             if execution != self._execution:
                 spool.begin(execution)
             spool.wake()
         self._execution = execution
 
+    def _store_waiting(self, execution: int) -> None:
+        try:
+            self._wandb.store(execution)
+        except OSError as error:
+            log.warning("what W&B's client reported cannot be stored: %s", error)
+
     def close(self, timeout: float) -> None:
         """Stop serving, and send the rest of each spool for about `timeout` seconds at most."""
         self._listener.close()
+        self._store_waiting(0)
         self.follow()
         self._event_files.close(_LAST_EVENTS_SECONDS)
         self._journal.close()

@@ -1,12 +1,15 @@
 """What the APIs of trackers share: requests, errors, and the prefixes of a program's runs."""
 
+import json
 import threading
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any
 
 MAX_RUNS = 10_000
+_CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class TrackerRequest:
     body: BufferedIOBase
     """At most `length` bytes may be read."""
     length: int
+    encoding: str = ""
+    """The encoding of the body: empty or `gzip`."""
 
     def read(self, limit: int) -> bytes:
         """Return the body.
@@ -38,6 +43,28 @@ class TrackerRequest:
         if self.length > limit:
             raise TrackerError(413, "BAD_REQUEST", f"a request may have at most {limit} bytes")
         return self.body.read(self.length)
+
+    def json_object(self, limit: int) -> dict[str, Any]:
+        """Return the object that the body is in JSON; an empty one if there is no body.
+
+        Raises:
+            TrackerError: It is none, or larger than `limit` bytes.
+        """
+        text = self.read(limit)
+        try:
+            text = _decompress(text, limit) if self.encoding == "gzip" else text
+            document = json.loads(text) if text else {}
+        except (ValueError, RecursionError, zlib.error):
+            raise TrackerError(400, "BAD_REQUEST", "the body is not JSON") from None
+        if not isinstance(document, dict):
+            raise TrackerError(400, "BAD_REQUEST", "the body is no object")
+        return document
+
+    def discard(self) -> None:
+        """Read the body and forget it."""
+        rest = self.length
+        while rest and (chunk := self.body.read(min(rest, _CHUNK))):
+            rest -= len(chunk)
 
 
 class TrackerError(Exception):
@@ -77,3 +104,16 @@ class RunPrefixes:
             of_rank = f"rank-{reporter.rank}/" if reporter.rank else ""
             self._prefixes[run_id] = of_rank + ("" if first == run_id else f"{name}/")
             return self._prefixes[run_id]
+
+
+def _decompress(content: bytes, limit: int) -> bytes:
+    """Return the content of a gzip stream.
+
+    Raises:
+        ValueError: It has more than `limit` bytes.
+    """
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    text = stream.decompress(content, limit)
+    if stream.unconsumed_tail:
+        raise ValueError(f"more than {limit} bytes")
+    return text

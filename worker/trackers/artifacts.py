@@ -45,6 +45,12 @@ class ArtifactFolder:
             raise
         return path
 
+    def has_folder(self, name: str) -> bool:
+        return self._path(name).is_dir()
+
+    def create_folder(self, name: str) -> None:
+        self._path(name).mkdir(parents=True, exist_ok=True)
+
     def copy(self, source: Path, name: str) -> None:
         with source.open("rb") as file:
             self.store(name, file, os.fstat(file.fileno()).st_size)

@@ -133,6 +133,12 @@ class Journal:
             run = self._executions.get(execution)
             return run.steps.highest if run else 0
 
+    def resumes_at(self, execution: int) -> int:
+        """Return the step after the last point that was logged before the newest checkpoint; 0: there is none."""
+        with self._lock:
+            history = self._execution(execution).steps.history
+        return max((one.resumes_at for one in history.values()), default=0)
+
     def close(self) -> None:
         with self._lock:
             for run in self._executions.values():

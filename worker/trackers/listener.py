@@ -123,7 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise TrackerError(411, "BAD_REQUEST", f"Content-Length must be a number up to {_MAX_BODY}")
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query, max_num_fields=100))
-        return TrackerRequest(self.command, url.path, query, reporter, self.rfile, int(text))
+        encoding = self.headers.get("Content-Encoding", "")
+        return TrackerRequest(self.command, url.path, query, reporter, self.rfile, int(text), encoding)
 
     def _reporter(self) -> Reporter:
         """Return the rank that sends the request. A program of this user that has another key is rank 0.

@@ -1,6 +1,5 @@
 """The part of MLflow's REST API that clients write with, over the journal. MLflow's documentation "REST API" has it."""
 
-import json
 import threading
 import time
 import uuid
@@ -105,7 +104,7 @@ class MlflowApi:
         if not request.path.startswith(API) or route is None:
             message = f"{request.method} {request.path} is not supported by Trainyard"
             raise TrackerError(404, "ENDPOINT_NOT_FOUND", message)
-        return route(request.reporter, {**request.query, **_body(request)})
+        return route(request.reporter, {**request.query, **request.json_object(_MAX_BODY)})
 
     def _find_experiment(self, _reporter: Reporter, body: Document) -> Document:
         name = _field(body, "experiment_name")
@@ -227,17 +226,6 @@ def _accept(_reporter: Reporter, _body: Document) -> Document:
 def _experiment(key: str, name: str) -> Document:
     location = f"mlflow-artifacts:/{key}"
     return {"experiment_id": key, "name": name, "artifact_location": location, "lifecycle_stage": "active"}
-
-
-def _body(request: TrackerRequest) -> Document:
-    text = request.read(_MAX_BODY)
-    try:
-        document = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        raise TrackerError(400, "BAD_REQUEST", "the body is not JSON") from None
-    if not isinstance(document, dict):
-        raise TrackerError(400, "BAD_REQUEST", "the body is no object")
-    return document
 
 
 def _field(body: Mapping[str, Any], name: str) -> str:

@@ -8,6 +8,7 @@ from worker.trackers.answers import Reporter
 LISTENER_URL = "TRAINYARD_TRACKER_URL"
 LISTENER_SECRET = "TRAINYARD_TRACKER_SECRET"  # noqa: S105 (a variable's name)
 SECRET_BYTES = 14
+_OWN_WANDB = frozenset({"WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"})
 _TOKEN = re.compile(r"([0-9a-f]{28})([0-9]{6})([0-9]{6})", re.ASCII)
 
 
@@ -35,4 +36,9 @@ def tracker_variables(base: Mapping[str, str], execution: int) -> dict[str, str]
     variables: dict[str, str] = {}
     if "MLFLOW_TRACKING_URI" not in base:
         variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": token}
+    if not _OWN_WANDB & base.keys():
+        # By default the client sends every 15 seconds, and loses what it has not sent when it is killed. It takes parts
+        # of a second for the default.
+        interval = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": base.get("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "1")}
+        variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | interval
     return variables

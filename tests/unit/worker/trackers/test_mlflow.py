@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.tracker_spool import bodies, parameters, points
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.wire.reports import EventsBatch, MetricsBatch, ParametersReport
-from trainyard.contract.wire.spool import parse_spool
+from trainyard.contract.wire.reports import EventsBatch, ParametersReport
 from worker.trackers.answers import Reporter
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import MAX_NAMES, Journal
@@ -63,20 +63,6 @@ def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
         return httpx.request(method, listener.url + path, headers=headers, trust_env=False, **arguments)
 
     return send
-
-
-def bodies(layout: AttemptLayout, execution: int = 1) -> list[Any]:
-    return [record.body() for record in parse_spool(layout.tracker_spool(execution, 0))]
-
-
-def points(layout: AttemptLayout, execution: int = 1) -> list[tuple[str, int, float]]:
-    batches = [body for body in bodies(layout, execution) if isinstance(body, MetricsBatch)]
-    return [(point.key, point.step, point.value) for batch in batches for point in batch.points]
-
-
-def parameters(layout: AttemptLayout) -> dict[str, Any]:
-    reports = [body for body in bodies(layout) if isinstance(body, ParametersReport)]
-    return {name: value for report in reports for name, value in report.parameters.items()}
 
 
 def run_program(listener: TrackerListener, folder: Path, execution: int = 1, text: str = PROGRAM) -> None:

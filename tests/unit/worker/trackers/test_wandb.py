@@ -1,0 +1,257 @@
+"""The real W&B client reports to the listener, unchanged; and what other requests get."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.tracker_spool import bodies, events, parameters, points, tags
+from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.reports import ParametersReport
+from worker.trackers.answers import Reporter
+from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.journal import Journal
+from worker.trackers.listener import TrackerListener
+from worker.trackers.variables import tracker_token, tracker_variables
+from worker.trackers.wandb import WandbApi
+
+PROGRAM = """
+import wandb
+config = {"lr": 3e-4, "model": {"depth": 2}}
+run = wandb.init(project="digits", config=config, tags=["small"], notes="a note", group="sweep")
+wandb.config.update({"extra": True})
+for step in range(3):
+    wandb.log({"loss": 1.0 / (step + 1), "nested": {"a": step}, "not a number": "x"}, step=step * 10)
+wandb.log({"nan": float("nan"), "page": wandb.Html("<b>a</b>")})
+wandb.log({"table": wandb.Table(columns=["a"], data=[[1]])})
+wandb.summary["best"] = 0.25
+with wandb.init(project="digits", name="inner", reinit="create_new") as inner:
+    inner.log({"loss": 5.0})
+wandb.finish()
+"""
+DEFINED = """
+import wandb
+run = wandb.init()
+run.define_metric("{step}")
+run.define_metric("*", step_metric="{step}")
+for step in (0, 500, 1000):
+    run.log({{"train/loss": 1.0, "{step}": step}})
+    run.log({{"eval/loss": 2.0, "{step}": step}})
+run.finish()
+"""
+RESUMED = """
+import pathlib, time, wandb
+run = wandb.init({arguments})
+for value in range(3):
+    run.log({{"loss": value}})
+if not pathlib.Path("job/checkpoints").exists():
+    time.sleep(0.1)
+    pathlib.Path("job/checkpoints").mkdir()
+    pathlib.Path("job/checkpoints/a").touch()
+    time.sleep(0.1)
+for value in range(3, 6):
+    run.log({{"loss": value}})
+run.finish()
+"""
+STREAM = "/files/a/b/run/file_stream"
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> AttemptLayout:
+    attempt = RunLayout(tmp_path / "job").attempt("1-a")
+    attempt.root.mkdir(parents=True)
+    return attempt
+
+
+@pytest.fixture
+def address() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def api(layout: AttemptLayout, address: list[str]) -> WandbApi:
+    artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "wandb", limit=10_000)
+    return WandbApi(Journal(layout, 0), artifacts, lambda: (address[0], address[1]))
+
+
+@pytest.fixture
+def listener(api: WandbApi, address: list[str]) -> Iterator[TrackerListener]:
+    made = TrackerListener(api.handle, lambda: 1)
+    address += [made.url, made.secret]
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
+    """Return a function that sends a request as a client of execution 1."""
+
+    def send(path: str, body: object, **headers: str) -> httpx.Response:
+        headers["Authorization"] = f"Bearer {tracker_token(listener.secret, Reporter(1, 0))}"
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return httpx.post(listener.url + path, headers=headers, content=content, trust_env=False)
+
+    return send
+
+
+def run_program(listener: TrackerListener, folder: Path, text: str, execution: int = 1) -> str:
+    inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    base = {"TRAINYARD_TRACKER_URL": listener.url, "TRAINYARD_TRACKER_SECRET": listener.secret}
+    variables = inherited | tracker_variables(base, execution) | {"HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=variables, cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def upsert(name: str = "run", **variables: Any) -> dict[str, Any]:
+    return {"query": "mutation UpsertBucket($name: String) {}", "variables": {"name": name, **variables}}
+
+
+def history(*lines: dict[str, Any], offset: int = 0, **more: Any) -> dict[str, Any]:
+    texts = [json.dumps(line) for line in lines]
+    return {"files": {"wandb-history.jsonl": {"offset": offset, "content": texts}}, **more}
+
+
+def test_program_reports_unchanged(listener: TrackerListener, layout: AttemptLayout, tmp_path: Path) -> None:
+    run_program(listener, tmp_path, PROGRAM)
+    stored = points(layout)
+    assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (10, 0.5), (20, 1 / 3)]
+    assert ("nested.a", 20, 2.0) in stored
+    assert any(key == "nan" and value != value for key, _, value in stored)
+    assert [value for key, _, value in stored if key == "best"] == [0.25]
+    assert ("inner/loss", 0, 5.0) in stored
+    assert parameters(layout) == {"lr": 3e-4, "model.depth": 2, "extra": True}
+    assert tags(layout) == {"small": "true", "group": "sweep"}
+    assert "a note" in [body.notes for body in bodies(layout) if isinstance(body, ParametersReport)]
+    files = {path.name.partition("_")[0] for path in (tmp_path / "job" / "artifacts" / "wandb").rglob("media/*/*")}
+    assert files == {"page", "table"}
+    assert {event.data["kind"] for event in events(layout)} == {"not_a_number", "wandb_CreateArtifact"}
+
+
+@pytest.mark.parametrize("step", ["train/global_step", "batch"])
+def test_defined_step_metric_gives_the_steps(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, step: str
+) -> None:
+    run_program(listener, tmp_path, DEFINED.format(step=step))
+    stored = points(layout)
+    assert [at for key, at, _ in stored if key == "train/loss"] == [0, 500, 1000]
+    assert [at for key, at, _ in stored if key == "eval/loss"] == [0, 500, 1000]
+
+
+@pytest.mark.parametrize("arguments", ["", "id='same', resume='allow'", "id='same', resume='auto'"])
+def test_resumed_program_continues_after_its_checkpoint(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, arguments: str
+) -> None:
+    text = RESUMED.format(arguments=arguments)
+    run_program(listener, tmp_path, text)
+    output = run_program(listener, tmp_path, text, execution=2)
+    assert [step for _, step, _ in points(layout, 1)] == [0, 1, 2, 3, 4, 5]
+    assert [step for _, step, _ in points(layout, 2)] == [3, 4, 5, 6, 7, 8]
+    assert ("Resuming run same" in output) == bool(arguments)
+
+
+def test_lines_without_steps_wait_for_definitions(
+    api: WandbApi, call: Callable[..., httpx.Response], layout: AttemptLayout
+) -> None:
+    call("/graphql", upsert())
+    lines = {"_step": 0, "loss": 1.0, "batch": 40}, {"_step": 1, "loss": 2.0, "batch": 80}
+    call(STREAM, history(*lines))
+    assert points(layout) == []
+    defined = {"_wandb": {"value": {"m": [{"1": "batch"}, {"2": "*", "5": 1}]}}}
+    call("/graphql", upsert(config=json.dumps(defined)))
+    assert points(layout) == [("loss", 40, 1.0), ("batch", 40, 40.0), ("loss", 80, 2.0), ("batch", 80, 80.0)]
+
+
+def test_waiting_lines_are_stored_when_the_program_restarts(
+    api: WandbApi, call: Callable[..., httpx.Response], layout: AttemptLayout
+) -> None:
+    call(STREAM, history({"_step": 0, "loss": 1.0}))
+    api.store(2)
+    assert points(layout) == [("loss", 0, 1.0)]
+
+
+def test_repeated_lines_add_no_points(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    call("/graphql", upsert())
+    lines = [{"_step": step, "loss": float(step)} for step in range(1, 5)]
+    call(STREAM, history(*lines[:2]))
+    call(STREAM, history(*lines[:3]))
+    call(STREAM, history(*lines[2:], offset=2))
+    assert points(layout) == [("loss", step, float(step)) for step in range(1, 5)]
+
+
+def test_compressed_body_is_read(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    body = gzip.compress(json.dumps(history({"_step": 1, "loss": 2.0})).encode())
+    assert call(STREAM, body, **{"Content-Encoding": "gzip"}).status_code == 200
+    assert points(layout) == [("loss", 1, 2.0)]
+    bomb = gzip.compress(b" " * 80 * 1024 * 1024)
+    assert call(STREAM, bomb, **{"Content-Encoding": "gzip"}).status_code == 400
+
+
+def test_summary_of_logged_metrics_adds_no_points(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    body = history({"_step": 7, "loss": 2.0}, complete=True)
+    summary = {"_step": 7, "loss": {"min": 1.0}, "best": 3.0, "image": {"_type": "image-file"}}
+    body["files"]["wandb-summary.json"] = {"offset": 0, "content": [json.dumps(summary)]}
+    call(STREAM, body)
+    assert points(layout) == [("loss", 7, 2.0), ("best", 7, 3.0)]
+
+
+def test_unknown_operation_is_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    for _ in range(2):
+        answer = call("/graphql", {"query": "query Unknown { a }"})
+        assert "Unknown is not supported" in answer.json()["errors"][0]["message"]
+    assert [event.data for event in events(layout)] == [{"kind": "wandb_Unknown"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/graphql", b"{", 400),
+        ("/graphql", b"[]", 400),
+        ("/graphql", upsert("../a"), 400),
+        ("/graphql", upsert(config="{"), 200),
+        ("/graphql", upsert(config='{"_wandb": {"value": {"m": [{"1": 2, "5": 99}, 3, {"5": -1}]}}}'), 200),
+        ("/files/a/b/..%2f/file_stream", {}, 400),
+        ("/files/a/b/run", {}, 404),
+        (STREAM, {"files": []}, 200),
+        (
+            STREAM,
+            {"files": {"wandb-history.jsonl": {"offset": "x", "content": ["{", 3, "[]"]}}},
+            200,
+        ),
+        (STREAM, history({"_step": -1, "_timestamp": 1e300, "a": [1]}, {"_step": 1e400, "a": None}), 200),
+    ],
+)
+def test_bad_requests_have_a_clear_answer(
+    call: Callable[..., httpx.Response], layout: AttemptLayout, path: str, body: object, status: int
+) -> None:
+    answer = call(path, body)
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["message"]
+    assert not layout.tracker_spool(1, 0).exists() or points(layout) == []
+
+
+def test_files_stay_in_the_folder_of_the_run(
+    listener: TrackerListener, call: Callable[..., httpx.Response], tmp_path: Path
+) -> None:
+    request = {"query": "mutation CreateRunFiles {}", "variables": {"run": "run", "files": ["a b.txt", "../../../x"]}}
+    files = call("/graphql", request).json()["data"]["createRunFiles"]["files"]
+    statuses = [httpx.put(file["uploadUrl"], content=b"1", trust_env=False).status_code for file in files]
+    assert statuses == [200, 400]
+    assert [path.name for path in (tmp_path / "job" / "artifacts").rglob("*") if path.is_file()] == ["a b.txt"]
+
+
+def test_variables_of_the_job_are_left_alone() -> None:
+    base = {"TRAINYARD_TRACKER_URL": "http://127.0.0.1:1", "TRAINYARD_TRACKER_SECRET": "0" * 28}
+    assert "WANDB_BASE_URL" in tracker_variables(base, 1)
+    for name in ("WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"):
+        assert not any(one.startswith("WANDB") for one in tracker_variables(base | {name: "x"}, 1))
