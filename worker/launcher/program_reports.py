@@ -65,7 +65,7 @@ class ProgramReports:
         self._mlflow = MlflowApi(self._journal, ArtifactFolder(run.artifacts / "mlflow"))
         self._wandb = WandbApi(self._journal, ArtifactFolder(run.artifacts / "wandb"), self._address)
         self._listener = TrackerListener(self._handle, lambda: max(self._execution, first))
-        self._spools = [_SpoolFollower(layout, connect, lambda execution: layout.tracker_spool(execution, node.index))]
+        self._spools = [_SpoolFollower(layout, connect, node.index)]
         if node.is_first:
             self._spools.append(_SpoolFollower(layout, connect, None))
 
@@ -115,27 +115,26 @@ class ProgramReports:
 
 
 class _SpoolFollower:
-    """Sends one spool of the current execution."""
+    """Sends one spool of the current execution, after those of earlier executions."""
 
-    def __init__(
-        self, layout: AttemptLayout, connect: Callable[[], ServiceClient], only: Callable[[int], Path] | None
-    ) -> None:
+    def __init__(self, layout: AttemptLayout, connect: Callable[[], ServiceClient], node: int | None) -> None:
         """
         Args:
-            only: The path of the spool; None: the execution's own spool, after those of earlier executions.
+            node: The node whose tracker spools are sent; None: the spools of `trainyard.script`.
         """
         self._layout = layout
         self._connect = connect
-        self._only = only
+        self._node = node
         self._path = Path()
         self._size = 0
         self._sender: SpoolSender | None = None
 
     def begin(self, execution: int) -> None:
         self.close(_CLOSING_SECONDS)
-        only = self._only(execution) if self._only else None
-        self._path, self._size = only or self._layout.spool_file(execution), 0
-        self._sender = SpoolSender(self._layout, execution, self._connect, only=only)
+        layout, node = self._layout, self._node
+        self._path = layout.spool_file(execution) if node is None else layout.tracker_spool(execution, node)
+        self._size = 0
+        self._sender = SpoolSender(layout, execution, self._connect, node=node)
         self._sender.start()
 
     def wake(self) -> None:
