@@ -206,8 +206,8 @@ class TensorBoardFollower:
         if not (event.scalars or event.artifacts or event.parameters):
             return
         prefix = self._prefix(file)
-        moment = datetime.fromtimestamp(event.time, UTC) if 0 < event.time < _YEAR_2200 else datetime.now(UTC)
-        batch.values += [TrackedValue(prefix + tag, value, event.step, moment) for tag, value in event.scalars]
+        logged_at = datetime.fromtimestamp(event.time, UTC) if 0 < event.time < _YEAR_2200 else datetime.now(UTC)
+        batch.values += [TrackedValue(prefix + tag, value, event.step, logged_at) for tag, value in event.scalars]
         if event.parameters:
             named = {prefix + name: value for name, value in event.parameters.items()}
             self._journal.describe(self._execution, parameters=named)
