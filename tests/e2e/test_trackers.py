@@ -11,6 +11,75 @@ from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.e2e
 
+MODEL = """
+import torch
+
+
+class Model(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(1, 1)
+
+    def forward(self, x, labels):
+        return {"loss": torch.nn.functional.mse_loss(super().forward(x), labels)}
+
+
+class Examples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        x = torch.tensor([index / 64])
+        return {"x": x, "labels": x * x}
+"""
+TRAINER = """
+from mine import Examples, Model
+from transformers import Trainer, TrainingArguments
+
+arguments = TrainingArguments("out", max_steps=20, logging_steps=5, report_to="{tracker}")
+Trainer(Model(), arguments, train_dataset=Examples()).train()
+"""
+LIGHTNING = """
+import lightning, torch
+from lightning.pytorch.loggers import WandbLogger
+from mine import Examples, Model
+
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+
+    def training_step(self, batch, index):
+        loss = self.model(**batch)["loss"]
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+batches = torch.utils.data.DataLoader(Examples(), batch_size=4)
+lightning.Trainer(
+    max_steps=20, log_every_n_steps=5, logger=WandbLogger(), enable_checkpointing=False, enable_progress_bar=False
+).fit(Module(), batches)
+"""
+ACCELERATE = """
+from accelerate import Accelerator
+
+accelerator = Accelerator(log_with="tensorboard", project_dir="logs")
+accelerator.init_trackers("digits", config={"lr": 0.1})
+for step in range(5, 25, 5):
+    accelerator.log({"loss": 1 / step}, step=step)
+accelerator.end_training()
+"""
+FRAMEWORKS = {
+    "trainer-mlflow": (TRAINER.format(tracker="mlflow"), "loss", [5, 10, 15, 20]),
+    "trainer-wandb": (TRAINER.format(tracker="wandb"), "train/loss", [5, 10, 15, 20]),
+    "trainer-tensorboard": (TRAINER.format(tracker="tensorboard"), "train/loss", [5, 10, 15, 20]),
+    "lightning-wandb": (LIGHTNING, "loss", [4, 9, 14, 19]),
+    "accelerate-tensorboard": (ACCELERATE, "loss", [5, 10, 15, 20]),
+}
+"""Program, curve and steps by name."""
 PROGRAM = """
 import os, signal, time
 import mlflow
@@ -122,3 +191,17 @@ def test_tensorboard_program_is_live_and_goes_on_after_a_kill(client: Client, tm
     assert (curve.key, curve.steps) == ("train/loss", list(range(1, 31)))
     assert curve.values == [step / 4 for step in range(1, 31)]
     assert [artifact.path for artifact in client.artifacts(job.id)] == ["tensorboard/note/0.txt"]
+
+
+def test_frameworks_report_through_their_trackers(client: Client, tmp_path: Path) -> None:
+    jobs = {}
+    for name, (program, _, _) in FRAMEWORKS.items():
+        code = tmp_path / name
+        code.mkdir()
+        (code / "mine.py").write_text(MODEL)
+        (code / "train.py").write_text(program)
+        jobs[name] = client.submit({"name": name, "task": "script", "argv": ["train.py"]}, code=code).id
+    for name, (_, curve, steps) in FRAMEWORKS.items():
+        wait_for_status(client, jobs[name], "succeeded")
+        found = {series.key: series.steps for series in client.metrics(jobs[name]).series}
+        assert found.get(curve) == steps, (name, found)
