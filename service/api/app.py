@@ -23,6 +23,7 @@ from service.api.routes import (
     jobs,
     logs,
     metrics,
+    mlflow,
     orphans,
     plans,
     secrets,
@@ -40,6 +41,7 @@ from service.api.routes.templates import router as templates
 from service.api.routes.templates import templates_by_name
 from service.core.errors import AttemptEndedError, InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
+from service.mlflow.errors import is_mlflow, mlflow_error
 from trainyard import __version__
 from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
@@ -84,6 +86,9 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
         logs.router,
         metrics.router,
         streams.router,
+        mlflow.router,
+        mlflow.history_router,
+        mlflow.fallback_router,
         templates,
         cluster.router,
         cluster.maintenance_router,
@@ -143,6 +148,9 @@ async def _service_error(request: Request, error: Exception) -> Response:
         set_audit_caller(request, get_caller(request).principal)
     if (page := _page(request, error.status, error.message)) is not None:
         return page
+    if is_mlflow(request.url.path):
+        status, document = mlflow_error(error)
+        return JSONResponse(document, status_code=status, headers=dict(error.headers))
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)
     if next_offset is None:
