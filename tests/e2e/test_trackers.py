@@ -91,3 +91,34 @@ def test_points_survive_an_absent_service(service: ServiceProcess, client: Clien
     wait_for_status(client, job.id, "succeeded")
     (curve,) = client.metrics(job.id).series
     assert curve.steps == list(range(1, 31))
+
+
+TENSORBOARD_PROGRAM = """
+import os, signal, time
+from torch.utils.tensorboard import SummaryWriter
+
+folder = os.environ["TRAINYARD_CHECKPOINT_DIR"]
+mark = os.path.join(folder, "step")
+start = int(open(mark).read()) if os.path.exists(mark) else 0
+writer = SummaryWriter()
+writer.add_text("note", "some text")
+for step in range(start + 1, 31):
+    writer.add_scalar("train/loss", step / 4, step)
+    if step == 10:
+        open(mark, "w").write("10")
+    if step == 14 and start == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.2)
+"""
+
+
+def test_tensorboard_program_is_live_and_goes_on_after_a_kill(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TENSORBOARD_PROGRAM)
+    job = client.submit({"name": "tracked", "task": "script", "argv": ["train.py"]}, code=tmp_path)
+    wait_until(lambda: client.metrics(job.id).series, 60, "the first point")
+    assert client.job(job.id).status == "running"
+    wait_for_status(client, job.id, "succeeded")
+    (curve,) = client.metrics(job.id).series
+    assert (curve.key, curve.steps) == ("train/loss", list(range(1, 31)))
+    assert curve.values == [step / 4 for step in range(1, 31)]
+    assert [artifact.path for artifact in client.artifacts(job.id)] == ["tensorboard/note/0.txt"]

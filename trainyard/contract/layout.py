@@ -123,6 +123,10 @@ class AttemptLayout:
         """What the trackers of the program on one node reported; the same form as `spool_file`."""
         return self.spool / f"execution-{execution:06d}.node-{node}.jsonl"
 
+    def event_claim(self, name: str) -> Path:
+        """With several nodes: the index of the node that follows a TensorBoard event file, as text."""
+        return self.root / "event_files" / name
+
     def spool_acknowledged(self, execution: int) -> Path:
         """Bytes of the spool file that the service has acknowledged, as text."""
         return self.spool / f"execution-{execution:06d}.acknowledged"

@@ -1,47 +1,72 @@
-"""What the program of a `script` job reports: the listener of its trackers, and the senders of the spools."""
+"""What the program of a `script` job reports: the listener of its trackers, the follower of its event files, and the
+senders of the spools."""
 
 import contextlib
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher.exit_record import last_execution
+from worker.launcher.rendezvous import Node
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.event_claims import EventClaims
+from worker.trackers.event_folders import log_folders
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import MlflowApi
+from worker.trackers.tensorboard import TRACKER, TensorBoardFollower
 from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
 from worker.trackers.wandb import WandbApi
 
 log = logging.getLogger(__name__)
 
 _CLOSING_SECONDS = 0.5
+_LAST_EVENTS_SECONDS = 10.0
+"""How long the rest of the event files may be read after the program's end."""
 
 
 class ProgramReports:
     """Receives and sends what the program of this node reports. The listener's port is bound at construction."""
 
-    def __init__(self, layout: AttemptLayout, node: int, first: int, connect: Callable[[], ServiceClient]) -> None:
+    def __init__(
+        self,
+        layout: AttemptLayout,
+        launch: LaunchDocument,
+        node: Node,
+        first: int,
+        connect: Callable[[], ServiceClient],
+        variables: Mapping[str, str],
+    ) -> None:
         """
         Args:
-            node: The index of this node. Node 0 also sends what `trainyard.script` appends to the execution's spool.
+            node: Node 0 also sends what `trainyard.script` appends to the execution's spool.
             first: The first execution of this launcher.
+            variables: What the ranks get in addition to the environment of the launcher.
         """
         self._layout = layout
         self._first = first
         self._execution = 0
-        self._journal = Journal(layout, node)
-        artifacts = RunLayout(layout.root.parent.parent).artifacts
-        self._mlflow = MlflowApi(self._journal, ArtifactFolder(artifacts / "mlflow"))
-        self._wandb = WandbApi(self._journal, ArtifactFolder(artifacts / "wandb"), self._address)
+        self._journal = Journal(layout, node.index)
+        run = RunLayout(layout.root.parent.parent)
+        self._event_files = TensorBoardFollower(
+            self._journal,
+            ArtifactFolder(run.artifacts / TRACKER),
+            log_folders(layout.code if launch.spec.code else layout.root, run.checkpoints, {**os.environ, **variables}),
+            EventClaims(layout, node.index, shared=node.count > 1),
+            first,
+        )
+        self._mlflow = MlflowApi(self._journal, ArtifactFolder(run.artifacts / "mlflow"))
+        self._wandb = WandbApi(self._journal, ArtifactFolder(run.artifacts / "wandb"), self._address)
         self._listener = TrackerListener(self._handle, lambda: max(self._execution, first))
-        self._spools = [_SpoolFollower(layout, connect, lambda execution: layout.tracker_spool(execution, node))]
-        if node == 0:
+        self._spools = [_SpoolFollower(layout, connect, node.index)]
+        if node.is_first:
             self._spools.append(_SpoolFollower(layout, connect, None))
 
     @property
@@ -59,10 +84,12 @@ class ProgramReports:
     def start(self) -> None:
         """Serve. Called after torchrun was started, since it is forked."""
         self._listener.start()
+        self._event_files.start()
 
     def follow(self) -> None:
         """Notice an in-place restart and new records. Called periodically."""
         execution = last_execution(self._layout, self._first)
+        self._event_files.begin(execution)
         self._store_waiting(execution)
         for spool in self._spools:
             if execution != self._execution:
@@ -81,33 +108,33 @@ class ProgramReports:
         self._listener.close()
         self._store_waiting(0)
         self.follow()
+        self._event_files.close(_LAST_EVENTS_SECONDS)
         self._journal.close()
         for spool in self._spools:
             spool.close(timeout)
 
 
 class _SpoolFollower:
-    """Sends one spool of the current execution."""
+    """Sends one spool of the current execution, after those of earlier executions."""
 
-    def __init__(
-        self, layout: AttemptLayout, connect: Callable[[], ServiceClient], only: Callable[[int], Path] | None
-    ) -> None:
+    def __init__(self, layout: AttemptLayout, connect: Callable[[], ServiceClient], node: int | None) -> None:
         """
         Args:
-            only: The path of the spool; None: the execution's own spool, after those of earlier executions.
+            node: The node whose tracker spools are sent; None: the spools of `trainyard.script`.
         """
         self._layout = layout
         self._connect = connect
-        self._only = only
+        self._node = node
         self._path = Path()
         self._size = 0
         self._sender: SpoolSender | None = None
 
     def begin(self, execution: int) -> None:
         self.close(_CLOSING_SECONDS)
-        only = self._only(execution) if self._only else None
-        self._path, self._size = only or self._layout.spool_file(execution), 0
-        self._sender = SpoolSender(self._layout, execution, self._connect, only=only)
+        layout, node = self._layout, self._node
+        self._path = layout.spool_file(execution) if node is None else layout.tracker_spool(execution, node)
+        self._size = 0
+        self._sender = SpoolSender(layout, execution, self._connect, node=node)
         self._sender.start()
 
     def wake(self) -> None:

@@ -84,7 +84,7 @@ def run(attempt_folder: str) -> None:
         secrets = claimed.secrets if claimed else _repeat_claim(layout, launch, connect)
         variables = rank_variables(launch.spec, secrets)
         scripted = launch.spec.task == "script"
-        reports = ProgramReports(layout, node.index, rendezvous.execution, connect) if scripted else None
+        reports = ProgramReports(layout, launch, node, rendezvous.execution, connect, variables) if scripted else None
         variables |= reports.variables if reports else {}
         process = torchrun.start(layout, launch, node, rendezvous, variables)
     except (OSError, ServiceError) as error:

@@ -43,18 +43,18 @@ class SpoolSender:
         execution: int,
         connect: Callable[[], ServiceClient],
         *,
-        only: Path | None = None,
+        node: int | None = None,
         backoff: Backoff | None = None,
         now: Callable[[], float] = time.monotonic,
         acknowledge_seconds: float = 1.0,
     ) -> None:
         """
         Args:
-            only: The one file to follow; default: the execution's own spool, after those of earlier executions.
+            node: The node whose tracker spools are sent; default: the spools that the ranks write.
         """
         self._layout = layout
         self._execution = execution
-        self._only = only
+        self._node = node
         self._connect = connect
         self._backoff = backoff or Backoff()
         self._now = now
@@ -104,9 +104,14 @@ class SpoolSender:
             client.close()
 
     def _spools(self) -> list[_Spool]:
-        own = self._only or self._layout.spool_file(self._execution)
-        spools_before = () if self._only else self._layout.spool.glob("execution-??????.jsonl")
-        earlier = sorted(path for path in spools_before if path.name < own.name)
+        if self._node is None:
+            own, pattern = self._layout.spool_file(self._execution), "execution-??????.jsonl"
+        else:
+            own, pattern = (
+                self._layout.tracker_spool(self._execution, self._node),
+                f"execution-??????.node-{self._node}.jsonl",
+            )
+        earlier = sorted(path for path in self._layout.spool.glob(pattern) if path.name < own.name)
         spools = []
         for path in [*earlier, own]:
             acknowledged = path.with_suffix(".acknowledged")

@@ -74,7 +74,8 @@ class WandbApi:
             "RunResumeStatus": self._resume_status,
             "CreateRunFiles": self._create_files,
             "RunStoppedStatus": _running,
-            "ServerFeaturesQuery": _nothing,
+            "ServerFeaturesQuery": _features,
+            "ProbeServerCapabilities": _features,
             "OrganizationCoreWeaveOrganizationID": _nothing,
             "ArtifactType": _no_project,
         }
@@ -114,13 +115,11 @@ class WandbApi:
 
     def _upsert_run(self, reporter: Reporter, variables: Document) -> Document:
         run_id = _run_id(variables.get("name") or variables.get("id"))
-        is_new = (reporter, run_id) not in self._runs
         run = self._run(reporter, run_id, str(variables.get("displayName") or run_id), variables.get("project"))
         parameters, metrics = parse_config(variables.get("config"))
         if variables.get("config"):
             run.metrics = metrics
-        if not is_new:
-            # The first configuration lacks the program's `define_metric` calls, the second has them.
+        if metrics.are_defined:
             run.waits_until = 0.0
             self.store(reporter.execution)
         tags = {str(one): "true" for one in variables.get("tags") or ()}
@@ -256,6 +255,12 @@ def _viewer(_reporter: Reporter, _variables: Document) -> Document:
 
 def _running(_reporter: Reporter, _variables: Document) -> Document:
     return {"project": {"run": {"stopped": False}}}
+
+
+def _features(_reporter: Reporter, _variables: Document) -> Document:
+    """Answer that the server has no optional operations, to new clients and to those before 0.20."""
+    types = ("QueryType", "MutationType", "ServerInfoType")
+    return {"serverInfo": {"features": []}} | {name: {"fields": []} for name in types}
 
 
 def _nothing(_reporter: Reporter, _variables: Document) -> Document:

@@ -52,6 +52,10 @@ class StepMetrics:
                 patterns[record["2"]] = step
         return cls(names, patterns)
 
+    @property
+    def are_defined(self) -> bool:
+        return bool(self.of_name or self.of_pattern)
+
     def step_metric(self, name: str) -> str | None:
         """Return the metric that gives the step of a metric, or is one; None: W&B's own count of calls."""
         exact = name if name in self.of_name.values() else self.of_name.get(name)

@@ -177,8 +177,9 @@ class TestSpoolSender:
             spool_reporter.points(step, {"train/loss": 1.0})
         spool_reporter.close(0)
 
-    def send(self, layout, service, execution):
-        sender = SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
+    def send(self, layout, service, execution, node=None):
+        backoff = Backoff(uniform=lambda low, high: 0.0)
+        sender = SpoolSender(layout, execution, service.client, node=node, backoff=backoff)
         sender.start()
         sender.close(5)
 
@@ -192,6 +193,15 @@ class TestSpoolSender:
         assert service.points() == [2, 3, 3, 4]
         assert [body["execution"] for _, body in service.requests] == [1, 2]
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
+
+    def test_node_sends_its_tracker_spools_of_all_executions(self, layout):
+        for execution, node in ((1, 0), (1, 1), (2, 0)):
+            self.fill(layout, execution, [execution * 10 + node])
+            layout.spool_file(execution).rename(layout.tracker_spool(execution, node))
+        self.fill(layout, 1, [5])
+        service = Service()
+        self.send(layout, service, 2, node=0)
+        assert service.points() == [10, 20]
 
     def test_transient_failures_are_retried(self, layout):
         self.fill(layout, 1, [1])

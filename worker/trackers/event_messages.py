@@ -1,0 +1,181 @@
+"""What TensorBoard's messages `Event` say, decoded without TensorBoard. Pure.
+
+Numbers of fields are those of `event.proto`, `summary.proto`, `tensor.proto` and the hparams plugin.
+"""
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker.trackers.wire_format import Field, content, fields, signed, text, unpack, varints
+
+_MAX_TAGS = 20_000
+_TEXT_SUFFIX = "/text_summary"
+"""What torch and tensorboardX append to the tag of a text."""
+_IMAGE_TYPES = {b"\x89PNG": ".png", b"GIF8": ".gif", b"\xff\xd8\xff": ".jpg"}
+_NUMBERS: Mapping[int, tuple[int, str, str]] = {
+    1: (5, "<f", "<f"),
+    2: (6, "<d", "<d"),
+    3: (7, "<i", "varint"),
+    9: (10, "<q", "varint"),
+    19: (13, "<e", "half"),
+}
+"""By `dtype`: the field of the values, the form of `tensor_content`, and the form of the values."""
+
+
+@dataclass(frozen=True)
+class EventArtifact:
+    """An image or a text."""
+
+    tag: str
+    extension: str
+    data: bytes
+
+
+@dataclass
+class Event:
+    """What is used of one message."""
+
+    time: float = 0.0
+    """Seconds since 1970."""
+    step: int = 0
+    scalars: list[tuple[str, float]] = field(default_factory=list)
+    artifacts: list[EventArtifact] = field(default_factory=list)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Metadata:
+    plugin: str = ""
+    data: bytes = b""
+
+
+def decode_event(message: bytes, plugins: MutableMapping[str, str]) -> Event:
+    """Return what a message says. Unknown parts, such as histograms, are left out.
+
+    Args:
+        plugins: The plugin of each tag of the file, which a writer need say only once; extended by this call.
+
+    Raises:
+        MalformedMessageError: The bytes are no such message.
+    """
+    event = Event()
+    summaries: list[bytes] = []
+    for number, value in fields(message):
+        if number == 1:
+            event.time = unpack("<d", value)
+        elif number == 2:
+            event.step = signed(value)
+        elif number == 5:
+            summaries.append(content(value))
+    for summary in summaries:
+        for number, value in fields(summary):
+            if number == 1:
+                _add_value(event, content(value), plugins)
+    return event
+
+
+def _add_value(event: Event, message: bytes, plugins: MutableMapping[str, str]) -> None:
+    """Add a `Summary.Value`."""
+    tag, metadata, body = "", _Metadata(), None
+    for number, value in fields(message):
+        if number == 1:
+            tag = text(value)
+        elif number == 9:
+            metadata = _metadata(content(value))
+        elif number in _BODIES:
+            body = (number, value)
+    if metadata.plugin and len(plugins) < _MAX_TAGS:
+        plugins.setdefault(tag, metadata.plugin)
+    plugin = metadata.plugin or plugins.get(tag, "")
+    if plugin == "hparams":
+        event.parameters.update(_hyperparameters(metadata.data))
+    elif body:
+        _BODIES[body[0]](event, tag, plugin, body[1])
+
+
+def _add_simple(event: Event, tag: str, plugin: str, value: int | bytes) -> None:
+    event.scalars.append((tag, unpack("<f", value)))
+
+
+def _add_image(event: Event, tag: str, plugin: str, value: int | bytes) -> None:
+    for number, part in fields(content(value)):
+        if number == 4:
+            _add_encoded(event, tag, content(part))
+
+
+def _add_tensor(event: Event, tag: str, plugin: str, value: int | bytes) -> None:
+    tensor = list(fields(content(value)))
+    if plugin == "scalars":
+        scalar = _scalar(tensor)
+        if scalar is not None:
+            event.scalars.append((tag, scalar))
+        return
+    strings = [content(part) for number, part in tensor if number == 8]
+    if plugin == "text" and strings:
+        event.artifacts.append(EventArtifact(tag.removesuffix(_TEXT_SUFFIX), ".txt", b"\n".join(strings)))
+    elif plugin == "images":
+        for index, encoded in enumerate(strings[2:]):  # The first two are width and height.
+            _add_encoded(event, f"{tag}/{index}" if len(strings) > 3 else tag, encoded)
+
+
+_BODIES: Mapping[int, Callable[[Event, str, str, int | bytes], None]] = {2: _add_simple, 4: _add_image, 8: _add_tensor}
+
+
+def _add_encoded(event: Event, tag: str, encoded: bytes) -> None:
+    for start, extension in _IMAGE_TYPES.items():
+        if encoded.startswith(start):
+            event.artifacts.append(EventArtifact(tag, extension, encoded))
+
+
+def _scalar(tensor: list[Field]) -> float | None:
+    """Return the first number of a `TensorProto`; None if it has none, or of a type that no scalar has."""
+    known = next((_NUMBERS.get(value) for number, value in tensor if number == 1 and isinstance(value, int)), None)
+    if known is None:
+        return None
+    values, packed_form, value_form = known
+    for number, value in tensor:
+        if number == 4 and value:
+            return unpack(packed_form, value)
+        if number == values and value_form.startswith("<"):
+            return unpack(value_form, value)
+        if number == values and (integers := varints(value)):
+            bits = integers[0]
+            return unpack("<e", (bits & 0xFFFF).to_bytes(2, "little")) if value_form == "half" else signed(bits)
+    return None
+
+
+def _metadata(message: bytes) -> _Metadata:
+    metadata = _Metadata()
+    for number, value in fields(message):
+        if number == 1:
+            for inner, part in fields(content(value)):
+                if inner == 1:
+                    metadata.plugin = text(part)
+                elif inner == 2:
+                    metadata.data = content(part)
+    return metadata
+
+
+def _hyperparameters(message: bytes) -> dict[str, Any]:
+    """Return the values of a `HParamsPluginData` that starts a session."""
+    values: dict[str, Any] = {}
+    for number, value in fields(message):
+        if number == 3:
+            for inner, entry in fields(content(value)):
+                if inner == 1:
+                    parts = dict(fields(content(entry)))
+                    values[text(parts.get(1, b""))] = _json_value(content(parts.get(2, b"")))
+    return values
+
+
+def _json_value(message: bytes) -> Any:
+    """Return a `google.protobuf.Value`; lists and mappings are left out as None."""
+    for number, value in fields(message):
+        if number == 2:
+            return unpack("<d", value)
+        if number == 3:
+            return text(value)
+        if number == 4:
+            return bool(signed(value))
+    return None

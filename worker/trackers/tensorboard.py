@@ -1,0 +1,268 @@
+"""Follows the TensorBoard event files of a program: scalars become points, images and texts artifacts."""
+
+import io
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from worker.trackers.answers import Reporter, RunPrefixes, TrackerError
+from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.event_claims import EventClaims
+from worker.trackers.event_folders import EventPath, event_paths
+from worker.trackers.event_messages import Event, EventArtifact, decode_event
+from worker.trackers.event_records import DamagedRecordError, read_records
+from worker.trackers.journal import Journal, TrackedValue
+from worker.trackers.wire_format import MalformedMessageError
+
+log = logging.getLogger(__name__)
+
+TRACKER = "tensorboard"
+_POLL_SECONDS = 1.0
+_WALK_SHARE = 0.05
+"""The part of the time that is spent in walks of folders."""
+_MAX_FILES = 1000
+_BATCH = 1000
+"""Values that are appended to the journal at once."""
+_NOT_IN_PATH = re.compile(r"[^A-Za-z0-9_.\- ]")
+_MAX_PART = 100
+_SESSION = re.compile(r"\d{9,}(\.\d+)?")
+"""The folder that `add_hparams` makes for its values: a time. They belong to the run above it."""
+_YEAR_2200 = 7_258_118_400.0
+
+
+@dataclass
+class _File:
+    """A file that is followed."""
+
+    path: Path
+    root: Path
+    rank: int = 0
+    offset: int = 0
+    size: int = -1
+    """When it was last read."""
+    ended: bool = False
+    prefix: str | None = None
+    plugins: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Batch:
+    """What some records of one file say."""
+
+    end: int
+    values: list[TrackedValue] = field(default_factory=list)
+
+
+class TensorBoardFollower:
+    """Reads what programs append to event files. The files at construction belong to the past, up to their size."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        artifacts: ArtifactFolder,
+        roots: Sequence[Path],
+        claims: EventClaims,
+        execution: int,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            roots: Folders below which event files are expected.
+            execution: The first execution of this launcher.
+        """
+        self._journal = journal
+        self._artifacts = artifacts
+        self._roots = roots
+        self._claims = claims
+        self._execution = self._next_execution = execution
+        self._now = now
+        self._past = {one.path: one.size for one in event_paths(roots)}
+        self._files: dict[Path, _File] = {}
+        self._runs = _Runs()
+        self._next_walk = 0.0
+        self._stated: set[str] = set()
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="event-files", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def begin(self, execution: int) -> None:
+        """Take what is written from now on as that of another execution."""
+        if execution != self._next_execution:
+            self._next_execution = execution
+            self._wake.set()
+
+    def close(self, timeout: float) -> None:
+        """Read what the program left, for `timeout` seconds at most."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                log.warning("the event files of TensorBoard were not read to their ends within %.0f s", timeout)
+
+    def poll(self, *, last: bool = False) -> None:
+        """Read what is new.
+
+        Args:
+            last: The program has ended: every file is looked for, and claimed by this node if no other node has it.
+        """
+        following = self._next_execution
+        restarted = following != self._execution
+        if last or restarted or self._now() >= self._next_walk:
+            self._walk(at_once=last)
+        for file in list(self._files.values()):
+            self._read(file, even_unchanged=last or restarted)
+        # Before a restart every rank of the execution has ended, so that what it wrote has just been read.
+        self._execution = following
+
+    def _run(self) -> None:
+        closed = False
+        while not closed:
+            self._wake.wait(_POLL_SECONDS)
+            self._wake.clear()
+            closed = self._closed
+            try:
+                self.poll(last=closed)
+            except Exception:
+                self._state_once("poll", "the event files of TensorBoard cannot be followed", trace=True)
+
+    def _walk(self, *, at_once: bool) -> None:
+        """Add the files that have appeared, in the order in which their writers began."""
+        began = self._now()
+        new = [
+            file
+            for one in event_paths(self._roots)
+            if one.path not in self._files and one.size > self._past.get(one.path, 0)
+            if (file := self._take(one, at_once=at_once))
+        ]
+        self._next_walk = began + max(_POLL_SECONDS, (self._now() - began) / _WALK_SHARE)
+        for file in sorted(new, key=lambda file: (_begun(file), len(file.path.parts), file.path)):
+            if len(self._files) >= _MAX_FILES:
+                self._state_once("files", f"only the first {_MAX_FILES} event files of TensorBoard are followed")
+                return
+            self._files[file.path] = file
+
+    def _take(self, one: EventPath, *, at_once: bool) -> _File | None:
+        try:
+            own = self._claims.claim(one.path, at_once=at_once)
+        except OSError as error:
+            self._state_once("claim", f"event files of TensorBoard cannot be claimed: {error}")
+            return None
+        if own is None:
+            return None
+        offset = self._past.get(one.path, 0)
+        return _File(one.path, one.root, self._claims.rank(one.path), offset, ended=not own)
+
+    def _read(self, file: _File, *, even_unchanged: bool) -> None:
+        """Report the file's new records. What cannot be stored now is read again at the next time."""
+        if file.ended:
+            return
+        try:
+            size = os.stat(file.path, follow_symlinks=False).st_size
+            if size == file.size and not even_unchanged:
+                return
+            self._report(file)
+            file.size = size
+        except FileNotFoundError:
+            file.size = -1
+        except DamagedRecordError as error:
+            file.ended = True
+            log.warning("the event file %s is not read further: %s", file.path, error)
+        except OSError as error:
+            self._state_once("read", f"event files of TensorBoard cannot be read or stored: {error}")
+
+    def _report(self, file: _File) -> None:
+        batch = _Batch(file.offset)
+        try:
+            for record in read_records(file.path, file.offset):
+                try:
+                    event = decode_event(record.message, file.plugins)
+                except MalformedMessageError:
+                    event = Event()
+                self._add(file, event, batch)
+                batch.end = record.end
+                if len(batch.values) >= _BATCH:
+                    self._store(file, batch)
+                    batch = _Batch(record.end)
+        finally:
+            self._store(file, batch)
+
+    def _store(self, file: _File, batch: _Batch) -> None:
+        if batch.values:
+            self._journal.log(self._execution, TRACKER, batch.values)
+        file.offset = batch.end
+
+    def _add(self, file: _File, event: Event, batch: _Batch) -> None:
+        if not (event.scalars or event.artifacts or event.parameters):
+            return
+        prefix = self._prefix(file)
+        logged_at = datetime.fromtimestamp(event.time, UTC) if 0 < event.time < _YEAR_2200 else datetime.now(UTC)
+        batch.values += [TrackedValue(prefix + tag, value, event.step, logged_at) for tag, value in event.scalars]
+        if event.parameters:
+            named = {prefix + name: value for name, value in event.parameters.items()}
+            self._journal.describe(self._execution, parameters=named)
+        for artifact in event.artifacts:
+            self._add_artifact(prefix, event.step, artifact)
+
+    def _add_artifact(self, prefix: str, step: int, artifact: EventArtifact) -> None:
+        parts = [_NOT_IN_PATH.sub("_", part)[:_MAX_PART] for part in (prefix + artifact.tag).split("/")]
+        name = "/".join([*(part.lstrip(".") or "_" for part in parts), f"{step}{artifact.extension}"])
+        try:
+            self._artifacts.store(name, io.BytesIO(artifact.data), len(artifact.data))
+        except TrackerError as error:
+            self._journal.state_once(self._execution, "artifacts", f"an artifact is left out: {error.message}")
+        except OSError as error:
+            self._state_once("artifacts", f"an artifact of TensorBoard cannot be stored: {error}")
+
+    def _prefix(self, file: _File) -> str:
+        if file.prefix is None:
+            try:
+                file.prefix = self._runs.prefix(Reporter(self._execution, file.rank), file.path.parent)
+            except TrackerError as error:
+                raise DamagedRecordError(error.message) from None
+        return file.prefix
+
+    def _state_once(self, kind: str, message: str, *, trace: bool = False) -> None:
+        if kind not in self._stated:
+            self._stated.add(kind)
+            log.warning(message, exc_info=trace)
+
+
+class _Runs:
+    """Names runs by their folders: relative to the first run's if below it, else to the folder above both."""
+
+    def __init__(self) -> None:
+        self._prefixes = RunPrefixes()
+        self._first: dict[Reporter, Path] = {}
+
+    def prefix(self, reporter: Reporter, folder: Path) -> str:
+        """Return the prefix of the metrics of a rank's run.
+
+        Raises:
+            TrackerError: The program has too many runs.
+        """
+        if _SESSION.fullmatch(folder.name) and reporter in self._first:
+            folder = folder.parent
+        first = self._first.setdefault(reporter, folder)
+        above = first if folder.is_relative_to(first) else Path(os.path.commonpath([first, folder]))
+        return self._prefixes.prefix(reporter, f"{reporter.rank}:{folder}", folder.relative_to(above).as_posix())
+
+
+def _begun(file: _File) -> float:
+    """Return when the writer made its first record, in seconds since 1970."""
+    try:
+        for record in read_records(file.path, file.offset):
+            return decode_event(record.message, {}).time
+    except (OSError, DamagedRecordError, MalformedMessageError):
+        pass
+    return float("inf")
