@@ -14,10 +14,12 @@ PARALLEL ?= -n 3
 
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt tests/older_clients.txt
 	@echo "Installing the dependencies into $(VENV); this takes several minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	rm -rf $(VENV)/older
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/older --requirement tests/older_clients.txt
 	@touch $@
 
 demo: venv

@@ -1,11 +1,12 @@
 """Stores the artifacts of trackers below the job's folder of artifacts."""
 
+import json
 import os
 import secrets
 import threading
 from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from worker.trackers.answers import TrackerError
@@ -13,6 +14,7 @@ from worker.trackers.answers import TrackerError
 MAX_BYTES = 1024**3
 """Bytes of all artifacts of one execution of the launcher."""
 _CHUNK = 1024 * 1024
+_MAX_JSON = 16 * 1024 * 1024
 
 
 class ArtifactFolder:
@@ -44,6 +46,21 @@ class ArtifactFolder:
             self._reserve(-length)
             raise
         return path
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Return the JSON object of a small file.
+
+        Raises:
+            TrackerError: There is none of that name, it is too large, or it is none.
+        """
+        try:
+            with self._path(name).open("rb") as file:
+                document = json.loads(file.read(_MAX_JSON))
+        except (FileNotFoundError, ValueError):
+            document = None
+        if not isinstance(document, dict):
+            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no JSON file {name[:80]!a}")
+        return document
 
     def has_folder(self, name: str) -> bool:
         return self._path(name).is_dir()

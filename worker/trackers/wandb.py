@@ -16,6 +16,7 @@ from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, Tracker
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
+from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
 from worker.trackers.wandb_history import RunHistory, StepMetrics, gives_step, parse_config, parse_summary
 
 GRAPHQL = "/graphql"
@@ -23,7 +24,8 @@ UPLOADS = "/wandb-files/"
 _STREAM = re.compile(r"/files/([^/]+)/([^/]+)/([^/]+)/file_stream")
 _TELEMETRY = "/sdk/otel/"
 _MAX_BODY = 64 * 1024 * 1024
-_OPERATION = re.compile(r"\b(?:query|mutation)\s+(\w+)")
+_OPERATION = re.compile(r"\b(?:query|mutation)\s+(\w+)|^\s*(?:query\s*)?\{\s*(\w+)")
+"""The name of an operation, or the first field of one without a name."""
 _RUN_ID = re.compile(r"[\w\-][\w.\- ]{0,127}")
 _CLIENT_FILES = frozenset({"output.log", "wandb-summary.json", "config.yaml"})
 """Files of the client whose content the job has already: its log, metrics and parameters."""
@@ -70,6 +72,8 @@ class WandbApi:
         self._runs: dict[tuple[Reporter, str], _Run] = {}
         self._operations: dict[str, Callable[[Reporter, Document], Document]] = {
             "Viewer": _viewer,
+            "viewer": _viewer,
+            "GetViewer": _viewer,
             "UpsertBucket": self._upsert_run,
             "RunResumeStatus": self._resume_status,
             "CreateRunFiles": self._create_files,
@@ -77,8 +81,7 @@ class WandbApi:
             "ServerFeaturesQuery": _features,
             "ProbeServerCapabilities": _features,
             "OrganizationCoreWeaveOrganizationID": _nothing,
-            "ArtifactType": _no_project,
-        }
+        } | WandbArtifacts(self._uploads).operations
 
     def serves(self, path: str) -> bool:
         return path == GRAPHQL or path.startswith((UPLOADS, _TELEMETRY, "/files/"))
@@ -104,7 +107,7 @@ class WandbApi:
 
     def _query(self, reporter: Reporter, body: Document) -> Document:
         match = _OPERATION.search(str(body.get("query", "")))
-        name = match[1] if match else "?"
+        name = (match[1] or match[2]) if match else "without a name"
         operation = self._operations.get(name)
         if operation is None:
             message = f"W&B's operation {name[:80]} is not supported by Trainyard"
@@ -185,9 +188,18 @@ class WandbApi:
         headers = [f"Authorization: Bearer {tracker_token(secret, reporter)}"]
         return {"createRunFiles": {"runID": run_id, "uploadHeaders": headers, "files": files}}
 
+    def _uploads(self) -> tuple[str, str]:
+        url, secret = self._listener()
+        return url + UPLOADS, secret
+
     def _store_file(self, request: TrackerRequest) -> Document:
-        run_id, _, name = request.path.removeprefix(UPLOADS).partition("/")
-        if unquote(name) in _CLIENT_FILES:
+        path = request.path.removeprefix(UPLOADS)
+        if request.method == "GET":
+            return self._artifacts.read_json(path)
+        run_id, _, name = path.partition("/")
+        if path.startswith(ARTIFACTS):
+            self._artifacts.store(path, request.body, request.length)
+        elif unquote(name) in _CLIENT_FILES:
             request.discard()
         else:
             self._artifacts.store(f"{_folder(_run_id(unquote(run_id)))}/{name}", request.body, request.length)
@@ -249,7 +261,8 @@ def _unknown(known: Document, values: Document) -> Document:
 
 
 def _viewer(_reporter: Reporter, _variables: Document) -> Document:
-    viewer = {"id": _ENTITY, "entity": _ENTITY, "username": _ENTITY, "flags": "{}", "teams": {"edges": []}}
+    names = dict.fromkeys(("entity", "username", "name"), _ENTITY) | {"id": GLOBAL_ID, "deletedAt": None}
+    viewer = names | {"email": "", "admin": False, "flags": "{}", "teams": {"edges": []}, "apiKeys": {"edges": []}}
     return {"viewer": viewer, "serverInfo": {"cliVersionInfo": {"max_cli_version": None}}}
 
 
@@ -265,7 +278,3 @@ def _features(_reporter: Reporter, _variables: Document) -> Document:
 
 def _nothing(_reporter: Reporter, _variables: Document) -> Document:
     return {}
-
-
-def _no_project(_reporter: Reporter, _variables: Document) -> Document:
-    return {"project": None}

@@ -1,9 +1,6 @@
 """The real MLflow client reports to the listener, unchanged; and what other requests get."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.tracker_clients import CLIENTS, Clients, older_version, run_program
 from tests.support.tracker_spool import bodies, parameters, points
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
@@ -23,6 +21,7 @@ from worker.trackers.variables import tracker_token
 
 PROGRAM = """
 import mlflow
+print("client", mlflow.__version__)
 mlflow.set_experiment("digits")
 with mlflow.start_run(run_name="first"):
     mlflow.log_params({"lr": 3e-4, "layers": 2, "model": "gpt", "amp": True})
@@ -65,20 +64,18 @@ def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
     return send
 
 
-def run_program(listener: TrackerListener, folder: Path, execution: int = 1, text: str = PROGRAM) -> None:
-    inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    own = {
-        "MLFLOW_TRACKING_URI": listener.url,
-        "MLFLOW_TRACKING_TOKEN": tracker_token(listener.secret, Reporter(execution, 0)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", text], env=inherited | own, cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+def run(listener: TrackerListener, folder: Path, text: str, clients: Clients, execution: int = 1) -> str:
+    token = tracker_token(listener.secret, Reporter(execution, 0))
+    variables = {"MLFLOW_TRACKING_URI": listener.url, "MLFLOW_TRACKING_TOKEN": token}
+    return run_program(text, folder, variables, clients)
 
 
-def test_program_reports_unchanged(listener: TrackerListener, layout: AttemptLayout, tmp_path: Path) -> None:
-    run_program(listener, tmp_path)
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_program_reports_unchanged(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    output = run(listener, tmp_path, PROGRAM, clients)
+    assert (f"client {older_version('mlflow-skinny')}" in output) == (clients == "older")
     stored = points(layout)
     assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (1, 0.5), (2, 1 / 3)]
     assert ("acc", 2, 0.5) in stored
@@ -98,8 +95,8 @@ def test_later_execution_continues_where_the_checkpoint_was_written(
     after = "for value in range(4, 6): mlflow.log_metric('loss', value)\n"
     save = "import pathlib, time; time.sleep(0.05); pathlib.Path('job/checkpoints').mkdir()\n"
     save += "pathlib.Path('job/checkpoints/a').touch(); time.sleep(0.05)\n"
-    run_program(listener, tmp_path, 1, before + save + after)
-    run_program(listener, tmp_path, 2, before)
+    run(listener, tmp_path, before + save + after, "installed")
+    run(listener, tmp_path, before, "installed", execution=2)
     assert [step for _, step, _ in points(layout, 1)] == [0, 1, 2, 3, 4, 5]
     assert [step for _, step, _ in points(layout, 2)] == [4, 5, 6, 7]
     assert bodies(layout, 2)[0].resumed_from_step == 3

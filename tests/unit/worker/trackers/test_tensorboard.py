@@ -1,8 +1,6 @@
 """Programs that write event files with the real writers, and the follower that reads them."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
+from tests.support.tracker_clients import CLIENTS, Clients, older_version, run_program
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import MetricsBatch, ParametersReport
 from trainyard.contract.wire.spool import parse_spool
@@ -174,11 +173,16 @@ def test_values_of_tensorflow_are_points(follower: TensorBoardFollower, layout: 
     assert points(layout) == [("epoch_loss", 0, 0.5), ("epoch_loss", 1, 0.5)]
 
 
-def test_rest_is_read_after_the_end_of_the_program(follower: TensorBoardFollower, layout: AttemptLayout) -> None:
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_rest_is_read_after_the_end_of_the_program(
+    follower: TensorBoardFollower, layout: AttemptLayout, clients: Clients
+) -> None:
     follower.start()
-    program = "from torch.utils.tensorboard import SummaryWriter as W\nwith W('runs') as w:\n"
+    program = "import tensorboard; print('client', tensorboard.__version__)\n"
+    program += "from torch.utils.tensorboard import SummaryWriter as W\nwith W('runs') as w:\n"
     program += "    for step in range(2500): w.add_scalar('loss', 1.0, step)"
-    subprocess.run([sys.executable, "-c", program], cwd=layout.code, check=True, timeout=120)
+    output = run_program(program, layout.code, {}, clients)
+    assert (f"client {older_version('tensorboard')}" in output) == (clients == "older")
     follower.close(30)
     assert [step for _, step, _ in points(layout)] == list(range(2500))
 

@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.tracker_clients import CLIENTS, Clients, older_version, run_program
 from tests.support.tracker_spool import bodies, events, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import ParametersReport
@@ -23,14 +21,20 @@ from worker.trackers.variables import tracker_token, tracker_variables
 from worker.trackers.wandb import WandbApi
 
 PROGRAM = """
-import wandb
+import pathlib, wandb
 config = {"lr": 3e-4, "model": {"depth": 2}}
 run = wandb.init(project="digits", config=config, tags=["small"], notes="a note", group="sweep")
 wandb.config.update({"extra": True})
 for step in range(3):
     wandb.log({"loss": 1.0 / (step + 1), "nested": {"a": step}, "not a number": "x"}, step=step * 10)
 wandb.log({"nan": float("nan"), "page": wandb.Html("<b>a</b>")})
-wandb.log({"table": wandb.Table(columns=["a"], data=[[1]])})
+for row in range(2):
+    wandb.log({"table": wandb.Table(columns=["a"], data=[[row]])})
+pathlib.Path("weights.bin").write_text("weights")
+for version in range(2):
+    artifact = wandb.Artifact("model", "model", metadata={"version": version})
+    artifact.add_file("weights.bin")
+    assert run.log_artifact(artifact).wait().version == f"v{version}"
 wandb.summary["best"] = 0.25
 with wandb.init(project="digits", name="inner", reinit="create_new") as inner:
     inner.log({"loss": 5.0})
@@ -77,7 +81,7 @@ def address() -> list[str]:
 
 @pytest.fixture
 def api(layout: AttemptLayout, address: list[str]) -> WandbApi:
-    artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "wandb", limit=10_000)
+    artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "wandb", limit=100_000)
     return WandbApi(Journal(layout, 0), artifacts, lambda: (address[0], address[1]))
 
 
@@ -102,15 +106,9 @@ def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
     return send
 
 
-def run_program(listener: TrackerListener, folder: Path, text: str, execution: int = 1) -> str:
-    inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+def run(listener: TrackerListener, folder: Path, text: str, clients: Clients, execution: int = 1) -> str:
     base = {"TRAINYARD_TRACKER_URL": listener.url, "TRAINYARD_TRACKER_SECRET": listener.secret}
-    variables = inherited | tracker_variables(base, execution) | {"HOME": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", text], env=variables, cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    return run_program(text, folder, tracker_variables(base, execution), clients)
 
 
 def upsert(name: str = "run", **variables: Any) -> dict[str, Any]:
@@ -122,8 +120,12 @@ def history(*lines: dict[str, Any], offset: int = 0, **more: Any) -> dict[str, A
     return {"files": {"wandb-history.jsonl": {"offset": offset, "content": texts}}, **more}
 
 
-def test_program_reports_unchanged(listener: TrackerListener, layout: AttemptLayout, tmp_path: Path) -> None:
-    run_program(listener, tmp_path, PROGRAM)
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_program_reports_unchanged(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    output = run(listener, tmp_path, PROGRAM, clients)
+    assert (f"version {older_version('wandb')}" in output) == (clients == "older")
     stored = points(layout)
     assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (10, 0.5), (20, 1 / 3)]
     assert ("nested.a", 20, 2.0) in stored
@@ -135,26 +137,34 @@ def test_program_reports_unchanged(listener: TrackerListener, layout: AttemptLay
     assert "a note" in [body.notes for body in bodies(layout) if isinstance(body, ParametersReport)]
     files = {path.name.partition("_")[0] for path in (tmp_path / "job" / "artifacts" / "wandb").rglob("media/*/*")}
     assert files == {"page", "table"}
-    assert {event.data["kind"] for event in events(layout)} == {"not_a_number", "wandb_CreateArtifact"}
+    models = (tmp_path / "job" / "artifacts" / "wandb" / "artifacts").glob("model-v*/weights.bin")
+    assert [(path.parent.name, path.read_text()) for path in sorted(models)] == [
+        ("model-v0", "weights"),
+        ("model-v1", "weights"),
+    ]
+    assert [event.data for event in events(layout)] == [{"kind": "not_a_number"}]
 
 
 @pytest.mark.parametrize("step", ["train/global_step", "batch"])
 def test_defined_step_metric_gives_the_steps(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, step: str
 ) -> None:
-    run_program(listener, tmp_path, DEFINED.format(step=step))
+    run(listener, tmp_path, DEFINED.format(step=step), "installed")
     stored = points(layout)
     assert [at for key, at, _ in stored if key == "train/loss"] == [0, 500, 1000]
     assert [at for key, at, _ in stored if key == "eval/loss"] == [0, 500, 1000]
 
 
-@pytest.mark.parametrize("arguments", ["", "id='same', resume='allow'", "id='same', resume='auto'"])
+@pytest.mark.parametrize(
+    ("clients", "arguments"),
+    [("installed", ""), ("installed", "id='same', resume='allow'"), ("older", "id='same', resume='auto'")],
+)
 def test_resumed_program_continues_after_its_checkpoint(
-    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, arguments: str
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients, arguments: str
 ) -> None:
     text = RESUMED.format(arguments=arguments)
-    run_program(listener, tmp_path, text)
-    output = run_program(listener, tmp_path, text, execution=2)
+    run(listener, tmp_path, text, clients)
+    output = run(listener, tmp_path, text, clients, execution=2)
     assert [step for _, step, _ in points(layout, 1)] == [0, 1, 2, 3, 4, 5]
     assert [step for _, step, _ in points(layout, 2)] == [3, 4, 5, 6, 7, 8]
     assert ("Resuming run same" in output) == bool(arguments)

@@ -1,0 +1,38 @@
+"""Programs that report with the installed clients of trackers, and with older ones, which `make venv` installs too."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+Clients = Literal["installed", "older"]
+CLIENTS: tuple[Clients, ...] = get_args(Clients)
+_OLDER = Path(sys.prefix) / "older"
+_REQUIREMENTS = Path(__file__).parents[1] / "older_clients.txt"
+
+
+def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: Clients = "installed") -> str:
+    """Run a program to its end in a folder and return what it printed; it must succeed."""
+    inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    own = {"HOME": str(folder), **variables}
+    if clients == "older":
+        own["PYTHONPATH"] = str(_OLDER)
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env=inherited | own,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def older_version(package: str) -> str:
+    """Return the version of the older client of a package."""
+    pins = dict(line.split("==") for line in _REQUIREMENTS.read_text().split("\n") if "==" in line)
+    return pins[package].strip()
