@@ -57,6 +57,37 @@ _TYPES = {
 }
 
 
+_ROUTERS = (
+    worker.router,
+    jobs.router,
+    jobs.lost_router,
+    sweeps.router,
+    logs.router,
+    metrics.router,
+    streams.router,
+    mlflow.router,
+    mlflow.history_router,
+    mlflow.fallback_router,
+    templates,
+    cluster.router,
+    cluster.maintenance_router,
+    orphans.router,
+    plans.router,
+    code.router,
+    artifacts.router,
+    checkpoints.router,
+    usage.router,
+    diagnostics,
+    tokens.router,
+    tokens.audit_router,
+    sign_in.router,
+    secrets.router,
+    webhooks.router,
+    health,
+)
+"""Routes are matched in this order, and most requests come from workers."""
+
+
 ErrorPage = Callable[[Request, int, str], Response | None]
 """Renders an error as a page; None where the client expects JSON."""
 
@@ -77,35 +108,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
     app.state.app_state = app_state
     app.state.error_page = error_page
     templates_by_name()
-    # Routes are matched in this order, and most requests come from workers.
-    for router in (
-        worker.router,
-        jobs.router,
-        jobs.lost_router,
-        sweeps.router,
-        logs.router,
-        metrics.router,
-        streams.router,
-        mlflow.router,
-        mlflow.history_router,
-        mlflow.fallback_router,
-        templates,
-        cluster.router,
-        cluster.maintenance_router,
-        orphans.router,
-        plans.router,
-        code.router,
-        artifacts.router,
-        checkpoints.router,
-        usage.router,
-        diagnostics,
-        tokens.router,
-        tokens.audit_router,
-        sign_in.router,
-        secrets.router,
-        webhooks.router,
-        health,
-    ):
+    for router in _ROUTERS:
         app.include_router(router)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
