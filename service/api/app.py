@@ -23,6 +23,7 @@ from service.api.routes import (
     jobs,
     logs,
     metrics,
+    mlflow,
     orphans,
     plans,
     secrets,
@@ -40,6 +41,7 @@ from service.api.routes.templates import router as templates
 from service.api.routes.templates import templates_by_name
 from service.core.errors import AttemptEndedError, InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
+from service.mlflow.errors import is_mlflow, mlflow_error
 from trainyard import __version__
 from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
@@ -53,6 +55,37 @@ _TYPES = {
     409: "conflict_error",
     422: "invalid_request_error",
 }
+
+
+_ROUTERS = (
+    worker.router,
+    jobs.router,
+    jobs.lost_router,
+    sweeps.router,
+    logs.router,
+    metrics.router,
+    streams.router,
+    mlflow.router,
+    mlflow.history_router,
+    mlflow.fallback_router,
+    templates,
+    cluster.router,
+    cluster.maintenance_router,
+    orphans.router,
+    plans.router,
+    code.router,
+    artifacts.router,
+    checkpoints.router,
+    usage.router,
+    diagnostics,
+    tokens.router,
+    tokens.audit_router,
+    sign_in.router,
+    secrets.router,
+    webhooks.router,
+    health,
+)
+"""Routes are matched in this order, and most requests come from workers."""
 
 
 ErrorPage = Callable[[Request, int, str], Response | None]
@@ -75,32 +108,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
     app.state.app_state = app_state
     app.state.error_page = error_page
     templates_by_name()
-    # Routes are matched in this order, and most requests come from workers.
-    for router in (
-        worker.router,
-        jobs.router,
-        jobs.lost_router,
-        sweeps.router,
-        logs.router,
-        metrics.router,
-        streams.router,
-        templates,
-        cluster.router,
-        cluster.maintenance_router,
-        orphans.router,
-        plans.router,
-        code.router,
-        artifacts.router,
-        checkpoints.router,
-        usage.router,
-        diagnostics,
-        tokens.router,
-        tokens.audit_router,
-        sign_in.router,
-        secrets.router,
-        webhooks.router,
-        health,
-    ):
+    for router in _ROUTERS:
         app.include_router(router)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -143,6 +151,9 @@ async def _service_error(request: Request, error: Exception) -> Response:
         set_audit_caller(request, get_caller(request).principal)
     if (page := _page(request, error.status, error.message)) is not None:
         return page
+    if is_mlflow(request.url.path):
+        status, document = mlflow_error(error)
+        return JSONResponse(document, status_code=status, headers=dict(error.headers))
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)
     if next_offset is None:

@@ -179,6 +179,13 @@ async def get_user(request: Request) -> Principal:
         PermissionDeniedError: it has an attempt token, or a session without the CSRF token.
         InvalidRequestError: the query has unknown parameters.
     """
+    principal = await get_lenient_user(request)
+    refuse_unknown(request)
+    return principal
+
+
+async def get_lenient_user(request: Request) -> Principal:
+    """Return the user like `get_user`, whatever the query is."""
     caller = get_caller(request)
     principal = caller.principal
     set_audit_caller(request, principal)
@@ -186,7 +193,6 @@ async def get_user(request: Request) -> Principal:
         require_csrf(caller.secret, request.headers.get(CSRF_HEADER))
     if principal.kind != "user":
         raise PermissionDeniedError("an attempt token is valid only for the routes of its attempt")
-    refuse_unknown(request)
     restrict_to_own_jobs(request, principal)
     return principal
 
@@ -208,6 +214,7 @@ def set_audit_caller(request: Request, principal: Principal) -> None:
 
 
 UserDep = Annotated[Principal, Depends(get_user)]
+LenientUserDep = Annotated[Principal, Depends(get_lenient_user)]
 
 
 async def get_admin(user: UserDep) -> Principal:

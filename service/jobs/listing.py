@@ -73,14 +73,13 @@ def list_page(session: Session, page: PageRequest, job_filter: JobFilter) -> tup
     """Return one page of the matching jobs by id, which is the order of creation, and whether more follow."""
     if len(job_filter.metadata) + len(job_filter.parameters) > MAX_LABELS:
         return [], False
-    postgres = session.get_bind().dialect.name == "postgresql"
     if len(job_filter.statuses) <= 1:
-        return fetch_page(session, *_query(job_filter, postgres), page)
+        return fetch_page(session, *filtered_query(session, job_filter), page)
     # One query per status reads each from its index, in order; `status IN (...)` would sort all of their jobs.
     jobs: list[Job] = []
     more_follow = False
     for status in sorted(set(job_filter.statuses)):
-        query, key = _query(replace(job_filter, statuses=(status,)), postgres)
+        query, key = filtered_query(session, replace(job_filter, statuses=(status,)))
         rows, more = fetch_page(session, query, key, page)
         jobs += rows
         more_follow |= more
@@ -88,8 +87,9 @@ def list_page(session: Session, page: PageRequest, job_filter: JobFilter) -> tup
     return jobs[: page.limit], more_follow or len(jobs) > page.limit
 
 
-def _query(job_filter: JobFilter, postgres: bool) -> tuple[sa.Select[Any], InstrumentedAttribute[str]]:
-    """Return the query, and the column with the job's id by which its index is ordered."""
+def filtered_query(session: Session, job_filter: JobFilter) -> tuple[sa.Select[Any], InstrumentedAttribute[str]]:
+    """Return the query of the jobs that match, and the column with the job's id by which its index is ordered."""
+    postgres = session.get_bind().dialect.name == "postgresql"
     query = sa.select(Job).where(Job.deletion_requested_at.is_(None))
     for column, value in (
         (Job.name, job_filter.name),

@@ -30,6 +30,12 @@ def decode_value(value: float | None, special: int) -> float:
     return _NON_FINITE.get(special, _NAN)
 
 
+def json_value(value: float) -> float | str:
+    """Return a value as JSON: non-finite numbers are strings."""
+    number, special = encode_value(value)
+    return _JSON_TEXT[special] if number is None else number
+
+
 def latest_values(rows: Sequence[PointRow]) -> dict[str, Any]:
     """Return the value of each key at its highest step, as JSON values: non-finite numbers are strings."""
     latest: dict[str, PointRow] = {}

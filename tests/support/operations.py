@@ -27,6 +27,8 @@ BODIES: dict[str, Any] = {
     "resolve_job": {"action": "give_up"},
     "resolve_lost_jobs": {"action": "give_up"},
     "resolve_orphan": {"action": "adopt"},
+    "search_mlflow_experiments": {"max_results": 10},
+    "search_mlflow_runs": {"experiment_ids": ["0"]},
     "create_token": {"name": "new", "role": "viewer"},
     "create_webhook": {"url": "https://example.org/hook"},
     "sign_in_with_munge": {"nonce": "n" * 43, "credential": "MUNGE:AwQFAACj:"},
@@ -42,7 +44,12 @@ BODIES: dict[str, Any] = {
 }
 RAW_BODIES = {"put_code": CODE, "append_log": b"x"}
 FORMS = ("sign_in", "sign_out")
-QUERIES = {"append_log": {"rank": "0", "offset": "0"}}
+QUERIES = {
+    "append_log": {"rank": "0", "offset": "0"},
+    "get_mlflow_experiment": {"experiment_id": "0"},
+    "find_mlflow_experiment": {"experiment_name": "Default"},
+    "get_mlflow_history": {"metric_key": "train/loss"},
+}
 PATH_VALUES = {"group": ["any"]}
 """Values of path parameters that name no resource; those of all others are seeds."""
 
@@ -102,12 +109,16 @@ def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[s
     """
     path, query = operation.path, dict(QUERIES.get(operation.id, {}))
     for part in [part for part in path.split("/") if part.startswith("{")]:
-        name = part[1:-1].removesuffix(":path")
+        name = part[1:-1].partition(":")[0]
         values = PATH_VALUES.get(name) or seeds.of(operation.id, name)
         assert values, f"add a value of `{name}` to tests/support/seeds.py"
         path = path.replace(part, quote(values[number % len(values)], safe=":/"))
     if operation.id in ("compare_metrics", "show_compare"):
         query["job"] = seeds.values["job_id"][1]
+    if operation.id in ("get_mlflow_run", "get_mlflow_history"):
+        query["run_id"] = seeds.values["job_id"][1]
+    if operation.id == "list_mlflow_artifacts":
+        query["path"] = seeds.values["job_id"][1]
     if operation.id in FORMS:
         body, content_type = urlencode(form).encode(), "application/x-www-form-urlencoded"
     elif operation.id in RAW_BODIES:

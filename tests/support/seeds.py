@@ -90,6 +90,11 @@ def seed(world: World) -> Seeds:
             **{name: {"job_id": [done]} for name in _SUCCEEDED_JOB_ROUTES},
             **{f"{verb}_export_file": {"job_id": [done], "path": list(EXPORTED)} for verb in _FILE_VERBS},
             **{f"{verb}_artifact": {"job_id": [done], "path": list(TRACES)} for verb in _FILE_VERBS},
+            "download_mlflow_artifact": {"job_id": [done], "path": list(TRACES)},
+            **{
+                f"refuse_mlflow_{verb}": {"path": ["api/2.0/mlflow/none"]}
+                for verb in ("get", "post", "put", "patch", "delete")
+            },
         },
     )
 

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.client_address import client_network
 from service.api.dependencies import AppState, Caller
 from service.api.middleware.errors import header_map, send_error
+from service.api.paths import is_api
 from service.api.rate_limits import Allowance
 from service.audit.log import CURRENT_REQUEST
 from service.auth.principals import Principal, authenticate
@@ -43,7 +44,7 @@ class _Credentials:
 class AuthenticationMiddleware:
     """Sets `request.state.caller`, and takes each request from the rate limit of its principal or address.
 
-    Routes under `/v1` require a valid token or session. Requests without one share the limit of their address, and so
+    Routes of the API require a valid token or session. Requests without one share the limit of their address, and so
     do requests with a wrong one: once an address has used its limit, tokens that were not verified before are refused
     without a look-up.
     """
@@ -68,10 +69,10 @@ class AuthenticationMiddleware:
 
         try:
             caller = await self._admit(scope, allowances)
-            if caller is None and scope["path"].startswith("/v1/") and scope["path"] not in SIGN_IN_PATHS:
+            if caller is None and is_api(scope["path"]) and scope["path"] not in SIGN_IN_PATHS:
                 raise AuthenticationError
         except ServiceError as error:
-            await send_error(error, send_with_limits)
+            await send_error(error, scope, send_with_limits)
             return
         scope.setdefault("state", {})["caller"] = caller
         if caller is None:
@@ -84,7 +85,7 @@ class AuthenticationMiddleware:
             set_thread_slots(self._app_state.user_slots, caller.principal.name)
         if self._in_progress[key] >= _MAX_CONCURRENT:
             message = f"{_MAX_CONCURRENT} requests of this token are in progress"
-            await send_error(TooManyRequestsError(message), send_with_limits)
+            await send_error(TooManyRequestsError(message), scope, send_with_limits)
             return
         self._in_progress[key] += 1
         try:

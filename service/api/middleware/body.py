@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.api.middleware.errors import header_map, send_error
+from service.api.paths import is_api
 from service.core.errors import BodyTooLargeError, MalformedRequestError, RequestTimeoutError, ServiceError
 from trainyard.contract.bounds import MAX_SPEC_BYTES
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES
@@ -34,11 +35,11 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _BoundedBody(receive, send, self._limit_of(scope))
+        body = _BoundedBody(scope, receive, send, self._limit_of(scope))
         try:
-            body.check_headers(scope)
+            body.check_headers()
         except ServiceError as error:
-            await send_error(error, send)
+            await send_error(error, scope, send)
             return
         await self._app(scope, body.receive, body.send)
 
@@ -48,14 +49,15 @@ class BodyLimitMiddleware:
             return max(self._limit, MAX_LOG_CHUNK) if path.endswith("/logs") else self._limit
         if path.startswith("/v1/code/") and scope["method"] == "PUT":
             return MAX_CODE_BYTES
-        anybody = not path.startswith("/v1/") or path in SIGN_IN_PATHS
+        anybody = not is_api(path) or path in SIGN_IN_PATHS
         return min(self._limit, _MAX_FORM_BYTES if anybody else MAX_SPEC_BYTES)
 
 
 class _BoundedBody:
     """One request's body while it is received, and the response if the body is refused."""
 
-    def __init__(self, receive: Receive, send: Send, limit: int):
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int):
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._limit = limit
@@ -65,8 +67,8 @@ class _BoundedBody:
         self._responding = False
         self._refusal: ServiceError | None = None
 
-    def check_headers(self, scope: Scope) -> None:
-        headers = header_map(scope)
+    def check_headers(self) -> None:
+        headers = header_map(self._scope)
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise MalformedRequestError("compressed bodies are not supported", code="content_encoding")
         length = headers.get(b"content-length", b"0")
@@ -97,7 +99,7 @@ class _BoundedBody:
             await self._send(message)
         elif not self._responding:
             self._responding = True
-            await send_error(self._refusal, self._send)
+            await send_error(self._refusal, self._scope, self._send)
 
     def _too_large(self) -> BodyTooLargeError:
         return BodyTooLargeError(f"the body is larger than {self._limit} bytes")

@@ -1,10 +1,13 @@
 """Error responses outside of the framework, and the response to an unexpected exception."""
 
+import json
+
 import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.core.errors import ClientGoneError, ServiceError
+from service.mlflow.errors import is_mlflow, mlflow_error
 
 HeaderMap = dict[bytes, bytes]
 
@@ -14,12 +17,15 @@ def header_map(scope: Scope) -> HeaderMap:
     return dict(scope["headers"])
 
 
-async def send_error(error: ServiceError, send: Send) -> None:
+async def send_error(error: ServiceError, scope: Scope, send: Send) -> None:
     """Send the error as a whole response."""
-    body = error.envelope().model_dump_json(exclude={"problems"}).encode()
+    status, body = error.status, error.envelope().model_dump_json(exclude={"problems"}).encode()
+    if is_mlflow(scope["path"]):
+        status, document = mlflow_error(error)
+        body = json.dumps(document).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -46,13 +52,13 @@ class ErrorMiddleware:
         except ServiceError as error:
             if started:
                 raise
-            await send_error(error, send)
+            await send_error(error, scope, send)
         except ClientDisconnect:
             if started:
                 raise
-            await send_error(ClientGoneError("the client disconnected while it sent the body"), send)
+            await send_error(ClientGoneError("the client disconnected while it sent the body"), scope, send)
         except Exception:
             self._log.exception("unexpected", method=scope["method"], path=scope["path"])
             if started:
                 raise
-            await send_error(ServiceError("internal error; see the log of the service"), send)
+            await send_error(ServiceError("internal error; see the log of the service"), scope, send)

@@ -34,7 +34,7 @@ class RequestHeadMiddleware:
             try:
                 check_head(scope)
             except ServiceError as error:
-                await send_error(error, send)
+                await send_error(error, scope, send)
                 return
         await self._app(scope, receive, send)
 

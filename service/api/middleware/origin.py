@@ -33,7 +33,7 @@ class OriginMiddleware:
             try:
                 self._check(scope, header_map(scope))
             except ServiceError as error:
-                await send_error(error, send)
+                await send_error(error, scope, send)
                 return
         await self._app(scope, receive, send)
 

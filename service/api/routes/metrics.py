@@ -17,7 +17,7 @@ from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, Metric
 from trainyard.contract.wire.pages import Page
 
 
-class _CurveRoute(SlotRoute):
+class CurveRoute(SlotRoute):
     """Uses the few slots of curves, which may take seconds of processor time and much memory."""
 
     def get_route_handler(self) -> Handler:
@@ -30,7 +30,7 @@ class _CurveRoute(SlotRoute):
         return handle
 
 
-router = APIRouter(prefix="/v1", tags=["metrics"], route_class=_CurveRoute)
+router = APIRouter(prefix="/v1", tags=["metrics"], route_class=CurveRoute)
 
 MAX_JOBS = 20
 MAX_PAGE = 10_000

@@ -106,6 +106,21 @@ def test_lists_leave_jobs_of_others_out(seeded: tuple[World, Seeds], path: str) 
     assert world.client.get(path).json().get("data", [1])
 
 
+def test_mlflow_hides_jobs_and_sweeps_of_others(seeded: tuple[World, Seeds]) -> None:
+    world, seeds = seeded
+    api, jobs, sweeps = "/mlflow/api/2.0/mlflow", seeds.values["job_id"], seeds.values["sweep_id"]
+    reads = [f"runs/get?run_id={jobs[1]}", f"metrics/get-history?run_id={jobs[1]}&metric_key=train/loss"]
+    reads += [f"experiments/get?experiment_id={sweeps[0]}", f"../mlflow-artifacts/artifacts?path={jobs[2]}"]
+    reads += [f"../mlflow-artifacts/artifacts/{jobs[2]}/profile/step-0000000010-rank-0.txt"]
+    for name, is_owner in (("otto", False), ("olga", True)):
+        client = world.new_user("user", name)
+        runs = client.post(f"{api}/runs/search", json={"experiment_ids": ["0", *sweeps]}).json()["runs"]
+        experiments = client.post(f"{api}/experiments/search", json={}).json()["experiments"]
+        assert (bool(runs), len(experiments) > 1) == (is_owner, is_owner)
+        for path in reads:
+            assert client.get(f"{api}/{path}").status_code == (200 if is_owner else 404), path
+
+
 def test_checkpoint_of_another_user_cannot_be_the_start_of_a_job(seeded: tuple[World, Seeds]) -> None:
     world, seeds = seeded
     done = seeds.values["job_id"][2]

@@ -1,0 +1,1 @@
+"""The read side of MLflow's REST API: jobs as runs, sweeps as experiments."""

@@ -1,0 +1,206 @@
+"""Filter strings of MLflow's searches: conditions that are joined by AND. Pure functions."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from service.core.errors import InvalidRequestError
+from service.jobs.parameters import index_text
+from service.mlflow.patterns import matches_pattern
+
+Kind = Literal["attribute", "param", "tag", "metric"]
+Operand = str | float | tuple[str, ...] | None
+Value = str | float | None
+
+MAX_FILTER = 10_000
+"""Characters of a filter string."""
+_MAX_CONDITIONS = 50
+
+_KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(("attribute", "attributes", "attr", "run"), "attribute"),
+    **dict.fromkeys(("param", "params", "parameter", "parameters"), "param"),
+    **dict.fromkeys(("tag", "tags"), "tag"),
+    **dict.fromkeys(("metric", "metrics"), "metric"),
+}
+_NUMERIC_ATTRIBUTES = frozenset({"start_time", "end_time"})
+_TEXT_OPERATORS = ("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN", "IS NULL", "IS NOT NULL")
+_NUMBER_OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
+_QUOTED = {"'": "''", '"': '""'}
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<text>'(?:[^']|'')*' | "(?:[^"]|"")*")
+    | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?(?![\w.]))
+    | (?P<name>[A-Za-z_]\w*(?:\.(?:`[^`]*` | "[^"]*" | [\w./-]+))?)
+    | (?P<sign><=|>=|!=|=|<|>|,|\(|\))
+    )""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One comparison."""
+
+    kind: Kind
+    key: str
+    operator: str
+    operand: Operand = None
+
+    def holds(self, value: Value) -> bool:
+        """Return whether a value meets the condition. None, for what a run does not have, meets only `IS NULL`."""
+        if self.operator in ("IS NULL", "IS NOT NULL"):
+            return (value is None) == (self.operator == "IS NULL")
+        if value is None:
+            return False
+        if self.operator in ("LIKE", "ILIKE"):
+            return matches_pattern(str(value), str(self.operand), ignore_case=self.operator == "ILIKE")
+        if isinstance(self.operand, float):
+            return isinstance(value, int | float) and _COMPARISONS[self.operator](float(value), self.operand)
+        text, operands = self._text(value), self.operand if isinstance(self.operand, tuple) else (self.operand,)
+        is_equal = text in [self._text(operand) for operand in operands]
+        return is_equal == (self.operator in ("=", "IN"))
+
+    def _text(self, value: Value) -> str:
+        """Return what is compared: parameters are compared by value, so that `3e-4` is `0.0003`."""
+        return index_text(value) if self.kind == "param" else str(value)
+
+
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "=": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
+    "<": lambda left, right: left < right,
+    "<=": lambda left, right: left <= right,
+    ">": lambda left, right: left > right,
+    ">=": lambda left, right: left >= right,
+}
+
+
+def parse_filter(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) -> list[Condition]:
+    """Return the conditions of a filter string.
+
+    Args:
+        attributes: The attributes that the searched things have.
+        kinds: What else they have.
+
+    Raises:
+        InvalidRequestError: The string is malformed, or compares what cannot be compared.
+    """
+    if len(text) > MAX_FILTER:
+        raise _refuse(f"has more than {MAX_FILTER} characters")
+    reader = _Reader(text)
+    conditions: list[Condition] = []
+    while not reader.at_end():
+        if conditions:
+            reader.expect_word("AND", "; conditions can only be joined by AND")
+        conditions.append(_read_condition(reader, attributes, kinds))
+        if len(conditions) > _MAX_CONDITIONS:
+            raise _refuse(f"has more than {_MAX_CONDITIONS} conditions")
+    return conditions
+
+
+class _Reader:
+    """The tokens of a filter string."""
+
+    def __init__(self, text: str):
+        self._tokens: list[tuple[str, str]] = []
+        self._position = 0
+        text, start = text.rstrip(), 0
+        while start < len(text):
+            match = _TOKEN.match(text, start)
+            if match is None:
+                raise _refuse(f"cannot be read from {text[start : start + 40]!r} on")
+            self._tokens.append((str(match.lastgroup), match[str(match.lastgroup)]))
+            start = match.end()
+
+    def at_end(self) -> bool:
+        return self._position == len(self._tokens)
+
+    def next(self, *kinds: str) -> tuple[str, str]:
+        """Return the next token, which must be of one of these kinds."""
+        if self.at_end():
+            raise _refuse("ends within a condition")
+        kind, text = self._tokens[self._position]
+        if kind not in kinds:
+            raise _refuse(f"has {text[:40]!r} in a wrong place")
+        self._position += 1
+        return kind, text
+
+    def has_word(self, word: str) -> bool:
+        """Skip a word, if it is the next token."""
+        is_next = not self.at_end() and self._tokens[self._position][1].upper() == word
+        self._position += is_next
+        return is_next
+
+    def expect_word(self, word: str, hint: str = "") -> None:
+        if not self.has_word(word):
+            position = min(self._position, len(self._tokens) - 1)
+            raise _refuse(f"has {self._tokens[position][1][:40]!r} where {word} is expected{hint}")
+
+
+def _read_condition(reader: _Reader, attributes: Sequence[str], kinds: Sequence[Kind]) -> Condition:
+    _, name = reader.next("name")
+    kind, key = _identify(name, attributes, kinds)
+    is_number = kind == "metric" or (kind == "attribute" and key in _NUMERIC_ATTRIBUTES)
+    operator = _read_operator(reader)
+    allowed = _NUMBER_OPERATORS if is_number else _TEXT_OPERATORS
+    if operator not in allowed:
+        raise _refuse(f"compares {name[:80]} by {operator}; possible are {', '.join(allowed)}")
+    return Condition(kind, key, operator, _read_operand(reader, name, operator, is_number=is_number))
+
+
+def _identify(name: str, attributes: Sequence[str], kinds: Sequence[Kind]) -> tuple[Kind, str]:
+    head, dot, key = name.partition(".")
+    kind: Kind | None = _KINDS.get(head.lower()) if dot else "attribute"
+    key = key.strip('`"') if dot else head
+    if kind is None or kind not in ("attribute", *kinds):
+        possible = ", ".join(f"{each}s.NAME" for each in kinds)
+        raise _refuse(f"names {name[:80]!r}; possible are {', '.join(filter(None, (possible, *attributes)))}")
+    if kind == "attribute" and key not in attributes:
+        raise _refuse(f"names the attribute {key[:80]!r}; possible are {', '.join(attributes)}")
+    return kind, key
+
+
+def _read_operator(reader: _Reader) -> str:
+    kind, text = reader.next("sign", "name")
+    word = text.upper()
+    if kind == "sign" or word in ("LIKE", "ILIKE", "IN"):
+        return word
+    if word == "NOT":
+        reader.expect_word("IN")
+        return "NOT IN"
+    if word == "IS":
+        negated = reader.has_word("NOT")
+        reader.expect_word("NULL")
+        return "IS NOT NULL" if negated else "IS NULL"
+    raise _refuse(f"has {text[:40]!r} where an operator is expected")
+
+
+def _read_operand(reader: _Reader, name: str, operator: str, *, is_number: bool) -> Operand:
+    if operator.endswith("NULL"):
+        return None
+    if operator.endswith("IN"):
+        return _read_list(reader)
+    kind, text = reader.next("text", "number", "name")
+    if kind != ("number" if is_number else "text"):
+        expected = "a number" if is_number else "a quoted text"
+        raise _refuse(f"compares {name[:80]} with {text[:40]!r}, which is not {expected}")
+    return float(text) if is_number else _unquote(text)
+
+
+def _read_list(reader: _Reader) -> tuple[str, ...]:
+    reader.expect_word("(")
+    values = [_unquote(reader.next("text")[1])]
+    while reader.has_word(","):
+        values.append(_unquote(reader.next("text")[1]))
+    reader.expect_word(")")
+    return tuple(values)
+
+
+def _unquote(text: str) -> str:
+    return text[1:-1].replace(_QUOTED[text[0]], text[0])
+
+
+def _refuse(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param="filter")
