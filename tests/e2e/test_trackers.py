@@ -203,5 +203,5 @@ def test_frameworks_report_through_their_trackers(client: Client, tmp_path: Path
         jobs[name] = client.submit({"name": name, "task": "script", "argv": ["train.py"]}, code=code).id
     for name, (_, curve, steps) in FRAMEWORKS.items():
         wait_for_status(client, jobs[name], "succeeded")
-        found = {series.key: series.steps for series in client.metrics(jobs[name]).series}
-        assert found.get(curve) == steps, (name, found)
+        curves = {series.key: series.steps for series in client.metrics(jobs[name]).series}
+        assert curves.get(curve) == steps, (name, curves)
