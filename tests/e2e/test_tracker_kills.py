@@ -1,5 +1,6 @@
 """Reports through three trackers are complete although the service and the rank are killed again and again."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,12 @@ def test_no_point_is_lost_or_doubled_by_kills(service: ServiceProcess, client: C
 
     kills = 0
     while kills < SERVICE_KILLS and client.job(job.id).status != "succeeded":
-        before = step()
+        moved = partial(has_moved, step())
         service.kill()
         service.start()
         service.client().close()
         kills += 1
-        wait_until(lambda: has_moved(before), 60, "a new point")
+        wait_until(moved, 60, "a new point")
     wait_for_status(client, job.id, "succeeded")
     assert kills == SERVICE_KILLS
     curves = {series.key: series for series in client.metrics(job.id).series}
