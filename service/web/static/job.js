@@ -122,7 +122,7 @@ const handlers = {
     if (resumedFrom !== null) readAttempts(); // the attempt has its new resumed_from_step now
     const newest = Object.fromEntries(report.points.map((point) => [point.key, point.value]));
     update({ progress: report.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
-    if (hasNewMetric) { charts.addMissing(); showCurvesSection(); }
+    if (hasNewMetric) { charts.addMissing(); showCurvesSection(); readJob(); } // parameters come with the first points
     if (unknownCut) store.clear();
     if (unknownCut || store.isLong) readCurves();
     charts.redraw(Object.keys(newest));

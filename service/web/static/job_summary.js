@@ -28,7 +28,22 @@ export function showJob(job) {
   byId("progress").firstElementChild.style.width = `${percent.toFixed(1)}%`;
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
   showFacts(job);
+  showParameters(job);
   showFailure(job.error);
+}
+
+/** Show what the program reported about itself: parameters, tags and notes. */
+function showParameters(job) {
+  const rows = [
+    ...Object.entries(job.parameters ?? {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]),
+    ...Object.entries(job.tags ?? {}).map(([name, value]) => [`${name} (tag)`, value]),
+  ];
+  byId("parameters").hidden = rows.length === 0 && !job.notes;
+  setText(byId("notes"), job.notes ?? "");
+  const body = byId("parameters").querySelector("tbody");
+  if (body.dataset.rows === JSON.stringify(rows)) return; // an update must not end a selection of text
+  body.dataset.rows = JSON.stringify(rows);
+  body.replaceChildren(...rows.map(([name, value]) => make("tr", {}, make("td", { class: "mono", text: name }), make("td", { class: "mono", text: value }))));
 }
 
 function showFacts(job) {
