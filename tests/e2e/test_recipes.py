@@ -75,5 +75,5 @@ def test_recipe_goes_on_from_its_checkpoint_after_a_kill(
 
 
 def test_every_recipe_is_run() -> None:
-    recipes = DOCUMENT.read_text().partition("## Recipes\n")[2]
+    recipes = DOCUMENT.read_text().partition("\n## Recipes\n")[2].partition("\n## ")[0]
     assert tuple(re.findall(r"^### (.*)$", recipes, re.MULTILINE)) == RECIPES

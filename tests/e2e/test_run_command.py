@@ -25,6 +25,13 @@ def test_output_is_printed_and_the_exit_code_is_that_of_the_program(run: Run, cl
     assert "exit code 7" in done.stderr
 
 
+def test_curves_are_printed_after_the_output(run: Run) -> None:
+    program = "import mlflow\nfor step in (1, 2, 3): mlflow.log_metric('my loss', 1 / step, step=step)"
+    done = run(program, "--name", "curves", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "my loss  █▃▁  0.333 at step 3" in done.stderr
+
+
 def test_exception_of_the_program_is_one_execution(run: Run, client: Client) -> None:
     done = run("print('begins')\nraise ValueError('shapes')", "--name", "wrong", "--", "python", "train.py")
     assert done.returncode == 1

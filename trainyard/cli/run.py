@@ -1,6 +1,7 @@
 """`run`: submits a program as it is, follows its log, and ends with its exit code."""
 
 import codecs
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +11,19 @@ import yaml
 from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError
 from trainyard.cli.logs import Follower, LogPosition
-from trainyard.cli.output import print_error, print_json, print_line, print_text
+from trainyard.cli.output import format_metric, print_error, print_json, print_line, print_text
+from trainyard.cli.plots import sparkline
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
 from trainyard.client.git_source import read_git
 from trainyard.client.program_spec import ProgramOptions, program_spec
 from trainyard.client.programs import submit_program
+from trainyard.contract.wire.curves import Series
 from trainyard.contract.wire.jobs import JobResource
 
+_MAX_CURVES = 8
+_CURVE_POINTS = 200
+_SYSTEM_METRICS = ("system/", "perf/")
 CommandArgument = Annotated[
     list[str] | None,
     typer.Argument(
@@ -120,9 +126,21 @@ def follow_program(client: Client, job: JobResource, *, as_json: bool = False) -
         return INTERRUPTED
     if as_json:
         print_json(job)
+    else:
+        print_curves(client.metrics(job.id, max_points=_CURVE_POINTS).series)
     code = 0 if job.status == "succeeded" else print_outcome(job, as_json=as_json)
     program_code = job.error.exit_code if job.error else None
     return program_code if code == FAILED and program_code else code
+
+
+def print_curves(curves: Sequence[Series]) -> None:
+    """Print a small chart of each curve of the program with its last value on stderr, behind the program's output."""
+    own = [curve for curve in curves if not curve.key.startswith(_SYSTEM_METRICS)]
+    for curve in own[:_MAX_CURVES]:
+        last = format_metric(curve.key, curve.values[-1])
+        print_error(f"{curve.key}  {sparkline(curve.values)}  {last} at step {curve.steps[-1]}")
+    if len(own) > _MAX_CURVES:
+        print_error(f"{len(own) - _MAX_CURVES} more curves: trainyard metrics last")
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:

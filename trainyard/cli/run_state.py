@@ -12,6 +12,7 @@ from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate
 
 METRIC_LABELS = {"train/loss": "loss", "eval/loss": "eval loss", "eval/accuracy": "accuracy"}
 
+_OWN_METRICS = 3
 SEPARATOR = "  "
 """Separator of the parts of a summary."""
 
@@ -68,11 +69,17 @@ class RunState:
 
     def values(self) -> list[str]:
         """Return losses, accuracy and throughput as text."""
-        labelled = ((label, self.metrics.get(key)) for key, label in METRIC_LABELS.items())
+        labels = METRIC_LABELS if METRIC_LABELS.keys() & self.metrics.keys() else self._own_labels()
+        labelled = ((label, self.metrics.get(key)) for key, label in labels.items())
         return [
             *(f"{label} {format_number(value)}" for label, value in labelled if value is not None),
             *self._throughput(),
         ]
+
+    def _own_labels(self) -> dict[str, str]:
+        """Return the labels of the first metrics of a program that has names of its own for losses."""
+        own = sorted(key for key in self.metrics if not key.startswith(("system/", "perf/")))
+        return {key: one_line(key) for key in sorted(own, key=lambda key: "loss" not in key)[:_OWN_METRICS]}
 
     def _throughput(self) -> list[str]:
         for key, value in sorted(self.metrics.items()):
