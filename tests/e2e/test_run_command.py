@@ -29,7 +29,7 @@ def test_curves_are_printed_after_the_output(run: Run) -> None:
     program = "import mlflow\nfor step in (1, 2, 3): mlflow.log_metric('my loss', 1 / step, step=step)"
     done = run(program, "--name", "curves", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
-    assert "my loss  █▃▁  0.333 at step 3" in done.stderr
+    assert "my loss  █▃▁  0.3333 at step 3" in done.stderr
 
 
 def test_exception_of_the_program_is_one_execution(run: Run, client: Client) -> None:
