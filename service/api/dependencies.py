@@ -33,6 +33,7 @@ from service.db.engine import Database
 from service.db.models import Job
 from service.db.paging import PageRequest
 from service.db.visibility import show_jobs_of
+from service.files.service import FileService
 from service.jobs.quota import UserQuotas
 from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
@@ -82,6 +83,7 @@ class AppState:
         self.acceptance = SpecAcceptance(database, settings, self.planner)
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
         self.secrets = SecretService(database, settings)
+        self.files = FileService(database, settings, lambda label: self.failpoint(label))
         self.downsampler = Downsampler(database)
         self.ingest_queue = IngestQueue(
             PointWriter(database, self.downsampler.on_commit),
@@ -284,6 +286,8 @@ def window_of(
 
 
 JobWindowDep = Annotated[PageRequest, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
+FileWindowDep = Annotated[PageRequest, Depends(window_of(r"^file_[0-9a-z]{26}$"))]
+UploadWindowDep = Annotated[PageRequest, Depends(window_of(r"^upl_[0-9a-z]{26}$"))]
 AttemptWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{16}$", order="asc", key="number"))]
 CheckpointWindowDep = Annotated[PageRequest, Depends(window_of(r"^ckpt_[0-9a-z]{26}$", order="asc", key="step"))]
 EventWindowDep = Annotated[PageRequest, Depends(window_of(r"^evt_[0-9]{1,18}$"))]

@@ -7,6 +7,8 @@ PARAMETERS = {
     "sweep_id": "Id of the sweep: `swp_...`.",
     "checkpoint_id": "Id of the checkpoint: `ckpt_...`.",
     "webhook_id": "Id of the webhook: `whk_...`.",
+    "file_id": "Id of the data file: `file_...`.",
+    "upload_id": "Id of the upload: `upl_...`.",
     "secret_name": "Name of the environment variable.",
     "user_name": "Name of the user and of the Unix account.",
     "token_id": "Id of the token (not a secret).",

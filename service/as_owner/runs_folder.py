@@ -11,8 +11,9 @@ from service.core.errors import ServiceError
 MODE = 0o3733
 """Anybody makes entries, which get the service's group; nobody lists them, or removes or renames those of others."""
 
-OWN_FOLDERS = {"code": 0o711, ".trash": 0o700}
-"""The service's folders among the runs, with their modes. Whoever knows the digest of uploaded code can read it."""
+OWN_FOLDERS = {"code": 0o711, "files": 0o711, ".trash": 0o700}
+"""The service's folders among the runs, with their modes. Whoever knows the digest of uploaded code, or of a data file,
+can read it."""
 
 log = structlog.get_logger("service")
 

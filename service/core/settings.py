@@ -11,10 +11,11 @@ from typing import Annotated, Literal
 
 import sqlalchemy as sa
 from pydantic import Field, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from service.core.private_files import read_secret
 from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options
+from service.core.upload_settings import UploadSettings
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.site import Site
@@ -32,7 +33,7 @@ _SIMILARITY = 0.9
 """Similarity above which a variable counts as misspelled; `PORTS` of the compose file is not a misspelled `PORT`."""
 
 
-class Settings(BaseSettings):
+class Settings(UploadSettings):
     """Every setting has a default that suits one user on one machine."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, use_attribute_docstrings=True)

@@ -1,7 +1,7 @@
 """Which users' jobs the current request can read.
 
-Where jobs run as their owners, a user sees no job of another one. The condition is added to every query of the
-request's sessions, so that a new route cannot omit it.
+Where jobs run as their owners, a user sees no job and no data file of another one. The condition is added to every
+query of the request's sessions, so that a new route cannot omit it.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from sqlalchemy import event
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
-from service.db.models import Job, StartEstimate, Sweep
+from service.db.models import DataFile, Job, StartEstimate, Sweep
 
 _OWNER: ContextVar[str | None] = ContextVar("visible_owner", default=None)
 
@@ -43,7 +43,7 @@ def restrict(session: Session) -> Session:
         return session
     conditions = [
         with_loader_criteria(table, table.created_by == owner, include_aliases=True)
-        for table in (Job, StartEstimate, Sweep)
+        for table in (DataFile, Job, StartEstimate, Sweep)
     ]
 
     def add_conditions(state: ORMExecuteState) -> None:

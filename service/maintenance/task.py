@@ -16,6 +16,7 @@ from service.core.settings import Settings
 from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
+from service.files.cleanup import remove_unused
 from service.jobs.repository import JobRepository
 from service.maintenance import disk
 from service.maintenance.repository import MaintenanceRepository
@@ -70,6 +71,7 @@ class MaintenanceTask:
             self._clean_up()
             self._cleaned_up = True
         self._remove_unused_code()
+        self._remove_unused_files()
         self._measure()
         self._warn_of_low_disk()
         self._warn_of_missing_folders()
@@ -109,6 +111,10 @@ class MaintenanceTask:
         for path in unused:
             path.unlink(missing_ok=True)
         log.info("removed uploaded code that no job refers to", archives=len(unused))
+
+    def _remove_unused_files(self) -> None:
+        retention = timedelta(hours=self.settings.upload_retention_hours)
+        remove_unused(self.database, self.lease, self.settings.runs, retention, self.clock())
 
     def _delete_jobs(self) -> None:
         with self.database.read() as session:

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from tests.support.seeds import CODE, Seeds
+from tests.support.seeds import CODE, LINES, LINES_DIGEST, Seeds
 from tests.support.world import SPEC, World
 
 TIME = "2026-01-01T00:00:00Z"
@@ -33,6 +33,7 @@ BODIES: dict[str, Any] = {
     "create_webhook": {"url": "https://example.org/hook"},
     "sign_in_with_munge": {"nonce": "n" * 43, "credential": "MUNGE:AwQFAACj:"},
     "set_secret": {"value": "x"},
+    "start_upload": {"name": "text.jsonl", "size_bytes": len(LINES), "digest": LINES_DIGEST},
     "set_maintenance": {"active": False},
     "claim_attempt": {"nonce": "nonce-0001", "host": "node1", "pid": 7},
     "send_heartbeat": {"execution": 1},
@@ -42,10 +43,14 @@ BODIES: dict[str, Any] = {
     "report_parameters": {"execution": 1, "parameters": {"lr": 0.1}, "tags": {"team": "nlp"}, "notes": "x"},
     "finish_attempt": {**REPORT, "reason": "completed"},
 }
-RAW_BODIES = {"put_code": CODE, "append_log": b"x"}
+RAW_BODIES = {"put_code": CODE, "append_log": b"x", "send_part": LINES}
+BOUNDARY = "boundary-of-the-form"
+FILE_FORMS = ("upload_file",)
+"""Operations that read a form with a file."""
 FORMS = ("sign_in", "sign_out")
 QUERIES = {
     "append_log": {"rank": "0", "offset": "0"},
+    "send_part": {"offset": "0"},
     "get_mlflow_experiment": {"experiment_id": "0"},
     "find_mlflow_experiment": {"experiment_name": "Default"},
     "get_mlflow_history": {"metric_key": "train/loss"},
@@ -121,12 +126,21 @@ def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[s
         query["path"] = seeds.values["job_id"][1]
     if operation.id in FORMS:
         body, content_type = urlencode(form).encode(), "application/x-www-form-urlencoded"
+    elif operation.id in FILE_FORMS:
+        body, content_type = file_form("text.jsonl", LINES), f"multipart/form-data; boundary={BOUNDARY}"
     elif operation.id in RAW_BODIES:
         body, content_type = RAW_BODIES[operation.id], "application/octet-stream"
     else:
         document = BODIES.get(operation.id)
         body, content_type = b"" if document is None else json.dumps(document).encode(), "application/json"
     return RawRequest(operation.method, path, urlencode(query), body, content_type)
+
+
+def file_form(name: str, content: bytes) -> bytes:
+    """Return a form with one file and the purpose that OpenAI's clients send."""
+    purpose = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nfine-tune\r\n'
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    return (purpose + head).encode() + content + f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
 async def status_of(app: FastAPI, request: RawRequest, headers: Mapping[str, str]) -> int:

@@ -51,6 +51,11 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("get_webhook", "list_deliveries"), Rule.OWN_READ),
     **dict.fromkeys(("delete_webhook", "test_webhook"), Rule.OWN_CHANGE),
     "delete_secret": Rule.OWNER_ONLY,
+    **dict.fromkeys(("list_files", "get_file", "download_file", "check_file", "list_uploads"), Rule.READ),
+    **dict.fromkeys(("upload_file", "start_upload"), Rule.SUBMIT),
+    "delete_file": Rule.CHANGE,
+    "get_upload": Rule.OWN_READ,
+    **dict.fromkeys(("send_part", "complete_upload", "abandon_upload"), Rule.OWN_CHANGE),
     **dict.fromkeys(
         ("resolve_job", "list_orphans", "resolve_orphan", "create_token", "list_tokens", "revoke_token", "list_audit"),
         Rule.ADMIN,

@@ -12,6 +12,8 @@ from tests.support.world import SPEC, World
 
 CODE = b"any bytes"
 DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
+LINES = b'{"text": "one example"}\n{"text": "another one"}\n'
+LINES_DIGEST = f"sha256:{hashlib.sha256(LINES).hexdigest()}"
 EXPORTED = ("model.safetensors", "config.json")
 TRACES = ("profile/step-0000000010-rank-0.json.gz", "profile/step-0000000010-rank-0.txt")
 ORPHAN = "job_01kdvdna00az9cxjnszk8v8abh"
@@ -51,6 +53,9 @@ def seed(world: World) -> Seeds:
     webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
+    files = [_file(world) for _ in range(VICTIMS + 1)]
+    uploads = [_upload(world) for _ in range(2 * VICTIMS + 1)]
+    received = [_upload(world, received=True) for _ in range(VICTIMS)]
     body = {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1}
     sweep = world.client.post("/v1/sweeps", json=body).json()
     with world.database.write() as session:
@@ -72,6 +77,8 @@ def seed(world: World) -> Seeds:
             "path": ["manifest.json", "inner/data"],
             "name": ["digits_ddp"],
             "digest": [DIGEST],
+            "file_id": files[:1],
+            "upload_id": uploads[:1],
             "token_id": tokens[:1],
             "user_name": ["daemon"],
             "webhook_id": webhooks[:1],
@@ -83,6 +90,10 @@ def seed(world: World) -> Seeds:
             "delete_job": {"job_id": deletable_jobs},
             "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:2]},
             "delete_webhook": {"webhook_id": webhooks[1:]},
+            "delete_file": {"file_id": files[1:]},
+            "send_part": {"upload_id": uploads[1 : VICTIMS + 1]},
+            "complete_upload": {"upload_id": received},
+            "abandon_upload": {"upload_id": uploads[VICTIMS + 1 :]},
             "set_secret": {"secret_name": ["HF_TOKEN"]},
             "delete_secret": {"secret_name": secrets},
             "revoke_token": {"token_id": tokens[1:]},
@@ -149,6 +160,23 @@ def _secret(world: World, name: str) -> str:
     answer = world.client.put(f"/v1/secrets/{name}", json={"value": "x"})
     assert answer.status_code == 200, answer.text
     return name
+
+
+def _file(world: World) -> str:
+    answer = world.client.post("/v1/files", files={"file": ("text.jsonl", LINES)})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def _upload(world: World, *, received: bool = False) -> str:
+    """Start an upload, and send its bytes if they are to be received."""
+    body = {"name": "text.jsonl", "size_bytes": len(LINES), "digest": LINES_DIGEST}
+    answer = world.client.post("/v1/uploads", json=body)
+    assert answer.status_code == 201, answer.text
+    upload_id = str(answer.json()["id"])
+    if received:
+        assert world.client.put(f"/v1/uploads/{upload_id}?offset=0", content=LINES).status_code == 200
+    return upload_id
 
 
 def _token(world: World, name: str) -> str:

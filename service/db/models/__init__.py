@@ -3,6 +3,7 @@
 from service.db.models.auth import AuditEntry, SignInNonce, Token, UnixUser, WebSession
 from service.db.models.base import Base
 from service.db.models.cluster import Cluster, Lease, MaintenanceMode, Orphan, StartEstimate
+from service.db.models.files import DataFile, Upload
 from service.db.models.jobs import (
     Attempt,
     Checkpoint,
@@ -25,6 +26,7 @@ __all__ = [
     "Base",
     "Checkpoint",
     "Cluster",
+    "DataFile",
     "Delivery",
     "DownsampleState",
     "DownsampledPoint",
@@ -51,6 +53,7 @@ __all__ = [
     "Sweep",
     "Token",
     "UnixUser",
+    "Upload",
     "WebSession",
     "Webhook",
 ]

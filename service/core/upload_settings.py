@@ -1,0 +1,28 @@
+"""Settings of uploaded data files."""
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import BaseSettings
+
+
+class UploadSettings(BaseSettings):
+    """The part of the settings that limits uploads."""
+
+    file_quota_gb_per_user: Annotated[float, Field(ge=0)] = 50.0
+    """Maximum size of one user's uploaded data files, in 10^9 bytes; further uploads are rejected. Unfinished uploads
+    count with their whole size. 0: no limit."""
+    max_file_gb: Annotated[float, Field(gt=0)] = 10.0
+    """Maximum size of one uploaded data file, in 10^9 bytes."""
+    upload_retention_hours: Annotated[int, Field(ge=1)] = 24
+    """How long an unfinished upload waits for its next part. Contents of files that nothing refers to are removed after
+    the same time."""
+
+    @property
+    def file_quota_bytes(self) -> int | None:
+        """Quota of one user's data files in bytes; None: no limit."""
+        return int(self.file_quota_gb_per_user * 1e9) or None
+
+    @property
+    def file_limit_bytes(self) -> int:
+        return int(self.max_file_gb * 1e9)

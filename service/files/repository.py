@@ -1,0 +1,99 @@
+"""All SQL about data files and uploads."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.core.errors import NotFoundError
+from service.db.models import DataFile, Job, Upload
+from service.db.paging import PageRequest, fetch_page
+from trainyard.contract.wire.data_files import FileFormat
+from trainyard.contract.wire.jobs import TERMINAL
+
+
+class FileRepository:
+    """Data files and uploads within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def add(self, row: DataFile | Upload) -> None:
+        self._session.add(row)
+        self._session.flush()
+
+    def get(self, file_id: str) -> DataFile:
+        """Return a file that the caller can see. Raises NotFoundError."""
+        row = self._session.scalar(sa.select(DataFile).where(DataFile.id == file_id))
+        if row is None:
+            raise NotFoundError(f"there is no file {file_id!r}", code="file_not_found", param="file_id")
+        return row
+
+    def list_page(
+        self, page: PageRequest, *, created_by: str | None = None, formats: Collection[FileFormat] = ()
+    ) -> tuple[list[DataFile], bool]:
+        """Return one page of files, and whether more follow.
+
+        Args:
+            created_by: Only files of this user.
+            formats: Only files of these formats; empty: of all.
+        """
+        query = sa.select(DataFile)
+        if created_by is not None:
+            query = query.where(DataFile.created_by == created_by)
+        if formats:
+            query = query.where(DataFile.format.in_(formats))
+        return fetch_page(self._session, query, DataFile.id, page)
+
+    def delete(self, row: DataFile | Upload) -> None:
+        self._session.delete(row)
+
+    def upload(self, upload_id: str, owner: str | None) -> Upload:
+        """Return an upload of a user; None: of any user. Raises NotFoundError."""
+        query = sa.select(Upload).where(Upload.id == upload_id)
+        row = self._session.scalar(query if owner is None else query.where(Upload.created_by == owner))
+        if row is None:
+            raise NotFoundError(f"there is no upload {upload_id!r}", code="upload_not_found", param="upload_id")
+        return row
+
+    def lock_upload(self, upload_id: str) -> Upload:
+        """Return an upload, locked until the end of the transaction. Raises NotFoundError: it was removed."""
+        row = self._session.scalar(sa.select(Upload).where(Upload.id == upload_id).with_for_update())
+        if row is None:
+            raise NotFoundError(f"there is no upload {upload_id!r}", code="upload_not_found", param="upload_id")
+        return row
+
+    def uploads_page(self, page: PageRequest, owner: str | None) -> tuple[list[Upload], bool]:
+        """Return one page of the unfinished uploads of a user; None: of all users."""
+        query = sa.select(Upload).where(Upload.file_id.is_(None))
+        return fetch_page(
+            self._session, query if owner is None else query.where(Upload.created_by == owner), Upload.id, page
+        )
+
+    def used_bytes(self, owner: str) -> int:
+        """Return the bytes of a user's files, and the announced ones of the user's unfinished uploads."""
+        files = sa.select(sa.func.coalesce(sa.func.sum(DataFile.size_bytes), 0)).where(DataFile.created_by == owner)
+        uploads = sa.select(sa.func.coalesce(sa.func.sum(Upload.size_bytes), 0))
+        unfinished = uploads.where(Upload.created_by == owner, Upload.file_id.is_(None))
+        return int(self._session.scalar(files) or 0) + int(self._session.scalar(unfinished) or 0)
+
+    def old_uploads(self, before: datetime) -> Sequence[Upload]:
+        """Return the uploads that received their last part before a time."""
+        return self._session.scalars(sa.select(Upload).where(Upload.updated_at < before)).all()
+
+    def delete_uploads(self, upload_ids: Sequence[str]) -> None:
+        self._session.execute(sa.delete(Upload).where(Upload.id.in_(upload_ids)))
+
+    def upload_ids(self) -> set[str]:
+        return set(self._session.scalars(sa.select(Upload.id)))
+
+    def used_digests(self) -> set[str]:
+        """Return the digests that files refer to, or jobs that have not ended."""
+        digests = set(self._session.scalars(sa.select(DataFile.digest).distinct()))
+        data = Job.spec["data"]
+        for field in ("digest", "eval_digest"):
+            value = data[field].as_string()
+            unfinished = sa.select(value).where(Job.status.not_in(TERMINAL), value.is_not(None))
+            digests.update(digest for digest in self._session.scalars(unfinished) if digest is not None)
+        return digests

@@ -1,0 +1,185 @@
+"""The contents of data files, named by their digest, and what was received of unfinished uploads."""
+
+import hashlib
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from service.core.errors import BodyTooLargeError, ConflictError, InvalidRequestError
+from service.files.line_checks import LineChecker
+from trainyard.contract.data_files import data_file, partial_file
+from trainyard.contract.wire.data_files import FileFormat
+
+_CHUNK = 1024 * 1024
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def has_content(runs: Path, digest: str) -> bool:
+    """Return whether the content is stored. Its age for the clean-up starts again at each request."""
+    path = data_file(runs, digest)
+    with suppress(FileNotFoundError):
+        os.utime(path)
+    return path.is_file()
+
+
+def old_files(runs: Path, before: float) -> list[Path]:
+    """Return the contents and partial uploads that last changed before a time, in seconds since the epoch."""
+    folder = data_file(runs, "").parent
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        files = [(entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)) for entry in entries if entry.is_file()]
+    return sorted(path for modified, path in files if modified < before)
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest in the name of a content; for a partial upload, one that nothing refers to."""
+    return f"sha256:{path.stem}"
+
+
+class Incoming:
+    """A file that one request sends: hashed and checked as it arrives, and written to the disk."""
+
+    def __init__(self, runs: Path, upload_id: str, format: FileFormat | None, *, limit: int) -> None:
+        """
+        Args:
+            limit: Maximum size in bytes.
+        """
+        self._runs = runs
+        self._partial = partial_file(runs, upload_id)
+        self._partial.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.fdopen(os.open(self._partial, _WRITE | os.O_EXCL, 0o600), "wb")
+        self._lines = LineChecker(format)
+        self._hash = hashlib.sha256()
+        self._limit = limit
+        self.size = 0
+
+    @property
+    def examples(self) -> int:
+        return self._lines.examples
+
+    def add(self, chunk: bytes) -> None:
+        """Append received bytes.
+
+        Raises:
+            BadLineError: A line cannot be used.
+            BodyTooLargeError: The file exceeds the limit.
+        """
+        self.size += len(chunk)
+        if self.size > self._limit:
+            raise BodyTooLargeError(
+                f"one request can upload {self._limit} bytes; upload a larger file in parts (`trainyard files upload` "
+                "and `POST /v1/uploads` do)",
+                param="file",
+                code="file_too_large",
+            )
+        self._lines.feed(chunk)
+        self._hash.update(chunk)
+        self._file.write(chunk)
+
+    def store(self, announced: str | None = None) -> tuple[str, FileFormat]:
+        """Move the file to its final path, and return its digest and its format.
+
+        Args:
+            announced: The digest that the file must have; None: any.
+
+        Raises:
+            InvalidRequestError: The last line cannot be used, there is no example, or the digest is another one.
+        """
+        format = self._lines.finish()
+        digest = f"sha256:{self._hash.hexdigest()}"
+        if announced is not None and digest != announced:
+            message = f"the received bytes have the digest {digest}, not the announced one; upload the file again"
+            raise InvalidRequestError(message, param="digest", code="digest_mismatch")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        _publish(self._runs, self._partial, digest)
+        return digest, format
+
+    def discard(self) -> None:
+        """Remove what was not stored."""
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+
+class Parts:
+    """What was received of an upload in parts."""
+
+    def __init__(self, runs: Path, upload_id: str) -> None:
+        self._runs = runs
+        self._partial = partial_file(runs, upload_id)
+
+    @property
+    def received(self) -> int:
+        """Number of bytes on the disk."""
+        try:
+            return self._partial.lstat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def open(self, offset: int, limit: int) -> "PartWriter":
+        """Return the writer of a part that begins at an offset.
+
+        Args:
+            limit: The announced size of the file in bytes.
+
+        Raises:
+            ConflictError: The part would leave a gap, or repeat what was received.
+        """
+        self._partial.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._partial, _WRITE, 0o600)
+        if (received := os.fstat(handle).st_size) != offset:
+            os.close(handle)
+            message = f"is {offset}, but {received} bytes have been received; continue there"
+            raise ConflictError(message, param="offset", code="upload_offset")
+        return PartWriter(handle, offset, limit)
+
+    def copy_to(self, incoming: Incoming) -> None:
+        """Copy all bytes into a new file, which no request of this upload that still runs can change.
+
+        Raises:
+            BadLineError: A line cannot be used.
+        """
+        with self._partial.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                incoming.add(chunk)
+
+    def discard(self) -> None:
+        self._partial.unlink(missing_ok=True)
+
+
+class PartWriter:
+    """Appends one part of an upload. Of two writers at once, the second finds that the offset has changed."""
+
+    def __init__(self, handle: int, offset: int, limit: int) -> None:
+        self._handle = handle
+        self._end = offset
+        self._limit = limit
+
+    def add(self, chunk: bytes) -> None:
+        """Append received bytes. Raises BodyTooLargeError beyond the announced size."""
+        if self._end + len(chunk) > self._limit:
+            raise BodyTooLargeError(f"the part exceeds the announced size, {self._limit} bytes", param="size_bytes")
+        view = memoryview(chunk)
+        while view:
+            written = os.pwrite(self._handle, view, self._end)
+            self._end += written
+            view = view[written:]
+
+    def close(self) -> None:
+        """Make the received bytes durable."""
+        try:
+            os.fsync(self._handle)
+        finally:
+            os.close(self._handle)
+
+
+def _publish(runs: Path, partial: Path, digest: str) -> None:
+    path = data_file(runs, digest)
+    # Where jobs run as their owners, everybody can enter the folder, and nobody can list it.
+    if path.parent.stat().st_mode & stat.S_IXOTH:
+        partial.chmod(0o644)
+    os.utime(partial)
+    os.replace(partial, path)

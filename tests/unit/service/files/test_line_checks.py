@@ -1,0 +1,119 @@
+"""Data files are checked line by line, whatever the chunks are in which they arrive."""
+
+import json
+from typing import Any
+
+import pytest
+
+from service.core.errors import InvalidRequestError
+from service.files.line_checks import BadLineError, LineChecker
+
+CHAT = {"messages": [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "four"}]}
+PREFERENCE = {
+    "input": {"messages": [{"role": "user", "content": "two and two?"}]},
+    "preferred_output": [{"role": "assistant", "content": "four"}],
+    "non_preferred_output": [{"role": "assistant", "content": "five"}],
+}
+
+
+def line(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def check(content: bytes, *, size: int = 2**20, **options: Any) -> LineChecker:
+    checker = LineChecker(**options)
+    for start in range(0, len(content), size):
+        checker.feed(content[start : start + size])
+    checker.finish()
+    return checker
+
+
+@pytest.mark.parametrize(
+    ("value", "format"),
+    [
+        (CHAT, "chat"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "text", "text": "yes"}], "weight": 0}]}, "chat"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}], "tools": [{}]}, "chat"),
+        (PREFERENCE, "preference"),
+        ({"prompt": "1", "chosen": "2", "rejected": "3"}, "preference"),
+        ({"prompt": "1", "completion": "2"}, "completion"),
+        ({"text": "some words"}, "text"),
+    ],
+)
+def test_format_is_that_of_the_first_line(value: dict[str, Any], format: str) -> None:
+    checker = check(line(value) + b"\n\r\n \n" + line(value))
+    assert (checker.format, checker.examples) == (format, 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_bad_line_is_found_at_its_number_in_chunks_of_any_size(size: int) -> None:
+    content = b"\n".join([line(CHAT)] * 3 + [b"", b"{broken", line(CHAT)])
+    with pytest.raises(BadLineError, match="line 5 is not JSON"):
+        check(content, size=size)
+
+
+BAD_LINES = {
+    b'{"messages": [': "is not JSON",
+    line(CHAT) + b" x": "is not JSON: Extra data",
+    b"[1]": "is not a JSON object",
+    b"null": "is not a JSON object",
+    b'{"messages": []}': "`messages` is missing",
+    b'{"text": "of another format"}': "does not have the format `chat`",
+    b'{"messages": [{"role": "user", "content": "x"}]}': "no message with the role `assistant`",
+    b'{"messages": [{"role": "robot", "content": "x"}]}': "`messages.0` has no `role`",
+    b'{"messages": [{"role": "assistant"}]}': "`messages.0` has no `content`",
+    b'{"messages": [{"role": "assistant", "content": 7}]}': "neither a string nor a list",
+    b'{"messages": [{"role": "assistant", "content": [{"type": "image_url"}]}]}': "a part that is not text",
+    b'{"messages": [{"role": "assistant", "content": "x", "weight": 2}]}': "neither 0 nor 1",
+    b'{"messages": [{"role": "assistant", "content": "\\ud83d"}]}': "half of a surrogate pair",
+    b'{"messages": [{"role": "assistant", "content": "\xff"}]}': "is not UTF-8 text",
+    b'{"messages": [{"role": "assistant", "content": NaN}]}': "is not JSON",
+    b"\xef\xbb\xbf" + line(CHAT): "begins with a byte order mark",
+    "{}".encode("utf-16"): "perhaps UTF-16",
+    b'{"a":' * 40 + b"1" + b"}" * 40: "is nested deeper than 32 levels",
+    b'{"a":' * 100_000 + b"1" + b"}" * 100_000: "is nested deeper than 32 levels",
+    line(CHAT)[:-1] + b', "n": ' + b"9" * 5000 + b"}": "a number that is too large",
+    b'{"messages": "' + b"x" * 5_000_000 + b'"}': "is longer than 4194304 bytes",
+}
+
+
+@pytest.mark.parametrize(("bad", "reason"), BAD_LINES.items(), ids=[*BAD_LINES.values()])
+def test_each_kind_of_bad_line_is_named_with_its_number_among_100_000(bad: bytes, reason: str) -> None:
+    content = b"\n".join([line(CHAT)] * 99_999 + [bad, line(CHAT)])
+    with pytest.raises(BadLineError) as caught:
+        check(content)
+    assert caught.value.line == 100_000
+    assert caught.value.message.startswith("line 100000 ")
+    assert reason in caught.value.message
+    assert len(caught.value.message) < 500, "the message must not quote the line"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"preferred_output": None}, "`preferred_output` is missing"),
+        ({"non_preferred_output": [{"role": "user", "content": "x"}]}, "message with the role `user`"),
+        ({"input": "text"}, "`input` is missing"),
+    ],
+)
+def test_bad_preference_is_named(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadLineError, match=reason):
+        check(line(PREFERENCE) + b"\n" + line({**PREFERENCE, **changes}))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n \n"])
+def test_file_without_examples_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="no example"):
+        check(content)
+
+
+def test_requested_format_is_the_one_that_is_checked() -> None:
+    with pytest.raises(BadLineError, match="does not have the format `text`"):
+        check(line(CHAT), format="text")
+
+
+def test_line_without_an_end_is_refused_before_it_is_whole() -> None:
+    checker = LineChecker(max_line_bytes=1000)
+    checker.feed(b"x" * 1000)
+    with pytest.raises(BadLineError, match="line 1 is longer"):
+        checker.feed(b"x")

@@ -1,0 +1,92 @@
+"""Uploaded data files, and uploads in parts."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from trainyard.contract.base import DisplayName, PositiveInt, Resource, Strict, Timestamp
+from trainyard.contract.validation_messages import DIGEST_PATTERN
+
+FileFormat = Literal["chat", "preference", "completion", "text"]
+FileName = DisplayName
+
+FORMATS: tuple[FileFormat, ...] = ("chat", "preference", "completion", "text")
+
+_EXAMPLE = {
+    "object": "data_file",
+    "id": "file_01kdvdna00yhj80arqj5k8gms6",
+    "name": "chat.jsonl",
+    "format": "chat",
+    "size_bytes": 481000,
+    "examples": 1200,
+    "digest": "sha256:" + "0" * 64,
+    "created_by": "alice",
+    "created_at": "2026-01-01T12:00:00.000Z",
+}
+
+
+class DataFileResource(Resource):
+    """A JSONL file that was uploaded and checked. Files with the same content share its space."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
+
+    object: Literal["data_file"] = "data_file"
+    id: str
+    """For `data.id` of a spec."""
+    name: str
+    format: FileFormat
+    """The format that all lines have."""
+    size_bytes: int
+    examples: int
+    """Number of lines that are not blank."""
+    digest: str
+    """SHA-256 of the content."""
+    created_by: str
+    created_at: Timestamp
+
+
+class UploadRequest(Strict):
+    """A file to be uploaded in parts."""
+
+    name: FileName
+    size_bytes: PositiveInt
+    digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
+    """`sha256:` and the SHA-256 of the whole file, which is verified at the end."""
+    format: FileFormat | None = None
+    """Absent: the format of the first line."""
+
+
+class UploadResource(Resource):
+    """An upload in parts."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "upload",
+                "id": "upl_01kdvdna00yhj80arqj5k8gms6",
+                "name": "chat.jsonl",
+                "format": None,
+                "size_bytes": 481_000_000,
+                "received_bytes": 67_108_864,
+                "digest": "sha256:" + "0" * 64,
+                "created_by": "alice",
+                "created_at": "2026-01-01T12:00:00.000Z",
+                "expires_at": "2026-01-02T12:00:00.000Z",
+                "file_id": None,
+            }
+        }
+    )
+
+    object: Literal["upload"] = "upload"
+    id: str
+    name: str
+    format: FileFormat | None = None
+    size_bytes: int
+    received_bytes: int
+    """Bytes that are stored, which is the offset of the next part. It survives a restart of the service."""
+    digest: str
+    created_by: str
+    created_at: Timestamp
+    expires_at: Timestamp
+    """When the parts are removed, unless another one is sent before."""
+    file_id: Annotated[str | None, Field(description="The file, once the upload is complete.")] = None
