@@ -20,6 +20,7 @@ from trainyard.contract.base import (
 )
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.objectives import Samples
 from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -112,11 +113,14 @@ class JsonlData(Strict):
     )
     """Files with several sets of examples for evaluation, by name, instead of `eval_path`. Each set has metrics of its
     own, such as `eval/loss/books` for the set `books`; `eval/loss` is the mean over all sets."""
-    format: Literal["auto", "text", "completion", "chat"] = "auto"
+    format: Literal["auto", "text", "completion", "chat", "preference", "unpaired_preference"] = "auto"
     """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}]}; `auto`: the format of
-    the first line. With `completion` and `chat`, the loss covers only the completion and the assistant messages."""
+    the first line. With `completion` and `chat`, the loss covers only the completion and the assistant messages. For
+    `objective: dpo`, `orpo` and `simpo` the format is `preference`: {prompt, chosen, rejected}, each a string or a list
+    of messages; for `kto` it is `unpaired_preference`: {prompt, completion, label}."""
     packing: bool = True
-    """Pack several examples into one row, without attention between them. `batch` counts rows."""
+    """Pack several examples into one row, without attention between them. `batch` counts rows. Preferences are never
+    packed."""
     max_length: PositiveInt | None = None
     """Maximum tokens of a row. Absent: the context length of the model, at most 2048."""
     shuffle: bool = True
@@ -211,6 +215,17 @@ class Lora(Strict):
     are used; `precision` remains the type of the forward and backward pass. `int8` has a scale for each row, `nf4` has
     4 bits and quantized scales for blocks of 64 values (QLoRA). With all but `fp32`, embeddings and the output layer
     are held in bf16."""
+    rslora: bool = False
+    """Scale the adapters by `alpha` divided by the square root of `lora_rank` instead (rank-stabilized LoRA,
+    arXiv:2312.03732)."""
+    dora: bool = False
+    """Also train the norm of each column of the adapted weights (DoRA, arXiv:2402.09353)."""
+    modules_to_save: Annotated[tuple[NamePattern, ...], Field(max_length=MAX_PATTERNS)] = ()
+    """Modules to train whole beside the adapters, such as the embeddings: names, last parts of names, or glob patterns
+    of either. Their weights are part of the exported adapter."""
+    adapter: Path | None = None
+    """Folder of an adapter in peft's format from which the training starts. It must have the rank, the targets and the
+    other properties that this spec states. Absent: new adapters."""
     merge: bool = False
     """Export the merged model instead of the adapters. The adapters are merged into the base as it was trained with,
     and with a `base_dtype` other than `fp32` the merged model is in bf16."""
@@ -227,6 +242,8 @@ class Evaluation(Strict):
     """Number of held-out examples of each set to use, from the first one on. Absent: all."""
     micro_size: PositiveInt | None = None
     """Examples that a rank evaluates at once. Absent: as many as in training."""
+    samples: Samples | None = None
+    """Absent: no texts are generated."""
 
 
 class EarlyStopping(Strict):
