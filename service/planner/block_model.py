@@ -10,7 +10,8 @@ from service.planner.optimizer_state import stored_bytes, update_bytes
 from service.planner.step_memory import Layout, MicroBatchWork, evaluation_memory, peak_memory
 from service.planner.step_sizes import Block, Memory, Unit
 from service.planner.trainable_parameters import TrainableModel
-from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, MlpModel
+from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 MAX_ROW_TOKENS = 2048
@@ -75,7 +76,7 @@ def micro_batch_memory(
 
 def _evaluates(spec: TrainingSpec) -> bool:
     data = spec.data
-    return data is not None and bool(data.evaluation_files if isinstance(data, JsonlData) else data.eval_fraction)
+    return data is not None and (data.has_evaluation if isinstance(data, TextData) else data.eval_fraction > 0)
 
 
 def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
@@ -122,7 +123,7 @@ def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
     """Return the largest number of tokens in an example, by the rules of `worker/tasks/causal_lm.py`."""
     context_of_model = getattr(spec.model, "context", None)
     limit = context_of_model or context
-    if not isinstance(spec.data, JsonlData):
+    if not isinstance(spec.data, TextData):
         return limit or MAX_ROW_TOKENS
     length: int = max(1, (spec.data.max_length or min(limit or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
     if spec.backend != "nccl":
@@ -135,7 +136,7 @@ def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
     """Return the tokens of a row whose attention has a mask, by the rules of `worker/engine/packed_attention.py`.
 
     With fp16 the chip may be one that is too old for the kernel, and some chips take heads of at most 192."""
-    if not isinstance(spec.data, JsonlData) or not spec.data.packing:
+    if not isinstance(spec.data, TextData) or not spec.data.packing:
         return 0
     fits = model.head_width % 8 == 0 and model.head_width <= 192 and not getattr(spec.model, "dropout", 0)
     return 0 if fits and spec.backend == "nccl" and spec.precision in ("bf16", "fp8") else length

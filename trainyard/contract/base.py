@@ -41,6 +41,8 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidat
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(reject_bool)]
 
+Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
 CONTROL_FREE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
 _DISPLAY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]*$"

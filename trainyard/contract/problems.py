@@ -13,10 +13,12 @@ from trainyard.contract.validation_messages import describe_error
 
 _UNION_TAGS = {
     "model": {"hf", "gpt", "llama", "convnet", "mlp"},
-    "data": {"builtin", "jsonl"},
+    "data": {"builtin", "jsonl", "parquet", "arrow", "dataset", "mixture"},
     "targets": {"auto", "names"},
     "micro_size": {"int", "literal['auto']", "constrained-int"},
 }
+_PATHS_TAGS = {"one path", "list of paths"}
+"""Of fields that take one path or several; no field or name has a space."""
 
 MAX_PROBLEMS = 100
 """Problems of one document that are listed."""
@@ -80,7 +82,7 @@ def problems_of(
 def _path(loc: tuple[int | str, ...]) -> str:
     parts: list[str] = []
     for part in loc:
-        if parts and str(part) in _UNION_TAGS.get(parts[-1], ()):
+        if parts and (str(part) in _UNION_TAGS.get(parts[-1], ()) or part in _PATHS_TAGS):
             continue
         if part != "[key]":  # pydantic's mark of a name that is invalid itself
             parts.append(str(part))
@@ -112,6 +114,8 @@ def _model_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseMode
     """Return the model of the section at `loc`, where pydantic adds a tag to select the member of a union."""
     models: list[type[BaseModel]] = [model]
     for part in loc:
+        if isinstance(part, int):
+            continue
         if len(models) > 1:
             models = [one for one in models if part in _tags(one)]
             continue

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from trainyard.contract.layout import CheckpointLayout
-from trainyard.contract.spec.sections import HfModel, JsonlData
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.text_data import TextData, paths_of
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 
@@ -40,8 +41,11 @@ def _describe_change(source: str, spec: TrainingSpec) -> str:
         return f"model.path: the frozen base model in {spec.model.path} has changed"
     if source == "data.shuffle":
         return "data.shuffle: the order of the training examples has changed"
-    if isinstance(spec.data, JsonlData):
-        return f"data.path: the training examples in {spec.data.path} have changed"
+    if isinstance(spec.data, TextData):
+        named = [path for _, path in paths_of(spec.data.training_part())]
+        field = "data.path" if len(spec.data.training_sources) == 1 else "data.sources"
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        return f"{field}: the training examples in {', '.join(named[:3])}{more} have changed"
     return "data: the training examples have changed"
 
 

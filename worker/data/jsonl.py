@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
-from trainyard.contract.spec.sections import JsonlData
+from trainyard.contract.spec.text_data import TextFiles
 from worker.core.errors import RefusedError
 from worker.data.token_rows import Segment, TokenRows, build_token_rows, pack
 from worker.data.tokenizers import Tokenizer
@@ -29,7 +29,7 @@ Line = tuple[int, Any]
 def load_rows(
     field: str,
     path: str,
-    data: JsonlData,
+    data: TextFiles,
     tokenizer: Tokenizer,
     length: int,
     *,

@@ -12,7 +12,8 @@ from torch import nn
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.decoders import BuiltinDecoder
 from trainyard.contract.spec.optimization import Loss
-from trainyard.contract.spec.sections import BuiltinData, HfModel, JsonlData
+from trainyard.contract.spec.sections import BuiltinData, HfModel
+from trainyard.contract.spec.text_data import TextFiles
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
@@ -92,7 +93,7 @@ def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData, loss: Loss
 
 def build_builtin_on_jsonl(
     model: BuiltinDecoder,
-    data: JsonlData,
+    data: TextFiles,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
     loss: Loss = PLAIN,
@@ -106,7 +107,7 @@ def build_builtin_on_jsonl(
 
 def build_hf_on_jsonl(
     model: HfModel,
-    data: JsonlData,
+    data: TextFiles,
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
     on_progress: Callable[[], None] = lambda: None,
     loss: Loss = PLAIN,
@@ -131,7 +132,7 @@ def _padded(task: CausalLm, multiple: int, context: int | None) -> CausalLm:
 
 def _on_jsonl(
     build: Callable[[], nn.Module],
-    data: JsonlData,
+    data: TextFiles,
     tokenizer: Tokenizer,
     context: int | None,
     roots: AllowedRoots,
@@ -139,10 +140,12 @@ def _on_jsonl(
     loss: Loss,
 ) -> CausalLm:
     length = row_length(data.max_length, context)
+    if data.source != "jsonl" or not isinstance(data.path, str) or data.eval_fraction or data.columns:
+        raise RefusedError("data: this worker reads single files of source `jsonl` only")
     load = partial(load_rows, data=data, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress)
     rows = load("data.path", data.path)
     train = len(rows.ends)
-    evaluation = {field: load(field, path) for field, path in data.evaluation_files.items()}
+    evaluation = {field: load(field, str(path)) for field, path in data.evaluation_paths.items()}
     sets = {name: len(evaluation[f"data.eval_sets.{name}"].ends) for name in data.eval_sets}
     rows = concatenate_rows([rows, *evaluation.values()])
     examples = RowExamples((), train, len(rows.ends) - train, held_out_sets=sets, rows=rows, packed=data.packing)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
-from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel, JsonlData, MlpModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel, MlpModel
+from trainyard.contract.spec.text_data import TextFiles
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.tasks.base import Task
@@ -35,11 +36,11 @@ def select_task(
             from worker.tasks.causal_lm import build_builtin_on_stdlib
 
             return build_builtin_on_stdlib(model, data, spec.loss)
-        case (GptModel() | LlamaModel()) as model, JsonlData() as data:
+        case (GptModel() | LlamaModel()) as model, TextFiles() as data:
             from worker.tasks.causal_lm import build_builtin_on_jsonl
 
             return build_builtin_on_jsonl(model, data, roots, on_progress, spec.loss, row_multiple=multiple)
-        case HfModel() as model, JsonlData() as data:
+        case HfModel() as model, TextFiles() as data:
             from worker.tasks.causal_lm import build_hf_on_jsonl
 
             return build_hf_on_jsonl(model, data, roots, on_progress, spec.loss, row_multiple=multiple)

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from tests.support import hf
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.optimization import Loss
-from trainyard.contract.spec.sections import HfModel, JsonlData
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.text_data import TextFiles
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.deferred.recording import CannotDeferError
@@ -44,7 +45,7 @@ def copy(folder, tmp_path):
 
 
 def task(folder, data, model="plain", terms=PLAIN, **options):
-    lines = JsonlData(path=str(folder / f"{data}.jsonl"), **options)
+    lines = TextFiles(path=str(folder / f"{data}.jsonl"), **options)
     return build_hf_on_jsonl(HfModel(path=str(folder / model)), lines, loss=terms)
 
 
@@ -222,7 +223,7 @@ class TestChatData:
             "{{ m.content }}", "{{ m.content if loop.last or m.role != 'assistant' else '-' }}"
         )
         tokenizer.save_pretrained(copy)
-        built = build_hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
+        built = build_hf_on_jsonl(HfModel(path=str(copy)), TextFiles(path=str(folder / "chat.jsonl"), packing=False))
         _, labels = everything(built)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "2<|end|>"
 

@@ -63,6 +63,8 @@ def test_fork_with_another_schedule_has_no_fields_of_the_former() -> None:
 def test_fork_with_another_source_has_no_fields_of_the_former() -> None:
     changes = {"data.source": "jsonl", "data.path": "/data/train.jsonl"}
     data = forked("data", {"source": "builtin", "name": "stdlib", "eval_fraction": 0.3}, changes)
+    assert data == {"source": "jsonl", "path": "/data/train.jsonl", "eval_fraction": 0.3}
+    data = forked("data", {"source": "builtin", "name": "stdlib"}, changes)
     assert data == {"source": "jsonl", "path": "/data/train.jsonl"}
     model = forked("model", {"source": "builtin", "name": "gpt", "dropout": 0.1}, {"model.name": "llama"})
     assert model == {"source": "builtin", "name": "llama"}

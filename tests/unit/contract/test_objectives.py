@@ -56,11 +56,11 @@ def test_beta_has_a_default_for_each_objective(objective, beta):
         ),
         (
             {"objective": "dpo", "data": JSONL | {"format": "completion"}},
-            "data.format: `completion` has no preferences; objective `dpo` needs `preference`",
+            "data.format: is `completion`, and objective `dpo` needs `preference` or `openai_preference`",
         ),
         (
             {"objective": "kto", "data": JSONL | {"format": "preference"}},
-            "data.format: `preference` has no preferences; objective `kto` needs `unpaired_preference`",
+            "data.format: is `preference`, and objective `kto` needs `unpaired_preference`",
         ),
         (
             {"data": JSONL | {"format": "preference"}},

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.sections import JsonlData
+from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 _FORM = re.compile(r"(job_[0-9a-z]{26})(?::([0-9]{1,10}))?")
@@ -90,9 +90,8 @@ def _differing_fields(name: str, source: Any, fork: Any) -> Iterator[str]:
 
 
 def _value(spec: TrainingSpec, name: str) -> Any:
-    if name == "data" and isinstance(spec.data, JsonlData):
-        # Examples for evaluation have no effect on the updates.
-        return spec.data.model_copy(update={"eval_path": None, "eval_sets": {}})
+    if name == "data" and isinstance(spec.data, TextData):
+        return spec.data.training_part()
     value: Any = spec
     for part in name.split("."):
         value = getattr(value, part)

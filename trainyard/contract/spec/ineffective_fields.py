@@ -6,7 +6,8 @@ from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.objective_rules import ineffective_objectives, objective_metrics
-from trainyard.contract.spec.sections import BuiltinData, Evaluation, JsonlData
+from trainyard.contract.spec.sections import BuiltinData, Evaluation
+from trainyard.contract.spec.text_data import TextData, TextMixture
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 EVALUATION_METRICS = {
@@ -90,6 +91,10 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     yield from _decay(spec)
     if isinstance(data, BuiltinData) and data.name != "parity" and _changed(data, "examples"):
         yield "data.examples", f"has no effect for `{data.name}`; it is for `parity`"
+    if isinstance(data, TextData) and data.on_bad_line != "skip" and _changed(data, "max_bad_lines"):
+        yield "data.max_bad_lines", "has no effect unless `data.on_bad_line` is `skip`"
+    if isinstance(data, TextMixture) and len(data.sources) == 1 and _changed(data.sources[0], "weight"):
+        yield "data.sources.0.weight", "has no effect for a single source"
     if spec.precision != "fp16" and spec.amp != type(spec.amp)():
         yield "amp", f"has no effect: it is for precision `fp16`, and `precision` is `{spec.precision}`"
     if spec.fsdp.wrap == "naive" and spec.fsdp.prefetch:
@@ -139,9 +144,9 @@ def evaluation_metrics(spec: TrainingSpec) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation; None for a task that defines its own."""
     metrics = EVALUATION_METRICS.get(spec.task)
     metrics = metrics and (*metrics, *objective_metrics(spec))
-    if metrics is None or not isinstance(spec.data, JsonlData):
+    if metrics is None or not isinstance(spec.data, TextData):
         return metrics
-    return metrics + tuple(f"{metric}/{name}" for metric in metrics for name in spec.data.eval_sets)
+    return metrics + tuple(f"{metric}/{name}" for metric in metrics for name in spec.data.evaluation_sets)
 
 
 def _early_stopping(spec: TrainingSpec, *, has_data: bool, advice: str) -> Iterator[tuple[str, str]]:
@@ -206,8 +211,8 @@ def _evaluation_data(spec: TrainingSpec) -> tuple[bool, str]:
     match spec.data:
         case BuiltinData() as data:
             return data.eval_fraction > 0, "set `data.eval_fraction` above 0"
-        case JsonlData() as data:
-            return bool(data.evaluation_files), "set `data.eval_path` or `data.eval_sets`"
+        case TextData() as data:
+            return data.has_evaluation, "set `data.eval_fraction`, `data.eval_path` or `data.eval_sets`"
     return True, ""
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from trainyard.contract.spec.objectives import DEFAULT_BETA, PAIRED, Objective
 from trainyard.contract.spec.optimization import Loss
-from trainyard.contract.spec.sections import BuiltinData, HfModel, JsonlData
+from trainyard.contract.spec.sections import BuiltinData, HfModel
+from trainyard.contract.spec.text_data import PAIR_FORMATS, PREFERENCE_FORMATS, TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 _USERS: dict[str, tuple[Objective, ...]] = {
@@ -39,12 +40,11 @@ def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the problems of an objective, of samples or of adapters that cannot be used as the spec has them."""
     if spec.objective != "sft" and spec.task == "causal_lm":
         yield from _preferences(spec)
-    elif isinstance(spec.data, JsonlData) and spec.data.format in ("preference", "unpaired_preference"):
-        users = "`dpo`, `orpo` and `simpo`" if spec.data.format == "preference" else "`kto`"
-        yield (
-            "data.format",
-            f"`{spec.data.format}` is for the objectives {users}; set `objective`, or use another format",
-        )
+    else:
+        for field, format in _formats(spec):
+            if format in PREFERENCE_FORMATS:
+                users = "`dpo`, `orpo` and `simpo`" if format in PAIR_FORMATS else "`kto`"
+                yield field, f"`{format}` is for the objectives {users}; set `objective`, or use another format"
     samples = spec.evaluation.samples
     if samples is not None and samples.chat and not isinstance(spec.model, HfModel):
         yield "evaluation.samples.chat", "needs a chat template, which only models of source `hf` have; use `false`"
@@ -65,12 +65,20 @@ def _preferences(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "strategy", f"`dp` divides pairs; with objective `{objective}` use `ddp`"
     if isinstance(data, BuiltinData):
         yield "data.name", f"`{data.name}` has no preferences, which objective `{objective}` needs; use source `jsonl`"
-    elif isinstance(data, JsonlData):
-        needed = "preference" if objective in PAIRED else "unpaired_preference"
-        if data.format not in ("auto", needed):
-            yield "data.format", f"`{data.format}` has no preferences; objective `{objective}` needs `{needed}`"
+    known = PAIR_FORMATS if objective in PAIRED else PREFERENCE_FORMATS - PAIR_FORMATS
+    for field, format in _formats(spec):
+        if format not in ("auto", *known):
+            names = " or ".join(f"`{name}`" for name in sorted(known, reverse=True))
+            yield field, f"is `{format}`, and objective `{objective}` needs {names}"
     if data is not None and objective == "kto" and spec.batch.size < 2:
         yield "batch.size", "is 1, and `kto` compares each answer with the mean over the batch; use 2 or more"
+
+
+def _formats(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the formats of the data's sources with the fields that name them."""
+    if isinstance(spec.data, TextData):
+        for field, source in spec.data.training_sources.items():
+            yield f"{field.rpartition('.')[0]}.format", source.format
 
 
 def ineffective_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from trainyard.contract.base import (
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
+    Path,
     PositiveFloat,
     PositiveInt,
     SchedulerName,
@@ -22,12 +23,7 @@ from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.objectives import Samples
 from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
-
-Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
-
-MAX_EVALUATION_SETS = 16
-EvaluationSetName = Annotated[str, StringConstraints(max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""Name of a set of examples for evaluation. It is the end of the names of its metrics."""
+from trainyard.contract.spec.text_data import TextFiles, TextMixture
 
 
 class HfModel(Strict):
@@ -100,40 +96,7 @@ class BuiltinData(Strict):
     """Shuffle the examples in each epoch, with an order derived from `seed`."""
 
 
-class JsonlData(Strict):
-    """A JSONL file with one example on each line."""
-
-    source: Literal["jsonl"] = "jsonl"
-    path: Path
-    """The file; it must be under one of the service's allowed roots."""
-    eval_path: Path | None = None
-    """File with the examples for evaluation. Absent: no evaluation, unless `eval_sets` is set."""
-    eval_sets: Annotated[dict[EvaluationSetName, Path], Field(max_length=MAX_EVALUATION_SETS)] = Field(
-        default_factory=dict
-    )
-    """Files with several sets of examples for evaluation, by name, instead of `eval_path`. Each set has metrics of its
-    own, such as `eval/loss/books` for the set `books`; `eval/loss` is the mean over all sets."""
-    format: Literal["auto", "text", "completion", "chat", "preference", "unpaired_preference"] = "auto"
-    """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}]}; `auto`: the format of
-    the first line. With `completion` and `chat`, the loss covers only the completion and the assistant messages. For
-    `objective: dpo`, `orpo` and `simpo` the format is `preference`: {prompt, chosen, rejected}, each a string or a list
-    of messages; for `kto` it is `unpaired_preference`: {prompt, completion, label}."""
-    packing: bool = True
-    """Pack several examples into one row, without attention between them. `batch` counts rows. Preferences are never
-    packed."""
-    max_length: PositiveInt | None = None
-    """Maximum tokens of a row. Absent: the context length of the model, at most 2048."""
-    shuffle: bool = True
-    """Shuffle the examples in each epoch, with an order derived from `seed`."""
-
-    @property
-    def evaluation_files(self) -> dict[str, str]:
-        """The files for evaluation by the field that names them."""
-        single = {} if self.eval_path is None else {"data.eval_path": self.eval_path}
-        return single | {f"data.eval_sets.{name}": path for name, path in self.eval_sets.items()}
-
-
-Data = Annotated[BuiltinData | JsonlData, Field(discriminator="source")]
+Data = Annotated[BuiltinData | TextFiles | TextMixture, Field(discriminator="source")]
 
 
 class Batch(Strict):

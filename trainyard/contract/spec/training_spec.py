@@ -22,7 +22,6 @@ from trainyard.contract.spec.sections import (
     Evaluation,
     Fsdp,
     Health,
-    JsonlData,
     Log,
     Lora,
     Model,
@@ -31,6 +30,7 @@ from trainyard.contract.spec.sections import (
     Resources,
     Restart,
 )
+from trainyard.contract.spec.text_data import TextData, text_data_problems
 from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problems
 
 Task = Literal["causal_lm", "image_classification", "regression", "custom", "script", "comm_check"]
@@ -183,8 +183,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
         if spec.steps is not None and spec.profile.start_step > spec.steps:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
-    if isinstance(spec.data, JsonlData) and spec.data.eval_path and spec.data.eval_sets:
-        refuse("data.eval_sets", "cannot be combined with `data.eval_path`; name that file as one of the sets")
+    if isinstance(spec.data, TextData):
+        problems += text_data_problems(spec.data)
     if spec.optimizer.name == "muon" and not spec.optimizer.momentum:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:

@@ -11,9 +11,10 @@ from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
 from trainyard.contract.spec.objective_rules import unsupported_objectives
 from trainyard.contract.spec.sbatch_options import disallowed_options
-from trainyard.contract.spec.sections import ConvnetModel, HfModel, JsonlData
+from trainyard.contract.spec.sections import ConvnetModel, HfModel
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.stored_dtypes import dtype_problems
+from trainyard.contract.spec.text_data import CHAT_FORMATS, TextData, paths_of
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 DIGITS_CLASSES = 10
@@ -223,15 +224,19 @@ def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         names = " or ".join(f"`{one}`" for one in expected)
         if name not in expected:
             yield f"{field}.name", f"`{name}` does not fit task `{spec.task}`; use {names}"
-        if spec.task != "causal_lm" and isinstance(section, HfModel | JsonlData):
-            yield f"{field}.source", f"`{section.source}` is for task `causal_lm`; use `builtin` and name {names}"
+        if spec.task != "causal_lm" and isinstance(section, HfModel | TextData):
+            source = getattr(section, "source", "")
+            yield f"{field}.source", f"`{source}` is for task `causal_lm`; use `builtin` and name {names}"
     if isinstance(spec.model, HfModel) and getattr(spec.data, "name", None) == "stdlib":
         yield (
             "data.name",
             "`stdlib` is for the builtin models; use source `jsonl` with a model of source `hf`",
         )
-    if isinstance(spec.data, JsonlData) and spec.data.format == "chat" and not isinstance(spec.model, HfModel):
-        yield "data.format", "`chat` needs a chat template, which only models of source `hf` have; use `completion`"
+    if isinstance(spec.data, TextData) and not isinstance(spec.model, HfModel):
+        for field, source in spec.data.training_sources.items():
+            if source.format in CHAT_FORMATS:
+                message = "needs a chat template, which only models of source `hf` have; use `completion`"
+                yield f"{field.rpartition('.')[0]}.format", f"`{source.format}` {message}"
 
 
 def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
@@ -254,7 +259,7 @@ def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "model.key_value_heads",
             f"is {model.key_value_heads}, which does not divide `model.heads` {model.heads}",
         )
-    length = spec.data.max_length if isinstance(spec.data, JsonlData) else None
+    length = spec.data.max_length if isinstance(spec.data, TextData) else None
     if length is not None and length > model.context:
         yield "data.max_length", f"is {length}, more than the {model.context} tokens of `model.context`"
 
@@ -264,8 +269,8 @@ def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple
     paths: list[tuple[str, str]] = []
     if isinstance(spec.model, HfModel):
         paths.append(("model.path", spec.model.path))
-    if isinstance(spec.data, JsonlData):
-        paths += [("data.path", spec.data.path), *spec.data.evaluation_files.items()]
+    if isinstance(spec.data, TextData):
+        paths += paths_of(spec.data)
     if spec.lora.adapter is not None:
         paths.append(("lora.adapter", spec.lora.adapter))
     if spec.environment.container is not None:

@@ -9,7 +9,7 @@ import torch
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.decoders import GptModel
-from trainyard.contract.spec.sections import JsonlData
+from trainyard.contract.spec.text_data import TextFiles
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL, BatchTokens
@@ -34,7 +34,7 @@ def file(tmp_path):
 
 
 def rows(path, length=16, **options):
-    return load_rows("data.path", path, JsonlData(path=path, **options), ByteTokenizer(), length)
+    return load_rows("data.path", path, TextFiles(path=path, **options), ByteTokenizer(), length)
 
 
 def batch(result, packed=False):
@@ -57,7 +57,7 @@ def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
     roots = AllowedRoots(allowed=(str(allowed),), excluded=(str(allowed / "state"),))
     for name, refused in (("real", False), ("inner", False), ("link", True)):
         path = str(allowed / f"{name}.jsonl")
-        data = JsonlData(path=path, packing=False)
+        data = TextFiles(path=path, packing=False)
         if refused:
             with pytest.raises(RefusedError, match="leads out of the folders that this service allows"):
                 build_builtin_on_jsonl(GptModel(context=24, heads=2), data, roots)
@@ -68,7 +68,7 @@ def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
 def test_loading_a_long_file_makes_progress(file):
     marks = []
     path = file(*({"text": "a"} for _ in range(2500)))
-    load_rows("data.path", path, JsonlData(path=path), ByteTokenizer(), 16, on_progress=lambda: marks.append(1))
+    load_rows("data.path", path, TextFiles(path=path), ByteTokenizer(), 16, on_progress=lambda: marks.append(1))
     assert len(marks) == 3
 
 
@@ -128,7 +128,7 @@ def test_tokenizer_without_an_end_token_is_logged(file, caplog, has_end_token):
     tokenizer = ByteTokenizer()
     tokenizer.has_end_token = has_end_token
     path = file({"text": "abc"})
-    load_rows("data.path", path, JsonlData(path=path), tokenizer, 16)
+    load_rows("data.path", path, TextFiles(path=path), tokenizer, 16)
     assert ("has no end token" in caplog.text) != has_end_token
 
 
@@ -195,12 +195,12 @@ class TestPacking:
         for packing in (True, False):
             torch.manual_seed(0)
             task = build_builtin_on_jsonl(
-                GptModel(layers=2, width=16, heads=2, context=24), JsonlData(path=path, packing=packing)
+                GptModel(layers=2, width=16, heads=2, context=24), TextFiles(path=path, packing=packing)
             )
             model, indices = task.build_model(), np.arange(task.examples.train)
             losses.append((task.loss_sum(model, task.examples.train_batch(indices, CPU)).item(), task.weight(indices)))
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-        assert build_builtin_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
+        assert build_builtin_on_jsonl(GptModel(context=24, heads=2), TextFiles(path=path)).examples.train < 5
 
 
 class TestEvaluation:
@@ -208,7 +208,7 @@ class TestEvaluation:
         train, held_out = tmp_path / "a", tmp_path / "b"
         train.write_text('{"text": "abc"}\n' * 3)
         held_out.write_text('{"text": "z"}\n')
-        data = JsonlData(path=str(train), eval_path=str(held_out), packing=False)
+        data = TextFiles(path=str(train), eval_path=str(held_out), packing=False)
         task = build_builtin_on_jsonl(GptModel(width=16, heads=2, context=8), data)
         assert (task.examples.train, task.examples.held_out) == (3, 1)
         inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
@@ -219,7 +219,7 @@ class TestEvaluation:
         for name, count in (("train", 3), ("b", 2), ("a", 1)):
             (tmp_path / name).write_text((json.dumps({"text": f"{name}{name}"}) + "\n") * count)
         sets = {"b": str(tmp_path / "b"), "a": str(tmp_path / "a")}
-        data = JsonlData(path=str(tmp_path / "train"), eval_sets=sets, packing=False)
+        data = TextFiles(path=str(tmp_path / "train"), eval_sets=sets, packing=False)
         examples = build_builtin_on_jsonl(GptModel(width=16, heads=2, context=16), data).examples
         assert (examples.train, examples.held_out, examples.held_out_sets) == (3, 3, {"b": 2, "a": 1})
         inputs, _ = examples.held_out_batch(np.arange(3), CPU)
