@@ -15,13 +15,14 @@ _FORM = re.compile(r"(job_[0-9a-z]{26})(?::([0-9]{1,10}))?")
 ADJUSTABLE = (
     *("optimizer.lr", "optimizer.weight_decay", "optimizer.betas", "optimizer.eps", "optimizer.clip_norm"),
     *("optimizer.no_decay", "optimizer.lr_scale", "optimizer.state_dtype", "schedule", "loss", "precision"),
-    *("param_dtype", "grad_dtype", "amp", "tf32", "health.on_nan"),
+    *("param_dtype", "grad_dtype", "amp", "tf32", "health.on_nan", "preference"),
 )
 """Fields that change the updates, and that a run may change between two steps: state and position remain valid."""
 
 FIXED = (
     *("task", "target", "code", "model", "data", "batch.size", "batch.last", "optimizer.name", "optimizer.momentum"),
-    *("lora_rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.base_dtype", "trainable", "seed"),
+    *("lora_rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.base_dtype", "trainable", "seed", "objective"),
+    *("lora.rslora", "lora.dora", "lora.modules_to_save", "lora.adapter"),
 )
 """Fields to which the optimizer's state and the position in the data belong. Specs with equal values of these and of
 the adjustable fields make the same updates, with any strategy and number of ranks."""
@@ -29,7 +30,7 @@ the adjustable fields make the same updates, with any strategy and number of ran
 LAYOUT = ("gpus", "strategy", "fsdp", "ddp", "batch.micro_size", "compile", "backend")
 """Fields that change the order in which numbers are added, but not the updates."""
 
-_COMPATIBILITY_FIELDS = ("task", "lora_rank", "lora.targets", "trainable")
+_COMPATIBILITY_FIELDS = ("task", "lora_rank", "lora.targets", "lora.dora", "lora.modules_to_save", "trainable")
 """Specs with equal values of these fields train the same parameters, so that the weights are compatible."""
 
 _MODEL_FREE = {"dropout", "path"}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.objective_rules import ineffective_objectives, objective_metrics
 from trainyard.contract.spec.sections import BuiltinData, Evaluation
 from trainyard.contract.spec.text_data import TextData, TextMixture
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
@@ -16,7 +17,19 @@ EVALUATION_METRICS = {
 }
 TRAINING_FIELDS = (
     *("strategy", "precision", "param_dtype", "grad_dtype", "lora_rank", "model", "data", "steps", "epochs", "batch"),
-    *("loss", "optimizer", "ema", "schedule", "fsdp", "ddp", "lora", "trainable", "activation_checkpointing"),
+    *(
+        "objective",
+        "preference",
+        "loss",
+        "optimizer",
+        "ema",
+        "schedule",
+        "fsdp",
+        "ddp",
+        "lora",
+        "trainable",
+        "activation_checkpointing",
+    ),
     *("compile", "evaluation", "early_stopping", "checkpoint", "resume_from", "resume", "amp", "tf32", "health"),
     *("profile", "log", "seed"),
 )
@@ -63,7 +76,7 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "optimizer.state_dtype",
             ("has no effect for `sgd` without momentum, which stores nothing; set `optimizer.momentum`, or use `fp32`"),
         )
-    if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)():
+    if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)(neftune_alpha=spec.loss.neftune_alpha):
         yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
     if spec.task != "custom" and spec.batch.loaders:
         yield "batch.loaders", f"has no effect for task `{spec.task}`, whose examples are in memory; it is for `custom`"
@@ -98,6 +111,7 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "fsdp", f"has no effect for strategy `{spec.strategy}`"
     if spec.strategy != "ddp" and spec.ddp != type(spec.ddp)():
         yield "ddp", f"has no effect for strategy `{spec.strategy}`"
+    yield from ineffective_objectives(spec)
     yield from _evaluation(spec)
 
 
@@ -108,7 +122,9 @@ def _listed(names: tuple[str, ...]) -> str:
 
 def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     has_data, advice = _evaluation_data(spec)
-    for field in ("every_steps", "first", "limit", "micro_size"):
+    # Samples are generated without evaluation data too.
+    timing = () if spec.evaluation.samples else ("every_steps", "first")
+    for field in (*timing, "limit", "micro_size"):
         if not has_data and _changed(spec.evaluation, field):
             yield f"evaluation.{field}", f"has no effect without evaluation data; {advice}"
     yield from _early_stopping(spec, has_data=has_data, advice=advice)
@@ -127,6 +143,7 @@ def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 def evaluation_metrics(spec: TrainingSpec) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation; None for a task that defines its own."""
     metrics = EVALUATION_METRICS.get(spec.task)
+    metrics = metrics and (*metrics, *objective_metrics(spec))
     if metrics is None or not isinstance(spec.data, TextData):
         return metrics
     return metrics + tuple(f"{metric}/{name}" for metric in metrics for name in spec.data.evaluation_sets)

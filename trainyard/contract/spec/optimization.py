@@ -63,6 +63,9 @@ class Loss(Strict):
 
     label_smoothing: Annotated[Float, Field(ge=0, lt=1)] = 0.0
     """Part of a target's probability that is spread evenly over all classes or tokens (arXiv:1512.00567, section 7)."""
+    neftune_alpha: NonNegativeFloat = 0.0
+    """Noise on the embeddings of tokens in training (NEFTune, arXiv:2310.05914), for task `causal_lm`: uniform, at most
+    so much divided by the square root of the row's number of tokens times the width; 5 is usual."""
     z_loss: NonNegativeFloat = 0.0
     """Weight of the squared logarithm of the softmax's normalizer, which keeps logits small (arXiv:2204.02311,
     section 5); 1e-4 is usual."""

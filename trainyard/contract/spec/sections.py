@@ -21,6 +21,7 @@ from trainyard.contract.base import (
 )
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.objectives import Samples
 from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
 from trainyard.contract.spec.text_data import TextFiles, TextMixture
 
@@ -177,6 +178,17 @@ class Lora(Strict):
     are used; `precision` remains the type of the forward and backward pass. `int8` has a scale for each row, `nf4` has
     4 bits and quantized scales for blocks of 64 values (QLoRA). With all but `fp32`, embeddings and the output layer
     are held in bf16."""
+    rslora: bool = False
+    """Scale the adapters by `alpha` divided by the square root of `lora_rank` instead (rank-stabilized LoRA,
+    arXiv:2312.03732)."""
+    dora: bool = False
+    """Also train the norm of each column of the adapted weights (DoRA, arXiv:2402.09353)."""
+    modules_to_save: Annotated[tuple[NamePattern, ...], Field(max_length=MAX_PATTERNS)] = ()
+    """Modules to train whole beside the adapters, such as the embeddings: names, last parts of names, or glob patterns
+    of either. Their weights are part of the exported adapter."""
+    adapter: Path | None = None
+    """Folder of an adapter in peft's format from which the training starts. It must have the rank, the targets and the
+    other properties that this spec states. Absent: new adapters."""
     merge: bool = False
     """Export the merged model instead of the adapters. The adapters are merged into the base as it was trained with,
     and with a `base_dtype` other than `fp32` the merged model is in bf16."""
@@ -193,6 +205,8 @@ class Evaluation(Strict):
     """Number of held-out examples of each set to use, from the first one on. Absent: all."""
     micro_size: PositiveInt | None = None
     """Examples that a rank evaluates at once. Absent: as many as in training."""
+    samples: Samples | None = None
+    """Absent: no texts are generated."""
 
 
 class EarlyStopping(Strict):

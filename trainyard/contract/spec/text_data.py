@@ -17,7 +17,10 @@ EvaluationSetName = Annotated[str, StringConstraints(max_length=32, pattern=r"^[
 """Name of a set of examples for evaluation. It is the end of the names of its metrics."""
 
 FileKind = Literal["jsonl", "parquet", "arrow", "dataset"]
-TextFormat = Literal["auto", "text", "completion", "chat", "sharegpt", "alpaca"]
+PairFormat = Literal["preference", "openai_preference"]
+TextFormat = Literal[
+    "auto", "text", "completion", "chat", "sharegpt", "alpaca", PairFormat, Literal["unpaired_preference"]
+]
 
 FORMAT_FIELDS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -25,11 +28,19 @@ FORMAT_FIELDS: dict[str, tuple[str, ...]] = {
     "chat": ("messages", "tools"),
     "sharegpt": ("conversations", "tools"),
     "alpaca": ("instruction", "input", "output"),
+    "preference": ("prompt", "chosen", "rejected", "tools"),
+    "openai_preference": ("input", "preferred_output", "non_preferred_output"),
+    "unpaired_preference": ("prompt", "completion", "label", "tools"),
 }
 """The fields that each format reads, by which `columns` names them."""
 
 CHAT_FORMATS = frozenset({"chat", "sharegpt"})
 """The formats that need a chat template."""
+
+PAIR_FORMATS = frozenset({"preference", "openai_preference"})
+"""The formats of pairs of a chosen and a rejected answer."""
+PREFERENCE_FORMATS = PAIR_FORMATS | {"unpaired_preference"}
+"""The formats for objectives that learn from preferences."""
 
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CONTROL_FREE_PATTERN)]
 
@@ -56,7 +67,10 @@ class TextSource(Strict):
     format: TextFormat = "auto"
     """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}], tools}; `sharegpt`:
     {conversations: [{from, value}]}; `alpaca`: {instruction, input, output}; `auto`: the format of the first example.
-    With all but `text`, the loss covers only the completion, the output, or the assistant's messages.
+    With all but `text`, the loss covers only the completion, the output, or the assistant's messages. For the objectives
+    `dpo`, `orpo` and `simpo`: `preference`: {prompt, chosen, rejected}, each a text or a list of messages;
+    `openai_preference`: {input, preferred_output, non_preferred_output}; for `kto`: `unpaired_preference`: {prompt,
+    completion, label}.
     `docs/data.md` describes each."""
     columns: Annotated[dict[ColumnName, ColumnName], Field(max_length=16)] = Field(default_factory=dict)
     """The names of the data's columns by the fields of the format, where they differ: `{prompt: question}`."""
@@ -94,7 +108,8 @@ class TextData(Strict):
     """Fraction of the examples of each source held out for evaluation, chosen by their number alone. A mixture then has
     an evaluation set for each source. 0: none."""
     packing: bool = True
-    """Pack several examples into one row, without attention between them. `batch` counts rows."""
+    """Pack several examples into one row, without attention between them. `batch` counts rows. Preferences are
+    never packed."""
     max_length: PositiveInt | None = None
     """Maximum tokens of a row. Absent: the context length of the model, at most 2048."""
     shuffle: bool = True

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
+from trainyard.contract.spec.objectives import Objective, Preference
 from trainyard.contract.spec.optimization import Ema, Loss, Optimizer, Schedule
 from trainyard.contract.spec.rank_environment import Environment
 from trainyard.contract.spec.sections import (
@@ -87,6 +88,10 @@ class TrainingSpec(Strict):
     """Number of steps. Set this or `epochs`, not both."""
     epochs: PositiveInt | None = None
     """Number of passes over the data. Set this or `steps`, not both."""
+    objective: Objective = "sft"
+    """What a language model learns: the tokens of examples (`sft`), or which answers are preferred, with the losses of
+    DPO, ORPO, KTO or SimPO; task `causal_lm` only. See `docs/objectives.md`."""
+    preference: Preference = Preference()
     batch: Batch = Batch()
     loss: Loss = Loss()
     optimizer: Optimizer = Optimizer()

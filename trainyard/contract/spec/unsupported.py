@@ -9,6 +9,7 @@ from trainyard.contract.problems import Problem
 from trainyard.contract.spec.containers import container_paths, container_problems
 from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
+from trainyard.contract.spec.objective_rules import unsupported_objectives
 from trainyard.contract.spec.sbatch_options import disallowed_options
 from trainyard.contract.spec.sections import ConvnetModel, HfModel
 from trainyard.contract.spec.site import Site
@@ -45,7 +46,7 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         problems += disallowed_options(spec.resources.options, site.sbatch_options, site.fixed_options)
     problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
-    problems += dtype_problems(spec, site)
+    problems += [*dtype_problems(spec, site), *unsupported_objectives(spec)]
     if spec.environment.container is not None:
         problems += container_problems(spec.environment.container, site.container_runtime, site.container_images)
     return [Problem(param=param, message=message) for param, message in problems]
@@ -270,6 +271,8 @@ def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple
         paths.append(("model.path", spec.model.path))
     if isinstance(spec.data, TextData):
         paths += paths_of(spec.data)
+    if spec.lora.adapter is not None:
+        paths.append(("lora.adapter", spec.lora.adapter))
     if spec.environment.container is not None:
         paths += container_paths(spec.environment.container)
     for param, text in paths:
