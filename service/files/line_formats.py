@@ -9,21 +9,28 @@ from typing import Any
 from trainyard.contract.wire.data_files import FileFormat
 
 Line = Mapping[str, Any]
+Check = Callable[[Line], str | None]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_SHAREGPT_ROLES = ("system", "human", "user", "gpt", "assistant", "function_call", "observation", "tool")
 _KEYS: Mapping[FileFormat, tuple[str, ...]] = {
     "chat": ("messages",),
-    "preference": ("preferred_output", "non_preferred_output", "chosen", "rejected"),
+    "sharegpt": ("conversations",),
+    "openai_preference": ("preferred_output", "non_preferred_output"),
+    "preference": ("chosen", "rejected"),
+    "unpaired_preference": ("label",),
+    "alpaca": ("instruction",),
     "completion": ("completion",),
     "text": ("text",),
 }
-"""Keys of which a line of the format has at least one."""
+"""Keys of which a line of the format has at least one; of several formats, the first is taken."""
 EXPECTED: Mapping[FileFormat, str] = {
     "chat": "`messages`, a list of objects with `role` and `content`, one `role` being `assistant`",
-    "preference": (
-        "`input` with `messages`, and the lists `preferred_output` and `non_preferred_output`; or `prompt`, `chosen` "
-        "and `rejected`"
-    ),
+    "sharegpt": "`conversations`, a list of objects with `from` and `value`",
+    "openai_preference": "`input` with `messages`, and the lists `preferred_output` and `non_preferred_output`",
+    "preference": "`prompt`, `chosen` and `rejected`, each a string or a list of messages",
+    "unpaired_preference": "`prompt`, `completion` and `label`, which is true or false",
+    "alpaca": "`instruction`, perhaps `input`, and `output`, all strings",
     "completion": "`prompt` and `completion`, two strings",
     "text": "`text`, a string",
 }
@@ -45,9 +52,11 @@ def _chat_problem(line: Line) -> str | None:
         return problem
     if not any(message["role"] == "assistant" for message in line["messages"]):
         return "`messages` has no message with the role `assistant`, so there is nothing to learn"
-    if not isinstance(line.get("tools", []), list):
-        return "`tools` is not a list"
-    return None
+    return _tools_problem(line)
+
+
+def _tools_problem(line: Line) -> str | None:
+    return None if isinstance(line.get("tools") or [], list) else "`tools` is not a list"
 
 
 def _messages_problem(field: str, messages: Any) -> str | None:
@@ -73,23 +82,33 @@ def _message_problem(message: Any) -> str | None:
             return "has `content` with a part that is not text; only text can be trained on"
     elif not isinstance(content, str):
         return "has `content` that is neither a string nor a list of parts"
-    weight = message.get("weight", 1)
-    if weight not in (0, 1) or isinstance(weight, bool):
+    weight = message.get("weight")
+    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         return "has a `weight` that is neither 0 nor 1"
     return None
 
 
+def _sharegpt_problem(line: Line) -> str | None:
+    turns = line.get("conversations")
+    if not isinstance(turns, list) or not turns:
+        return "`conversations` is missing, or is not a list"
+    for number, turn in enumerate(turns):
+        if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
+            return f"`conversations.{number}` has no `value` that is a string"
+        if turn.get("from") not in _SHAREGPT_ROLES:
+            return f"`conversations.{number}` has no `from` of {', '.join(_SHAREGPT_ROLES)}"
+    return _tools_problem(line)
+
+
 def _preference_problem(line: Line) -> str | None:
-    if "chosen" in line or "rejected" in line:
-        for key in ("chosen", "rejected"):
-            value = line.get(key)
-            if isinstance(value, list):
-                if problem := _messages_problem(key, value):
-                    return problem
-            elif not isinstance(value, str):
-                return f"`{key}` is neither a string nor a list of messages"
-        prompt = line.get("prompt", "")
-        return _messages_problem("prompt", prompt) if not isinstance(prompt, str) else None
+    for key in ("chosen", "rejected"):
+        if not isinstance(value := line.get(key), str) and (problem := _messages_problem(key, value)):
+            return problem if isinstance(value, list) else f"`{key}` is neither a string nor a list of messages"
+    prompt = line.get("prompt", "")
+    return None if isinstance(prompt, str) else _messages_problem("prompt", prompt)
+
+
+def _openai_preference_problem(line: Line) -> str | None:
     given = line.get("input")
     if not isinstance(given, dict):
         return "`input` is missing, or is not an object"
@@ -103,18 +122,32 @@ def _preference_problem(line: Line) -> str | None:
     return None
 
 
-def _completion_problem(line: Line) -> str | None:
-    missing = [key for key in ("prompt", "completion") if not isinstance(line.get(key), str)]
-    return f"`{missing[0]}` is missing, or is not a string" if missing else None
+def _unpaired_preference_problem(line: Line) -> str | None:
+    if not isinstance(line.get("label"), bool):
+        return "`label` is neither true nor false"
+    for key in ("prompt", "completion"):
+        if not isinstance(value := line.get(key), str) and (problem := _messages_problem(key, value)):
+            return problem
+    return None
 
 
-def _text_problem(line: Line) -> str | None:
-    return None if isinstance(line.get("text"), str) else "`text` is not a string"
+def _strings(*keys: str) -> Check:
+    """Return the check of a line that has a string for each key."""
+
+    def check(line: Line) -> str | None:
+        missing = [key for key in keys if not isinstance(line.get(key), str)]
+        return f"`{missing[0]}` is missing, or is not a string" if missing else None
+
+    return check
 
 
-_CHECKS: Mapping[FileFormat, Callable[[Line], str | None]] = {
+_CHECKS: Mapping[FileFormat, Check] = {
     "chat": _chat_problem,
+    "sharegpt": _sharegpt_problem,
+    "openai_preference": _openai_preference_problem,
     "preference": _preference_problem,
-    "completion": _completion_problem,
-    "text": _text_problem,
+    "unpaired_preference": _unpaired_preference_problem,
+    "alpaca": _strings("instruction", "output"),
+    "completion": _strings("prompt", "completion"),
+    "text": _strings("text"),
 }

@@ -16,7 +16,7 @@ from service.db.engine import Database
 from service.db.models import DataFile, Upload
 from service.db.paging import PageRequest
 from service.files.repository import FileRepository
-from service.files.store import Incoming, Parts, PartWriter
+from service.files.store import Incoming, Parts, PartWriter, has_content
 from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES, data_file
 from trainyard.contract.wire.data_files import DataFileResource, FileFormat, UploadRequest, UploadResource
 
@@ -71,6 +71,10 @@ class FileService:
         """Return a file that the caller can see. Raises NotFoundError."""
         with self.database.read() as session:
             return FileRepository(session).get(file_id)
+
+    def has_content(self, row: DataFile) -> bool:
+        """Return whether the content is on the disk. It is not removed before the retention has passed from now."""
+        return has_content(self.runs, row.digest)
 
     def list_page(self, page: PageRequest, created_by: str | None) -> tuple[list[DataFile], bool]:
         """Return one page of the files that the caller can see, and whether more follow."""

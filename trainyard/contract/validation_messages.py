@@ -8,6 +8,7 @@ RANK_PATTERN = r"^(launch|[0-9]{1,6})$"
 USER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
 FIELD_PATH_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
+FILE_ID_PATTERN = r"^file_[0-9a-z]{26}$"
 VARIABLE_PATTERN = r"^[A-Z_][A-Z0-9_]*$"
 MAX_VARIABLE_NAME = 128
 SLURM_ID_PATTERN = r"^[1-9][0-9]{0,9}$"
@@ -25,6 +26,7 @@ PATTERN_MESSAGES = {
     RANK_PATTERN: "must be a rank, such as 0, or `launch` for the launcher",
     USER_NAME_PATTERN: "must start with a letter or digit and contain only letters, digits and `. _ @ + -`",
     FIELD_PATH_PATTERN: "must be the path of a field, such as `optimizer.lr`",
+    FILE_ID_PATTERN: "must be the id of an uploaded file, `file_...`",
     DIGEST_PATTERN: "must be `sha256:` and 64 hexadecimal digits",
     VARIABLE_PATTERN: "must be an uppercase name, such as `HF_TOKEN` or `APP_NAME`",
     SLURM_ID_PATTERN: "must be a Slurm job id",

@@ -154,6 +154,7 @@ def _run_task(run: RankRun) -> None:
 def _train(run: RankRun, progress: ProgressCounter) -> None:
     from worker.checkpoint.manager import CheckpointManager
     from worker.core import distributed
+    from worker.data.uploaded import locate_uploads
     from worker.tasks.select import select_task
 
     ranks = distributed.join(run.spec)
@@ -166,7 +167,8 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     if run.spec.code:
         # Appended: a user's file named like a module of ours or of torch does not shadow it.
         sys.path.append(str(run.layout.code))
-    task = select_task(run.spec, run.launch.roots, lambda: progress.mark("starting"))
+    spec, roots = locate_uploads(run.spec, run.launch.roots, run.run_layout.root.parent)
+    task = select_task(spec, roots, lambda: progress.mark("starting"))
     progress.mark("starting")
     trainer = _build_trainer(run, ranks, task, reporter, checkpoints, progress)
     _report_start(run, reporter, ranks, start=checkpoints.start_step, trainer=trainer)

@@ -34,6 +34,7 @@ from service.jobs.listing import JobFilter, read_job, read_page
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, page_of
 from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
+from service.specs.data_files import pin_files
 from trainyard.contract.wire.job_access import AccessRequest, AccessResource
 from trainyard.contract.wire.jobs import (
     AttemptResource,
@@ -73,6 +74,7 @@ async def submit_job(
     def accept() -> SubmissionResult:
         settings = app_state.settings
         accepted = app_state.acceptance.accept(read_document(body, request.headers), now, user.name)
+        accepted = pin_files(app_state.files, accepted)
         app_state.secrets.require(user, accepted.spec)
         check_code(user, accepted.spec, settings)
         submission = SubmissionRequest(

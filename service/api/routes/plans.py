@@ -16,6 +16,7 @@ from service.core.ids import new_id
 from service.core.thread_slots import run_in_thread_slot
 from service.jobs.service import require_change
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
+from service.specs.data_files import pin_files
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 
@@ -48,6 +49,7 @@ async def make_plan(
 
     def make() -> PlanResource:
         accepted = app_state.acceptance.accept(read_document(body, request.headers), now, user.name)
+        accepted = pin_files(app_state.files, accepted)
         plan = app_state.planner.plan(accepted)
         refusal = _refusal_at_submission(app_state, user, accepted.spec)
         return plan if refusal is None else plan.model_copy(update={"warnings": [refusal, *plan.warnings]})

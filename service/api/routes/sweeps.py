@@ -13,6 +13,7 @@ from service.core.thread_slots import change_thread_slots, run_in_thread_slot
 from service.jobs.schemas import page_of
 from service.jobs.submission import SubmissionResult
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
+from service.specs.data_files import pin_or_reject
 from service.sweeps import service as sweep_service
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import SweepDetail, SweepRequest, SweepResource
@@ -53,7 +54,8 @@ async def submit(
         check_code(user, accepted.spec, settings)
 
     def accept_all(documents: list[dict[str, Any]]) -> Iterable[AcceptedSpec | RejectedSpec]:
-        return app_state.batch_acceptance.accept_all(user.name, documents, now)
+        for accepted in app_state.batch_acceptance.accept_all(user.name, documents, now):
+            yield accepted if isinstance(accepted, RejectedSpec) else pin_or_reject(app_state.files, accepted)
 
     options = sweep_service.SubmissionOptions(
         app_state.quotas, settings.max_sweep_members, idempotency_key, force, settings.run_as

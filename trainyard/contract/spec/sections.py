@@ -24,6 +24,7 @@ from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.objectives import Samples
 from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
 from trainyard.contract.spec.text_data import TextFiles, TextMixture
+from trainyard.contract.spec.uploaded_data import UploadedFiles
 
 
 class HfModel(Strict):
@@ -96,7 +97,7 @@ class BuiltinData(Strict):
     """Shuffle the examples in each epoch, with an order derived from `seed`."""
 
 
-Data = Annotated[BuiltinData | TextFiles | TextMixture, Field(discriminator="source")]
+Data = Annotated[BuiltinData | TextFiles | TextMixture | UploadedFiles, Field(discriminator="source")]
 
 
 class Batch(Strict):

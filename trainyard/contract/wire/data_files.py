@@ -3,16 +3,18 @@
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
 
 from trainyard.contract.base import DisplayName, PositiveInt, Resource, Strict, Timestamp
 from trainyard.contract.validation_messages import DIGEST_PATTERN
 
-FileFormat = Literal["chat", "preference", "completion", "text"]
+FileFormat = Literal[
+    "text", "completion", "chat", "sharegpt", "alpaca", "preference", "openai_preference", "unpaired_preference"
+]
+"""The formats of `data.format` in a spec."""
 FileName = DisplayName
 
-FORMATS: tuple[FileFormat, ...] = ("chat", "preference", "completion", "text")
-
-_EXAMPLE = {
+_EXAMPLE: JsonDict = {
     "object": "data_file",
     "id": "file_01kdvdna00yhj80arqj5k8gms6",
     "name": "chat.jsonl",

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.containers import Container, Mount, is_image_path, is_plain_path, parse_mount
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.spec.uploaded_data import UploadedFiles
 from worker.environment.packages import OUR_PACKAGES, package_folder
 from worker.environment.prepare import EnvironmentRejectedError
 
@@ -30,6 +32,21 @@ def container_mounts(container: Container, run: Path, roots: AllowedRoots) -> tu
                 "characters other than letters, digits and ._+@=/-"
             )
     return (*fixed, *(_resolve_mount(index, text, roots) for index, text in enumerate(container.mounts)))
+
+
+def upload_mounts(spec: TrainingSpec, runs: Path, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    """Return the mounts of the spec's uploaded files that the other mounts do not contain.
+
+    Args:
+        runs: The folder of all runs.
+    """
+    if not isinstance(spec.data, UploadedFiles):
+        return ()
+    located = spec.data.located(runs)
+    files = [str(path) for path in (located.path, located.eval_path) if path is not None]
+    visible = [Path(mount.target) for mount in mounts]
+    hidden = [file for file in files if not any(Path(file).is_relative_to(folder) for folder in visible)]
+    return tuple(Mount(file, file, read_only=True) for file in hidden)
 
 
 def package_mounts(folder: Path) -> tuple[Mount, ...]:

@@ -2,7 +2,8 @@ import pytest
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.containers import Container, Mount
-from worker.environment.containers.mounts import container_mounts, image_argument
+from trainyard.contract.spec.training_spec import parse_spec
+from worker.environment.containers.mounts import container_mounts, image_argument, upload_mounts
 from worker.environment.prepare import EnvironmentRejectedError
 
 
@@ -83,3 +84,22 @@ class TestImageArgument:
         (data / "link").symlink_to(tmp_path / "outside")
         with pytest.raises(EnvironmentRejectedError, match=r"^environment\.container\.image: "):
             image_argument(Container(image=f"{data}/link"), AllowedRoots(allowed=(str(data),)))
+
+
+class TestUploadMounts:
+    def test_uploaded_files_are_mounted_where_nothing_else_shows_them(self, run, tmp_path):
+        digest = "sha256:" + "1" * 64
+        spec = parse_spec(
+            {
+                "version": 1,
+                "name": "x",
+                "task": "causal_lm",
+                "model": {"source": "hf", "path": "/models/m"},
+                "data": {"source": "file", "id": "file_" + "0" * 26, "digest": digest},
+                "steps": 1,
+            }
+        )
+        runs = tmp_path / "runs"
+        file = str(runs / "files" / f"{'1' * 64}.jsonl")
+        assert upload_mounts(spec, runs, [mount(run)]) == (Mount(file, file, read_only=True),)
+        assert upload_mounts(spec, runs, [mount(runs)]) == ()

@@ -1,0 +1,102 @@
+"""Specs name uploaded files by id; jobs read them by digest."""
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from tests.integration.service.files.test_files import LINES, age, stored, upload
+from tests.support.world import World
+
+pytestmark = pytest.mark.databases("sqlite")
+
+SPEC = {
+    "version": 1,
+    "name": "uploaded",
+    "task": "causal_lm",
+    "strategy": "single",
+    "precision": "fp32",
+    "model": {"source": "builtin", "name": "gpt", "layers": 1, "width": 16, "heads": 2, "context": 16},
+    "steps": 2,
+    "batch": {"size": 2},
+}
+CHAT = json.dumps({"messages": [{"role": "assistant", "content": "yes"}]}).encode()
+
+
+def submit(client: Any, data: dict[str, Any], **changes: Any) -> Any:
+    return client.post("/v1/jobs", json={**SPEC, "data": {"source": "file", **data}, **changes})
+
+
+def test_id_becomes_id_and_digest_at_submission(world: World) -> None:
+    training, evaluation = upload(world.client), upload(world.client, LINES * 2)
+    answer = submit(world.client, {"id": training["id"], "eval_id": evaluation["id"]})
+    assert answer.status_code == 201, answer.text
+    data = answer.json()["spec"]["data"]
+    assert (data["id"], data["digest"], data["format"]) == (training["id"], training["digest"], "text")
+    assert data["eval_digest"] == evaluation["digest"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "reason"),
+    [
+        ({"id": "file_" + "0" * 26}, "data.id", "no file that you can read"),
+        ({"id": "/etc/passwd"}, "data.id", "must be the id of an uploaded file"),
+        ({"digest": "sha256:" + "0" * 64}, "data.digest", "is not the digest"),
+        ({"eval_id": "file_" + "0" * 26}, "data.eval_id", "no file that you can read"),
+    ],
+)
+def test_unusable_file_is_refused_with_its_field(
+    world: World, changes: dict[str, Any], param: str, reason: str
+) -> None:
+    answer = submit(world.client, {"id": upload(world.client)["id"], **changes})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+    assert reason in answer.json()["error"]["message"]
+
+
+def test_format_of_the_file_must_fit_the_spec(world: World) -> None:
+    chat = upload(world.client, CHAT)
+    answer = submit(world.client, {"id": chat["id"]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "data.format")
+    answer = submit(world.client, {"id": upload(world.client)["id"]}, objective="dpo")
+    assert "objective `dpo` needs" in answer.json()["error"]["message"]
+    answer = submit(world.client, {"id": upload(world.client)["id"], "eval_id": chat["id"]})
+    assert answer.json()["error"]["param"] == "data.eval_id"
+
+
+def test_plan_and_sweep_read_the_files_of_each_member(world: World) -> None:
+    first, second = upload(world.client), upload(world.client, LINES * 2)
+    spec = {**SPEC, "data": {"source": "file", "id": first["id"]}}
+    plan = world.client.post("/v1/plans", json=spec)
+    assert plan.json()["spec"]["data"]["digest"] == first["digest"]
+    grid = {"spec": spec, "grid": {"data.id": [first["id"], second["id"]]}}
+    sweep = world.client.post("/v1/sweeps", json=grid)
+    assert sweep.status_code == 201, sweep.text
+    digests = [world.job(member["job_id"])["spec"]["data"]["digest"] for member in sweep.json()["members"]]
+    assert digests == [first["digest"], second["digest"]]
+    missing = {"spec": spec, "grid": {"data.id": [first["id"], "file_" + "0" * 26]}}
+    error = world.client.post("/v1/sweeps", json=missing).json()["error"]
+    assert error["param"] == "members.1.data.id"
+
+
+def test_content_stays_while_an_unfinished_job_uses_it(world: World) -> None:
+    made = upload(world.client)
+    job_id = submit(world.client, {"id": made["id"]}).json()["id"]
+    assert world.client.delete(f"/v1/files/{made['id']}").status_code == 204
+    age(world)
+    world.run_maintenance()
+    assert len(stored(world)) == 1
+    world.client.post(f"/v1/jobs/{job_id}/cancel")
+    world.tick()
+    assert world.status(job_id) == "cancelled"
+    world.run_maintenance()
+    assert stored(world) == []
+
+
+def test_missing_content_is_refused_at_submission(world: World) -> None:
+    made = upload(world.client)
+    for path in (world.settings.runs / "files").iterdir():
+        os.unlink(path)
+    answer = submit(world.client, {"id": made["id"]})
+    assert "content is missing" in answer.json()["error"]["message"]
+    assert world.client.get(f"/v1/files/{made['id']}/content").json()["error"]["code"] == "file_content_not_found"
