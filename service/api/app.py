@@ -25,6 +25,8 @@ from service.api.routes import (
     logs,
     metrics,
     mlflow,
+    openai,
+    openai_files,
     orphans,
     plans,
     secrets,
@@ -43,6 +45,7 @@ from service.api.routes.templates import templates_by_name
 from service.core.errors import AttemptEndedError, InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
 from service.mlflow.errors import is_mlflow, mlflow_error
+from service.openai.errors import is_openai, openai_error
 from trainyard import __version__
 from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
@@ -69,6 +72,9 @@ _ROUTERS = (
     mlflow.router,
     mlflow.history_router,
     mlflow.fallback_router,
+    openai.router,
+    openai_files.router,
+    openai.fallback_router,
     templates,
     cluster.router,
     cluster.maintenance_router,
@@ -157,6 +163,9 @@ async def _service_error(request: Request, error: Exception) -> Response:
     if is_mlflow(request.url.path):
         status, document = mlflow_error(error)
         return JSONResponse(document, status_code=status, headers=dict(error.headers))
+    if is_openai(request.url.path):
+        status, envelope = openai_error(error)
+        return _answer(status, envelope, dict(error.headers))
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)
     if next_offset is None:

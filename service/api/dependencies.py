@@ -39,6 +39,8 @@ from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
+from service.openai.base_models import BaseModels
+from service.openai.service import FineTuneService
 from service.planner.batch_acceptance import BatchAcceptance
 from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
@@ -84,6 +86,8 @@ class AppState:
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
         self.secrets = SecretService(database, settings)
         self.files = FileService(database, settings, lambda label: self.failpoint(label))
+        models_file = settings.models_file or settings.state / "models.yaml"
+        self.fine_tunes = FineTuneService(database, self.files, BaseModels(models_file), f"org-{settings.instance}")
         self.downsampler = Downsampler(database)
         self.ingest_queue = IngestQueue(
             PointWriter(database, self.downsampler.on_commit),

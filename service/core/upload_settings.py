@@ -1,5 +1,6 @@
 """Settings of uploaded data files."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -14,6 +15,9 @@ class UploadSettings(BaseSettings):
     count with their whole size. 0: no limit."""
     max_file_gb: Annotated[float, Field(gt=0)] = 10.0
     """Maximum size of one uploaded data file, in 10^9 bytes."""
+    models_file: Path | None = None
+    """File with the base models that clients of OpenAI's API can fine-tune; default: `models.yaml` in the state
+    directory. `docs/openai.md` describes it."""
     upload_retention_hours: Annotated[int, Field(ge=1)] = 24
     """How long an unfinished upload waits for its next part. Contents of files that nothing refers to are removed after
     the same time."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -46,6 +46,8 @@ class SubmissionRequest:
     """Skip the check that the job fits the GPUs' memory."""
     warnings: tuple[str, ...] = ()
     """Warnings about the spec, recorded as events of type `spec_warning`."""
+    add_rows: Callable[[Session, Job], None] | None = None
+    """Adds rows about the job in the transaction that stores it."""
 
     def digest(self) -> str:
         """Return the SHA-256 of the request that the idempotency key stands for."""
@@ -161,6 +163,8 @@ def _store(
         if request.force:
             record_override(jobs, job)
         record_warnings(jobs, job, request.warnings)
+        if request.add_rows is not None:
+            request.add_rows(session, job)
         if key is not None:
             jobs.store_response(principal.id, key, _response(job, run, now))
     # Built again outside of the transaction, so that other writers do not wait for it.

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from tests.support.seeds import CODE, LINES, LINES_DIGEST, Seeds
+from tests.support.seeds import BASE_MODEL, CODE, LINES, LINES_DIGEST, Seeds
 from tests.support.world import SPEC, World
 
 TIME = "2026-01-01T00:00:00Z"
@@ -33,6 +33,7 @@ BODIES: dict[str, Any] = {
     "create_webhook": {"url": "https://example.org/hook"},
     "sign_in_with_munge": {"nonce": "n" * 43, "credential": "MUNGE:AwQFAACj:"},
     "set_secret": {"value": "x"},
+    "create_fine_tune": {"model": BASE_MODEL, "training_file": "of the seeds"},
     "start_upload": {"name": "text.jsonl", "size_bytes": len(LINES), "digest": LINES_DIGEST},
     "set_maintenance": {"active": False},
     "claim_attempt": {"nonce": "nonce-0001", "host": "node1", "pid": 7},
@@ -45,7 +46,7 @@ BODIES: dict[str, Any] = {
 }
 RAW_BODIES = {"put_code": CODE, "append_log": b"x", "send_part": LINES}
 BOUNDARY = "boundary-of-the-form"
-FILE_FORMS = ("upload_file",)
+FILE_FORMS = ("upload_file", "create_openai_file")
 """Operations that read a form with a file."""
 FORMS = ("sign_in", "sign_out")
 QUERIES = {
@@ -132,6 +133,8 @@ def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[s
         body, content_type = RAW_BODIES[operation.id], "application/octet-stream"
     else:
         document = BODIES.get(operation.id)
+        if operation.id == "create_fine_tune":
+            document = {**document, "training_file": seeds.values["training_file"][0]}
         body, content_type = b"" if document is None else json.dumps(document).encode(), "application/json"
     return RawRequest(operation.method, path, urlencode(query), body, content_type)
 

@@ -5,8 +5,10 @@ import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
+import sqlalchemy as sa
+
 from service.core.ids import new_id
-from service.db.models import Orphan, StartEstimate
+from service.db.models import Job, Orphan, StartEstimate
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 
@@ -14,6 +16,9 @@ CODE = b"any bytes"
 DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
 LINES = b'{"text": "one example"}\n{"text": "another one"}\n'
 LINES_DIGEST = f"sha256:{hashlib.sha256(LINES).hexdigest()}"
+CHAT = b'{"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]}\n'
+BASE_MODEL = "tiny"
+"""A base model that clients of OpenAI's API can fine-tune."""
 EXPORTED = ("model.safetensors", "config.json")
 TRACES = ("profile/step-0000000010-rank-0.json.gz", "profile/step-0000000010-rank-0.txt")
 ORPHAN = "job_01kdvdna00az9cxjnszk8v8abh"
@@ -53,6 +58,9 @@ def seed(world: World) -> Seeds:
     webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
+    training_file = _file(world, CHAT)
+    write_models_file(world)
+    tunes = [_fine_tune(world, training_file) for _ in range(VICTIMS + 1)]
     files = [_file(world) for _ in range(VICTIMS + 1)]
     uploads = [_upload(world) for _ in range(2 * VICTIMS + 1)]
     received = [_upload(world, received=True) for _ in range(VICTIMS)]
@@ -79,6 +87,8 @@ def seed(world: World) -> Seeds:
             "digest": [DIGEST],
             "file_id": files[:1],
             "upload_id": uploads[:1],
+            "training_file": [training_file],
+            "model": [BASE_MODEL],
             "token_id": tokens[:1],
             "user_name": ["daemon"],
             "webhook_id": webhooks[:1],
@@ -91,6 +101,14 @@ def seed(world: World) -> Seeds:
             "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:2]},
             "delete_webhook": {"webhook_id": webhooks[1:]},
             "delete_file": {"file_id": files[1:]},
+            **{name: {"job_id": [tunes[0]["id"]]} for name in _FINE_TUNE_ROUTES},
+            "delete_openai_model": {"model": [_result(world, tune["id"]) for tune in tunes[1:]]},
+            "delete_openai_file": {"file_id": [_file(world) for _ in range(VICTIMS)]},
+            **{
+                f"refuse_openai_{verb}": {"path": ["chat/completions"]}
+                for verb in ("get", "post", "put", "patch", "delete")
+            },
+            "cancel_fine_tune": {"job_id": [_fine_tune(world, training_file)["id"]]},
             "send_part": {"upload_id": uploads[1 : VICTIMS + 1]},
             "complete_upload": {"upload_id": received},
             "abandon_upload": {"upload_id": uploads[VICTIMS + 1 :]},
@@ -117,6 +135,10 @@ _SUCCEEDED_JOB_ROUTES = (
     "download_checkpoint",
     "list_export_files",
     "download_export",
+)
+_FINE_TUNE_ROUTES = (
+    *("get_fine_tune", "pause_fine_tune", "resume_fine_tune"),
+    *("list_fine_tune_events", "list_fine_tune_checkpoints"),
 )
 _FILE_VERBS = ("download", "check")
 
@@ -162,8 +184,30 @@ def _secret(world: World, name: str) -> str:
     return name
 
 
-def _file(world: World) -> str:
-    answer = world.client.post("/v1/files", files={"file": ("text.jsonl", LINES)})
+def write_models_file(world: World) -> None:
+    """Let clients of OpenAI's API fine-tune a model, whose folder does not exist."""
+    folder = world.settings.runs / "base-model"
+    text = f"models:\n  {BASE_MODEL}:\n    path: {folder}\n    spec: {{lora_rank: 4, strategy: ddp, precision: fp32}}\n"
+    (world.settings.state / "models.yaml").write_text(text)
+
+
+def _fine_tune(world: World, training_file: str) -> dict[str, Any]:
+    body = {"model": BASE_MODEL, "training_file": training_file}
+    answer = world.client.post("/openai/v1/fine_tuning/jobs", json=body)
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def _result(world: World, job_id: str) -> str:
+    """Let a fine-tuning job be one that succeeded, and return the name of its model."""
+    with world.database.write() as session:
+        session.execute(sa.update(Job).where(Job.id == job_id).values(status="succeeded", desired="run"))
+    return str(world.client.get(f"/openai/v1/fine_tuning/jobs/{job_id}").json()["fine_tuned_model"])
+
+
+def _file(world: World, content: bytes = LINES) -> str:
+    answer = world.client.post("/v1/files", files={"file": ("text.jsonl", content)})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 MAX_SINGLE_UPLOAD_BYTES = 64 * 1024 * 1024
 """Size up to which one request can upload a file, and of each part of a larger one."""
+MAX_OPENAI_FILE_BYTES = 512 * 1024 * 1024
+"""Size of a file that a client of OpenAI's API uploads, as there: its client sends it in one request."""
 MAX_LINE_BYTES = 4 * 1024 * 1024
 """Size of one line of a file."""
 

@@ -10,8 +10,9 @@ from service.api.middleware.errors import header_map, send_error
 from service.api.multipart import FORM_OVERHEAD
 from service.api.paths import is_api
 from service.core.errors import BodyTooLargeError, MalformedRequestError, RequestTimeoutError, ServiceError
+from service.openai.errors import PREFIX as OPENAI_PREFIX
 from trainyard.contract.bounds import MAX_SPEC_BYTES
-from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES
+from trainyard.contract.data_files import MAX_OPENAI_FILE_BYTES, MAX_SINGLE_UPLOAD_BYTES
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 
@@ -51,6 +52,8 @@ class BodyLimitMiddleware:
             return max(self._limit, MAX_LOG_CHUNK) if path.endswith("/logs") else self._limit
         if path.startswith("/v1/code/") and scope["method"] == "PUT":
             return MAX_CODE_BYTES
+        if path == f"{OPENAI_PREFIX}files":
+            return MAX_OPENAI_FILE_BYTES + FORM_OVERHEAD
         if path == "/v1/files" or (path.startswith("/v1/uploads/") and scope["method"] == "PUT"):
             return MAX_SINGLE_UPLOAD_BYTES + FORM_OVERHEAD
         anybody = not is_api(path) or path in SIGN_IN_PATHS

@@ -1,7 +1,7 @@
 """Routes of data files, and of uploads in parts."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ from service.db.models import DataFile
 from service.files.service import file_resource
 from service.files.store import Incoming
 from service.jobs.schemas import page_of
+from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES
 from trainyard.contract.wire.data_files import (
     DataFileResource,
     FileFormat,
@@ -69,9 +70,19 @@ async def upload(
 
 
 async def receive_form(
-    request: Request, app_state: AppState, user: Principal, now: datetime, format: FileFormat | None, **limit: int
+    request: Request,
+    app_state: AppState,
+    user: Principal,
+    now: datetime,
+    format: FileFormat | None,
+    *,
+    limit: int = MAX_SINGLE_UPLOAD_BYTES,
+    check_fields: Callable[[dict[str, str]], None] = lambda fields: None,
 ) -> DataFile:
     """Store the file of a form.
+
+    Args:
+        check_fields: Raises InvalidRequestError for the other fields of the form.
 
     Raises:
         InvalidRequestError: A line cannot be used.
@@ -81,11 +92,12 @@ async def receive_form(
     opened: list[Incoming] = []
 
     def open_sink() -> Incoming:
-        opened.append(app_state.files.receive(user, now, format, **limit))
+        opened.append(app_state.files.receive(user, now, format, limit=limit))
         return opened[0]
 
     def store() -> DataFile:
         name = reader.finish()
+        check_fields(reader.fields)
         return app_state.files.add(user, opened[0], plain_name(name), now)
 
     reader = FormReader(request.headers.get("content-type"), open_sink)

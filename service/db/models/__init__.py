@@ -4,6 +4,7 @@ from service.db.models.auth import AuditEntry, SignInNonce, Token, UnixUser, Web
 from service.db.models.base import Base
 from service.db.models.cluster import Cluster, Lease, MaintenanceMode, Orphan, StartEstimate
 from service.db.models.files import DataFile, Upload
+from service.db.models.fine_tunes import FineTune
 from service.db.models.jobs import (
     Attempt,
     Checkpoint,
@@ -35,6 +36,7 @@ __all__ = [
     "FeedCursor",
     "FeedEntry",
     "FeedSequence",
+    "FineTune",
     "IdempotencyKey",
     "Job",
     "JobKey",

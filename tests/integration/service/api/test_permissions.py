@@ -21,6 +21,7 @@ from tests.support.world import World
 
 UNSUCCESSFUL = {"enter_job", "pause_job", "resume_job", "retry_job", "resolve_job", "get_static_file"}
 UNSUCCESSFUL |= {f"refuse_mlflow_{verb}" for verb in ("get", "post", "put", "patch", "delete")}
+UNSUCCESSFUL |= {f"refuse_openai_{verb}" for verb in ("get", "post", "put", "patch", "delete")}
 UNSUCCESSFUL |= {"create_sign_in_nonce", "sign_in_with_munge", "revoke_own_token"}
 """Operations whose permitted requests fail here for other reasons: the state of the job, an unknown file, or munge,
 which is switched off."""

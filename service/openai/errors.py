@@ -1,0 +1,41 @@
+"""Errors in the form that OpenAI's client reads, and with the statuses that select its exception classes."""
+
+from collections.abc import Mapping
+
+from service.core.errors import ServiceError
+from trainyard.contract.wire.pages import ErrorEnvelope
+
+PREFIX = "/openai/v1/"
+"""The paths of this API."""
+
+_STATUSES: Mapping[int, int] = {409: 400, 422: 400}
+"""Statuses that OpenAI's API does not use. Its client would repeat a request after 409."""
+_FIELDS: Mapping[str, str] = {
+    "data.id": "training_file",
+    "data.digest": "training_file",
+    "data.format": "training_file",
+    "data.eval_id": "validation_file",
+    "data.eval_digest": "validation_file",
+    "batch.size": "hyperparameters.batch_size",
+    "optimizer.lr": "hyperparameters.learning_rate_multiplier",
+    "epochs": "hyperparameters.n_epochs",
+    "preference.beta": "hyperparameters.beta",
+}
+"""The parameters of OpenAI's API that became fields of a spec."""
+_TYPES = frozenset({"int", "float"})
+
+
+def is_openai(path: str) -> bool:
+    return path.startswith(PREFIX)
+
+
+def openai_error(error: ServiceError) -> tuple[int, ErrorEnvelope]:
+    """Return the status and the envelope of an error."""
+    param = None if error.param is None else _FIELDS.get(error.param, _without_types(error.param))
+    body = error.envelope().error.model_copy(update={"param": param})
+    return _STATUSES.get(error.status, error.status), ErrorEnvelope(error=body)
+
+
+def _without_types(param: str) -> str:
+    """Return the path of a field without the names of types that pydantic adds for a field with several."""
+    return ".".join(part for part in param.split(".") if part.isidentifier() and part not in _TYPES)

@@ -1,0 +1,85 @@
+"""The events of a job in pages: its history as messages, and the losses of its steps as metrics.
+
+An event is never changed or withdrawn, and its id states its place, so that a client can read on from any of them.
+"""
+
+import re
+from math import isfinite
+from typing import Any
+
+from service.core.errors import InvalidRequestError
+from service.db.engine import Database
+from service.db.models import Event
+from service.metrics.values import json_value
+from service.openai.repository import TRAIN_LOSS, FineTuneRepository, LossPoint
+from service.openai.schemas import Document, list_document, seconds
+
+_MESSAGE = re.compile(r"ftevent_([0-9]{1,18})", re.ASCII)
+_METRICS = re.compile(r"ftevent_([0-9]{1,18})_([0-9]{1,18})_([0-9]{1,18})", re.ASCII)
+_LEVELS = {"info": "info", "warning": "warn", "error": "error"}
+
+_Place = tuple[int, int, int]
+"""Number in the job's sequence, step, and the key of the metric; the last two are -1 for a message."""
+
+
+def read_events(database: Database, job_id: str, after: str | None, limit: int) -> Document:
+    """Return the events that follow one, newest first.
+
+    Raises:
+        InvalidRequestError: `after` is not the id of an event.
+        NotFoundError: There is no such job.
+    """
+    place = _place_of(after)
+    with database.read() as session:
+        repository = FineTuneRepository(session)
+        _, job = repository.get(job_id)
+        events = repository.events(job, None if place is None else _first_sequence(place), limit + 1)
+        losses = repository.losses(job, place, limit + 1)
+    total = (job.progress or {}).get("total_steps")
+    found: list[tuple[_Place, Document]] = [((event.sequence, -1, -1), _message(event)) for event in events]
+    found += [((point.sequence, point.step, key), _metrics(key, point, total)) for key, point in losses]
+    found.sort(key=lambda pair: pair[0], reverse=True)
+    return list_document([document for _, document in found[:limit]], len(found) > limit)
+
+
+def _place_of(event_id: str | None) -> _Place | None:
+    if event_id is None:
+        return None
+    if match := _MESSAGE.fullmatch(event_id):
+        return int(match[1]), -1, -1
+    if match := _METRICS.fullmatch(event_id):
+        return int(match[1]), int(match[2]), int(match[3])
+    raise InvalidRequestError(f"{event_id[:80]!r} is not the id of an event", param="after")
+
+
+def _first_sequence(place: _Place) -> int:
+    """Return the number before which messages follow a place: those of the same number follow its metrics."""
+    return place[0] if place[1] < 0 else place[0] + 1
+
+
+def _message(event: Event) -> Document:
+    return {
+        "object": "fine_tuning.job.event",
+        "id": f"ftevent_{event.sequence}",
+        "created_at": seconds(event.created_at),
+        "level": _LEVELS.get(event.level, "info"),
+        "message": event.message,
+        "data": {"type": event.type, **event.data},
+        "type": "message",
+    }
+
+
+def _metrics(key: int, point: LossPoint, total_steps: Any) -> Document:
+    name = "train_loss" if point.key == TRAIN_LOSS else "valid_loss"
+    of = f"/{total_steps}" if isinstance(total_steps, int) else ""
+    shown = f"{point.value:.4f}" if isfinite(point.value) else str(point.value)
+    label = "training loss" if name == "train_loss" else "validation loss"
+    return {
+        "object": "fine_tuning.job.event",
+        "id": f"ftevent_{point.sequence}_{point.step}_{key}",
+        "created_at": seconds(point.time),
+        "level": "info",
+        "message": f"Step {point.step}{of}: {label}={shown}",
+        "data": {"step": point.step, "total_steps": total_steps, name: json_value(point.value)},
+        "type": "metrics",
+    }

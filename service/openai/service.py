@@ -1,0 +1,247 @@
+"""What a client of OpenAI's API can request: fine-tuning jobs, their results, and models."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service.auth.principals import Principal
+from service.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from service.db.engine import Database
+from service.db.models import DataFile, FineTune, Job
+from service.files.service import FileService
+from service.jobs.service import JobAction, apply_action, delete_checkpoints, require_change
+from service.metrics.queries import CurveQuery, read_curves
+from service.openai.base_models import BaseModelEntry, BaseModels
+from service.openai.repository import EVAL_LOSS, TRAIN_LOSS, FineTuneRepository
+from service.openai.requests import CreateJob
+from service.openai.schemas import (
+    Document,
+    checkpoint_document,
+    job_document,
+    list_document,
+    model_document,
+    results_document,
+    results_job_id,
+)
+from service.openai.spec import (
+    FineTuneRequest,
+    check_request,
+    choose_hyperparameters,
+    method_document,
+    spec_document,
+)
+from trainyard.contract.spec.training_spec import TrainingSpec
+
+_RESULT_COLUMNS = "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n"
+_OWNER_OF_BASE_MODELS = "administrator"
+
+CheckSpec = Callable[[TrainingSpec], None]
+SubmitSpec = Callable[[dict[str, Any], Callable[[Session, Job], None]], str]
+"""Submits the spec of a document, adds rows in the transaction that stores the job, and returns its id."""
+
+
+@dataclass(frozen=True)
+class FineTuneService:
+    """Fine-tuning jobs and models of all users."""
+
+    database: Database
+    files: FileService
+    models: BaseModels
+    organization: str
+    """The `organization_id` of every job."""
+
+    def create(
+        self, principal: Principal, body: CreateJob, submit: SubmitSpec, now: datetime, *, key: str | None = None
+    ) -> Document:
+        """Submit a fine-tuning job.
+
+        Args:
+            key: The idempotency key, which determines the seed if the request has none.
+
+        Raises:
+            InvalidRequestError: The model, a file or a hyperparameter cannot be used.
+            PermissionDeniedError: The user may only read.
+        """
+        require_change(principal)
+        check_request(body)
+        base, entry, origin = self._base(body.model)
+        request = FineTuneRequest(
+            body=body,
+            entry=entry,
+            training=self._file("training_file", body.training_file),
+            validation=self._file("validation_file", body.validation_file) if body.validation_file else None,
+            seed=_new_seed(key) if body.seed is None else body.seed,
+            origin=origin,
+        )
+        chosen = choose_hyperparameters(request)
+        stored: list[FineTune] = []
+
+        def add_rows(session: Session, job: Job) -> None:
+            stored.append(
+                FineTune(
+                    job_id=job.id,
+                    model=body.model,
+                    result=f"ft:{base}:{principal.name}:{body.suffix or ''}:{job.id[-12:]}",
+                    method=method_document(request, chosen),
+                    training_file=request.training.id,
+                    validation_file=request.validation.id if request.validation is not None else None,
+                    seed=request.seed,
+                    created_at=now,
+                )
+            )
+            session.flush()
+            FineTuneRepository(session).add(stored[0])
+
+        job_id = submit(spec_document(request, chosen), add_rows)
+        return self.read(job_id, now)
+
+    def _base(self, name: str) -> tuple[str, BaseModelEntry, str | None]:
+        """Return the base model, its entry, and for a fine-tuned model the job to start from.
+
+        Raises:
+            InvalidRequestError: There is no such model.
+        """
+        if not name.startswith("ft:"):
+            return name, self.models.get(name), None
+        found, checkpoint = self._find_model(name)
+        if found is None:
+            raise InvalidRequestError(
+                f"there is no fine-tuned model {name[:200]!r}", param="model", code="model_not_found"
+            )
+        base = found.result.split(":")[1]
+        return base, self.models.get(base), f"{found.job_id}:{checkpoint}" if checkpoint else found.job_id
+
+    def _find_model(self, name: str) -> tuple[FineTune | None, int | None]:
+        """Return the job of a fine-tuned model, and the step if the name is that of a checkpoint."""
+        result, mark, step = name.partition(":ckpt-step-")
+        if mark and not (step.isascii() and step.isdigit() and len(step) < 11):
+            return None, None
+        with self.database.read() as session:
+            found = FineTuneRepository(session).by_model(result)
+        return (None if found is None else found[0]), (int(step) if mark else None)
+
+    def _file(self, param: str, file_id: str) -> DataFile:
+        try:
+            return self.files.get(file_id)
+        except NotFoundError:
+            message = f"there is no file {file_id!r} that you can read"
+            raise InvalidRequestError(message, param=param, code="file_not_found") from None
+
+    def read(self, job_id: str, now: datetime) -> Document:
+        """Return one job. Raises NotFoundError."""
+        with self.database.read() as session:
+            tune, job = FineTuneRepository(session).get(job_id)
+            return job_document(tune, job, self.organization, now)
+
+    def list_jobs(self, after: str | None, limit: int, metadata: Mapping[str, str], now: datetime) -> Document:
+        """Return one page of jobs, newest first."""
+        with self.database.read() as session:
+            rows, has_more = FineTuneRepository(session).list_page(after, limit, metadata)
+            return list_document([job_document(*row, self.organization, now) for row in rows], has_more)
+
+    def change(
+        self, principal: Principal, job_id: str, action: JobAction, now: datetime, check_spec: CheckSpec | None
+    ) -> Document:
+        """Apply an action to a job of the caller.
+
+        Args:
+            check_spec: Raises if the caller may not run the job's spec, for actions that start it again.
+
+        Raises:
+            NotFoundError: There is no such job.
+            ConflictError: Its status does not allow the action.
+        """
+        self.read(job_id, now)
+        runs = self.files.runs
+        apply_action(self.database, principal, job_id, action, runs=runs, now=now, check_spec=check_spec)
+        return self.read(job_id, now)
+
+    def checkpoints(self, job_id: str, after: str | None, limit: int) -> Document:
+        """Return one page of a job's checkpoints, newest first."""
+        with self.database.read() as session:
+            repository = FineTuneRepository(session)
+            tune, job = repository.get(job_id)
+            rows, has_more = repository.checkpoints(job, after, limit)
+            return list_document([checkpoint_document(tune, row) for row in rows], has_more)
+
+    def results(self, file_id: str, now: datetime) -> tuple[Document, bytes] | None:
+        """Return the file with a job's results, and its content; None if the id is that of no such file.
+
+        Raises:
+            NotFoundError: There is no such job, or it has not succeeded.
+        """
+        job_id = results_job_id(file_id)
+        if job_id is None:
+            return None
+        with self.database.read() as session, suppress(NotFoundError):
+            _, job = FineTuneRepository(session).get(job_id)
+            if job.status == "succeeded":
+                content = _results_csv(self.database, job.id, now)
+                return results_document(job, len(content)), content
+        raise NotFoundError(f"there is no file {file_id[:80]!r}", code="file_not_found", param="file_id")
+
+    def list_models(self) -> Document:
+        """Return the base models, and the models of jobs that succeeded."""
+        changed_at = self.models.changed_at()
+        data = [model_document(name, changed_at, _OWNER_OF_BASE_MODELS) for name in sorted(self.models.all())]
+        with self.database.read() as session:
+            for tune, job in FineTuneRepository(session).models():
+                data.append(model_document(tune.result, job.finished_at or job.created_at, job.created_by))
+        return {"object": "list", "data": data}
+
+    def model(self, name: str) -> Document:
+        """Return one model. Raises NotFoundError."""
+        if name in self.models.all():
+            return model_document(name, self.models.changed_at(), _OWNER_OF_BASE_MODELS)
+        with self.database.read() as session:
+            found = FineTuneRepository(session).by_model(name)
+            if found is not None:
+                return model_document(name, found[1].finished_at or found[1].created_at, found[1].created_by)
+        raise NotFoundError(f"there is no model {name[:200]!r}", code="model_not_found", param="model")
+
+    def delete_model(self, principal: Principal, name: str, now: datetime) -> Document:
+        """Delete a fine-tuned model: its name, and the job's checkpoints. The job, its metrics and its export stay.
+
+        Raises:
+            NotFoundError: There is no such model.
+            ConflictError: It is a base model, which only an administrator can remove, from the file.
+            PermissionDeniedError: It belongs to another user.
+        """
+        if name in self.models.all():
+            raise ConflictError(f"{name} is a base model; administrators remove it from models.yaml", param="model")
+        with self.database.read() as session:
+            found = FineTuneRepository(session).by_model(name)
+        if found is None:
+            raise NotFoundError(f"there is no model {name[:200]!r}", code="model_not_found", param="model")
+        delete_checkpoints(self.database, principal, found[0].job_id, now)
+        with self.database.write() as session:
+            tune, _ = FineTuneRepository(session).get(found[0].job_id)
+            tune.model_deleted_at = now
+        return {"object": "model", "id": name, "deleted": True}
+
+
+def _new_seed(key: str | None) -> int:
+    """Return a seed below 2^31: of a key, always the same, so that a repeated request is the same one."""
+    if key is None:
+        return secrets.randbelow(2**31)
+    return int.from_bytes(sha256(key.encode()).digest()[:4]) >> 1
+
+
+def _results_csv(database: Database, job_id: str, now: datetime) -> bytes:
+    """Return the losses by step. Trainyard does not measure the accuracy of tokens, so that its columns are empty."""
+    query = CurveQuery((TRAIN_LOSS, EVAL_LOSS), max_points=1_000_000)
+    by_step: dict[int, dict[str, float]] = {}
+    for series in read_curves(database, job_id, query, now).series:
+        for step, value in zip(series.steps, series.values, strict=True):
+            by_step.setdefault(step, {})[series.key] = value
+    lines = [_RESULT_COLUMNS]
+    for step, values in sorted(by_step.items()):
+        train, valid = (repr(values[key]) if key in values else "" for key in (TRAIN_LOSS, EVAL_LOSS))
+        lines.append(f"{step},{train},,{valid},\n")
+    return "".join(lines).encode()

@@ -1,0 +1,168 @@
+"""The spec of a fine-tuning job. Pure functions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from service.core.errors import InvalidRequestError
+from service.db.models import DataFile
+from service.openai.base_models import BaseModelEntry
+from service.openai.hyperparameters import (
+    Hyperparameters,
+    choose_batch_size,
+    choose_beta,
+    choose_epochs,
+    choose_multiplier,
+)
+from service.openai.requests import CreateJob, DpoHyperparameters, SupervisedHyperparameters
+from trainyard.contract.spec.text_data import PAIR_FORMATS
+
+_EVALUATIONS_PER_EPOCH = 4
+_MAX_NAME = 120
+
+
+@dataclass(frozen=True)
+class FineTuneRequest:
+    """A request with everything that it names."""
+
+    body: CreateJob
+    entry: BaseModelEntry
+    training: DataFile
+    validation: DataFile | None
+    seed: int
+    origin: str | None
+    """The job whose model is tuned further, as `resume_from` of a spec; None: the base model."""
+
+    @property
+    def is_dpo(self) -> bool:
+        return self.body.method is not None and self.body.method.type == "dpo"
+
+    @property
+    def gpus(self) -> int:
+        value = self.entry.spec.get("gpus", 1)
+        return value if isinstance(value, int) else 1
+
+
+def check_request(body: CreateJob) -> None:
+    """Check what the types of the fields do not.
+
+    Raises:
+        InvalidRequestError: The request asks for what is not supported, or contradicts itself.
+    """
+    if body.integrations:
+        message = "are not supported; MLflow's and TensorBoard's clients can read the job instead (docs/programs.md)"
+        raise InvalidRequestError(message, param="integrations", code="unsupported")
+    method = body.method
+    if method is None:
+        return
+    if method.type == "reinforcement":
+        message = "is `reinforcement`, which is not supported; use `supervised` or `dpo`"
+        raise InvalidRequestError(message, param="method.type", code="unsupported")
+    if body.hyperparameters is not None:
+        message = "cannot be combined with `method`; put them into `method." + method.type + ".hyperparameters`"
+        raise InvalidRequestError(message, param="hyperparameters")
+    other = "dpo" if method.type == "supervised" else "supervised"
+    if getattr(method, other) is not None:
+        raise InvalidRequestError(f"does not belong to the method `{method.type}`", param=f"method.{other}")
+
+
+def choose_hyperparameters(request: FineTuneRequest) -> Hyperparameters:
+    """Return the hyperparameters, with values for each `auto`.
+
+    Raises:
+        InvalidRequestError: They exceed a limit of the model, or the format of a file does not fit the method.
+    """
+    body, examples = request.body, request.training.examples
+    given: SupervisedHyperparameters | None = body.hyperparameters
+    if body.method is not None:
+        section = body.method.dpo if request.is_dpo else body.method.supervised
+        given = section.hyperparameters if section is not None else None
+    given = given or SupervisedHyperparameters()
+    _check_formats(request)
+    chosen = Hyperparameters(
+        n_epochs=choose_epochs(given.n_epochs, examples),
+        batch_size=choose_batch_size(given.batch_size, examples, request.gpus),
+        learning_rate_multiplier=choose_multiplier(given.learning_rate_multiplier),
+        beta=choose_beta(given.beta if isinstance(given, DpoHyperparameters) else None),
+    )
+    limits = request.entry.limits
+    for field, value, limit in (
+        ("training_file", examples, limits.examples),
+        ("hyperparameters.n_epochs", chosen.n_epochs, limits.epochs),
+        ("hyperparameters.n_epochs", chosen.n_epochs * examples, limits.examples_times_epochs),
+    ):
+        if limit is not None and value > limit:
+            message = f"gives {value}, more than the limit of model {body.model}, {limit}"
+            raise InvalidRequestError(message, param=field, code="limit_exceeded")
+    return chosen
+
+
+def _check_formats(request: FineTuneRequest) -> None:
+    files = {"training_file": request.training, "validation_file": request.validation}
+    for param, file in files.items():
+        if file is None:
+            continue
+        has_pairs = file.format in PAIR_FORMATS
+        if request.is_dpo != has_pairs or file.format == "unpaired_preference":
+            needs = "preferences, for the method `dpo`" if has_pairs else f"the format `{file.format}`"
+            wanted = "dpo, whose lines have `input`, `preferred_output` and `non_preferred_output`"
+            method = wanted if request.is_dpo else "supervised, whose lines have `messages`"
+            message = f"has {needs}, and the method of this job is {method}"
+            raise InvalidRequestError(message, param=param, code="invalid_file_format")
+
+
+def method_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str, Any]:
+    """Return OpenAI's `method` with the chosen values."""
+    if request.is_dpo:
+        return {"type": "dpo", "dpo": {"hyperparameters": chosen.dpo}}
+    return {"type": "supervised", "supervised": {"hyperparameters": chosen.supervised}}
+
+
+def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str, Any]:
+    """Return the spec: defaults, then the administrator's fields, then what the request determines."""
+    steps = max(1, ceil(request.training.examples / chosen.batch_size))
+    body, entry = request.body, request.entry
+    defaults: dict[str, Any] = {
+        "precision": "auto",
+        "strategy": "auto",
+        "gpus": 1,
+        "schedule": {"name": "linear"},
+        "checkpoint": {"every_steps": steps, "keep_last": 3},
+        "log": {"every_steps": 1},
+    }
+    if request.validation is not None:
+        defaults["evaluation"] = {"every_steps": max(1, steps // _EVALUATIONS_PER_EPOCH)}
+    rate = entry.base_learning_rate(preference=request.is_dpo) * chosen.learning_rate_multiplier
+    data: dict[str, Any] = {"source": "file", "id": request.training.id, "packing": False}
+    if request.validation is not None:
+        data["eval_id"] = request.validation.id
+    fixed: dict[str, Any] = {
+        "version": 1,
+        "name": f"{body.model}:{body.suffix}"[:_MAX_NAME] if body.suffix else body.model[:_MAX_NAME],
+        "task": "causal_lm",
+        "model": {"source": "hf", "path": entry.path},
+        "data": data,
+        "epochs": chosen.n_epochs,
+        "batch": {"size": chosen.batch_size},
+        "optimizer": {"lr": rate},
+        "seed": request.seed,
+        "metadata": dict(body.metadata or {}),
+    }
+    if request.is_dpo:
+        fixed |= {"objective": "dpo", "preference": {"beta": chosen.beta}}
+        del data["packing"]
+    if request.origin is not None:
+        fixed["resume_from"] = request.origin
+    document = _merge(_merge(defaults, entry.spec), fixed)
+    document.pop("steps", None)
+    return document
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping with the values of both; of two mappings, the merged one, else the second value."""
+    merged = dict(under)
+    for name, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merge(merged[name], value) if both else value
+    return merged
