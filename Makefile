@@ -14,12 +14,15 @@ PARALLEL ?= -n 3
 
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt tests/older_clients.txt
+$(VENV)/.installed: pyproject.toml constraints.txt tests/older_clients.txt tests/older_openai.txt
 	@echo "Installing the dependencies into $(VENV); this takes several minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	rm -rf $(VENV)/older
 	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/older --requirement tests/older_clients.txt
+	for pin in $$(grep ^openai== tests/older_openai.txt); do \
+		folder=$(VENV)/openai-$${pin#openai==} && rm -rf $$folder && \
+		$(BIN)/python -m pip install --quiet --no-deps --target $$folder $$pin || exit 1; done
 	@touch $@
 
 demo: venv

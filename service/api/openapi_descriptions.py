@@ -64,7 +64,7 @@ _ANSWER_HEADERS = {
     **{
         f"{verb}_{kind}": _CACHE_HEADERS
         for verb in ("download", "check")
-        for kind in ("artifact", "checkpoint_file", "export_file")
+        for kind in ("artifact", "checkpoint_file", "export_file", "file")
     },
 }
 

@@ -116,6 +116,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "Template": {"object": "template", "name": "mlp_parity", "description": "A small net.", "spec": _SPEC},
         "SecretResource": _SECRET,
         "SecretRequest": {"value": "..."},
+        "UploadRequest": {"name": "chat.jsonl", "size_bytes": 481_000_000, "digest": _DIGEST},
         "ResolutionResource": {
             "object": "resolution",
             "job_id": _JOB,

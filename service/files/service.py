@@ -1,24 +1,34 @@
 """What a user can request of data files: upload, read, delete, and use in a spec."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from service.audit.log import set_audit_target
 from service.auth.principals import Principal
-from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, PermissionDeniedError
-from service.core.errors import QuotaExceededError as QuotaError
+from service.core.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    QuotaExceededError,
+    UnavailableError,
+)
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.ids import new_id
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.models import DataFile, Upload
 from service.db.paging import PageRequest
+from service.files.background_checks import BackgroundChecks
 from service.files.repository import FileRepository
 from service.files.store import Incoming, Parts, PartWriter, has_content
 from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES, data_file
 from trainyard.contract.wire.data_files import DataFileResource, FileFormat, UploadRequest, UploadResource
+
+_CHECK_SECONDS = 20.0
+"""How long a request waits for the check of a file; less than clients and proxies wait for an answer."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class FileService:
     settings: Settings
     failpoint: Failpoint = no_failpoint
     """The failpoints at which a test can end the process."""
+    _checks: BackgroundChecks = field(default_factory=BackgroundChecks)
 
     @property
     def runs(self) -> Path:
@@ -147,12 +158,23 @@ class FileService:
         """Check a received file and make it a data file; the same again returns the same file.
 
         Raises:
+            UnavailableError: The check takes longer than a request may. It continues, and the same request returns its
+                result later.
             ConflictError: Bytes are missing.
             InvalidRequestError: A line cannot be used, or the digest differs. The parts are removed then.
         """
         row = self._changeable(principal, upload_id)
         if row.file_id is not None:
             return self.get(row.file_id)
+        check = self._checks.start(upload_id, lambda: self._check(principal, row, now))
+        try:
+            return check.result(_CHECK_SECONDS)
+        except TimeoutError:
+            message = f"the lines of upload {upload_id} are being checked; repeat the request"
+            raise UnavailableError(message, code="upload_checking") from None
+
+    def _check(self, principal: Principal, row: Upload, now: datetime) -> DataFile:
+        upload_id = row.id
         parts = Parts(self.runs, upload_id)
         if (received := parts.received) != row.size_bytes:
             message = f"only {received} of {row.size_bytes} bytes have been received; send the rest first"
@@ -219,7 +241,7 @@ class FileService:
         with self.database.read() as session:
             used = FileRepository(session).used_bytes(owner)
         if used + size > quota:
-            raise QuotaError(
+            raise QuotaExceededError(
                 f"the files of {owner} hold {used / 1e9:.3g} GB, {size / 1e9:.3g} GB more do not fit, and the quota is "
                 f"{quota / 1e9:.3g} GB per user (TRAINYARD_FILE_QUOTA_GB_PER_USER); delete some with `trainyard files "
                 "delete ID`",

@@ -12,6 +12,7 @@ from service.metrics.x_axis import TOKENS
 Document = dict[str, Any]
 
 _ENDED = ("succeeded", "failed", "cancelled")
+_HELD = ("running", "pausing", "lost", "cancelling")
 _RESULTS = "file_results_"
 _METRICS = {"eval/loss": "full_valid_loss", "train/loss": "train_loss"}
 _ERROR_CODES = {"rejected": "invalid_request", "error": "training_error"}
@@ -31,9 +32,9 @@ def status_of(job: Job) -> str:
     """Return OpenAI's status. A job that continues after an interruption is still running."""
     if job.status in _ENDED:
         return job.status
-    if job.status == "paused" or (job.desired == "paused" and job.status in ("queued", "pending", "submitting")):
+    if job.desired == "paused" and job.status in ("paused", "queued", "pending", "submitting"):
         return "paused"
-    if job.started_at is not None or job.status in ("running", "pausing", "lost", "cancelling"):
+    if job.status != "paused" and (job.started_at is not None or job.status in _HELD):
         return "running"
     return "validating_files" if job.attempts == 0 else "queued"
 

@@ -134,7 +134,7 @@ def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[s
     else:
         document = BODIES.get(operation.id)
         if operation.id == "create_fine_tune":
-            document = {**document, "training_file": seeds.values["training_file"][0]}
+            document = {**BODIES[operation.id], "training_file": seeds.values["training_file"][0]}
         body, content_type = b"" if document is None else json.dumps(document).encode(), "application/json"
     return RawRequest(operation.method, path, urlencode(query), body, content_type)
 

@@ -15,6 +15,7 @@ from trainyard.cli import (
     control,
     doctor,
     export,
+    files,
     history,
     jobs,
     login,
@@ -72,6 +73,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "sweep": sweep.sweep,
         "fork": checkpoints.fork,
         "templates": submit.templates,
+        "files": files.app,
         "secrets": secrets.app,
     },
     "Inspect": {

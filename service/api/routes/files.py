@@ -13,7 +13,7 @@ from service.api.file_responses import ConditionsDep, download_route, file_respo
 from service.api.json_body import JsonRoute
 from service.api.multipart import FormReader
 from service.auth.principals import Principal
-from service.core.errors import UnavailableError
+from service.core.errors import InvalidRequestError, UnavailableError
 from service.core.thread_slots import run_in_thread_slot
 from service.core.untrusted_files import UntrustedFiles
 from service.db.models import DataFile
@@ -191,15 +191,18 @@ async def send_part(
     offset: Annotated[int, Query(ge=0, le=2**53, description="Offset of the part's first byte in the file.")],
 ) -> Any:
     """Send a part of at most 64 MiB. What arrives of it is kept, even if the connection is lost."""
-    files = app_state.files
+    files, received = app_state.files, 0
     with full_disk_reported():
         writer = await run_in_thread_slot(files.open_part, user, upload_id, offset, now)
         try:
             async for chunk in request.stream():
+                received += len(chunk)
                 if chunk:
                     await run_in_thread_slot(writer.add, chunk)
         finally:
             await run_in_thread_slot(writer.close)
+    if not received:
+        raise InvalidRequestError("the part is empty", code="empty_part")
     return await run_in_thread_slot(lambda: files.upload_resource(files.upload(user, upload_id)))
 
 

@@ -1,7 +1,7 @@
 """The client: all calls over one connection pool."""
 
 from trainyard.client._async.access import AsyncAccessCalls
-from trainyard.client._async.files import AsyncFileCalls
+from trainyard.client._async.data_files import AsyncDataFileCalls
 from trainyard.client._async.jobs import AsyncJobCalls
 from trainyard.client._async.metrics import AsyncMetricsCalls
 from trainyard.client._async.service import AsyncServiceCalls
@@ -10,6 +10,6 @@ from trainyard.client._async.transport import AsyncTransport
 
 
 class AsyncClient(
-    AsyncJobCalls, AsyncStreamCalls, AsyncFileCalls, AsyncMetricsCalls, AsyncServiceCalls, AsyncAccessCalls
+    AsyncJobCalls, AsyncStreamCalls, AsyncDataFileCalls, AsyncMetricsCalls, AsyncServiceCalls, AsyncAccessCalls
 ):
     __doc__ = AsyncTransport.__doc__

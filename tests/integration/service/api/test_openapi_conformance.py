@@ -34,6 +34,10 @@ CROSS_CHECKED = {
     "create_token",
     "sign_in_with_munge",
     "submit_sweep",
+    "upload_file",
+    "start_upload",
+    "send_part",
+    "complete_upload",
 }
 """Operations that may refuse a body that fits the schema, for a combination of fields or for the target of a URL."""
 

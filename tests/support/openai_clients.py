@@ -1,0 +1,68 @@
+"""Programs that use OpenAI's client: the installed version, and older ones, which `make venv` installs too."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_OLDER_VERSIONS = Path(__file__).parents[1] / "older_openai.txt"
+OLDER = tuple(
+    line.removeprefix("openai==") for line in _OLDER_VERSIONS.read_text().split() if line.startswith("openai==")
+)
+VERSIONS = ("installed", *OLDER)
+
+_HEAD = """
+import json, os, sys, typing
+import openai
+from openai import OpenAI
+from openai.types import FileDeleted, FileObject, Model, ModelDeleted
+from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
+from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
+client = OpenAI(base_url=os.environ["BASE_URL"], api_key=os.environ["API_KEY"], max_retries=int(os.environ["RETRIES"]))
+def strict(kind, value):
+    '''Validate an answer against the client's own type, which the client does not do.'''
+    document = value.to_dict(mode="json", exclude_unset=False)
+    if kind is FineTuningJob and document["status"] == "paused":
+        # The client's types do not list this status of OpenAI's API.
+        kind.model_validate({**document, "status": "queued"}, strict=True)
+    else:
+        kind.model_validate(document, strict=True)
+    unknown = set(value.model_extra or {}) - {"first_id", "last_id"}
+    assert not unknown, unknown
+    return document
+def error_of(call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except openai.APIStatusError as error:
+        return [type(error).__name__, error.code, error.param, error.message]
+"""
+
+
+def start_program(
+    text: str, url: str, token: str, version: str, folder: Path, retries: int = 0
+) -> "subprocess.Popen[str]":
+    """Start a program with the client; what it assigns to `out` is written to `out.json`."""
+    environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environ |= {"BASE_URL": f"{url}/openai/v1", "API_KEY": token, "RETRIES": str(retries)}
+    if version != "installed":
+        environ["PYTHONPATH"] = str(Path(sys.prefix) / f"openai-{version}")
+    check = "" if version == "installed" else f"assert openai.__version__ == {version!r}, openai.__version__\n"
+    program = f"{_HEAD}\n{check}\n{text}\nopen('out.json', 'w').write(json.dumps(out))"
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environ,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_program(text: str, url: str, token: str, version: str, folder: Path, retries: int = 0) -> Any:
+    """Run such a program to its end, and return what it assigned to `out`."""
+    program = start_program(text, url, token, version, folder, retries)
+    output, _ = program.communicate(timeout=300)
+    assert program.returncode == 0, output
+    return json.loads((folder / "out.json").read_text())

@@ -1,0 +1,106 @@
+# Generated from _async/data_files.py by tests/support/generate_sync_client.py; do not edit.
+"""Calls about uploaded data files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from trainyard.client._sync.files import FileCalls
+from trainyard.client.download import Download, Progress, no_progress
+from trainyard.client.errors import TrainyardError
+from trainyard.client.request import JSON, Request, model, no_result, paged, segment
+from trainyard.client.uploads import LocalFile, UploadProgress, read_file, read_part
+from trainyard.contract.wire.access import TokenResource
+from trainyard.contract.wire.data_files import DataFileResource, FileFormat, UploadRequest, UploadResource
+from trainyard.contract.wire.files import FileResource
+
+
+class DataFileCalls(FileCalls):
+    """Calls about uploaded data files."""
+
+    def upload_file(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        format: FileFormat | None = None,
+        progress: Progress = no_progress,
+    ) -> DataFileResource:
+        """Upload a JSONL file, whose `id` is for `data.id` of a spec. A repeated call continues an interrupted upload.
+
+        Args:
+            name: its name in lists; default: that of the file.
+            format: the format that all lines must have; default: that of the first line.
+            progress: called with the file's name, the number of received bytes, and its size.
+
+        Raises:
+            InvalidRequestError: a line cannot be used; the message has its number and the reason.
+        """
+        file = read_file(path, name)
+        upload = self._find_upload(file, format)
+        state = UploadProgress(file, progress)
+        while not state.report(upload):
+            try:
+                upload = self._send_part(upload, file)
+            except TrainyardError as error:
+                self._sleep(state.pause_after(error))
+                upload = self._send(Request("GET", f"/v1/uploads/{upload.id}", model(UploadResource)))
+        return self._complete(upload.id)
+
+    def _complete(self, upload_id: str) -> DataFileResource:
+        """Wait until the service has checked all lines; its answers state how long to wait."""
+        request = Request("POST", f"/v1/uploads/{upload_id}/complete", model(DataFileResource))
+        while True:
+            try:
+                return self._send_once(request)
+            except TrainyardError as error:
+                if error.code != "upload_checking":
+                    return self._send(request)
+                self._sleep(error.retry_after or 1.0)
+
+    def _find_upload(self, file: LocalFile, format: FileFormat | None) -> UploadResource:
+        """Return the upload that an earlier call has begun, or a new one."""
+        caller = self._send(Request("GET", "/v1/tokens/self", model(TokenResource)))
+        begun = file.unfinished(self._list(paged("/v1/uploads", UploadResource)), caller.name)
+        if begun is not None:
+            return begun
+        body = UploadRequest(name=file.name, size_bytes=file.size, digest=file.digest, format=format)
+        content = body.model_dump_json(exclude_none=True).encode()
+        return self._send(
+            Request("POST", "/v1/uploads", model(UploadResource), headers=JSON, content=content, repeatable=False)
+        )
+
+    def _send_part(self, upload: UploadResource, file: LocalFile) -> UploadResource:
+        offset = upload.received_bytes
+        content = read_part(file, offset)
+        headers = {"Content-Type": "application/octet-stream"}
+        return self._send_once(
+            Request("PUT", f"/v1/uploads/{upload.id}", model(UploadResource), {"offset": offset}, headers, content)
+        )
+
+    def data_files(self, *, created_by: str | None = None) -> Iterator[DataFileResource]:
+        """Iterate over the uploaded data files, newest first."""
+        return self._pages(paged("/v1/files", DataFileResource, created_by=created_by))
+
+    def data_file(self, file_id: str) -> DataFileResource:
+        """Return one data file."""
+        return self._send(Request("GET", _path(file_id), model(DataFileResource)))
+
+    def delete_data_file(self, file_id: str) -> None:
+        """Delete a data file. Its content stays while other files, or jobs that have not ended, use it."""
+        self._send(Request("DELETE", _path(file_id), no_result))
+
+    def download_data_file(
+        self, file_id: str, to: str | Path, *, progress: Progress = no_progress, overwrite: bool = False
+    ) -> Path:
+        """Download a data file to the file `to`, and verify its digest. A repeated call continues the download."""
+        listed, target = self.data_file(file_id), Path(to)
+        file = FileResource(path=target.name, size_bytes=listed.size_bytes, modified_at=listed.created_at)
+        digest = listed.digest.removeprefix("sha256:")
+        download = Download(file, target.parent, digest, progress, overwrite=overwrite)
+        self._fetch(f"{_path(file_id)}/content", download)
+        return target
+
+
+def _path(file_id: str) -> str:
+    return f"/v1/files/{quote(segment(file_id, 'file'))}"
