@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
@@ -86,8 +86,6 @@ class AppState:
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
         self.secrets = SecretService(database, settings)
         self.files = FileService(database, settings, lambda label: self.failpoint(label))
-        models_file = settings.models_file or settings.state / "models.yaml"
-        self.fine_tunes = FineTuneService(database, self.files, BaseModels(models_file), f"org-{settings.instance}")
         self.downsampler = Downsampler(database)
         self.ingest_queue = IngestQueue(
             PointWriter(database, self.downsampler.on_commit),
@@ -112,6 +110,12 @@ class AppState:
         self.worker_rate_limiter = RateLimiter(Rate(settings.worker_rate_per_second, settings.worker_rate_burst))
         database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         database.before_commit = self.audit_log.add_entry
+
+    @cached_property
+    def fine_tunes(self) -> FineTuneService:
+        """Jobs and models for clients of OpenAI's API."""
+        models = BaseModels(self.settings.models_file or self.settings.state / "models.yaml")
+        return FineTuneService(self.database, self.files, models, f"org-{self.settings.instance}")
 
     @property
     def cookie(self) -> Cookie:

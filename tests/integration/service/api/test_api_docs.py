@@ -18,7 +18,7 @@ import pytest
 from service.auth.sign_in import MungeSignIn
 from tests.support.live_world import served
 from tests.support.munge import FakeAccounts, FakeMunge
-from tests.support.seeds import CODE, Seeds, seed
+from tests.support.seeds import CHAT, CODE, Seeds, seed
 from tests.support.world import SPEC, World
 from trainyard.client import Client, ConflictError
 from trainyard.contract.wire.sign_in import sign_in_message
@@ -64,6 +64,7 @@ def docs_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
     seeds = seed(world)
     (folder / "code.tar").write_bytes(CODE)
+    (folder / "chat.jsonl").write_bytes(CHAT)
     (folder / "my-code").mkdir()
     (folder / "my-code" / "train.py").write_text("print('hello')\n")
     munge, accounts = FakeMunge(), FakeAccounts({"ada": 4711})
@@ -106,6 +107,12 @@ def environment(docs_service: DocsService, half: int) -> dict[str, str]:
         "CHECKPOINT": values["checkpoint_id"][0],
         "OLD_CHECKPOINT": special["delete_checkpoint"]["checkpoint_id"][half],
         "DIGEST": values["digest"][0],
+        "FILE": values["file_id"][0],
+        "OLD_FILE": special["delete_file"]["file_id"][half],
+        "UPLOAD": values["upload_id"][0],
+        "NEW_UPLOAD": special["send_part"]["upload_id"][half],
+        "RECEIVED_UPLOAD": special["complete_upload"]["upload_id"][half],
+        "OLD_UPLOAD": special["abandon_upload"]["upload_id"][half],
         "OLD_SECRET": special["delete_secret"]["secret_name"][half],
         "NONCE": docs_service.sign_ins[half][0],
         "CREDENTIAL": docs_service.sign_ins[half][1],
@@ -159,6 +166,12 @@ def test_python_example_succeeds(docs_service: DocsService, route: str, monkeypa
             "checkpoint_id": names["CHECKPOINT"],
             "old_checkpoint_id": names["OLD_CHECKPOINT"],
             "digest": names["DIGEST"],
+            "file_id": names["FILE"],
+            "old_file_id": names["OLD_FILE"],
+            "upload_id": names["UPLOAD"],
+            "new_upload_id": names["NEW_UPLOAD"],
+            "received_upload_id": names["RECEIVED_UPLOAD"],
+            "old_upload_id": names["OLD_UPLOAD"],
             "old_secret": names["OLD_SECRET"],
             "nonce": names["NONCE"],
             "credential": names["CREDENTIAL"],
