@@ -27,7 +27,7 @@ export class Chart {
    * null when it leaves.
    */
   constructor(frame, { onZoom, onHover }) {
-    Object.assign(this, { frame, onZoom, onHover, curves: [], view: null, plot: null, isFollowing: false });
+    Object.assign(this, { frame, onZoom, onHover, curves: [], view: null, xRange: [0, 1], yRange: [0, 1], plot: null, isFollowing: false });
     this.table = make("div", { class: "chart-values", hidden: true });
     frame.tabIndex = 0;
     frame.addEventListener("keydown", (event) => this.moveByKey(event));
