@@ -36,7 +36,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(120), nullable=False),
         sa.Column("format", sa.String(16)),
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("digest", sa.String(80), nullable=False),
+        sa.Column("digest", sa.String(80)),
         sa.Column("created_by", sa.String(128), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("updated_at", sa.BigInteger(), nullable=False),

@@ -59,6 +59,7 @@ complete_job = complete_from(_jobs)
 complete_sweep = complete_from(_sweeps)
 complete_preset = complete_from(lambda client: ((one.name, one.description) for one in client.templates()))
 complete_secret = complete_from(lambda client: ((one.name, "") for one in client.secrets()))
+complete_file = complete_from(lambda client: ((one.id, one.name) for one in client.data_files()))
 complete_token = complete_from(lambda client: ((one.id, one.name) for one in client.tokens() if one.revoked_at is None))
 complete_webhook = complete_from(lambda client: ((one.id, one.url) for one in client.webhooks()))
 

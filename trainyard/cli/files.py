@@ -7,6 +7,7 @@ import typer
 
 from trainyard.cli.arguments import JsonOption, OverwriteOption, make_client
 from trainyard.cli.checkpoints import progress_bars, translate_write_errors
+from trainyard.cli.completion import complete_file
 from trainyard.cli.confirm import confirm_deletion
 from trainyard.cli.errors import UsageError, show_help
 from trainyard.cli.output import (
@@ -29,7 +30,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-FileArgument = Annotated[str, typer.Argument(metavar="ID", help="Id from `trainyard files list`: file_...")]
+FileArgument = Annotated[
+    str, typer.Argument(metavar="ID", autocompletion=complete_file, help="Id from `trainyard files list`: file_...")
+]
 _FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
 
 
@@ -140,7 +143,10 @@ def download(
 @app.command("delete")
 def delete(
     ctx: typer.Context,
-    file_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from `trainyard files list`.")],
+    file_ids: Annotated[
+        list[str],
+        typer.Argument(metavar="ID...", autocompletion=complete_file, help="Ids from `trainyard files list`."),
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -37,7 +37,8 @@ class Upload(Base):
     format: Mapped[str | None] = mapped_column(String(16))
     """The requested format; None: that of the first line."""
     size_bytes: Mapped[int]
-    digest: Mapped[str] = mapped_column(String(80))
+    digest: Mapped[str | None] = mapped_column(String(80))
+    """The announced digest; None: it is not verified."""
     created_by: Mapped[str] = mapped_column(String(128))
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]

@@ -52,8 +52,9 @@ class UploadRequest(Strict):
 
     name: FileName
     size_bytes: PositiveInt
-    digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
-    """`sha256:` and the SHA-256 of the whole file, which is verified at the end."""
+    digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)] | None = None
+    """`sha256:` and the SHA-256 of the whole file, which is verified at the end. Absent: not verified; browsers cannot
+    compute it for large files."""
     format: FileFormat | None = None
     """Absent: the format of the first line."""
 
@@ -86,7 +87,8 @@ class UploadResource(Resource):
     size_bytes: int
     received_bytes: int
     """Bytes that are stored, which is the offset of the next part. It survives a restart of the service."""
-    digest: str
+    digest: str | None = None
+    """The announced digest."""
     created_by: str
     created_at: Timestamp
     expires_at: Timestamp

@@ -1,0 +1,91 @@
+// The page of data files: an upload in parts, which continues after the loss of the connection, and deletions.
+
+import { call } from "./api.js";
+import "./copy_buttons.js";
+import { formatSize } from "./format.js";
+import { byId, confirmAction, setText, toast, toastError } from "./page.js";
+
+const PART_BYTES = 8 * 1024 * 1024;
+const ATTEMPTS = 8;
+const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+
+for (const cell of document.querySelectorAll("[data-bytes]")) setText(cell, formatSize(Number(cell.dataset.bytes)));
+
+byId("file")?.addEventListener("change", async (event) => {
+  const [file] = event.target.files;
+  event.target.value = ""; // so that the same file can be chosen again after a correction
+  if (!file) return;
+  setText(byId("problem"), "");
+  byId("choose").hidden = true;
+  byId("progress").hidden = false;
+  try {
+    if (!file.size) throw new Error("The file is empty.");
+    await upload(file);
+    location.assign("/files");
+  } catch (error) {
+    setText(byId("problem"), `${file.name}: ${error.message}`);
+    setText(byId("state"), "");
+  } finally {
+    byId("choose").hidden = false;
+    byId("progress").hidden = true;
+  }
+});
+
+/** Send a file in parts, and wait until its lines are checked. */
+async function upload(file) {
+  let state = await call("/v1/uploads", { method: "POST", body: { name: file.name.slice(-120), size_bytes: file.size } });
+  for (let failures = 0; state.received_bytes < file.size;) {
+    show(state.received_bytes, file.size);
+    try {
+      state = await sendPart(state, file);
+      failures = 0;
+    } catch (error) {
+      failures += 1;
+      if (failures >= ATTEMPTS || (error.status >= 400 && error.status < 500 && ![409, 429].includes(error.status))) throw error;
+      setText(byId("state"), "The connection was lost; the upload continues soon.");
+      await pause(Math.min(2 ** failures / 2, 10));
+      state = await call(`/v1/uploads/${state.id}`).catch(() => state);
+    }
+  }
+  byId("progress").removeAttribute("value");
+  setText(byId("state"), "Checking the lines …");
+  return complete(state.id);
+}
+
+async function sendPart(state, file) {
+  const offset = state.received_bytes;
+  const body = new Uint8Array(await file.slice(offset, offset + PART_BYTES).arrayBuffer());
+  const headers = { "Content-Type": "application/octet-stream" };
+  return call(`/v1/uploads/${state.id}?offset=${offset}`, { method: "PUT", body, headers });
+}
+
+/** The data file, once the service has checked all lines. */
+async function complete(id) {
+  for (;;) {
+    try {
+      return await call(`/v1/uploads/${id}/complete`, { method: "POST" });
+    } catch (error) {
+      if (error.code !== "upload_checking") throw error;
+      await pause(1);
+    }
+  }
+}
+
+function show(received, size) {
+  byId("progress").value = received / size;
+  setText(byId("state"), `${formatSize(received)} of ${formatSize(size)}`);
+}
+
+byId("files")?.addEventListener("click", async (event) => {
+  const button = event.target.closest(".delete");
+  if (!button) return;
+  const row = button.closest("tr");
+  if (!(await confirmAction(`Delete ${row.dataset.name}?`, "Jobs that have not ended keep its content."))) return;
+  try {
+    await call(`/v1/files/${row.dataset.id}`, { method: "DELETE" });
+    row.remove();
+    toast("File deleted.");
+  } catch (error) {
+    toastError(error);
+  }
+});
