@@ -32,11 +32,11 @@ def remove_unused(database: Database, lease: LeaderLease, runs: Path, retention:
         return
     with database.read() as session:
         files = FileRepository(session)
-        kept = {partial_file(runs, upload_id) for upload_id in files.upload_ids()}
+        retained = {partial_file(runs, upload_id) for upload_id in files.upload_ids()}
         used = files.used_digests()
     # Listed again: a content that was requested since then is no longer old.
     again = set(store.old_files(runs, before))
-    unused = [path for path in old if path in again - kept and store.digest_of(path) not in used]
+    unused = [path for path in old if path in again - retained and store.digest_of(path) not in used]
     for path in unused:
         path.unlink(missing_ok=True)
     if unused:

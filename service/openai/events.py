@@ -1,6 +1,6 @@
 """The events of a job in pages: its history as messages, and the losses of its steps as metrics.
 
-An event is never changed or withdrawn, and its id states its place, so that a client can read on from any of them.
+An event is never changed or withdrawn, and its id states its position, so that a client can read on from any of them.
 """
 
 import re
@@ -18,7 +18,7 @@ _MESSAGE = re.compile(r"ftevent_([0-9]{1,18})", re.ASCII)
 _METRICS = re.compile(r"ftevent_([0-9]{1,18})_([0-9]{1,18})_([0-9]{1,18})", re.ASCII)
 _LEVELS = {"info": "info", "warning": "warn", "error": "error"}
 
-_Place = tuple[int, int, int]
+_Position = tuple[int, int, int]
 """Number in the job's sequence, step, and the key of the metric; the last two are -1 for a message."""
 
 
@@ -29,20 +29,20 @@ def read_events(database: Database, job_id: str, after: str | None, limit: int) 
         InvalidRequestError: `after` is not the id of an event.
         NotFoundError: There is no such job.
     """
-    place = _place_of(after)
+    position = _position_of(after)
     with database.read() as session:
         repository = FineTuneRepository(session)
         _, job = repository.get(job_id)
-        events = repository.events(job, None if place is None else _first_sequence(place), limit + 1)
-        losses = repository.losses(job, place, limit + 1)
+        events = repository.events(job, None if position is None else _first_sequence(position), limit + 1)
+        losses = repository.losses(job, position, limit + 1)
     total = (job.progress or {}).get("total_steps")
-    found: list[tuple[_Place, Document]] = [((event.sequence, -1, -1), _message(event)) for event in events]
-    found += [((point.sequence, point.step, key), _metrics(key, point, total)) for key, point in losses]
-    found.sort(key=lambda pair: pair[0], reverse=True)
-    return list_document([document for _, document in found[:limit]], len(found) > limit)
+    entries: list[tuple[_Position, Document]] = [((event.sequence, -1, -1), _message(event)) for event in events]
+    entries += [((point.sequence, point.step, key), _metrics(key, point, total)) for key, point in losses]
+    entries.sort(key=lambda pair: pair[0], reverse=True)
+    return list_document([document for _, document in entries[:limit]], len(entries) > limit)
 
 
-def _place_of(event_id: str | None) -> _Place | None:
+def _position_of(event_id: str | None) -> _Position | None:
     if event_id is None:
         return None
     if match := _MESSAGE.fullmatch(event_id):
@@ -52,9 +52,9 @@ def _place_of(event_id: str | None) -> _Place | None:
     raise InvalidRequestError(f"{event_id[:80]!r} is not the id of an event", param="after")
 
 
-def _first_sequence(place: _Place) -> int:
-    """Return the number before which messages follow a place: those of the same number follow its metrics."""
-    return place[0] if place[1] < 0 else place[0] + 1
+def _first_sequence(position: _Position) -> int:
+    """Return the number before which messages follow a position: those of the same number follow its metrics."""
+    return position[0] if position[1] < 0 else position[0] + 1
 
 
 def _message(event: Event) -> Document:

@@ -109,13 +109,13 @@ class FineTuneService:
         """
         if not name.startswith("ft:"):
             return name, self.models.get(name), None
-        found, checkpoint = self._find_model(name)
-        if found is None:
+        match, checkpoint = self._find_model(name)
+        if match is None:
             raise InvalidRequestError(
                 f"there is no fine-tuned model {name[:200]!r}", param="model", code="model_not_found"
             )
-        base = found.result.split(":")[1]
-        return base, self.models.get(base), f"{found.job_id}:{checkpoint}" if checkpoint else found.job_id
+        base = match.result.split(":")[1]
+        return base, self.models.get(base), f"{match.job_id}:{checkpoint}" if checkpoint else match.job_id
 
     def _find_model(self, name: str) -> tuple[FineTune | None, int | None]:
         """Return the job of a fine-tuned model, and the step if the name is that of a checkpoint."""
@@ -123,8 +123,8 @@ class FineTuneService:
         if mark and not (step.isascii() and step.isdigit() and len(step) < 11):
             return None, None
         with self.database.read() as session:
-            found = FineTuneRepository(session).by_model(result)
-        return (None if found is None else found[0]), (int(step) if mark else None)
+            match = FineTuneRepository(session).by_model(result)
+        return (None if match is None else match[0]), (int(step) if mark else None)
 
     def _file(self, param: str, file_id: str) -> DataFile:
         try:
@@ -200,9 +200,9 @@ class FineTuneService:
         if name in self.models.all():
             return model_document(name, self.models.changed_at(), _OWNER_OF_BASE_MODELS)
         with self.database.read() as session:
-            found = FineTuneRepository(session).by_model(name)
-            if found is not None:
-                return model_document(name, found[1].finished_at or found[1].created_at, found[1].created_by)
+            match = FineTuneRepository(session).by_model(name)
+            if match is not None:
+                return model_document(name, match[1].finished_at or match[1].created_at, match[1].created_by)
         raise NotFoundError(f"there is no model {name[:200]!r}", code="model_not_found", param="model")
 
     def delete_model(self, principal: Principal, name: str, now: datetime) -> Document:
@@ -216,12 +216,12 @@ class FineTuneService:
         if name in self.models.all():
             raise ConflictError(f"{name} is a base model; administrators remove it from models.yaml", param="model")
         with self.database.read() as session:
-            found = FineTuneRepository(session).by_model(name)
-        if found is None:
+            match = FineTuneRepository(session).by_model(name)
+        if match is None:
             raise NotFoundError(f"there is no model {name[:200]!r}", code="model_not_found", param="model")
-        delete_checkpoints(self.database, principal, found[0].job_id, now)
+        delete_checkpoints(self.database, principal, match[0].job_id, now)
         with self.database.write() as session:
-            tune, _ = FineTuneRepository(session).get(found[0].job_id)
+            tune, _ = FineTuneRepository(session).get(match[0].job_id)
             tune.model_deleted_at = now
         return {"object": "model", "id": name, "deleted": True}
 

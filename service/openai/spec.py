@@ -106,8 +106,8 @@ def _check_formats(request: FineTuneRequest) -> None:
         has_pairs = file.format in PAIR_FORMATS
         if request.is_dpo != has_pairs or file.format == "unpaired_preference":
             needs = "preferences, for the method `dpo`" if has_pairs else f"the format `{file.format}`"
-            wanted = "dpo, whose lines have `input`, `preferred_output` and `non_preferred_output`"
-            method = wanted if request.is_dpo else "supervised, whose lines have `messages`"
+            expected = "dpo, whose lines have `input`, `preferred_output` and `non_preferred_output`"
+            method = expected if request.is_dpo else "supervised, whose lines have `messages`"
             message = f"has {needs}, and the method of this job is {method}"
             raise InvalidRequestError(message, param=param, code="invalid_file_format")
 

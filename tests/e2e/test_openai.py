@@ -107,9 +107,7 @@ def write_chats(path: Path, count: int) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_three_clients_see_every_event_once_through_kills_of_the_service_and_of_a_rank(
-    tuning_service: ServiceProcess, tmp_path: Path
-) -> None:
+def test_three_clients_see_every_event_once_through_kills(tuning_service: ServiceProcess, tmp_path: Path) -> None:
     service = tuning_service
     service.client().close()
     token = token_of(service)

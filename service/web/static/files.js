@@ -2,14 +2,14 @@
 
 import { call } from "./api.js";
 import "./copy_buttons.js";
-import { formatSize } from "./format.js";
+import { bytes } from "./format.js";
 import { byId, confirmAction, setText, toast, toastError } from "./page.js";
 
 const PART_BYTES = 8 * 1024 * 1024;
 const ATTEMPTS = 8;
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 
-for (const cell of document.querySelectorAll("[data-bytes]")) setText(cell, formatSize(Number(cell.dataset.bytes)));
+for (const cell of document.querySelectorAll("[data-bytes]")) setText(cell, bytes(Number(cell.dataset.bytes)));
 
 byId("file")?.addEventListener("change", async (event) => {
   const [file] = event.target.files;
@@ -73,7 +73,7 @@ async function complete(id) {
 
 function show(received, size) {
   byId("progress").value = received / size;
-  setText(byId("state"), `${formatSize(received)} of ${formatSize(size)}`);
+  setText(byId("state"), `${bytes(received)} of ${bytes(size)}`);
 }
 
 byId("files")?.addEventListener("click", async (event) => {

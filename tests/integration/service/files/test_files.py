@@ -89,7 +89,7 @@ def test_malformed_form_is_refused(world: World, content_type: str, body: bytes,
     assert not (world.settings.runs / "files").exists() or not os.listdir(world.settings.runs / "files")
 
 
-def test_content_is_stored_once_and_stays_until_its_last_reference_is_deleted(world: World) -> None:
+def test_content_is_stored_once_until_its_last_reference_is_deleted(world: World) -> None:
     first, second = upload(world.client), upload(world.client, name="again.jsonl")
     assert first["id"] != second["id"]
     assert stored(world) == [data_file(world.settings.runs, DIGEST).name]

@@ -174,7 +174,7 @@ out = {
     assert [job["name"] for job in listed] == ["tiny", "tiny", "tiny:maths"]
 
 
-def test_job_runs_through_openai_s_statuses_with_events_checkpoints_and_results(run: Run, world: World) -> None:
+def test_job_runs_through_the_statuses_with_events_and_results(run: Run, world: World) -> None:
     read = """
 jobs = client.fine_tuning.jobs
 job = jobs.retrieve(job_id)

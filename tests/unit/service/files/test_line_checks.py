@@ -49,7 +49,7 @@ def test_format_is_that_of_the_first_line(value: dict[str, Any], format: str) ->
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_bad_line_is_found_at_its_number_in_chunks_of_any_size(size: int) -> None:
+def test_bad_line_is_named_by_its_number_in_chunks_of_any_size(size: int) -> None:
     content = b"\n".join([line(CHAT)] * 3 + [b"", b"{broken", line(CHAT)])
     with pytest.raises(BadLineError, match="line 5 is not JSON"):
         check(content, size=size)
