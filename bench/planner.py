@@ -5,6 +5,7 @@ the bytes of live tensors on rank 0 (`bench/_host_memory.py`). `docs/planner.md`
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
         cases.append(
             _case("gpt small", models["gpt small"], ranks, strategy, "fp32", activation_checkpointing="selective")
         )
-    cases += _stored_dtypes(models, ranks)
+    cases += [*_stored_dtypes(models, ranks), *_preferences(llama, ranks)]
     if ranks > 1:
         cases.append(_case("gpt medium, accumulated", models["gpt medium"], ranks, "zero1", "fp32", parts=2))
         cases.append(_case("gpt medium, accumulated", models["gpt medium"], ranks, "ddp", "bf16", parts=2))
@@ -126,6 +127,24 @@ def _stored_dtypes(models: dict[str, Document], ranks: int) -> list[Case]:
         for name in ("gpt untied", "builtin llama")
         for suffix, more in (("halves", half), ("int8", half | int8))
         if name in models
+    ]
+
+
+def _preferences(llama: Document, ranks: int) -> list[Case]:
+    """Return cases of objectives with two answers in an example."""
+    path = Path(llama["data"]["path"]).with_name("preferences.jsonl")
+    text = Path(llama["data"]["path"]).read_text()[20:1000]
+    answers = {"chosen": text, "rejected": text[::-1], "completion": text}
+    with path.open("w") as file:
+        file.writelines(json.dumps({"prompt": str(n), "label": n % 2 == 0, **answers}) + "\n" for n in range(64))
+    data = llama["data"] | {"path": str(path), "format": "auto"}
+    runs = {"DPO": {"objective": "dpo"}, "DPO, LoRA": {"objective": "dpo", "lora_rank": 8}, "KTO": {"objective": "kto"}}
+    strategies = ("single",) if ranks == 1 else ("ddp", "fsdp")
+    return [
+        _case(f"llama, {name}", {**llama, "data": data, **changes}, ranks, strategy, precision)
+        for strategy in strategies
+        for name, changes in runs.items()
+        for precision in ("fp32", "bf16")
     ]
 
 

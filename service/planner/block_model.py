@@ -10,6 +10,7 @@ from service.planner.optimizer_state import stored_bytes, update_bytes
 from service.planner.step_memory import Layout, MicroBatchWork, evaluation_memory, peak_memory
 from service.planner.step_sizes import Block, Memory, Unit
 from service.planner.trainable_parameters import TrainableModel
+from trainyard.contract.spec.objectives import PAIRED
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, MlpModel
 from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -132,11 +133,21 @@ def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
     return max(length, min(padded, limit or padded))
 
 
+def rows_per_example(spec: TrainingSpec) -> int:
+    """Return the rows of an example: two answers if the objective learns from preferences."""
+    return 1 if spec.objective == "sft" else 2
+
+
+def rows_with_gradient(spec: TrainingSpec) -> int:
+    """Return how many of them a backward follows: of KTO's, that to another prompt has none."""
+    return 2 if spec.objective in PAIRED else 1
+
+
 def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
     """Return the tokens of a row whose attention has a mask, by the rules of `worker/engine/packed_attention.py`.
 
     With fp16 the chip may be one that is too old for the kernel, and some chips take heads of at most 192."""
-    if not isinstance(spec.data, TextData) or not spec.data.packing:
+    if not isinstance(spec.data, TextData) or not spec.data.packing or spec.objective != "sft":
         return 0
     fits = model.head_width % 8 == 0 and model.head_width <= 192 and not getattr(spec.model, "dropout", 0)
     return 0 if fits and spec.backend == "nccl" and spec.precision in ("bf16", "fp8") else length
@@ -145,7 +156,7 @@ def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
 def _decoder(
     spec: TrainingSpec, sizes: BlockModel, model: Transformer, micro: int, length: int, dtype: ComputeDtype
 ) -> MicroBatchWork:
-    trainable, tokens = sizes.trainable, micro * length
+    trainable, tokens = sizes.trainable, micro * length * rows_with_gradient(spec)
     adapters = None
     if spec.lora_rank is not None:
         targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
@@ -158,7 +169,7 @@ def _decoder(
     head = head_of(model, tokens, dtype, frozen=adapters is not None)
     converted = sizes.parameters.converted_head(head.weights, gathers=gathers)
     head = replace(head, forward=head.forward + converted, backward=head.backward + converted)
-    rows = examples_per_rank(spec) * (length + 1)
+    rows = examples_per_rank(spec) * (length + 1) * rows_per_example(spec)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows) + tokens * masked
     edges = edge_units(trainable, spec.fsdp)
     values, trained = sizes.parameters.values, trainable.trained_count

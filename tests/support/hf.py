@@ -89,5 +89,35 @@ def chats(count: int = 24) -> list[dict[str, Any]]:
     ]
 
 
+def preferences(count: int = 24) -> list[dict[str, Any]]:
+    """Return pairs of answers of different lengths to prompts of different lengths."""
+    return [
+        {"prompt": f"The square of {n} is ", "chosen": str(n * n), "rejected": f"{n * n + 1}, or more" * (1 + n % 2)}
+        for n in range(count)
+    ]
+
+
+def chat_preferences(count: int = 24) -> list[dict[str, Any]]:
+    """Return pairs of answers to conversations in which the assistant has answered before."""
+    return [
+        {
+            "prompt": [*chat["messages"][:4]],
+            "chosen": [chat["messages"][4]],
+            "rejected": [{"role": "assistant", "content": "No idea."}],
+        }
+        for chat in chats(count)
+    ]
+
+
+def labelled_answers(count: int = 24) -> list[dict[str, Any]]:
+    """Return answers with a label: for every third prompt only a desirable one, else one of each."""
+    return [
+        {"prompt": pair["prompt"], "completion": pair[which], "label": which == "chosen"}
+        for number, pair in enumerate(preferences(count))
+        for which in ("chosen", "rejected")
+        if number % 3 or which == "chosen"
+    ]
+
+
 def completions(count: int = 24) -> list[dict[str, str]]:
     return [{"prompt": f"The square of {n} is ", "completion": str(n * n)} for n in range(count)]

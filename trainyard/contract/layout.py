@@ -212,6 +212,11 @@ class RunLayout:
         return self.root / "micro_size.json"
 
     @property
+    def reference(self) -> Path:
+        """Log-probabilities of a reference model, to which objectives such as DPO compare the trained one."""
+        return self.root / "reference.npz"
+
+    @property
     def export(self) -> Path:
         return self.root / "export"
 

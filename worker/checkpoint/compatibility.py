@@ -30,7 +30,7 @@ CHANGED_SOURCE_HINT = (
 def changed_source(saved: Mapping[str, str], current: Mapping[str, str], spec: TrainingSpec) -> str | None:
     """Return which source differs from that of a checkpoint, with the field of the spec and the file that it names, or
     None. Digests of earlier releases may be missing."""
-    for name in ("model.path", "data", "data.shuffle"):
+    for name in ("model.path", "data", "data.shuffle", "reference"):
         if name in saved and name in current and saved[name] != current[name]:
             return _describe_change(name, spec)
     return None
@@ -39,6 +39,8 @@ def changed_source(saved: Mapping[str, str], current: Mapping[str, str], spec: T
 def _describe_change(source: str, spec: TrainingSpec) -> str:
     if source == "model.path" and isinstance(spec.model, HfModel):
         return f"model.path: the frozen base model in {spec.model.path} has changed"
+    if source == "reference":
+        return "objective: the reference, which is the model before its first step, has changed"
     if source == "data.shuffle":
         return "data.shuffle: the order of the training examples has changed"
     if isinstance(spec.data, TextData):

@@ -120,6 +120,12 @@ class CheckpointManager:
         """The digests of what the run is trained from; on rank 0, once they are bound."""
         return self._sources
 
+    @property
+    def initial_weights(self) -> str:
+        """The other job's checkpoint whose weights alone the run's first execution started from; empty without one."""
+        origin = self._launch.origin
+        return f"{origin.job_id}:{origin.step}" if origin and not origin.continues else ""
+
     def due(self, step: int, total_steps: int) -> bool:
         every = self._policy.every_steps
         return step == total_steps or (every is not None and step % every == 0)

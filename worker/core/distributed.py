@@ -49,6 +49,21 @@ class Ranks:
             dist.all_gather_object(texts, text, group=self.bookkeeping)
         return texts
 
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of a tensor over the ranks, which stays on the device. A collective of the training group."""
+        if self.world > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows of all ranks, by rank: (ranks, n, ...) from (n, ...) in host memory, n being the same
+        everywhere. A collective."""
+        if self.world == 1:
+            return rows[None]
+        parts = [torch.empty_like(rows) for _ in range(self.world)]
+        dist.all_gather(parts, rows, group=self.bookkeeping)
+        return torch.stack(parts)
+
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any rank. A collective."""
         if self.world == 1:

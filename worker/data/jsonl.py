@@ -62,6 +62,32 @@ def load_rows(
     return result
 
 
+def read_lines(field: str, path: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> Iterator[Line]:
+    """Yield the number and the value of each line that is not blank.
+
+    Raises:
+        RefusedError: The file cannot be read, a line is not JSON, or a link leads out of the roots.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            # Of the open file, so that nobody can replace a link in between.
+            roots.resolve(Path(f"/proc/self/fd/{file.fileno()}"))
+            for number, raw in enumerate(file, 1):
+                if raw.strip():
+                    try:
+                        yield number, json.loads(raw)
+                    except ValueError:
+                        raise RefusedError(f"{field}: {path}, line {number} is not JSON") from None
+    except OutsideRootsError:
+        message = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
+        raise RefusedError(f"{field}: {path} {message}") from None
+    except OSError as error:
+        raise RefusedError(
+            f"{field}: {path} cannot be read: {error.strerror}",
+            "Give the path of a file that the workers' nodes can read.",
+        ) from None
+
+
 def _cut(segment: Segment, length: int, *, split: bool) -> Iterator[Segment]:
     """Yield segments of at most `length` tokens. With `split`, each starts with the previous one's last token, so every
     token is a target once; otherwise the rest is dropped, since an answer's rest would lack the question."""

@@ -29,6 +29,10 @@ class Tokenizer(Protocol):
         """Encode a conversation; the tokens of the assistant's messages are the targets."""
         ...
 
+    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
+        """Encode messages with the messages that answer them; the tokens of the answer are the targets."""
+        ...
+
 
 class ByteTokenizer:
     """UTF-8 bytes as tokens 0 to 255; byte 0 ends an example."""
@@ -43,6 +47,9 @@ class ByteTokenizer:
 
     def chat(self, messages: Sequence[Message]) -> Segment:
         raise ValueError("a built-in model has no chat template; use format `completion` or an `hf` model")
+
+    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
+        raise ValueError("a built-in model has no chat template; use texts instead of messages, or an `hf` model")
 
 
 class HfTokenizer:
@@ -70,6 +77,15 @@ class HfTokenizer:
         targets = [any(start <= at < end for start, end in spans) for at, _ in encoded["offset_mapping"]]
         return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
 
+    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
+        question = self._rendered(prompt, prompt=True, tools=tools)
+        text = self._rendered([*prompt, *answer], tools=tools)
+        if not text.startswith(question):
+            raise ValueError("the chat template renders the prompt in another way if an answer follows it")
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        targets = [at >= len(question) for at, _ in encoded["offset_mapping"]]
+        return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
+
     def _answer(self, messages: Sequence[Message], turn: int, text: str) -> tuple[int, int] | None:
         """Return the span (start, end) in `text` of the assistant's answer at this turn. None if another role speaks,
         or if the template renders earlier answers differently, as some do to omit reasoning."""
@@ -79,13 +95,16 @@ class HfTokenizer:
         rendered = self._rendered(messages[: turn + 1])
         return (len(question), len(rendered)) if rendered.startswith(question) and text.startswith(rendered) else None
 
-    def _rendered(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
+    def _rendered(
+        self, messages: Sequence[Message], *, prompt: bool = False, tools: Sequence[Any] | None = None
+    ) -> str:
         if not self._tokenizer.chat_template:
             raise ValueError("the model's tokenizer has no chat template")
         try:
-            return str(
-                self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=prompt)
-            )
+            options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": prompt}
+            if tools is not None:
+                options["tools"] = list(tools)
+            return str(self._tokenizer.apply_chat_template(list(messages), **options))
         except Exception as error:  # templates raise any class, jinja's own too
             raise ValueError(f"the chat template refuses these messages: {error}") from None
 

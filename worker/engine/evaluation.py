@@ -12,7 +12,7 @@ from worker.data.examples import Examples
 from worker.data.sampler import Indices, micro_batches
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
-from worker.tasks.base import Task
+from worker.tasks.base import SharingTask, Task, measuring, sharing
 
 
 @torch.no_grad()
@@ -38,6 +38,8 @@ def evaluate(
     sums: dict[tuple[str, str], torch.Tensor] = {}  # by set and metric, fp64, shape ()
     model.module.eval()
     for name, held_out in sets.items():
+        if (shares := sharing(task)) is not None:
+            _set_shared_mean(shares, model, precision, ranks, progress, held_out, size)
         for share in micro_batches(held_out, ranks.rank, ranks.world, size):
             progress.mark("evaluating")
             # Every rank makes as many forwards, because the forward of a sharded model is a collective.
@@ -67,15 +69,42 @@ def held_out_sets(examples: Examples, limit: int | None) -> dict[str, Indices]:
     return sets
 
 
+def _set_shared_mean(
+    task: SharingTask,
+    model: ParallelModel,
+    precision: Precision,
+    ranks: Ranks,
+    progress: ProgressCounter,
+    held_out: Indices,
+    size: int,
+) -> None:
+    """Give the task the mean over a set of a value that its loss needs. A collective."""
+    total = torch.zeros((), device=ranks.device)
+    for share in micro_batches(held_out, ranks.rank, ranks.world, size):
+        progress.mark("evaluating")
+        batch = task.examples.held_out_batch(share if len(share) else held_out[:1], ranks.device)
+        with precision.autocast():
+            total += task.shared_sum(model.evaluation_module, batch) * float(len(share) > 0)
+    task.set_shared_mean(ranks.sum(total) / max(1, len(held_out)))
+
+
 def _means(task: Task, sets: Mapping[str, Indices], totals: Mapping[tuple[str, str], float]) -> dict[str, float]:
     means = {}
     for key in dict.fromkeys(key for _, key in totals):
         own = {name: totals[name, key] for name in sets if (name, key) in totals}
-        means[key] = sum(own.values()) / _weight(task, key, np.concatenate([sets[name] for name in own]))
-        means |= {f"{key}/{name}": total / _weight(task, key, sets[name]) for name, total in own.items() if name}
-    return means
+        weighed = {"": (sum(own.values()), np.concatenate([sets[name] for name in own]))}
+        weighed |= {f"/{name}": (total, sets[name]) for name, total in own.items() if name}
+        for end, (total, examples) in weighed.items():
+            # Nothing is said of a kind of example that a set does not have.
+            if weight := _weight(task, key, examples):
+                means[f"{key}{end}"] = total / weight
+    own_task = measuring(task)
+    return own_task.complete_metrics(means) if own_task else means
 
 
 def _weight(task: Task, key: str, held_out: Indices) -> float:
     """Return the divisor of a sum over these held-out examples."""
+    own = measuring(task)
+    if own is not None and key != "eval/loss":
+        return own.metric_weight(key, held_out + task.examples.train)
     return task.weight(held_out + task.examples.train) if key == "eval/loss" else float(len(held_out))

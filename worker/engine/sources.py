@@ -8,24 +8,52 @@ import numpy as np
 
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.data.answers import AnswerExamples
 from worker.data.examples import Examples
 from worker.data.sampler import GlobalBatches, digest
 from worker.data.token_rows import RowExamples
-from worker.tasks.base import Task
+from worker.tasks.base import ReferencedTask, Task, referenced
 from worker.tasks.hf_slices import weight_files
 
 _SAMPLES, _SAMPLE_BYTES = 256, 2**14
 """Parts of a file of weights that are compared, evenly spaced, and the bytes of each."""
 
 
-def source_digests(spec: TrainingSpec, task: Task, batches: GlobalBatches) -> dict[str, str]:
-    """Return the digests by the names of the spec's fields. A `custom` task may make other examples at every start."""
+def source_digests(spec: TrainingSpec, task: Task, batches: GlobalBatches, *, origin: str = "") -> dict[str, str]:
+    """Return the digests by the names of the spec's fields, and that of a reference model. A `custom` task may make
+    other examples at every start. `origin`: see `initial_model_digest`."""
     digests = {"data.shuffle": digest(batches.at(0))}
     if spec.task != "custom":
         digests["data"] = _digest_of_examples(task.examples)
     if (base := base_digest(spec)) is not None:
         digests["model.path"] = base
+    if referenced(task) is not None:
+        digests["reference"] = initial_model_digest(spec, origin)
     return digests
+
+
+def initial_model_digest(spec: TrainingSpec, origin: str) -> str:
+    """Return the digest of what the model before its first step depends on.
+
+    Args:
+        origin: The checkpoint of another job whose weights the run starts from; else empty.
+    """
+    model = spec.model
+    if isinstance(model, HfModel):
+        weights = _digest_of_folder(Path(model.path))
+    else:
+        weights = f"{spec.seed} {model.model_dump_json() if model else ''}"
+    adapter = _digest_of_adapter(Path(spec.lora.adapter)) if spec.lora.adapter else ""
+    text = "\n".join((weights, spec.lora.base_dtype, adapter, origin))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def reference_digest(spec: TrainingSpec, task: ReferencedTask, origin: str) -> str:
+    """Return the digest of what the reference's log-probabilities depend on: the initial model, all examples, and the
+    precision in which they are computed."""
+    examples = _digest_of_examples(task.answers, held_out=True)
+    text = "\n".join((initial_model_digest(spec, origin), examples, spec.precision, spec.param_dtype))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def base_digest(spec: TrainingSpec) -> str | None:
@@ -35,18 +63,27 @@ def base_digest(spec: TrainingSpec) -> str | None:
     return None
 
 
-def _digest_of_examples(examples: Examples) -> str:
-    """Return the digest of all training examples."""
-    if isinstance(examples, RowExamples):
+def _digest_of_examples(examples: Examples, *, held_out: bool = False) -> str:
+    """Return the digest of all training examples, for answers also with the held-out ones."""
+    if isinstance(examples, AnswerExamples):
+        arrays: list[Any] = examples.digest_arrays(len(examples.desirable) if held_out else examples.train)
+    elif isinstance(examples, RowExamples):
         rows = examples.rows
         ends = rows.ends[: examples.train]
-        arrays: list[Any] = [ends, *(flat[: ends[-1]] for flat in (rows.tokens, rows.targets, rows.positions))]
+        arrays = [ends, *(flat[: ends[-1]] for flat in (rows.tokens, rows.targets, rows.positions))]
     else:
         arrays = [tensor[: examples.train].numpy() for tensor in examples.tensors]
     hashed = hashlib.sha256()
     for array in arrays:
         hashed.update(f"{array.dtype} {array.shape}".encode())
         hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return hashed.hexdigest()
+
+
+def _digest_of_adapter(folder: Path) -> str:
+    hashed = hashlib.sha256()
+    for path in sorted(folder.glob("adapter_*")):
+        hashed.update(path.read_bytes())
     return hashed.hexdigest()
 
 

@@ -18,7 +18,7 @@ from worker.engine.optim import LearningRates, optimizer_parameters
 from worker.engine.precision import Precision
 from worker.engine.step_clock import StepMarks, step_clock
 from worker.engine.strategies.base import ParallelModel
-from worker.tasks.base import Task, check_losses, count_tokens
+from worker.tasks.base import SharingTask, Task, check_losses, count_tokens, measuring, sharing
 
 _ONE_VALUE = "Expected more than 1 value per channel"
 """Part of the message with which torch's batch normalization refuses a batch."""
@@ -77,19 +77,22 @@ class TrainStep:
         marks.loaded = self._clock.mark()
 
         self._zero_grad()
+        if (task := sharing(self._task)) is not None:
+            self._set_shared_mean(task, shares, batches, len(indices))
         losses: dict[str, torch.Tensor] = {}  # by name, fp32, shape ()
+        measured: dict[str, torch.Tensor] = {}  # the same
         for number, (share, batch) in enumerate(zip(shares, batches, strict=True), start=1):
             # Gradients add up in `.grad`; they are summed over the ranks in the backward of the last micro-batch.
             with self._model.accumulating(last=number == len(shares)):
                 forward_started = self._clock.mark()
                 self._progress.mark("forward")
-                parts = self._forward(batch, weight, empty=not len(share))
+                parts, values = self._forward(batch, weight, indices, empty=not len(share))
                 marks.forwards.append((forward_started, self._clock.mark()))
                 self._progress.mark("backward")
                 # One backward for all losses: a second one would reduce the gradients again.
                 self._backward(_total({name: self._precision.scale(part) for name, part in parts.items()}))
-            for name, part in parts.items():
-                losses[name] = losses[name] + part.detach() if name in losses else part.detach()
+            _add(losses, parts)
+            _add(measured, values)
         loss = _total(losses)
         marks.computed = self._clock.mark()
 
@@ -104,7 +107,9 @@ class TrainStep:
             self._precision.update()
         marks.updated = self._clock.mark()
         tokens = count_tokens(self._task, indices)
-        return StepResult(step, len(indices), tokens, loss=loss, losses=losses, grad_norm=norm, marks=marks)
+        return StepResult(
+            step, len(indices), tokens, loss=loss, losses=losses, measured=measured, grad_norm=norm, marks=marks
+        )
 
     def _load(self, share: Indices, indices: Indices) -> Tensors:
         return self._loader.load(self._substitute(share, indices))
@@ -114,12 +119,34 @@ class TrainStep:
         # The micro-batch of the others has a single example then, since shares differ by at most one.
         return share if len(share) else indices[:1]
 
-    def _forward(self, batch: Tensors, weight: float, *, empty: bool) -> dict[str, torch.Tensor]:
-        """Return each named loss of a micro-batch divided by the global weight: fp32, shape ()."""
+    def _forward(
+        self, batch: Tensors, weight: float, indices: Indices, *, empty: bool
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Return each named loss of a micro-batch divided by the global weight, and each measured value divided by its
+        own: fp32, shape ()."""
+        task = measuring(self._task)
+        values: Mapping[str, torch.Tensor] = {}
         with self._precision.autocast():
-            sums = task_losses(self._task, self._model.forward, batch)
+            if task is None:
+                sums = task_losses(self._task, self._model.forward, batch)
+            else:
+                loss, values = task.measured_loss(self._model.forward, batch)
+                sums = {"": loss}
+        weights = {name: task.metric_weight(name, indices) for name in values} if task else {}
+        factor = 0.0 if empty else 1.0
+        measured = {name: value * (factor / weights[name]) for name, value in values.items() if weights[name]}
         parts = {name: loss / weight for name, loss in sums.items()}
-        return {name: part * 0.0 for name, part in parts.items()} if empty else parts
+        return {name: part * 0.0 for name, part in parts.items()} if empty else parts, measured
+
+    @torch.no_grad()
+    def _set_shared_mean(self, task: SharingTask, shares: list[Indices], batches: list[Tensors], examples: int) -> None:
+        """Give the task the mean of a value over the global batch, which its loss needs. A collective."""
+        total = torch.zeros((), device=self._ranks.device)
+        for share, batch in zip(shares, batches, strict=True):
+            with self._precision.autocast():
+                value = task.shared_sum(self._model.evaluation_module, batch)
+            total += value * float(len(share) > 0)
+        task.set_shared_mean(self._ranks.sum(total) / examples)
 
     def _backward(self, loss: torch.Tensor) -> None:
         divisor = self._model.gradient_divisor
@@ -222,6 +249,11 @@ def task_losses(task: Task, model: nn.Module, batch: Tensors) -> Mapping[str, to
             raise
         hint = "Choose batch.size and batch.micro_size so that each has at least 2, and set batch.last to drop."
         raise TrainingError("batch normalization cannot train on a micro-batch of 1 example", hint) from error
+
+
+def _add(sums: dict[str, torch.Tensor], parts: Mapping[str, torch.Tensor]) -> None:
+    for name, part in parts.items():
+        sums[name] = sums[name] + part.detach() if name in sums else part.detach()
 
 
 def _total(losses: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -31,13 +31,14 @@ from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.packed_attention import choose_packed_attention
 from worker.engine.precision import Precision
-from worker.engine.sources import source_digests
+from worker.engine.reference import ReferenceFile, fill_reference
+from worker.engine.sources import reference_digest, source_digests
 from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
 from worker.reporting.reporter import Reporter
-from worker.tasks.base import Task, count_tokens, largest_examples
+from worker.tasks.base import Task, count_tokens, largest_examples, measuring, referenced
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,18 @@ class Trainer:
         progress: ProgressCounter | None = None,
         callbacks: Sequence[Callback] = (),
         micro_batch_record: Path | None = None,
+        reference_record: Path | None = None,
     ) -> None:
         """`callbacks` come in addition to the trainer's own; `micro_batch_record` is where the automatic micro-batch
-        size is stored for later executions."""
+        size is stored for later executions, `reference_record` where the log-probabilities of a reference model are."""
         self._spec = spec
         self._task = task
         self._ranks = ranks
         self._step_sync = step_sync
         self._checkpoints = checkpoints
         self._progress = progress or ProgressCounter()
+        self._reporter = reporter
+        self._reference_record = reference_record
         self._micro_batch_finder = MicroBatchFinder(spec, ranks, micro_batch_record, reporter)
         self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
@@ -168,6 +172,8 @@ class Trainer:
         self._train_step.warm_up(first_batch)
         seed_generators(self._spec.seed, self._ranks.rank)
         start = self._checkpoints.start_step
+        if not self._checkpoints.weights_only:
+            self._fill_reference()
         if start:
             state = self._state.template(
                 self._checkpoints.saved_ranks, self._checkpoints.stored_dtypes(), is_fork=self._checkpoints.is_fork
@@ -178,10 +184,33 @@ class Trainer:
             weights = self._state.weights(self._checkpoints.stored_dtypes())
             self._checkpoints.load(weights)
             self._state.restore_weights(weights)
+            self._fill_reference()
         # After loading, which names the tensors that do not fit.
         first = self._ranks.is_first
-        self._checkpoints.bind_sources(source_digests(self._spec, self._task, self._batches) if first else {})
+        origin = self._checkpoints.initial_weights
+        sources = source_digests(self._spec, self._task, self._batches, origin=origin) if first else {}
+        self._checkpoints.bind_sources(sources)
         return start
+
+    def _fill_reference(self) -> None:
+        """Compute the log-probabilities of the reference, which is the model as it is now, or read those of the run's
+        first execution."""
+        task = referenced(self._task)
+        if task is None:
+            return
+        origin = self._checkpoints.initial_weights
+        digest = reference_digest(self._spec, task, origin) if self._ranks.is_first else ""
+        fill_reference(
+            task,
+            self._model,
+            self._precision,
+            self._ranks,
+            ReferenceFile(self._reference_record, digest),
+            size=self._train_step.micro_batch_length(self._batches.size),
+            may_compute=not (origin and self._checkpoints.start_step),
+            progress=self._progress,
+            reporter=self._reporter,
+        )
 
     def _tokens_before(self, steps: int) -> int:
         return sum(count_tokens(self._task, indices).tokens for indices in self._batches.before(steps))
@@ -261,6 +290,7 @@ class Trainer:
             precision=self._precision,
             guard=self._guard,
             performance=performance,
+            complete=measured.complete_metrics if (measured := measuring(self._task)) else dict,
         )
 
 

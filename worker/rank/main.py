@@ -228,6 +228,7 @@ def _build_trainer(
         progress=progress,
         callbacks=[Profiler(run.spec.profile, run.run_layout.profiles, ranks, reporter, requests, agreed_request)],
         micro_batch_record=run.run_layout.micro_size,
+        reference_record=run.run_layout.reference,
     )
 
 

@@ -1,7 +1,7 @@
 """The protocol of a task, and checks of the values that a task returns."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
+from worker.data.answers import AnswerExamples
 from worker.data.examples import BatchTokens, Examples, Tensors
 from worker.data.sampler import Indices
 
@@ -41,6 +42,63 @@ class Task(Protocol):
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         """Return sums over the batch by metric name, `eval/loss` among them; each of shape ()."""
         ...
+
+
+class MeasuringTask(Task, Protocol):
+    """A task that measures values beside its loss in training."""
+
+    def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return the summed loss, and sums of measured values by the ends of their names; each of shape ()."""
+        ...
+
+    def metric_weight(self, name: str, indices: Indices) -> float:
+        """Return the divisor of a measured sum over these examples; 0 if none of them has the value."""
+        ...
+
+    def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics with those that follow from others."""
+        ...
+
+
+class SharingTask(Task, Protocol):
+    """A task whose loss of an example needs the mean of a value over the whole batch."""
+
+    shares_mean: bool
+    """Whether the task does."""
+
+    def shared_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
+        """Return the value summed over the examples of the batch: fp32, shape (). It has no gradient."""
+        ...
+
+    def set_shared_mean(self, mean: torch.Tensor) -> None:
+        """Set the mean for the losses that follow: fp32, shape ()."""
+        ...
+
+
+class ReferencedTask(Protocol):
+    """A task that compares the model with itself before its first step."""
+
+    answers: AnswerExamples
+    """The examples."""
+
+    def reference_logps(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
+        """Return the log-probabilities of both answers of each example: fp32, (n, 2)."""
+        ...
+
+
+def measuring(task: Task) -> MeasuringTask | None:
+    """Return the task if it measures values beside its loss."""
+    return cast(MeasuringTask, task) if hasattr(task, "measured_loss") else None
+
+
+def sharing(task: Task) -> SharingTask | None:
+    """Return the task if its loss needs a mean over the batch."""
+    return cast(SharingTask, task) if getattr(task, "shares_mean", False) else None
+
+
+def referenced(task: Task) -> ReferencedTask | None:
+    """Return the task if it needs a reference."""
+    return cast(ReferencedTask, task) if getattr(task, "needs_reference", False) else None
 
 
 def largest_examples(task: Task, count: int) -> Indices:

@@ -12,6 +12,34 @@ PLAIN = Loss()
 """The cross entropy alone."""
 
 
+class PerRow:
+    """Requests the cross entropy of each row instead of a sum: fp32, (batch,). It is the negative log-probability of
+    the row's targets, given the tokens before each."""
+
+
+PER_ROW = PerRow()
+Terms = Loss | PerRow
+"""What a model computes from its logits."""
+
+
+def cross_entropy_of(logits: torch.Tensor, labels: torch.Tensor, terms: Terms) -> torch.Tensor:
+    """Return what `terms` requests.
+
+    Args:
+        logits: (batch, length, classes).
+        labels: int64, (batch, length); positions with `IGNORED_LABEL` do not count.
+    """
+    flat = logits.flatten(0, 1), labels.flatten()
+    if isinstance(terms, PerRow):
+        return each_cross_entropy(*flat).view(labels.shape).sum(dim=1)
+    return summed_cross_entropy(*flat, terms)
+
+
+def each_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the cross entropy of each position in nats, 0 where there is no target: fp32, (targets,)."""
+    return functional.cross_entropy(logits.float(), labels, reduction="none", ignore_index=IGNORED_LABEL)
+
+
 def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, options: Loss = PLAIN) -> torch.Tensor:
     """Return the cross entropy in nats with the terms of `options`, summed over the targets: fp32, shape ().
 

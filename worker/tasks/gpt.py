@@ -5,8 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.decoders import GptModel
-from trainyard.contract.spec.optimization import Loss
-from worker.tasks.cross_entropy import PLAIN
+from worker.tasks.cross_entropy import PLAIN, Terms
 from worker.tasks.language_loss import head_loss
 from worker.tasks.packing import Boundaries, KernelFit, attend, separate
 
@@ -52,7 +51,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A language model whose forward returns logits, or with labels the summed loss."""
+    """A language model whose forward returns logits, or with labels the loss: summed, or of each row (`PER_ROW`)."""
 
     calls_embeddings = True
     """Untied embeddings and head are only called, and their weights not read elsewhere: each may be a sharding unit."""
@@ -77,17 +76,17 @@ class Gpt(nn.Module):
         tokens: torch.Tensor,
         labels: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
-        terms: Loss = PLAIN,
+        terms: Terms = PLAIN,
         ends: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
+        """Return logits (batch, length, vocabulary), or with `labels` the loss that `terms` requests.
 
         Args:
             tokens: int64, (batch, length).
             labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
             positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
                 attend to each other.
-            terms: What the loss contains beside the cross entropy.
+            terms: What the loss contains beside the cross entropy, or `PER_ROW`.
             ends: int32, (batch, examples): where each example of a packed row ends; see `boundaries_of`.
         """
         within = None

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainyard.contract.spec.optimization import Loss
 from worker.core.errors import RefusedError
-from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
+from worker.tasks.cross_entropy import PLAIN, Terms, cross_entropy_of
 from worker.tasks.hf_attention import Probe, boundary_arguments, probed_attention, use_kernel
 from worker.tasks.language_loss import LogitRule, head_loss
 from worker.tasks.packing import KernelFit, boundaries_of
@@ -94,10 +93,11 @@ def _forward(
     tokens: torch.Tensor,
     labels: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
-    terms: Loss = PLAIN,
+    terms: Terms = PLAIN,
     ends: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the summed loss (fp32, ()).
+    """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the loss that
+    `terms` requests.
 
     `positions` (int64, (batch, length)) count from 0 in each example of a packed row; transformers then masks attention
     between examples, or the kernel takes their boundaries, from `ends` (see `boundaries_of`). With `rule` the logits
@@ -108,7 +108,7 @@ def _forward(
         placed |= boundary_arguments(boundaries_of(ends, tokens.shape[1]))
     if labels is None or rule is None:
         logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
-        return logits if labels is None else summed_cross_entropy(logits.flatten(0, 1), labels.flatten(), terms)
+        return logits if labels is None else cross_entropy_of(logits, labels, terms)
     hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
     head = model.get_output_embeddings()
     return head_loss(hidden, labels, head, head.weight.shape[0], head.parameters(), terms, rule)

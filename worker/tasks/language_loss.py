@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from trainyard.contract.spec.optimization import Loss
-from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
+from worker.tasks.cross_entropy import PLAIN, PerRow, Terms, cross_entropy_of, summed_cross_entropy
+from worker.tasks.row_loss import chunked_row_losses
 
 MAX_LOGITS = 2**26
 """Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072."""
@@ -46,11 +46,12 @@ def summed_loss(
     head: Head,
     vocabulary: int,
     weights: Iterable[torch.Tensor],
-    terms: Loss = PLAIN,
+    terms: Terms = PLAIN,
     *,
     max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
-    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape ().
+    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape (); or that of each row
+    (`PER_ROW`): fp32, (batch,).
 
     More than `max_logits` logits are computed in chunks. The head's weights must not be sharded here, so this must run
     inside the forward of the module that owns them.
@@ -61,11 +62,13 @@ def summed_loss(
         head: Maps (tokens, width) to logits (tokens, vocabulary).
         weights: All parameters that the head uses.
     """
-    hidden, labels = hidden.flatten(0, 1), labels.flatten()
     chunk = max(1, max_logits // vocabulary)
-    if len(hidden) <= chunk:
-        return summed_cross_entropy(head(hidden), labels, terms)
+    if labels.numel() <= chunk:
+        return cross_entropy_of(head(hidden), labels, terms)
     trained = [weight for weight in weights if weight.requires_grad and torch.is_grad_enabled()]
+    if isinstance(terms, PerRow):
+        return chunked_row_losses(hidden, labels, head, trained, chunk)
+    hidden, labels = hidden.flatten(0, 1), labels.flatten()
     hidden = hidden if torch.is_grad_enabled() else hidden.detach()
 
     def loss_of(part: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -81,7 +84,7 @@ def head_loss(
     head: Head,
     vocabulary: int,
     weights: Iterable[torch.Tensor],
-    terms: Loss = PLAIN,
+    terms: Terms = PLAIN,
     rule: LogitRule = UNCHANGED,
 ) -> torch.Tensor:
     """Return the same. A head that is a sharding unit computes the loss itself, in one call."""
@@ -92,7 +95,7 @@ def head_loss(
 
 
 def summed_loss_of(
-    head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor, terms: Loss = PLAIN, rule: LogitRule = UNCHANGED
+    head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor, terms: Terms = PLAIN, rule: LogitRule = UNCHANGED
 ) -> torch.Tensor:
     """Return the same by a head whose weight has shape (vocabulary, width) and is not sharded now."""
     weight = head.weight

@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.decoders import LlamaModel
-from trainyard.contract.spec.optimization import Loss
-from worker.tasks.cross_entropy import PLAIN
+from worker.tasks.cross_entropy import PLAIN, Terms
 from worker.tasks.language_loss import head_loss
 from worker.tasks.packing import Boundaries, KernelFit, attend, separate
 
@@ -110,7 +109,7 @@ class Decoder(nn.Module):
 
 
 class Llama(nn.Module):
-    """A language model whose forward returns logits, or with labels the summed loss."""
+    """A language model whose forward returns logits, or with labels the loss: summed, or of each row (`PER_ROW`)."""
 
     calls_embeddings = True
     """Untied embeddings and head are only called, and their weights not read elsewhere: each may be a sharding unit."""
@@ -134,10 +133,10 @@ class Llama(nn.Module):
         tokens: torch.Tensor,
         labels: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
-        terms: Loss = PLAIN,
+        terms: Terms = PLAIN,
         ends: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return logits (batch, length, vocabulary), or with `labels` the loss summed over them (fp32, ()).
+        """Return logits (batch, length, vocabulary), or with `labels` the loss that `terms` requests.
 
         Args:
             tokens: int64, (batch, length).

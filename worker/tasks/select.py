@@ -31,6 +31,10 @@ def select_task(
 
         return load_custom(spec)
     multiple = ROW_MULTIPLE if spec.backend == "nccl" else 1
+    if spec.objective != "sft" and isinstance(spec.data, TextFiles):
+        from worker.tasks.preference import build_preference_task
+
+        return build_preference_task(spec, spec.data, roots, on_progress, row_multiple=multiple)
     match spec.model, spec.data:
         case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import build_builtin_on_stdlib

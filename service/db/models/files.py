@@ -18,7 +18,7 @@ class DataFile(Base):
     id: Mapped[str] = mapped_column(PublicId, primary_key=True)
     """Sorts by time of creation."""
     name: Mapped[str] = mapped_column(String(120))
-    format: Mapped[str] = mapped_column(String(16))
+    format: Mapped[str] = mapped_column(String(32))
     size_bytes: Mapped[int]
     examples: Mapped[int]
     digest: Mapped[str] = mapped_column(String(80))
@@ -34,7 +34,7 @@ class Upload(Base):
 
     id: Mapped[str] = mapped_column(PublicId, primary_key=True)
     name: Mapped[str] = mapped_column(String(120))
-    format: Mapped[str | None] = mapped_column(String(16))
+    format: Mapped[str | None] = mapped_column(String(32))
     """The requested format; None: that of the first line."""
     size_bytes: Mapped[int]
     digest: Mapped[str | None] = mapped_column(String(80))

@@ -65,6 +65,7 @@ class ListReporter:
 class NoCheckpoints:
     start_step = last_step = saved_ranks = 0
     weights_only = False
+    initial_weights = ""
 
     def bind_sources(self, sources):
         pass
@@ -220,7 +221,10 @@ def train(case, ranks, folder):
     chunks = patch.dict(summed_loss.__kwdefaults__, {"max_logits": case["max_logits"]} if "max_logits" in case else {})
     with chunks, period, averaging, recorder:
         task = recorder.wrap(select_task(spec), ranks.rank)
-        trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints)
+        record = RunLayout(folder.parent / case["run"]).reference if "run" in case else None
+        trainer = Trainer(
+            spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints, reference_record=record
+        )
         if case.get("watch_gathered"):
             recorder.watch_gathered(trainer._model.module)
         error = None
@@ -235,6 +239,7 @@ def train(case, ranks, folder):
     return {
         "logits": logits,
         "series": reporter.series,
+        "events": reporter.events,
         "stopped_early": reporter.stopped_early,
         "examples": recorder.examples,
         "scales": recorder.scales,

@@ -65,10 +65,10 @@ class TextSource(Strict):
     format: TextFormat = "auto"
     """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}], tools}; `sharegpt`:
     {conversations: [{from, value}]}; `alpaca`: {instruction, input, output}; `auto`: the format of the first example.
-    With all but `text`, the loss covers only the completion, the output, or the assistant's messages. For the
-    objectives `dpo`, `orpo` and `simpo`: `preference`: {prompt, chosen, rejected}, each a text or a list of messages;
-    `openai_preference`: {input, preferred_output, non_preferred_output}; for `kto`: `unpaired_preference`: {prompt,
-    completion, label}.
+    With all but `text`, the loss covers only the completion, the output, or the assistant's messages. For
+    `objective: dpo`, `orpo` and `simpo`: `preference`: {prompt, chosen, rejected}, each a text or a list of messages;
+    `openai_preference`: {input, preferred_output, non_preferred_output}; for `kto`: `unpaired_preference`:
+    {prompt, completion, label}.
     `docs/data.md` describes each."""
     columns: Annotated[dict[ColumnName, ColumnName], Field(max_length=16)] = Field(default_factory=dict)
     """The names of the data's columns by the fields of the format, where they differ: `{prompt: question}`."""

@@ -24,6 +24,8 @@ class StepResult:
     """fp32, shape (): this rank's part of the global loss; the sum over the ranks is the loss."""
     losses: dict[str, torch.Tensor]
     """fp32, shape () each: this rank's part of each named loss of the task; the only name of a single loss is empty."""
+    measured: dict[str, torch.Tensor]
+    """fp32, shape () each: this rank's part of the mean of each value that the task measures beside its loss."""
     grad_norm: torch.Tensor | None
     """fp32, shape (): the 2-norm of the unscaled gradients before clipping; None where it was not computed."""
     marks: StepMarks

@@ -35,8 +35,10 @@ class MetricsLogger(Callback):
         precision: Precision,
         guard: NonFiniteGuard,
         performance: PerformanceMonitor,
+        complete: Callable[[Mapping[str, float]], Mapping[str, float]] = dict,
     ) -> None:
-        """`tokens_before`: returns the tokens of the first steps of the run, given their number."""
+        """`tokens_before`: returns the tokens of the first steps of the run, given their number. `complete`: adds
+        metrics that follow from others of the task."""
         self._reporter = reporter
         self._step_sync = step_sync
         self._is_first = is_first
@@ -49,6 +51,7 @@ class MetricsLogger(Callback):
         self._precision = precision
         self._guard = guard
         self._performance = performance
+        self._complete = complete
         self._step = 0
         self.latest: dict[str, float] = {}
         """The metrics of the current step that its checkpoint records."""
@@ -69,6 +72,7 @@ class MetricsLogger(Callback):
             metrics["train/skipped_steps"] = float(self._guard.skipped)
         losses = {"train/loss": result.loss}
         losses |= {f"train/loss/{name}": loss for name, loss in result.losses.items() if name}
+        losses |= {f"train/{name}": value for name, value in result.measured.items()}
         own = [float(loss.item()) for loss in losses.values()]
         report = partial(self._report, result.step, list(losses), metrics)
         self._step_sync.share([*own, *self._performance.measure()], report)
@@ -80,7 +84,7 @@ class MetricsLogger(Callback):
         performance = self._performance.metrics([row[len(names) :] for row in rows])
         if step == self._step:
             self.latest["train/loss"] = losses["train/loss"]
-        self._reporter.points(step, {**losses, **metrics, **performance}, self._progress(step))
+        self._reporter.points(step, {**self._complete(losses), **metrics, **performance}, self._progress(step))
         if self._is_first:
             loss, speed = losses["train/loss"], performance["perf/examples_per_second"]
             log.info("step %d/%d  loss %.6f  %.0f examples/s", step, self._total_steps, loss, speed)

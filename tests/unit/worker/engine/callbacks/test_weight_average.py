@@ -16,7 +16,7 @@ def network():
 
 
 def after_step(step):
-    return StepResult(step, examples=1, tokens=None, loss=None, losses={}, grad_norm=None, marks=None)
+    return StepResult(step, examples=1, tokens=None, loss=None, losses={}, measured={}, grad_norm=None, marks=None)
 
 
 def train(module, steps, *, each_step):

@@ -1,0 +1,178 @@
+"""Learning from preferences: equal updates on any number of ranks, one reference, exact resumption."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.integration.worker.harness import run_layout
+from tests.support import hf
+
+pytestmark = pytest.mark.timeout(600)
+"""The first test waits for all runs."""
+
+LORA = {"lora_rank": 4, "lora": {"alpha": 16}}
+ADAMW = {"name": "adamw", "lr": 0.01, "clip_norm": 0.5}
+OBJECTIVES = {
+    "dpo": {"objective": "dpo"},
+    "dpo-lora": {"objective": "dpo", **LORA},
+    "dpo-ipo": {"objective": "dpo", "preference": {"loss_type": "ipo", "beta": 0.5}},
+    "orpo": {"objective": "orpo"},
+    "simpo": {"objective": "simpo", **LORA},
+    "kto": {"objective": "kto", "preference": {"undesirable_weight": 1.5}},
+    "kto-lora": {"objective": "kto", **LORA},
+}
+DATA = {"dpo-lora": "chat", "kto": "labelled", "kto-lora": "labelled"}
+VARIANTS = {
+    "ddp": {"strategy": "ddp"},
+    "zero2": {"strategy": "zero2"},
+    "layer": {"strategy": "fsdp"},
+    "size": {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 3000}},
+}
+LAYOUTS = [
+    *((2, name, variant) for name in OBJECTIVES for variant in ("ddp", "layer")),
+    *((2, name, variant) for name in ("dpo", "kto") for variant in ("zero2", "size")),
+    *((3, name, "ddp") for name in ("dpo", "kto-lora")),
+]
+RESUMED = [("dpo", "ddp"), ("kto", "layer"), ("dpo-lora", "layer")]
+STEPS = 6
+WITHOUT_REFERENCE = ("orpo", "simpo")
+
+
+class Cases:
+    def __init__(self, folder):
+        self.folder = folder
+        hf.save_llama(folder / "model")
+        pairs = {"texts": hf.preferences(25), "chat": hf.chat_preferences(25), "labelled": hf.labelled_answers(25)}
+        self.files = {name: hf.write_lines(folder / f"{name}.jsonl", lines) for name, lines in pairs.items()}
+
+    def spec(self, name, **changes):
+        path = str(self.files[DATA.get(name, "texts")])
+        return {
+            "version": 1,
+            "task": "causal_lm",
+            "precision": "fp32",
+            "seed": 5,
+            "model": {"source": "hf", "path": str(self.folder / "model")},
+            "data": {"source": "jsonl", "path": path, "max_length": 48, "eval_sets": {"same": path}},
+            "steps": STEPS,
+            "batch": {"size": 10, "micro_size": 3},
+            "optimizer": ADAMW,
+            "evaluation": {"every_steps": 3, "limit": 7},
+            "log": {"every_steps": 1},
+            **OBJECTIVES[name],
+            **changes,
+        }
+
+    def alone(self):
+        cases = {name: {"spec": self.spec(name)} for name in OBJECTIVES}
+        chunked = {f"chunked/{name}": {"spec": self.spec(name), "max_logits": 4000} for name in OBJECTIVES}
+        moved = {"moved/dpo-lora": {"spec": self.spec("dpo-lora"), "run": "moved/dpo-lora"}}
+        return cases | chunked | moved
+
+    def on(self, world):
+        cases = {}
+        for ranks, name, variant in LAYOUTS:
+            if ranks == world:
+                cases[f"{name}/{variant}"] = {"spec": self.spec(name) | VARIANTS[variant]}
+        if world == 2:
+            for name, variant in RESUMED:
+                spec, run = self.spec(name) | VARIANTS[variant], f"resumed/{name}"
+                cases[f"first/{name}"] = {"spec": spec, "run": run, "until": 3}
+                cases[f"rest/{name}"] = {"spec": spec, "run": run}
+            cases["to-move"] = {"spec": self.spec("dpo-lora") | VARIANTS["layer"], "run": "moved/dpo-lora", "until": 3}
+            half = {"precision": "bf16", "activation_checkpointing": "selective"}
+            for variant in ("ddp", "layer"):
+                cases[f"bf16/{variant}"] = {"spec": self.spec("dpo", **half) | VARIANTS[variant]}
+        return cases
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return Cases(tmp_path_factory.mktemp("preferences"))
+
+
+@pytest.fixture(scope="module")
+def layouts(cases):
+    results = {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=400) for world in (2, 3)}
+    return results | {1: run_layout(1, cases.alone(), cases.folder / "1", seconds=300)}
+
+
+def series(result, case, key="train/loss"):
+    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
+
+
+def parameters(result, case):
+    return {name: torch.tensor(values) for name, values in result[0][case]["parameters"].items()}
+
+
+@pytest.mark.parametrize(("world", "name", "variant"), LAYOUTS)
+class TestParityWithOneProcess:
+    def test_updates(self, layouts, world, name, variant):
+        alone, together = parameters(layouts[1], name), parameters(layouts[world], f"{name}/{variant}")
+        assert alone.keys() == together.keys()
+        for key, expected in alone.items():
+            assert torch.linalg.norm(together[key] - expected) <= 2e-5 * torch.linalg.norm(expected), key
+
+    def test_losses_and_measured_values(self, layouts, world, name, variant):
+        own = layouts[1][0][name]["series"]
+        keys = [key for key in own if key.startswith(("train/loss", "train/rewards", "train/logps", "eval/"))]
+        assert {"train/rewards/margins", "eval/rewards/accuracies", "eval/logps/chosen/same"} <= set(keys)
+        for key in keys:
+            expected = series(layouts[1], name, key)
+            # Rewards are differences of log-probabilities near 100 nats, of which fp32 has five digits after the point.
+            assert series(layouts[world], f"{name}/{variant}", key) == pytest.approx(expected, rel=1e-4, abs=1e-5), key
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+class TestOneProcess:
+    def test_logits_in_pieces_give_the_same_updates(self, layouts, name):
+        whole, pieces = parameters(layouts[1], name), parameters(layouts[1], f"chunked/{name}")
+        for key, expected in whole.items():
+            assert torch.linalg.norm(pieces[key] - expected) <= 2e-5 * torch.linalg.norm(expected), key
+
+    def test_model_begins_as_its_own_reference(self, layouts, name):
+        first = {key: series(layouts[1], name, f"train/rewards/{key}")[1] for key in ("chosen", "rejected", "margins")}
+        if name in WITHOUT_REFERENCE:
+            assert all(abs(value) > 1e-3 for value in first.values())
+        else:
+            assert first == pytest.approx(dict.fromkeys(first, 0.0), abs=1e-5)
+
+    def test_model_learns_what_is_preferred(self, layouts, name):
+        margins = series(layouts[1], name, "eval/rewards/margins")
+        if name != "dpo-ipo":  # IPO's loss is lowest at a certain margin.
+            assert margins[6] > margins[3]
+        assert margins[6] > 0
+        losses = series(layouts[1], name)
+        assert losses[6] < losses[1]
+
+
+def test_dpo_begins_at_the_logarithm_of_two(layouts):
+    assert series(layouts[1], "dpo")[1] == pytest.approx(np.log(2), abs=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["ddp", "layer"])
+def test_bf16_follows_fp32(layouts, variant):
+    expected, half = series(layouts[1], "dpo"), series(layouts[2], f"bf16/{variant}")
+    assert half == pytest.approx(expected, abs=0.05)
+    assert half[STEPS] < half[1]
+
+
+class TestResumption:
+    @pytest.mark.parametrize(("name", "variant"), RESUMED)
+    def test_losses_equal_those_of_the_uninterrupted_run(self, layouts, name, variant):
+        whole, first, rest = (
+            layouts[2][0][case]["series"]["train/loss"]
+            for case in (f"{name}/{variant}", f"first/{name}", f"rest/{name}")
+        )
+        assert first == {step: whole[step] for step in "123"}
+        assert rest == {step: whole[step] for step in "456"}
+
+    @pytest.mark.parametrize(("name", "variant"), RESUMED)
+    def test_reference_is_computed_by_the_first_execution_alone(self, layouts, name, variant):
+        events = [layouts[2][0][f"{part}/{name}"]["events"] for part in ("first", "rest")]
+        assert ["reference_computed" in one for one in events] == [True, False]
+
+    def test_another_layout_uses_the_same_reference(self, layouts):
+        assert "reference_computed" not in layouts[1][0]["moved/dpo-lora"]["events"]
+        expected = series(layouts[1], "dpo-lora")
+        assert series(layouts[1], "moved/dpo-lora") == pytest.approx({n: expected[n] for n in (4, 5, 6)}, rel=1e-5)

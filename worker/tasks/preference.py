@@ -1,0 +1,185 @@
+"""Learning from preferences: DPO, ORPO, KTO and SimPO with a language model."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
+from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.objective_rules import preference_beta
+from trainyard.contract.spec.objectives import PAIRED, WITH_REFERENCE
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.text_data import PAIR_FORMATS, PREFERENCE_FORMATS, TextFiles
+from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.core.errors import RefusedError
+from worker.data.answers import AnswerExamples, answer_examples
+from worker.data.examples import IGNORED_LABEL, Tensors
+from worker.data.preference_rows import load_answers
+from worker.data.sampler import Indices
+from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
+from worker.tasks.builtin_models import build_builtin
+from worker.tasks.causal_lm import CausalLm, row_length
+from worker.tasks.cross_entropy import PER_ROW
+from worker.tasks.preference_loss import Answers, dpo_losses, kto_losses, orpo_losses, simpo_losses
+
+Sums = dict[str, torch.Tensor]
+
+
+class PreferenceTask(CausalLm):
+    """The loss summed over pairs, or for KTO over answers; rewards and log-probabilities as metrics."""
+
+    def __init__(self, build: Callable[[], nn.Module], examples: AnswerExamples, spec: TrainingSpec) -> None:
+        ones = np.ones(len(examples.desirable), dtype=np.int64)
+        super().__init__(build, examples, ones, round(float(examples.token_counts.tokens.mean())))
+        self.answers = examples
+        """The examples."""
+        self._objective, self._options, self._beta = spec.objective, spec.preference, preference_beta(spec)
+        self._divergence: torch.Tensor | None = None
+        self.needs_reference = self._objective in WITH_REFERENCE
+        """Whether `examples.reference` must be filled before the first loss."""
+        self.shares_mean = self._objective == "kto"
+        """Whether the loss needs the mean of `shared_sum` over the whole batch."""
+
+    def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
+        return self.measured_loss(model, batch)[0]
+
+    def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Sums]:
+        """Return the summed loss, and sums of measured values by the ends of their names; each of shape ()."""
+        losses, measured = self._paired(model, batch) if self._objective in PAIRED else self._labelled(model, batch)
+        return losses.sum(), {name: values.detach().sum() for name, values in measured.items()}
+
+    def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
+        loss, measured = self.measured_loss(model, batch)
+        return {"eval/loss": loss, **{f"eval/{name}": value for name, value in measured.items()}}
+
+    def metric_weight(self, name: str, indices: Indices) -> float:
+        """Return the divisor of a measured sum over these examples: of answers of one kind, their number."""
+        desirable = int(self.answers.desirable[indices].sum())
+        if self.answers.paired or not name.endswith(("/chosen", "/rejected")):
+            return float(len(indices))
+        return float(desirable if name.endswith("/chosen") else len(indices) - desirable)
+
+    def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics with the margins: the differences of the mean rewards."""
+        margins = {
+            name.replace("rewards/chosen", "rewards/margins"): value - means[name.replace("chosen", "rejected", 1)]
+            for name, value in means.items()
+            if "/rewards/chosen" in name and name.replace("chosen", "rejected", 1) in means
+        }
+        return {**means, **margins}
+
+    def reference_logps(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
+        """Return the log-probabilities of both answers of each example: fp32, (n, 2)."""
+        if self.answers.paired:
+            return torch.stack(_log_probabilities(model, *batch[:2]).chunk(2), dim=1)
+        return torch.stack([_log_probabilities(model, *batch[:2]), _log_probabilities(model, *batch[2:4])], dim=1)
+
+    def shared_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
+        """Return the summed log-ratios of the answers to other prompts: fp32, shape ()."""
+        return (_log_probabilities(model, *batch[2:4]) - batch[4][:, 1]).sum()
+
+    def set_shared_mean(self, mean: torch.Tensor) -> None:
+        """Set the mean of these log-ratios over the batch, from which KTO's loss takes its zero: fp32, shape ()."""
+        self._divergence = mean.clamp(min=0)
+
+    def _paired(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Sums]:
+        tokens, labels, reference = batch
+        logps, lengths = _log_probabilities(model, tokens, labels).chunk(2), _lengths(labels).chunk(2)
+        chosen, rejected = (Answers(logps[which], lengths[which], reference[:, which]) for which in (0, 1))
+        match self._objective:
+            case "dpo":
+                losses = dpo_losses(chosen, rejected, self._options, self._beta)
+            case "orpo":
+                losses = orpo_losses(chosen, rejected, self._beta)
+            case _:
+                losses = simpo_losses(chosen, rejected, self._options, self._beta)
+        first, second = self._rewards(chosen), self._rewards(rejected)
+        return losses, {
+            "rewards/chosen": first,
+            "rewards/rejected": second,
+            "rewards/accuracies": (first > second).float(),
+            "logps/chosen": logps[0],
+            "logps/rejected": logps[1],
+        }
+
+    def _labelled(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Sums]:
+        tokens, labels, *_, reference, desirable = batch
+        answers = Answers(_log_probabilities(model, tokens, labels), _lengths(labels), reference[:, 0])
+        divergence = torch.zeros((), device=tokens.device) if self._divergence is None else self._divergence
+        losses = kto_losses(answers, desirable, divergence, self._options, self._beta)
+        rewards, zero = self._rewards(answers), torch.zeros_like(answers.logps)
+        above = answers.ratios > divergence
+        return losses, {
+            "rewards/chosen": torch.where(desirable, rewards, zero),
+            "rewards/rejected": torch.where(desirable, zero, rewards),
+            "rewards/accuracies": (above == desirable).float(),
+            "logps/chosen": torch.where(desirable, answers.logps, zero),
+            "logps/rejected": torch.where(desirable, zero, answers.logps),
+            "kl": divergence.expand(len(rewards)),
+        }
+
+    def _rewards(self, answers: Answers) -> torch.Tensor:
+        """Return the rewards that the objective implies: beta log p / r, or without a reference beta times the mean
+        log-probability of a token."""
+        return self._beta * (answers.ratios if self.needs_reference else answers.mean_logps)
+
+
+def _log_probabilities(model: nn.Module, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    losses: torch.Tensor = model(tokens, labels, None, PER_ROW)
+    return -losses
+
+
+def _lengths(labels: torch.Tensor) -> torch.Tensor:
+    return (labels != IGNORED_LABEL).sum(dim=1)
+
+
+def build_preference_task(
+    spec: TrainingSpec,
+    data: TextFiles,
+    roots: AllowedRoots = UNRESTRICTED_ROOTS,
+    on_progress: Callable[[], None] = lambda: None,
+    *,
+    row_multiple: int = 1,
+) -> PreferenceTask:
+    """Return the task of a spec whose objective learns from preferences; `row_multiple`: see `RowExamples.multiple`."""
+    match spec.model:
+        case HfModel() as model:
+            from worker.tasks.hf_model import HfFolder
+
+            folder = HfFolder(model.path, roots)
+            build, tokenizer = partial(folder.load, packed=False), HfTokenizer(folder.tokenizer)
+            examples = _load(spec, data, tokenizer, folder.context, roots, on_progress, row_multiple)
+            task = PreferenceTask(build, examples, spec)
+            task.defer = lambda: folder.defer(packed=False)
+            return task
+        case GptModel() | LlamaModel() as model:
+            examples = _load(spec, data, ByteTokenizer(), model.context, roots, on_progress, row_multiple)
+            return PreferenceTask(lambda: build_builtin(model), examples, spec)
+    raise RefusedError(f"this worker cannot train that model by objective `{spec.objective}`")
+
+
+def _load(
+    spec: TrainingSpec,
+    data: TextFiles,
+    tokenizer: Tokenizer,
+    context: int | None,
+    roots: AllowedRoots,
+    on_progress: Callable[[], None],
+    multiple: int,
+) -> AnswerExamples:
+    paired = spec.objective in PAIRED
+    known = sorted(PAIR_FORMATS if paired else PREFERENCE_FORMATS - PAIR_FORMATS, reverse=True)
+    formats = known if data.format == "auto" else [data.format]
+    length = row_length(data.max_length, context)
+    load = partial(
+        load_answers, formats=formats, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress
+    )
+    train = load("data.path", str(data.path))
+    held_out = {
+        field.removeprefix("data.eval_sets."): load(field, str(path)) for field, path in data.evaluation_paths.items()
+    }
+    sets = {"" if name == "data.eval_path" else name: rows for name, rows in held_out.items()}
+    return answer_examples(train, sets, paired=paired, multiple=multiple, context=context)
