@@ -31,7 +31,7 @@ def source_digests(spec: TrainingSpec, task: Task, batches: GlobalBatches) -> di
 def base_digest(spec: TrainingSpec) -> str | None:
     """Return the digest of the folder of the frozen base model; None if the run has none."""
     if isinstance(spec.model, HfModel) and (spec.lora_rank is not None or spec.trainable is not None):
-        return _digest_of_folder(Path(spec.model.path))
+        return folder_digest(Path(spec.model.path))
     return None
 
 
@@ -50,7 +50,7 @@ def _digest_of_examples(examples: Examples) -> str:
     return hashed.hexdigest()
 
 
-def _digest_of_folder(folder: Path) -> str:
+def folder_digest(folder: Path) -> str:
     """Return the digest of a model's configuration and of its weights: their sizes and evenly spaced parts.
 
     Reading all would take minutes for a large model, and training a model changes nearly every part.
