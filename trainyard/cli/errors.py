@@ -86,6 +86,10 @@ class ConversionError(Exception):
     """A checkpoint could not be converted."""
 
 
+class GenerationError(Exception):
+    """A model could not be loaded, or generated no text."""
+
+
 class CommandGroup(TyperGroup):
     """The group of all commands. Translates errors to messages and exit codes."""
 
@@ -181,7 +185,7 @@ def _message(error: Exception) -> str:
             else hint
         )
         return error.message + hint
-    if isinstance(error, UsageError | ConversionError):
+    if isinstance(error, UsageError | ConversionError | GenerationError):
         return str(error)
     return f"unexpected {type(error).__name__}: {error}; set TRAINYARD_DEBUG=1 for a traceback"
 
