@@ -41,6 +41,7 @@ from service.metrics.ingest.writer import PointWriter
 from service.planner.batch_acceptance import BatchAcceptance
 from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
+from service.registry.service import ModelRegistry
 from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
@@ -82,6 +83,7 @@ class AppState:
         self.acceptance = SpecAcceptance(database, settings, self.planner)
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
         self.secrets = SecretService(database, settings)
+        self.registry = ModelRegistry(database, self.files_of, self.run_layout)
         self.downsampler = Downsampler(database)
         self.ingest_queue = IngestQueue(
             PointWriter(database, self.downsampler.on_commit),

@@ -33,6 +33,7 @@ BODIES: dict[str, Any] = {
     "create_webhook": {"url": "https://example.org/hook"},
     "sign_in_with_munge": {"nonce": "n" * 43, "credential": "MUNGE:AwQFAACj:"},
     "set_secret": {"value": "x"},
+    "set_model_alias": {"version": 1},
     "set_maintenance": {"active": False},
     "claim_attempt": {"nonce": "nonce-0001", "host": "node1", "pid": 7},
     "send_heartbeat": {"execution": 1},
@@ -125,6 +126,8 @@ def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[s
         body, content_type = RAW_BODIES[operation.id], "application/octet-stream"
     else:
         document = BODIES.get(operation.id)
+        if operation.id == "register_model_version":
+            document = {"job_id": seeds.values["job_id"][2]}
         body, content_type = b"" if document is None else json.dumps(document).encode(), "application/json"
     return RawRequest(operation.method, path, urlencode(query), body, content_type)
 

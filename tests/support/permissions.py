@@ -50,6 +50,9 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("delete_checkpoint", "cancel_sweep"), Rule.CHANGE),
     **dict.fromkeys(("get_webhook", "list_deliveries"), Rule.OWN_READ),
     **dict.fromkeys(("delete_webhook", "test_webhook"), Rule.OWN_CHANGE),
+    **dict.fromkeys(("list_models", "get_model"), Rule.READ),
+    **dict.fromkeys(("register_model_version", "set_model_alias", "delete_model_alias"), Rule.CHANGE),
+    **dict.fromkeys(("delete_model_version", "delete_model"), Rule.CHANGE),
     "delete_secret": Rule.OWNER_ONLY,
     **dict.fromkeys(
         ("resolve_job", "list_orphans", "resolve_orphan", "create_token", "list_tokens", "revoke_token", "list_audit"),

@@ -12,7 +12,7 @@ from tests.support.world import SPEC, World
 
 CODE = b"any bytes"
 DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
-EXPORTED = ("model.safetensors", "config.json")
+EXPORTED = ("model.safetensors", "config.json", "export.json")
 TRACES = ("profile/step-0000000010-rank-0.json.gz", "profile/step-0000000010-rank-0.txt")
 ORPHAN = "job_01kdvdna00az9cxjnszk8v8abh"
 VICTIMS = 4
@@ -50,6 +50,8 @@ def seed(world: World) -> Seeds:
     secrets = [_secret(world, f"OLD_{number}_TOKEN") for number in range(VICTIMS)]
     webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
+    kinds = ("kept", "deleted", "unnamed", "renamed")
+    models = {kind: [_model(world, f"{kind}-{number}", done, kind) for number in range(VICTIMS)] for kind in kinds}
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
     body = {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1}
     sweep = world.client.post("/v1/sweeps", json=body).json()
@@ -76,6 +78,9 @@ def seed(world: World) -> Seeds:
             "user_name": ["daemon"],
             "webhook_id": webhooks[:1],
             "sweep_id": [sweep["id"]],
+            "model_name": models["kept"][:1],
+            "alias": ["prod"],
+            "version": ["1"],
             "estimate_id": [estimate_id],
             "orphan_id": [ORPHAN],
         },
@@ -85,6 +90,9 @@ def seed(world: World) -> Seeds:
             "delete_webhook": {"webhook_id": webhooks[1:]},
             "set_secret": {"secret_name": ["HF_TOKEN"]},
             "delete_secret": {"secret_name": secrets},
+            "delete_model": {"model_name": models["deleted"]},
+            "delete_model_version": {"model_name": models["unnamed"]},
+            "delete_model_alias": {"model_name": models["renamed"]},
             "revoke_token": {"token_id": tokens[1:]},
             "stream_job": {"job_id": [done]},
             **{name: {"job_id": [done]} for name in _SUCCEEDED_JOB_ROUTES},
@@ -148,6 +156,14 @@ def _webhook(world: World) -> str:
 def _secret(world: World, name: str) -> str:
     answer = world.client.put(f"/v1/secrets/{name}", json={"value": "x"})
     assert answer.status_code == 200, answer.text
+    return name
+
+
+def _model(world: World, name: str, job_id: str, kind: str) -> str:
+    """Register a model with one version, which is `prod` unless the kind is `unnamed`."""
+    body = {"job_id": job_id, "aliases": [] if kind == "unnamed" else ["prod"]}
+    answer = world.client.post(f"/v1/models/{name}/versions", json=body)
+    assert answer.status_code == 201, answer.text
     return name
 
 

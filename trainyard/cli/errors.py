@@ -64,6 +64,7 @@ _SUGGESTIONS: dict[str | None, str] = {
     "job_not_found": "list them with: trainyard list",
     "sweep_not_found": "list them with: trainyard sweeps",
     "token_not_found": "list them with: trainyard tokens list",
+    "model_not_found": "list registered models with: trainyard models list",
     "secret_not_found": "list them with: trainyard secrets list",
     "webhook_not_found": "list them with: trainyard webhooks list",
     "route_not_found": "TRAINYARD_URL must be the service's address without a path",
