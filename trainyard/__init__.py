@@ -10,13 +10,26 @@ _LAZY_IMPORTS = {
     "Client": "trainyard.client",
     "AsyncClient": "trainyard.client",
     "run": "trainyard.client",
+    "load": "trainyard.loading.load",
+    "LoadError": "trainyard.loading.errors",
     "report": "trainyard.script",
     "checkpoint_dir": "trainyard.script",
     "should_stop": "trainyard.script",
 }
 
 
-__all__ = ["AsyncClient", "Client", "TrainingSpec", "__version__", "checkpoint_dir", "report", "run", "should_stop"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "LoadError",
+    "TrainingSpec",
+    "__version__",
+    "checkpoint_dir",
+    "load",
+    "report",
+    "run",
+    "should_stop",
+]
 
 
 def __getattr__(name: str) -> Any:

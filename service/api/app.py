@@ -25,6 +25,7 @@ from service.api.routes import (
     logs,
     metrics,
     mlflow,
+    models,
     openai,
     openai_files,
     orphans,
@@ -85,6 +86,7 @@ _ROUTERS = (
     files.uploads_router,
     artifacts.router,
     checkpoints.router,
+    models.router,
     usage.router,
     diagnostics,
     tokens.router,
@@ -193,7 +195,15 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     return await _service_error(request, InvalidRequestError(describe_error(first), param=field or None))
 
 
-_RESOURCES = {"aid": "attempt", "digest": "code", "secret_name": "secret", "user_name": "unix_user"}
+_RESOURCES = {
+    "aid": "attempt",
+    "alias": "alias",
+    "digest": "code",
+    "model_name": "model",
+    "secret_name": "secret",
+    "version": "model_version",
+    "user_name": "unix_user",
+}
 """Resources by path parameter, where the parameter is not named after its resource."""
 
 

@@ -44,6 +44,7 @@ from service.openai.service import FineTuneService
 from service.planner.batch_acceptance import BatchAcceptance
 from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
+from service.registry.service import ModelRegistry
 from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
@@ -86,6 +87,7 @@ class AppState:
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
         self.secrets = SecretService(database, settings)
         self.files = FileService(database, settings, lambda label: self.failpoint(label))
+        self.registry = ModelRegistry(database, self.files_of, self.run_layout)
         self.downsampler = Downsampler(database)
         self.ingest_queue = IngestQueue(
             PointWriter(database, self.downsampler.on_commit),

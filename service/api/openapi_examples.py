@@ -42,6 +42,33 @@ _WEBHOOK = {
     "created_at": _TIME,
     "failures": 0,
 }
+_MODEL_VERSION = {
+    "object": "model_version",
+    "model": "chat",
+    "version": 2,
+    "aliases": ["prod"],
+    "job_id": _JOB,
+    "job_name": "chat-lora",
+    "task": "causal_lm",
+    "step": 400,
+    "digest": _DIGEST,
+    "metrics": {"eval/loss": 0.25},
+    "base": "/shared/models/llama-3.2-1b",
+    "is_adapter": True,
+    "data": {"source": "jsonl", "path": "/shared/data/chat.jsonl"},
+    "created_by": "anna",
+    "created_at": _TIME,
+}
+_MODEL = {
+    "object": "model",
+    "name": "chat",
+    "description": "Answers questions about the cluster",
+    "created_by": "anna",
+    "created_at": _TIME,
+    "updated_at": _LATER,
+    "latest_version": 2,
+    "aliases": {"prod": 2},
+}
 _METRICS = {
     "object": "metrics",
     "job_id": _JOB,
@@ -114,6 +141,9 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "modified_at": _TIME,
         },
         "Template": {"object": "template", "name": "mlp_parity", "description": "A small net.", "spec": _SPEC},
+        "ModelResource": _MODEL,
+        "ModelDetail": {**_MODEL, "versions": [_MODEL_VERSION]},
+        "ModelVersionResource": _MODEL_VERSION,
         "SecretResource": _SECRET,
         "SecretRequest": {"value": "..."},
         "UploadRequest": {"name": "chat.jsonl", "size_bytes": 481_000_000, "digest": _DIGEST},

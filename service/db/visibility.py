@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from sqlalchemy import event
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
-from service.db.models import DataFile, Job, StartEstimate, Sweep
+from service.db.models import DataFile, Job, RegisteredModel, StartEstimate, Sweep
 
 _OWNER: ContextVar[str | None] = ContextVar("visible_owner", default=None)
 
@@ -43,7 +43,7 @@ def restrict(session: Session) -> Session:
         return session
     conditions = [
         with_loader_criteria(table, table.created_by == owner, include_aliases=True)
-        for table in (DataFile, Job, StartEstimate, Sweep)
+        for table in (DataFile, Job, RegisteredModel, StartEstimate, Sweep)
     ]
 
     def add_conditions(state: ORMExecuteState) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, defer
 
 from service.core.errors import AttemptEndedError, NotFoundError
 from service.db.engine import Database
-from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel
+from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
 from service.jobs.outbox import enqueue_status_change
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
@@ -265,6 +265,11 @@ class JobRepository:
         statement = statement.values(deleted_at=self.now, removing=removing)
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         return cast(sa.CursorResult[Any], result).rowcount
+
+    def registered_versions(self, job: Job) -> list[ModelVersion]:
+        """Return the versions of registered models that are of the job."""
+        query = sa.select(ModelVersion).where(ModelVersion.job_id == job.id)
+        return list(self._session.scalars(query.order_by(ModelVersion.model, ModelVersion.number)))
 
     def next_sequence(self, job: Job) -> int:
         """Return the next sequence number of the job. Other writers of the job wait until this transaction ends."""

@@ -4,7 +4,7 @@ Each request is one transaction that records the desired state or an event; the 
 repeats an earlier one changes nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Literal
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, InvalidRequestError, PermissionDeniedError
 from service.db.engine import Database
-from service.db.models import Attempt, Job
+from service.db.models import Attempt, Job, ModelVersion
 from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
@@ -23,6 +23,8 @@ from trainyard.contract.wire.jobs import TERMINAL, JobResource, ProfileRequest
 from trainyard.contract.wire.reports import TraceRequest
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
+_NAMED_VERSIONS = 3
+"""Versions of registered models that an error names."""
 RETRY = "retry_requested"
 PROFILE_REQUESTED = "profile_requested"
 PROFILE_ANSWERS = (f"{WORKER_PREFIX}profile_written", f"{WORKER_PREFIX}profile_dropped")
@@ -134,6 +136,7 @@ def retry(start: Literal["checkpoint", "scratch"], quotas: UserQuotas) -> JobAct
             hint = "; fork it to continue from its last checkpoint" if job.status == "succeeded" else ""
             message = f"job {job.id} has status {job.status}; only a failed or cancelled job can be retried{hint}"
             raise ConflictError(message, code="not_retryable")
+        _require_unregistered(job, jobs.registered_versions(job), "a retry would replace its files; fork it instead")
         check_queue_quota(quotas, job.created_by, jobs.count_queued(job.created_by))
         if start == "scratch":
             _discard_results(jobs, job)
@@ -199,10 +202,11 @@ def delete_job(database: Database, principal: Principal, job_id: str, now: datet
     """Hide a job that has ended; the maintenance task removes its rows and its run directory.
 
     Raises:
-        ConflictError: the job has not ended.
+        ConflictError: the job has not ended, or a version of a registered model is of this job.
     """
-    with locked_job(database, principal, job_id, now) as (_, job):
+    with locked_job(database, principal, job_id, now) as (jobs, job):
         _require_ended(job)
+        _require_unregistered(job, jobs.registered_versions(job))
         job.deletion_requested_at = now
 
 
@@ -210,10 +214,11 @@ def delete_checkpoints(database: Database, principal: Principal, job_id: str, no
     """Delete all checkpoints of a job that has ended; its reports and its export stay.
 
     Raises:
-        ConflictError: the job has not ended.
+        ConflictError: the job has not ended, or a version of a registered model is one of its checkpoints.
     """
     with locked_job(database, principal, job_id, now) as (jobs, job):
         _require_ended(job)
+        _require_unregistered(job, [version for version in jobs.registered_versions(job) if version.checkpoint_id])
         if count := jobs.mark_checkpoints_deleted(job, removing=True):
             job.last_checkpoint_step = None
             message = f"all {count} checkpoints deleted by {principal.name}"
@@ -225,11 +230,22 @@ def _require_ended(job: Job) -> None:
         raise ConflictError(f"job {job.id} has status {job.status}; cancel it first", code="job_not_finished")
 
 
+def _require_unregistered(
+    job: Job, versions: Sequence[ModelVersion], remedy: str = "delete those versions first"
+) -> None:
+    if versions:
+        names = ", ".join(f"{version.model}@{version.number}" for version in versions[:_NAMED_VERSIONS])
+        more = " and others" if len(versions) > _NAMED_VERSIONS else ""
+        message = f"registered models need the files of job {job.id}: {names}{more}; {remedy}"
+        raise ConflictError(message, code="job_registered")
+
+
 def delete_checkpoint(database: Database, principal: Principal, job_id: str, checkpoint_id: str, now: datetime) -> None:
     """Delete one checkpoint.
 
     Raises:
-        ConflictError: the job has not ended and would resume from this checkpoint.
+        ConflictError: the job has not ended and would resume from this checkpoint, or a version of a registered model
+            is this checkpoint.
     """
     with locked_job(database, principal, job_id, now) as (jobs, job):
         checkpoint = jobs.get_checkpoint(job, checkpoint_id)
@@ -240,6 +256,8 @@ def delete_checkpoint(database: Database, principal: Principal, job_id: str, che
                 "delete it after the job has ended",
                 code="checkpoint_in_use",
             )
+        versions = jobs.registered_versions(job)
+        _require_unregistered(job, [version for version in versions if version.checkpoint_id == checkpoint.id])
         checkpoint.deleted_at, checkpoint.removing = now, True
         if checkpoint.step == job.last_checkpoint_step:
             job.last_checkpoint_step = max((step for step in steps if step != checkpoint.step), default=None)

@@ -35,6 +35,7 @@ BODIES: dict[str, Any] = {
     "set_secret": {"value": "x"},
     "create_fine_tune": {"model": BASE_MODEL, "training_file": "of the seeds"},
     "start_upload": {"name": "text.jsonl", "size_bytes": len(LINES), "digest": LINES_DIGEST},
+    "set_model_alias": {"version": 1},
     "set_maintenance": {"active": False},
     "claim_attempt": {"nonce": "nonce-0001", "host": "node1", "pid": 7},
     "send_heartbeat": {"execution": 1},
@@ -135,6 +136,8 @@ def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[s
         document = BODIES.get(operation.id)
         if operation.id == "create_fine_tune":
             document = {**BODIES[operation.id], "training_file": seeds.values["training_file"][0]}
+        if operation.id == "register_model_version":
+            document = {"job_id": seeds.values["job_id"][2]}
         body, content_type = b"" if document is None else json.dumps(document).encode(), "application/json"
     return RawRequest(operation.method, path, urlencode(query), body, content_type)
 

@@ -19,7 +19,7 @@ LINES_DIGEST = f"sha256:{hashlib.sha256(LINES).hexdigest()}"
 CHAT = b'{"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]}\n'
 BASE_MODEL = "tiny"
 """A base model that clients of OpenAI's API can fine-tune."""
-EXPORTED = ("model.safetensors", "config.json")
+EXPORTED = ("model.safetensors", "config.json", "export.json")
 TRACES = ("profile/step-0000000010-rank-0.json.gz", "profile/step-0000000010-rank-0.txt")
 ORPHAN = "job_01kdvdna00az9cxjnszk8v8abh"
 VICTIMS = 4
@@ -57,6 +57,8 @@ def seed(world: World) -> Seeds:
     secrets = [_secret(world, f"OLD_{number}_TOKEN") for number in range(VICTIMS)]
     webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
+    kinds = ("kept", "deleted", "unnamed", "renamed")
+    models = {kind: [_model(world, f"{kind}-{number}", done, kind) for number in range(VICTIMS)] for kind in kinds}
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
     training_file = _file(world, CHAT)
     write_models_file(world)
@@ -93,6 +95,9 @@ def seed(world: World) -> Seeds:
             "user_name": ["daemon"],
             "webhook_id": webhooks[:1],
             "sweep_id": [sweep["id"]],
+            "model_name": models["kept"][:1],
+            "alias": ["prod"],
+            "version": ["1"],
             "estimate_id": [estimate_id],
             "orphan_id": [ORPHAN],
         },
@@ -114,6 +119,9 @@ def seed(world: World) -> Seeds:
             "abandon_upload": {"upload_id": uploads[VICTIMS + 1 :]},
             "set_secret": {"secret_name": ["HF_TOKEN"]},
             "delete_secret": {"secret_name": secrets},
+            "delete_model": {"model_name": models["deleted"]},
+            "delete_model_version": {"model_name": models["unnamed"]},
+            "delete_model_alias": {"model_name": models["renamed"]},
             "revoke_token": {"token_id": tokens[1:]},
             "stream_job": {"job_id": [done]},
             **{name: {"job_id": [done]} for name in _SUCCEEDED_JOB_ROUTES},
@@ -221,6 +229,14 @@ def _upload(world: World, *, received: bool = False) -> str:
     if received:
         assert world.client.put(f"/v1/uploads/{upload_id}?offset=0", content=LINES).status_code == 200
     return upload_id
+
+
+def _model(world: World, name: str, job_id: str, kind: str) -> str:
+    """Register a model with one version, which is `prod` unless the kind is `unnamed`."""
+    body = {"job_id": job_id, "aliases": [] if kind == "unnamed" else ["prod"]}
+    answer = world.client.post(f"/v1/models/{name}/versions", json=body)
+    assert answer.status_code == 201, answer.text
+    return name
 
 
 def _token(world: World, name: str) -> str:

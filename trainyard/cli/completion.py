@@ -58,6 +58,7 @@ def _names(names: Iterable[str], meaning: str) -> Iterator[tuple[str, str]]:
 complete_job = complete_from(_jobs)
 complete_sweep = complete_from(_sweeps)
 complete_preset = complete_from(lambda client: ((one.name, one.description) for one in client.templates()))
+complete_model = complete_from(lambda client: ((one.name, one.description) for one in client.models()))
 complete_secret = complete_from(lambda client: ((one.name, "") for one in client.secrets()))
 complete_file = complete_from(lambda client: ((one.id, one.name) for one in client.data_files()))
 complete_token = complete_from(lambda client: ((one.id, one.name) for one in client.tokens() if one.revoked_at is None))

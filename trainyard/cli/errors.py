@@ -64,6 +64,7 @@ _SUGGESTIONS: dict[str | None, str] = {
     "job_not_found": "list them with: trainyard list",
     "sweep_not_found": "list them with: trainyard sweeps",
     "token_not_found": "list them with: trainyard tokens list",
+    "model_not_found": "list registered models with: trainyard models list",
     "secret_not_found": "list them with: trainyard secrets list",
     "webhook_not_found": "list them with: trainyard webhooks list",
     "route_not_found": "TRAINYARD_URL must be the service's address without a path",
@@ -84,6 +85,10 @@ class UsageError(Exception):
 
 class ConversionError(Exception):
     """A checkpoint could not be converted."""
+
+
+class GenerationError(Exception):
+    """A model could not be loaded, or generated no text."""
 
 
 class CommandGroup(TyperGroup):
@@ -181,7 +186,7 @@ def _message(error: Exception) -> str:
             else hint
         )
         return error.message + hint
-    if isinstance(error, UsageError | ConversionError):
+    if isinstance(error, UsageError | ConversionError | GenerationError):
         return str(error)
     return f"unexpected {type(error).__name__}: {error}; set TRAINYARD_DEBUG=1 for a traceback"
 

@@ -29,6 +29,8 @@ _ID_PATTERNS = {
     "checkpoint": r"ckpt_[0-9a-z]{26}",
     "token": r"[0-9a-f]{8,16}",
     "file": r"file_[0-9a-z]{26}",
+    "model": r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}",
+    "alias": r"[a-z][a-z0-9_-]{0,49}",
     "user": r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}",
 }
 

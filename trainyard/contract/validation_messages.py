@@ -20,8 +20,12 @@ CONDA_PATTERN = r"^(/[^\x00-\x1f\x7f:]*|[A-Za-z0-9_][A-Za-z0-9_.+-]*)$"
 MODULE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.+/@=~-]*$"
 SHELL_LINE_PATTERN = r"^[^\x00-\x08\x0a-\x1f\x7f]+$"
 CREDENTIAL_PATTERN = r"^MUNGE:[A-Za-z0-9+/=]+:$"
+MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,49}$"
 
 PATTERN_MESSAGES = {
+    MODEL_NAME_PATTERN: "must start with a letter or digit and contain only letters, digits and `. _ -`, at most 100",
+    ALIAS_PATTERN: "must start with a lowercase letter and contain only those, digits and `_ -`, at most 50",
     CREDENTIAL_PATTERN: "must be a credential that `munge` has made: `MUNGE:...:`",
     RANK_PATTERN: "must be a rank, such as 0, or `launch` for the launcher",
     USER_NAME_PATTERN: "must start with a letter or digit and contain only letters, digits and `. _ @ + -`",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from trainyard.contract.model_input import DIGITS
 from worker.core.errors import RefusedError
 
 _SPLIT_SEED = 20
@@ -29,7 +30,7 @@ def load_digits(eval_fraction: float) -> tuple[torch.Tensor, torch.Tensor, int]:
     table = _table()
     order = np.random.RandomState(_SPLIT_SEED).permutation(len(table))
     table = table[order]
-    images = torch.from_numpy(table[:, :-1].astype(np.float32) / 16.0).reshape(-1, 1, 8, 8)
+    images = torch.from_numpy(table[:, :-1].astype(np.float32) / np.float32(DIGITS.high)).reshape(-1, 1, 8, 8)
     labels = torch.from_numpy(table[:, -1].astype(np.int64))
     return images, labels, len(table) - round(len(table) * eval_fraction)
 

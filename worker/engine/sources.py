@@ -40,7 +40,7 @@ def initial_model_digest(spec: TrainingSpec, origin: str) -> str:
     """
     model = spec.model
     if isinstance(model, HfModel):
-        weights = _digest_of_folder(Path(model.path))
+        weights = folder_digest(Path(model.path))
     else:
         weights = f"{spec.seed} {model.model_dump_json() if model else ''}"
     adapter = _digest_of_adapter(Path(spec.lora.adapter)) if spec.lora.adapter else ""
@@ -59,7 +59,7 @@ def reference_digest(spec: TrainingSpec, task: ReferencedTask, origin: str) -> s
 def base_digest(spec: TrainingSpec) -> str | None:
     """Return the digest of the folder of the frozen base model; None if the run has none."""
     if isinstance(spec.model, HfModel) and (spec.lora_rank is not None or spec.trainable is not None):
-        return _digest_of_folder(Path(spec.model.path))
+        return folder_digest(Path(spec.model.path))
     return None
 
 
@@ -87,7 +87,7 @@ def _digest_of_adapter(folder: Path) -> str:
     return hashed.hexdigest()
 
 
-def _digest_of_folder(folder: Path) -> str:
+def folder_digest(folder: Path) -> str:
     """Return the digest of a model's configuration and of its weights: their sizes and evenly spaced parts.
 
     Reading all would take minutes for a large model, and training a model changes nearly every part.

@@ -1,8 +1,8 @@
 """The training loop: step, evaluate, checkpoint, stop."""
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -51,6 +51,8 @@ class Outcome:
     """The model as the export shall have it: with the average of its weights if the spec says so."""
     best_step: int | None = None
     """The step of the best evaluation, if the run was stopped early."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of the last step, as its checkpoint records them."""
 
 
 class Trainer:
@@ -153,7 +155,9 @@ class Trainer:
             if self._average and self._average.options.export:
                 self._average.swap()
         best = self._early_stopping.best_step if self._early_stopping and step < self.total_steps else None
-        return Outcome(step, completed=completed, module=self._model.module, best_step=best if completed else None)
+        best = best if completed else None
+        metrics = dict(self._metrics.latest)
+        return Outcome(step, completed=completed, module=self._model.module, best_step=best, metrics=metrics)
 
     @property
     def _stops_early(self) -> bool:

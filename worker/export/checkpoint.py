@@ -1,6 +1,5 @@
 """Makes an export of a checkpoint, without its run: on one process, in host memory, on a machine without GPUs."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,8 +21,9 @@ from worker.checkpoint.tensors import ModelTensors
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.engine.sources import base_digest
+from worker.export.description import note_of, write_description
 from worker.export.model import build_hf_shell
-from worker.export.weights import DTYPES, default_dtype, describe_export, is_merged, save_weights
+from worker.export.weights import DTYPES, default_dtype, is_merged, save_weights
 from worker.tasks.builtin_models import build_builtin
 
 _BATCH_BYTES = 2**29
@@ -62,9 +62,16 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
         partial=spec.trainable is not None,
         dtype=dtype,
     )
-    note = describe_export(kind, spec, request.step)
-    note |= {"job_id": request.job_id, "dtype": dtype_name, "averaged": averaged}
-    (folder / "export.json").write_text(json.dumps(note, indent=1))
+    note = note_of(
+        kind,
+        spec,
+        request.step,
+        dtype=dtype_name,
+        sources=manifest.sources,
+        job_id=request.job_id,
+        averaged=averaged,
+    )
+    write_description(folder, note, spec, manifest.metrics, manifest.sources)
     return kind, dtype_name
 
 

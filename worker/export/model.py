@@ -1,14 +1,17 @@
-"""Writes a whole model: a Hugging Face folder, or one safetensors file for the other built-in models."""
+"""Writes a whole model: a Hugging Face folder, or one safetensors file for models that read no text."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainyard.contract.spec.decoders import LlamaModel
+from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.export.llama import save_llama_files
+from worker.export.byte_tokenizer import save_byte_tokenizer
+from worker.export.gpt import gpt2_weights, gpt_config
+from worker.export.llama import llama_config
 
 
 def save_model(folder: Path, weights: dict[str, Any], spec: TrainingSpec, dtype: torch.dtype = torch.float32) -> None:
@@ -16,9 +19,22 @@ def save_model(folder: Path, weights: dict[str, Any], spec: TrainingSpec, dtype:
     if isinstance(spec.model, HfModel):
         save_hf(folder, weights, spec.model.path, dtype)
         return
+    if isinstance(spec.model, GptModel | LlamaModel):
+        save_decoder(folder, weights, spec.model, dtype)
+        return
     save_tensors(folder / "model.safetensors", weights)
-    if isinstance(spec.model, LlamaModel):
-        save_llama_files(folder, spec.model, str(dtype).removeprefix("torch."))
+
+
+def save_decoder(folder: Path, weights: dict[str, Any], model: BuiltinDecoder, dtype: torch.dtype) -> None:
+    """Write a builtin language model as a folder that transformers loads, with a tokenizer of bytes."""
+    name = str(dtype).removeprefix("torch.")
+    if isinstance(model, GptModel):
+        config, weights = gpt_config(model, name), gpt2_weights(weights, model)
+    else:
+        config = llama_config(model, name)
+    save_tensors(folder / "model.safetensors", weights)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    save_byte_tokenizer(folder, model.context)
 
 
 def cast(weights: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:

@@ -5,7 +5,6 @@ tensors, since the rest is the unchanged base model.
 """
 
 import contextlib
-import json
 import os
 import shutil
 import stat
@@ -16,10 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.spec.decoders import LlamaModel
-from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.export import ExportDtype, ExportKind
+from trainyard.contract.wire.exported import EXPORT_NOTE
 from worker.checkpoint.compatibility import changed_source
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
@@ -29,6 +27,7 @@ from worker.engine.sources import base_digest
 from worker.engine.state import trained_state
 from worker.engine.trainable import frozen_names
 from worker.export.adapter import merged_weights, save_adapter
+from worker.export.description import note_of, write_description
 from worker.export.model import cast, save_model, save_tensors
 from worker.tasks.base import Task
 
@@ -44,11 +43,14 @@ def export_weights(
     ranks: Ranks,
     *,
     sources: Mapping[str, str] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    job_id: str | None = None,
 ) -> None:
     """Write the export, each file atomically. A collective; rank 0 writes.
 
     Args:
         sources: Digests of what the run was trained from, as in the manifests of its checkpoints; used on rank 0.
+        metrics: Of this step, for the model card.
 
     Raises:
         TrainingError: On all ranks; adapters are to be merged into a base that has changed since the start of the run.
@@ -58,10 +60,11 @@ def export_weights(
     if not ranks.is_first:
         return
     with publish_folder(folder) as temporary:
-        dtype, partial = DTYPES[default_dtype(spec)], bool(frozen_names(module))
-        kind = save_weights(temporary, weights, spec, lambda: _base(spec, task), partial=partial, dtype=dtype)
-        name = "export.json" if isinstance(spec.model, HfModel | LlamaModel) else "config.json"
-        (temporary / name).write_text(json.dumps(describe_export(kind, spec, step), indent=1))
+        dtype, partial = default_dtype(spec), bool(frozen_names(module))
+        kind = save_weights(temporary, weights, spec, lambda: _base(spec, task), partial=partial, dtype=DTYPES[dtype])
+        averaged = spec.ema is not None and spec.ema.export
+        note = note_of(kind, spec, step, dtype=dtype, sources=sources or {}, job_id=job_id, averaged=averaged)
+        write_description(temporary, note, spec, metrics or {}, sources or {})
 
 
 def save_weights(
@@ -119,18 +122,6 @@ def _base(spec: TrainingSpec, task: Task) -> nn.Module:
     return task.build_model()
 
 
-def describe_export(kind: ExportKind, spec: TrainingSpec, step: int) -> dict[str, Any]:
-    """Return the description of the weights, for export.json; a builtin model without a config.json of its own has it
-    there."""
-    model = spec.model.model_dump(mode="json") if spec.model else None
-    note: dict[str, Any] = {"kind": kind, "task": spec.task, "model": model, "seed": spec.seed, "step": step}
-    if spec.trainable:
-        note["trainable"] = list(spec.trainable)
-    if held_dtype(spec):
-        note["base_dtype"] = spec.lora.base_dtype
-    return note
-
-
 def whole_weights(module: nn.Module) -> dict[str, Any]:
     """Return the trained tensors on rank 0, in host memory, each under one name; other ranks get none. A collective.
 
@@ -153,7 +144,8 @@ def publish_folder(folder: Path) -> Iterator[Path]:
         yield temporary
         # safetensors ignores the umask, which the folder's mode has followed.
         mode = stat.S_IMODE(temporary.stat().st_mode) & 0o666
-        for path in sorted(temporary.iterdir()):
+        # The description has the digests of the other files: it must not be there before them.
+        for path in sorted(temporary.iterdir(), key=lambda path: (path.name == EXPORT_NOTE, path.name)):
             path.chmod(mode)
             os.replace(path, folder / path.name)
     finally:

@@ -180,7 +180,15 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         if ranks.is_first:
             RunFence(run.run_layout, run.launch.attempt_id).check()
         export_weights(
-            run.run_layout.export, outcome.module, run.spec, task, outcome.step, ranks, sources=checkpoints.sources
+            run.run_layout.export,
+            outcome.module,
+            run.spec,
+            task,
+            outcome.step,
+            ranks,
+            sources=checkpoints.sources,
+            metrics=outcome.metrics,
+            job_id=run.launch.job_id,
         )
     progress.mark("ending")
     _leave(run, ranks, reporter, step=outcome.step, completed=outcome.completed, best_step=outcome.best_step)

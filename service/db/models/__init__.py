@@ -17,6 +17,7 @@ from service.db.models.jobs import (
     Sweep,
 )
 from service.db.models.metrics import DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
+from service.db.models.registry import ModelVersion, RegisteredModel
 from service.db.models.secrets import Secret
 from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
 from service.db.models.webhooks import Delivery, Webhook
@@ -47,8 +48,10 @@ __all__ = [
     "LogStream",
     "MaintenanceMode",
     "MetricKey",
+    "ModelVersion",
     "Orphan",
     "Point",
+    "RegisteredModel",
     "Secret",
     "SignInNonce",
     "StartEstimate",

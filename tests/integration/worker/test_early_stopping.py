@@ -92,4 +92,4 @@ def test_stopped_run_completes_with_checkpoints_and_export(tmp_path):
     assert remaining == sorted({lowest, last})
     manifest = Manifest.model_validate_json(run.layout.checkpoint(last).manifest.read_bytes())
     assert repr(manifest.metrics["eval/loss"]) == values[last]
-    assert json.loads((run.layout.export / "config.json").read_text())["step"] == last
+    assert json.loads((run.layout.export / "export.json").read_text())["step"] == last

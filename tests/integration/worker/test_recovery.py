@@ -112,7 +112,7 @@ class TestSignalToLauncher:
         assert spooled(second, 11) == {step: expected[step] for step in range(record.step + 1, 37)}
         assert finish_of(second, 11).reason == "completed"
         assert (run.layout.export / "model.safetensors").is_file()
-        assert json.loads((run.layout.export / "config.json").read_text())["step"] == 36
+        assert json.loads((run.layout.export / "export.json").read_text())["step"] == 36
 
     @pytest.mark.slow
     def test_cancellation_in_a_heartbeat_answer(self, tmp_path):

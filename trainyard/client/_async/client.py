@@ -4,12 +4,19 @@ from trainyard.client._async.access import AsyncAccessCalls
 from trainyard.client._async.data_files import AsyncDataFileCalls
 from trainyard.client._async.jobs import AsyncJobCalls
 from trainyard.client._async.metrics import AsyncMetricsCalls
+from trainyard.client._async.models import AsyncModelCalls
 from trainyard.client._async.service import AsyncServiceCalls
 from trainyard.client._async.streams import AsyncStreamCalls
 from trainyard.client._async.transport import AsyncTransport
 
 
 class AsyncClient(
-    AsyncJobCalls, AsyncStreamCalls, AsyncDataFileCalls, AsyncMetricsCalls, AsyncServiceCalls, AsyncAccessCalls
+    AsyncJobCalls,
+    AsyncStreamCalls,
+    AsyncDataFileCalls,
+    AsyncMetricsCalls,
+    AsyncModelCalls,
+    AsyncServiceCalls,
+    AsyncAccessCalls,
 ):
     __doc__ = AsyncTransport.__doc__

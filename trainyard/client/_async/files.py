@@ -1,5 +1,6 @@
 """Calls about checkpoints, exports and artifacts, and their downloads."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -42,6 +43,10 @@ class AsyncFileCalls(AsyncTransport):
         """Return the files of the `export`, or of `checkpoints/<id>`."""
         return await self._list(unpaged(job_path(job_id, *folder.split("/"), "files"), FileResource))
 
+    async def read_file(self, job_id: str, path: str, folder: str = "export") -> bytes:
+        """Return the content of a small file of the `export`, or of `checkpoints/<id>`."""
+        return await self._send(Request("GET", file_path(job_id, folder, path), lambda response: response.content))
+
     async def artifacts(self, job_id: str) -> list[ArtifactResource]:
         """Return the job's artifacts: traces and tables that it wrote beside its weights."""
         return await self._list(unpaged(job_path(job_id, "artifacts"), ArtifactResource))
@@ -52,6 +57,7 @@ class AsyncFileCalls(AsyncTransport):
         to: str | Path,
         *,
         checkpoint: CheckpointResource | None = None,
+        digests: Mapping[str, str] | None = None,
         progress: Progress = no_progress,
         overwrite: bool = False,
         left_out: list[str] | None = None,
@@ -60,25 +66,26 @@ class AsyncFileCalls(AsyncTransport):
 
         Args:
             checkpoint: download this checkpoint and verify its digests; default: the export.
+            digests: SHA-256 of files of the export, by path, which are verified; other files are not downloaded then.
             progress: called with a file's path, the number of its bytes on disk, and its size.
             overwrite: replace files with other content; default: raise TargetExistsError.
             left_out: receives the paths of hidden files, which are not downloaded.
         """
         folder = f"checkpoints/{checkpoint.id}" if checkpoint else "export"
-        digests: dict[str, str] = {}
+        known: Mapping[str, str] = digests or {}
         if checkpoint:
-            path = file_path(job_id, folder, MANIFEST)
-            manifest = await self._send(Request("GET", path, lambda response: response.content))
-            digests = digests_of(manifest, checkpoint.digest)
+            known = digests_of(await self.read_file(job_id, MANIFEST, folder), checkpoint.digest)
         files = await self.files(job_id, folder)
         if not (files or checkpoint):
             raise no_export(await self._send(Request("GET", job_path(job_id), model(JobResource))))
         for file in files:
+            if digests is not None and file.path not in digests:
+                continue
             if is_hidden(file.path) and ".." not in file.path.split("/"):
                 if left_out is not None:
                     left_out.append(file.path)
                 continue
-            download = Download(file, Path(to), digests.get(file.path), progress, overwrite=overwrite)
+            download = Download(file, Path(to), known.get(file.path), progress, overwrite=overwrite)
             await self._fetch(file_path(job_id, folder, file.path), download)
         return Path(to)
 

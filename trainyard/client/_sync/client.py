@@ -5,10 +5,19 @@ from trainyard.client._sync.access import AccessCalls
 from trainyard.client._sync.data_files import DataFileCalls
 from trainyard.client._sync.jobs import JobCalls
 from trainyard.client._sync.metrics import MetricsCalls
+from trainyard.client._sync.models import ModelCalls
 from trainyard.client._sync.service import ServiceCalls
 from trainyard.client._sync.streams import StreamCalls
 from trainyard.client._sync.transport import Transport
 
 
-class Client(JobCalls, StreamCalls, DataFileCalls, MetricsCalls, ServiceCalls, AccessCalls):
+class Client(
+    JobCalls,
+    StreamCalls,
+    DataFileCalls,
+    MetricsCalls,
+    ModelCalls,
+    ServiceCalls,
+    AccessCalls,
+):
     __doc__ = Transport.__doc__

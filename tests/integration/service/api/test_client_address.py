@@ -84,7 +84,7 @@ def test_malformed_ids_return_404(world: World, routes: list[tuple[str, str, dic
             continue
         address = "/".join(nonsense if part.startswith("{") else part for part in path.split("/"))
         client = worker.client if path.startswith("/v1/attempts/") else world.client
-        answer = client.request(method, address, json=BODIES.get(name))
+        answer = client.request(method, address, json=BODIES.get(name, {"job_id": "job_x"}))
         assert answer.status_code == 404, (method, path, answer.text)
         if method != "HEAD":
             error = answer.json()["error"]

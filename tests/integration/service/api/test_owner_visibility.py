@@ -19,7 +19,7 @@ from tests.support.seeds import Seeds, seed
 from tests.support.world import SPEC, World
 
 HERE = "http://localhost"
-PRIVATE = ("{job_id}", "{sweep_id}", "{estimate_id}")
+PRIVATE = ("{job_id}", "{sweep_id}", "{estimate_id}", "{model_name}")
 """Parameters of paths that name what belongs to the owner of jobs."""
 TEXTS = ("olga", "running", "waiting", "done")
 """The owner, and names of the owner's jobs."""
@@ -33,7 +33,7 @@ def seeded(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6)
     seeds = seed(world)
     with world.database.write() as session:
-        for table in ("jobs", "sweeps", "start_estimates"):
+        for table in ("jobs", "sweeps", "start_estimates", "registered_models"):
             session.execute(sa.text(f"UPDATE {table} SET created_by = 'olga'"))
         for number, name in enumerate(("olga", "otto")):
             session.add(UnixUser(name=name, uid=4711 + number, created_at=world.clock()))
@@ -61,6 +61,7 @@ def send(client: Any, operation: Operation, seeds: Seeds) -> httpx.Response:
 def test_jobs_of_others_do_not_exist(seeded: tuple[World, Seeds], name: str, role: Any) -> None:
     world, seeds = seeded
     unknown = Seeds(seeds.worker_token, {**seeds.values}, {})
+    unknown.values["model_name"] = ["unknown"]
     for parameter in ("job_id", "sweep_id", "estimate_id"):
         unknown.values[parameter] = [f"{seeds.values[parameter][0][:-8]}{number:08}" for number in range(3)]
     client, checked = world.new_user(role, name), 0
@@ -93,7 +94,7 @@ def test_pages_of_jobs_of_others_do_not_exist(seeded: tuple[World, Seeds]) -> No
 
 LISTS = (
     *("/v1/jobs", "/v1/jobs?created_by=olga", "/v1/jobs?search=running", "/v1/jobs?status=running&status=queued"),
-    *("/v1/jobs?metadata[team]=nlp", "/v1/sweeps", "/v1/usage"),
+    *("/v1/jobs?metadata[team]=nlp", "/v1/sweeps", "/v1/usage", "/v1/models"),
 )
 
 
@@ -134,6 +135,7 @@ def test_owner_and_administrators_see_the_jobs(seeded: tuple[World, Seeds]) -> N
         assert {each["created_by"] for each in client.get("/v1/jobs").json()["data"]} == {"olga"}
         assert client.get(f"/v1/jobs/{seeds.values['job_id'][1]}").status_code == 200
         assert client.get(f"/v1/sweeps/{seeds.values['sweep_id'][0]}").status_code == 200
+        assert client.get(f"/v1/models/{seeds.values['model_name'][0]}").status_code == 200
         assert client.get("/v1/usage").json()["users"]
 
 

@@ -36,7 +36,7 @@ def seeded(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6, worker_rate_burst=10**6)
     seeds = seed(world)
     with world.database.write() as session:
-        for table in ("jobs", "sweeps", "webhooks", "start_estimates", "data_files", "uploads"):
+        for table in ("jobs", "sweeps", "webhooks", "start_estimates", "data_files", "uploads", "registered_models"):
             session.execute(sa.text(f"UPDATE {table} SET created_by = 'olga'"))
         session.execute(sa.text("UPDATE secrets SET owner = 'olga'"))
     yield world, seeds

@@ -1,0 +1,268 @@
+"""What a user can request of registered models: list, register a version, move aliases, delete."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from service.auth.principals import Principal
+from service.checkpoints.ranking import best_criterion, best_step
+from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, PermissionDeniedError
+from service.core.untrusted_files import UntrustedFiles
+from service.db.engine import Database
+from service.db.models import Checkpoint, Job, ModelVersion, RegisteredModel
+from service.db.paging import PageRequest
+from service.db.visibility import visible_owner
+from service.jobs.repository import JobRepository
+from service.jobs.schemas import shown_metrics
+from service.jobs.service import require_change
+from service.registry.repository import RegistryRepository
+from service.registry.schemas import lineage_of, model_detail, model_resource, version_resource
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.wire.exported import EXPORT_NOTE
+from trainyard.contract.wire.jobs import TERMINAL
+from trainyard.contract.wire.models import (
+    NEWEST,
+    ModelDetail,
+    ModelResource,
+    ModelVersionRequest,
+    ModelVersionResource,
+)
+
+MAX_MODELS = 1000
+"""Registered models of one user."""
+MAX_VERSIONS = 500
+"""Versions of one model, which are listed together."""
+MAX_ALIASES = 20
+"""Aliases of one model."""
+_MAX_NOTE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The model of a job that is registered."""
+
+    checkpoint_id: str | None
+    step: int | None
+    digest: str
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelRegistry:
+    """The registered models of all users. A model belongs to the user who registered its first version."""
+
+    database: Database
+    files_of: Callable[[Job], UntrustedFiles]
+    run_layout: Callable[[str], RunLayout]
+
+    def list_page(self, page: PageRequest) -> tuple[list[ModelResource], bool]:
+        """Return one page of models by name, without their versions, and whether more follow."""
+        with self.database.read() as session:
+            registry = RegistryRepository(session)
+            rows, has_more = registry.list_page(page)
+            newest = registry.newest_versions([row.name for row in rows])
+        return [model_resource(row, newest.get(row.name)) for row in rows], has_more
+
+    def read(self, name: str) -> ModelDetail:
+        """Return a model with its versions. Raises NotFoundError."""
+        with self.database.read() as session:
+            registry = RegistryRepository(session)
+            row = registry.get(name)
+            return model_detail(row, registry.list_versions(name))
+
+    def register(
+        self, principal: Principal, name: str, request: ModelVersionRequest, now: datetime
+    ) -> ModelVersionResource:
+        """Register the export or a checkpoint of a job as the next version; the model is created if need be.
+
+        What is registered in the model already keeps its number, so that the request can be repeated.
+
+        Raises:
+            NotFoundError: There is no such job or checkpoint.
+            PermissionDeniedError: The job or the model belongs to another user.
+            ConflictError: The job has no such model, or a limit is reached.
+            InvalidRequestError: An alias is reserved.
+        """
+        require_change(principal)
+        _check_aliases(request.aliases)
+        target = self._find_target(principal, request, now)
+        with self.database.write() as session:
+            jobs, registry = JobRepository(session, now), RegistryRepository(session)
+            job = jobs.get_for_update(jobs.get(request.job_id).pk)
+            if target.checkpoint_id is not None:
+                _require_ended(job)
+                jobs.get_checkpoint(job, target.checkpoint_id)
+            row = self._own_model(registry, principal, name, now)
+            version = registry.find_version(name, job.id, target.checkpoint_id)
+            if version is None:
+                version = _next_version(row, registry, job, target, principal, now)
+                registry.add_version(version)
+            row.aliases = _with_aliases(row, request.aliases, version.number)
+            row.description = row.description if request.description is None else request.description
+            row.updated_at = now
+            return version_resource(row, version)
+
+    def set_alias(self, principal: Principal, name: str, alias: str, number: int, now: datetime) -> ModelDetail:
+        """Let an alias name a version, and no other one.
+
+        Raises:
+            NotFoundError: There is no such model or version.
+            PermissionDeniedError: The model belongs to another user.
+        """
+        require_change(principal)
+        _check_aliases([alias])
+        with self.database.write() as session:
+            registry = RegistryRepository(session)
+            row = _locked(registry, principal, name)
+            registry.get_version(name, number)
+            row.aliases, row.updated_at = _with_aliases(row, [alias], number), now
+            return model_detail(row, registry.list_versions(name))
+
+    def delete_alias(self, principal: Principal, name: str, alias: str, now: datetime) -> None:
+        """Raises NotFoundError, PermissionDeniedError."""
+        require_change(principal)
+        with self.database.write() as session:
+            row = _locked(RegistryRepository(session), principal, name)
+            if alias not in row.aliases:
+                raise NotFoundError(f"model {name!r} has no alias {alias!r}", code="alias_not_found", param="alias")
+            row.aliases = {other: number for other, number in row.aliases.items() if other != alias}
+            row.updated_at = now
+
+    def delete_version(self, principal: Principal, name: str, number: int, now: datetime) -> None:
+        """Delete a version; the files belong to its job and stay.
+
+        Raises:
+            NotFoundError: There is no such model or version.
+            PermissionDeniedError: The model belongs to another user.
+            ConflictError: An alias names the version.
+        """
+        require_change(principal)
+        with self.database.write() as session:
+            registry = RegistryRepository(session)
+            row = _locked(registry, principal, name)
+            version = registry.get_version(name, number)
+            if aliases := sorted(alias for alias, named in row.aliases.items() if named == number):
+                message = f"version {number} of model {name!r} is {', '.join(aliases)}; move or delete the alias first"
+                raise ConflictError(message, code="model_version_in_use")
+            registry.delete(version)
+            row.updated_at = now
+
+    def delete(self, principal: Principal, name: str) -> None:
+        """Delete a model with its versions and aliases; the files belong to the jobs and stay.
+
+        Raises:
+            NotFoundError: There is no such model.
+            PermissionDeniedError: The model belongs to another user.
+        """
+        require_change(principal)
+        with self.database.write() as session:
+            registry = RegistryRepository(session)
+            registry.delete(_locked(registry, principal, name))
+
+    def _find_target(self, principal: Principal, request: ModelVersionRequest, now: datetime) -> _Target:
+        with self.database.read() as session:
+            jobs = JobRepository(session, now)
+            job = jobs.get(request.job_id)
+            require_change(principal, job)
+            if job.spec["task"] not in LOOP_TASKS:
+                message = f"job {job.id} of task `{job.spec['task']}` has no model that can be registered"
+                raise ConflictError(message, code="no_model")
+            if request.checkpoint is not None:
+                _require_ended(job)
+                row = _chosen(jobs, RegistryRepository(session), job, request.checkpoint)
+                return _Target(row.id, row.step, row.digest, dict(row.metrics))
+        return self._export_of(job)
+
+    def _export_of(self, job: Job) -> _Target:
+        if job.status == "succeeded":
+            try:
+                note = self.files_of(job).read(self.run_layout(job.id).export / EXPORT_NOTE, 0, _MAX_NOTE_BYTES)
+            except OSError:
+                note = b""
+            if note:
+                step = job.progress.get("step") if job.progress else None
+                digest = f"sha256:{hashlib.sha256(note).hexdigest()}"
+                return _Target(None, step, digest, shown_metrics(job.latest))
+        raise ConflictError(
+            f"job {job.id} has status {job.status} and no export; name one of its checkpoints", code="no_export"
+        )
+
+    def _own_model(
+        self, registry: RegistryRepository, principal: Principal, name: str, now: datetime
+    ) -> RegisteredModel:
+        """Return the model of this name, which is created unless another user has it."""
+        if registry.owner_of(name) is None:
+            if registry.count_owned(principal.name) >= MAX_MODELS:
+                message = f"{principal.name} has {MAX_MODELS} registered models, the limit per user"
+                raise ConflictError(message, code="too_many_models")
+            registry.create(self.database, name, principal.name, now)
+        if visible_owner() not in (None, registry.owner_of(name)):
+            raise ConflictError(f"the name {name!r} is taken by a model of another user", code="model_name_taken")
+        return _locked(registry, principal, name)
+
+
+def _locked(registry: RegistryRepository, principal: Principal, name: str) -> RegisteredModel:
+    row = registry.get_for_update(name)
+    if principal.role == "user" and row.created_by != principal.name:
+        raise PermissionDeniedError(f"model {name!r} belongs to {row.created_by}")
+    return row
+
+
+def _next_version(
+    row: RegisteredModel, registry: RegistryRepository, job: Job, target: _Target, principal: Principal, now: datetime
+) -> ModelVersion:
+    if len(registry.list_versions(row.name)) >= MAX_VERSIONS:
+        message = f"model {row.name!r} has {MAX_VERSIONS} versions, the limit; delete some first"
+        raise ConflictError(message, code="too_many_versions")
+    row.last_version += 1
+    return ModelVersion(
+        model=row.name,
+        number=row.last_version,
+        job_id=job.id,
+        checkpoint_id=target.checkpoint_id,
+        step=target.step,
+        digest=target.digest,
+        metrics=target.metrics,
+        lineage=lineage_of(job),
+        created_by=principal.name,
+        created_at=now,
+    )
+
+
+def _with_aliases(row: RegisteredModel, aliases: list[str], number: int) -> dict[str, Any]:
+    changed = row.aliases | dict.fromkeys(aliases, number)
+    if len(changed) > MAX_ALIASES:
+        raise ConflictError(f"model {row.name!r} would have more than {MAX_ALIASES} aliases", code="too_many_aliases")
+    return changed
+
+
+def _check_aliases(aliases: list[str]) -> None:
+    if NEWEST in aliases:
+        raise InvalidRequestError(f"`{NEWEST}` always names the newest version", param="alias", code="reserved_alias")
+
+
+def _chosen(jobs: JobRepository, registry: RegistryRepository, job: Job, reference: str | int) -> Checkpoint:
+    """Return the checkpoint of a step, the `best` or the `latest` one."""
+    step: int | None
+    if reference == "best":
+        criterion = best_criterion(job.spec["checkpoint"]["keep_best"])
+        step = best_step(jobs.checkpoint_values(job, criterion.metric), criterion)
+    else:
+        step = max(jobs.checkpoint_steps(job), default=None) if reference == "latest" else int(reference)
+    row = None if step is None else registry.find_checkpoint(job, step)
+    if row is None:
+        raise NotFoundError(
+            f"job {job.id} has no checkpoint {reference!r}", code="checkpoint_not_found", param="checkpoint"
+        )
+    return row
+
+
+def _require_ended(job: Job) -> None:
+    if job.status not in TERMINAL:
+        raise ConflictError(
+            f"job {job.id} has status {job.status} and may still replace its checkpoints; register one after its end",
+            code="job_not_finished",
+        )

@@ -1,0 +1,46 @@
+"""What the command `generate` and the process that runs the model send each other, one JSON document a line."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.contract.base import NonNegativeInt, PositiveInt, Resource
+
+Finish = Literal["stop", "length"]
+
+
+class GenerationSettings(Resource):
+    """How text is continued."""
+
+    max_new_tokens: PositiveInt = 256
+    """Bounded by the context of the model."""
+    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
+    """0: always the most likely token."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """Of the samples, with a temperature."""
+    chat: bool = False
+    """Whether the prompt is what a user says, to be formatted by the tokenizer's chat template."""
+
+
+class GenerationRequest(Resource):
+    """A model, and the text that it continues."""
+
+    folder: str
+    base: str | None = None
+    """The folder of the base model on this machine."""
+    prompt: str
+    settings: GenerationSettings
+
+
+class GenerationUpdate(Resource):
+    """A piece of the text, the result, or the error that ended the generation."""
+
+    phase: Literal["text", "done", "failed"]
+    text: str = ""
+    """The next piece; when it is done, the whole text."""
+    prompt_tokens: NonNegativeInt = 0
+    new_tokens: NonNegativeInt = 0
+    finish: Finish | None = None
+    """`stop`: the model ended the text. `length`: the limit of tokens was reached. Set when it is done."""
+    message: str = ""
+    """What failed."""

@@ -1,0 +1,97 @@
+"""Registered models as the API takes and returns them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from trainyard.contract.base import AnyFloat, PositiveInt, Resource, ShortText, Step, Strict, Timestamp
+from trainyard.contract.validation_messages import ALIAS_PATTERN, MODEL_NAME_PATTERN
+
+NEWEST = "latest"
+"""Stands for the newest version, and so is no alias."""
+
+ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME_PATTERN)]
+Alias = Annotated[str, StringConstraints(pattern=ALIAS_PATTERN)]
+
+
+class ModelVersionRequest(Strict):
+    """The body of `POST /v1/models/{model_name}/versions`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"job_id": "job_01kdvdna00az9cxjnszk8v8abh", "checkpoint": "best", "aliases": ["prod"]}
+        }
+    )
+
+    job_id: Annotated[str, StringConstraints(max_length=64)]
+    checkpoint: Literal["best", "latest"] | Step | None = None
+    """A checkpoint of a job that has ended. Absent: the job's export."""
+    aliases: Annotated[list[Alias], Field(max_length=20)] = Field(default_factory=list)
+    """Aliases that name this version from now on."""
+    description: ShortText | None = None
+    """Replaces the description of the model."""
+
+
+class AliasRequest(Strict):
+    """The body of `PUT /v1/models/{model_name}/aliases/{alias}`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"version": 2}})
+
+    version: PositiveInt
+
+
+class ModelParent(Resource):
+    """The checkpoint of another job from which the job of a version started."""
+
+    job_id: str
+    step: int
+
+
+class ModelVersionResource(Resource):
+    """One version of a registered model: the export of a job, or one of its checkpoints."""
+
+    object: Literal["model_version"] = "model_version"
+    model: str
+    version: int
+    aliases: list[str] = Field(default_factory=list)
+    job_id: str
+    job_name: str
+    task: str
+    checkpoint_id: str | None = None
+    """None: the version is the job's export."""
+    step: int | None = None
+    digest: str
+    """SHA-256 of `export.json`, which has the digests of the other files, or of the checkpoint's manifest."""
+    metrics: dict[str, AnyFloat] = Field(default_factory=dict)
+    """Of the checkpoint, or the job's latest ones."""
+    base: str | None = None
+    """The folder of the base model, if a model of a folder was trained."""
+    is_adapter: bool = False
+    """Whether the export holds adapters without their base."""
+    data: dict[str, Any] | None = None
+    """The spec's `data`."""
+    parent: ModelParent | None = None
+    created_by: str
+    created_at: Timestamp
+
+
+class ModelResource(Resource):
+    """A registered model."""
+
+    object: Literal["model"] = "model"
+    name: str
+    description: str = ""
+    created_by: str
+    created_at: Timestamp
+    updated_at: Timestamp
+    latest_version: int | None = None
+    """The newest version. None: all versions were deleted."""
+    aliases: dict[str, int] = Field(default_factory=dict)
+    """Versions by alias."""
+
+
+class ModelDetail(ModelResource):
+    """A registered model with its versions."""
+
+    versions: list[ModelVersionResource] = Field(default_factory=list)
+    """Newest first."""

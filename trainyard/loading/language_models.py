@@ -1,0 +1,103 @@
+"""Loads language models in Hugging Face form: whole ones, adapters and trained tensors on a base. Never unpickles."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from trainyard.contract.wire.exported import ExportNote
+from trainyard.loading.errors import LoadError
+from worker.engine.sources import folder_digest
+
+_OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
+def load_whole(folder: Path, dtype: Any) -> Any:
+    """Return the model of a Hugging Face folder. `dtype`: None keeps that of the files.
+
+    Raises:
+        LoadError: The folder has no safetensors, or transformers refuses it.
+    """
+    from transformers import AutoModelForCausalLM
+
+    _require(folder, "*.safetensors")
+    with _translated(folder):
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **_OFFLINE)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a folder.
+
+    Raises:
+        LoadError: transformers refuses it.
+    """
+    from transformers import AutoTokenizer
+
+    with _translated(folder):
+        return AutoTokenizer.from_pretrained(folder, **_OFFLINE)
+
+
+def load_on_base(folder: Path, note: ExportNote, base: Path, dtype: Any) -> Any:
+    """Return the base model with the adapters or the trained tensors of an export.
+
+    Raises:
+        LoadError: The base is not the one of the training, or does not fit.
+    """
+    if note.base_digest is not None and folder_digest(base) != note.base_digest:
+        raise LoadError(
+            f"the model in {base} is not the base model of the training; name an unchanged copy of it with base="
+        )
+    model = load_whole(base, dtype)
+    if note.kind == "trained":
+        with _translated(folder):
+            keys = model.load_state_dict(load_file(folder / "trained.safetensors"), strict=False)
+        if keys.unexpected_keys:
+            raise LoadError(f"trained.safetensors does not fit the model in {base}: it has {keys.unexpected_keys[0]}")
+        return model
+    return add_adapters(model, folder)
+
+
+def add_adapters(model: Any, folder: Path) -> Any:
+    """Return a model with the adapters of a folder.
+
+    Raises:
+        LoadError: The folder has no safetensors, or peft refuses it.
+    """
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise LoadError(f"adapters need peft ({error}); install it with: pip install 'trainyard[worker,hf]'") from None
+    # Without it, peft would look for a pickle.
+    _require(folder, "adapter_model.safetensors")
+    with _translated(folder):
+        return PeftModel.from_pretrained(model, str(folder))
+
+
+def base_of_adapters(folder: Path) -> str:
+    """Return the base model that peft's configuration names.
+
+    Raises:
+        LoadError: The configuration cannot be read, or names none.
+    """
+    with _translated(folder):
+        config = json.loads((folder / "adapter_config.json").read_bytes())
+        named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if not isinstance(named, str):
+        raise LoadError(f"the adapter_config.json of {folder} names no base model; name its folder with base=")
+    return named
+
+
+def _require(folder: Path, pattern: str) -> None:
+    if not any(folder.glob(pattern)):
+        raise LoadError(f"{folder} has no {pattern}, and other kinds of files are not loaded")
+
+
+@contextmanager
+def _translated(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
+        raise LoadError(f"{folder} cannot be loaded: {type(error).__name__}: {error}") from error

@@ -1,0 +1,163 @@
+"""`trainyard.load`: the model of a job, a registered name or a folder, with what makes its input."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainyard.client import Client
+from trainyard.contract.model_input import ImageInput
+from trainyard.contract.wire.export import ExportRequest
+from trainyard.contract.wire.exported import ExportNote
+from trainyard.loading.cache import discard
+from trainyard.loading.errors import LoadError
+from trainyard.loading.export_folder import read_note, verify_files
+from trainyard.loading.references import fetch_source
+from trainyard.loading.sources import Choice, find_folder, is_folder
+from trainyard.loading.transforms import ImageTransform, VectorTransform
+
+_ADAPTER_CONFIG = "adapter_config.json"
+
+
+class LoadedModel(NamedTuple):
+    """A model in evaluation mode, and what makes its input."""
+
+    model: Any
+    """A `torch.nn.Module`; a language model is one of transformers, with `generate`."""
+    tokenizer: Any
+    """The tokenizer of a language model, else an `ImageTransform` or a `VectorTransform`."""
+
+
+def load(
+    source: str | Path,
+    *,
+    checkpoint: str | int | None = None,
+    base: str | Path | None = None,
+    dtype: Any = None,
+    device: Any = "cpu",
+    client: Client | None = None,
+) -> LoadedModel:
+    """Load a trained model and what makes its input: `model, tokenizer = trainyard.load("my-run")`.
+
+    Downloads are kept in the user's cache, verified by their digests. Nothing is unpickled, and no code of the job or
+    of a model's folder is run. Needs `pip install 'trainyard[worker,hf]'`; `hf` for language models and adapters.
+
+    Args:
+        source: A job as in `Client.job`; a registered model, as `name`, `name@alias` or `name@version`; or the folder
+            of an export or of a Hugging Face model, as a `Path` or as text with a `/`.
+        checkpoint: `best`, `latest` or a step, of a job; default: the job's export.
+        base: The folder of the base model of adapters on this machine, if it is not that of the spec.
+        dtype: Type of the weights of a language model; default: as they are stored.
+        device: Where the model is loaded to.
+        client: The client for jobs and registered models; default: `Client()`.
+
+    Raises:
+        LoadError: It cannot be found, verified or loaded; the message says why.
+        TrainyardError: A request failed.
+    """
+    _require_packages("torch", "safetensors")
+    chosen = Choice(None if checkpoint is None else str(checkpoint), None if base is None else Path(base).expanduser())
+    if is_folder(source):
+        folder = find_folder(source)
+    elif client is not None:
+        folder = fetch_source(client, str(source), chosen, _convert)
+    else:
+        with Client() as own:
+            folder = fetch_source(own, str(source), chosen, _convert)
+    return load_folder(folder, base=chosen.base, dtype=dtype, device=device)
+
+
+def load_folder(folder: Path, *, base: Path | None = None, dtype: Any = None, device: Any = "cpu") -> LoadedModel:
+    """Load the export in a folder, or a Hugging Face model. Arguments and errors are those of `load`."""
+    note = read_note(folder)
+    if note is not None:
+        _verify(folder, note)
+    from trainyard.loading.random_state import own_random_state
+
+    with own_random_state():
+        loaded = _load_described(folder, note, base, dtype) if note else _load_undescribed(folder, base, dtype)
+    return LoadedModel(loaded.model.to(device).eval(), loaded.tokenizer)
+
+
+def _verify(folder: Path, note: ExportNote) -> None:
+    try:
+        verify_files(folder, note)
+    except LoadError:
+        discard(folder)
+        raise
+
+
+def _load_described(folder: Path, note: ExportNote, base: Path | None, dtype: Any) -> LoadedModel:
+    if note.model is None:
+        raise LoadError(
+            "the model of a `custom` task is defined by the job's own code; build it and load the tensors of "
+            f"{folder / 'model.safetensors'} with load_state_dict"
+        )
+    if note.kind == "adapter" or note.task == "causal_lm":
+        _require_packages("transformers", *(["peft"] if note.kind == "adapter" else []))
+    from trainyard.loading import builtin_models, language_models
+
+    if note.model.get("source") == "hf":
+        if note.kind == "model":
+            return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
+        chosen = _base_folder(base, str(note.model.get("path")), note.kind)
+        model = language_models.load_on_base(folder, note, chosen, dtype)
+        with_tokenizer = folder if note.kind == "adapter" else chosen
+        return LoadedModel(model, language_models.load_tokenizer(with_tokenizer))
+    if note.input is not None:
+        transform = ImageTransform(note.input) if isinstance(note.input, ImageInput) else VectorTransform(note.input)
+        return LoadedModel(builtin_models.load_network(folder, note), transform)
+    if note.kind == "model":
+        return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
+    with builtin_models.write_completed(folder, note) as completed:
+        whole = Path(completed)
+        return LoadedModel(language_models.load_whole(whole, dtype), language_models.load_tokenizer(whole))
+
+
+def _load_undescribed(folder: Path, base: Path | None, dtype: Any) -> LoadedModel:
+    """Load a Hugging Face model or adapters that no job has exported."""
+    if not any((folder / name).is_file() for name in ("config.json", _ADAPTER_CONFIG)):
+        raise LoadError(f"{folder} has neither an export.json nor a config.json: it holds no model")
+    _require_packages("transformers")
+    from trainyard.loading import language_models
+
+    if not (folder / _ADAPTER_CONFIG).is_file():
+        return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
+    _require_packages("peft")
+    named = language_models.base_of_adapters(folder)
+    chosen = _base_folder(base, named, "adapter")
+    model = language_models.add_adapters(language_models.load_whole(chosen, dtype), folder)
+    has_tokenizer = (folder / "tokenizer_config.json").is_file()
+    return LoadedModel(model, language_models.load_tokenizer(folder if has_tokenizer else chosen))
+
+
+def _base_folder(given: Path | None, named: str, kind: str) -> Path:
+    """Return the folder of the base model. Raises LoadError: this machine does not have it."""
+    folder = given or Path(named)
+    if (folder / "config.json").is_file():
+        return folder
+    what = "adapters" if kind == "adapter" else "trained tensors"
+    where = f"{folder} has no config.json" if folder.is_dir() else f"there is no folder {folder} on this machine"
+    raise LoadError(
+        f"the export holds {what} of the base model {named}, and {where}; name a copy of the base model with base=, "
+        "or export the whole model: trainyard export JOB --merge"
+    )
+
+
+def _convert(request: ExportRequest) -> None:
+    from trainyard.loading.random_state import own_random_state
+    from worker.core.errors import RefusedError
+    from worker.export.checkpoint import export_checkpoint
+
+    try:
+        with own_random_state():
+            export_checkpoint(request, lambda update: None)
+    except RefusedError as error:
+        raise LoadError(f"{error}. {error.hint}".replace("--base", "base=").removesuffix(". ")) from None
+
+
+def _require_packages(*names: str) -> None:
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise LoadError(
+            f"loading this model needs {', '.join(missing)}; install what is missing with: "
+            "pip install 'trainyard[worker,hf]'"
+        )
