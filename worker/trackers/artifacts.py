@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from worker.trackers.answers import TrackerError
+from worker.trackers.answers import TrackerError, TrackerRequest
+from worker.trackers.journal import Journal
 
 MAX_BYTES = 1024**3
 """Bytes of all artifacts of one execution of the launcher."""
 _CHUNK = 1024 * 1024
 _MAX_JSON = 16 * 1024 * 1024
+
+
+class ArtifactsFullError(TrackerError):
+    """The artifacts would be larger than they may be. Nothing of the file was read."""
+
+    def __init__(self, limit: int) -> None:
+        message = f"the artifacts of a job may have at most {limit:,} bytes"
+        super().__init__(413, "INVALID_PARAMETER_VALUE", message)
 
 
 class ArtifactFolder:
@@ -30,7 +39,8 @@ class ArtifactFolder:
         """Write a file whose content is read from the body, and return its path.
 
         Raises:
-            TrackerError: The name is invalid, the artifacts are too large, or the client sent less than it announced.
+            ArtifactsFullError: The artifacts would be too large.
+            TrackerError: The name is invalid, or the client sent less than it announced.
             OSError: It could not be written.
         """
         path = self._path(name)
@@ -75,8 +85,7 @@ class ArtifactFolder:
     def _reserve(self, length: int) -> None:
         with self._lock:
             if length > self._room:
-                message = f"the artifacts of a job may have at most {self._limit:,} bytes"
-                raise TrackerError(413, "INVALID_PARAMETER_VALUE", message)
+                raise ArtifactsFullError(self._limit)
             self._room -= length
 
     def _path(self, name: str) -> Path:
@@ -85,6 +94,21 @@ class ArtifactFolder:
         if not valid or len(name) > 1000:
             raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"{name[:80]!a} is no name of an artifact")
         return self._root.joinpath(*parts)
+
+
+def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> None:
+    """Store the body of a request. What there is no room for is left out, which an event of the job states: an error
+    would end the program.
+
+    Raises:
+        TrackerError: The name is invalid, or the client sent less than it announced.
+        OSError: It could not be written.
+    """
+    try:
+        artifacts.store(name, request.body, request.length)
+    except ArtifactsFullError as error:
+        journal.state_once(request.reporter.execution, "artifacts", f"an artifact is left out: {error.message}")
+        request.discard()
 
 
 def _copy(body: BufferedIOBase, file: BinaryIO, length: int) -> None:

@@ -24,7 +24,8 @@ Api = Callable[[TrackerRequest], dict[str, Any]]
 
 _REQUEST_SECONDS = 60.0
 _MAX_CONNECTIONS = 256
-_MAX_BODY = 1024**3
+_MAX_BODY = 1024**4
+"""Artifacts are written, or left out, as they arrive; each API limits what it reads at once."""
 
 
 class TrackerListener:

@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
-from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal, TrackedValue
 
 API = "/api/2.0/mlflow/"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
 _MAX_BODY = 16 * 1024 * 1024
+_PROBED = frozenset({"/api/3.0/mlflow/server-info"})
+"""What the client asks of every server, and does without."""
 _NOTES = "mlflow.note.content"
 _INTERNAL = "mlflow."
 _YEAR_2200 = 7_258_118_400_000
@@ -98,11 +100,13 @@ class MlflowApi:
             OSError: The spool or an artifact could not be written.
         """
         if request.path.startswith(ARTIFACTS) and request.method == "PUT":
-            self._artifacts.store(request.path.removeprefix(ARTIFACTS), request.body, request.length)
+            store_or_state(self._artifacts, request.path.removeprefix(ARTIFACTS), request, self._journal)
             return {}
         route = self._routes.get((request.method, request.path.removeprefix(API)))
         if not request.path.startswith(API) or route is None:
-            message = f"{request.method} {request.path} is not supported by Trainyard"
+            message = f"{request.method} {request.path[:200]} is not supported by Trainyard"
+            if request.path not in _PROBED:
+                self._journal.state_once(request.reporter.execution, "mlflow_route", f"MLflow's call {message}")
             raise TrackerError(404, "ENDPOINT_NOT_FOUND", message)
         return route(request.reporter, {**request.query, **request.json_object(_MAX_BODY)})
 

@@ -28,15 +28,12 @@ class ExecutionSteps:
     counted: set[str] = field(default_factory=set)
     """Metrics for which the program gives no steps, so that their points are counted."""
     resumed_from: int = field(init=False)
+    highest: int = 0
+    """The highest step of this execution; 0 before the first point."""
     _last: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.resumed_from = 0 if self.execution == 1 else UNKNOWN_STEP
-
-    @property
-    def highest(self) -> int:
-        """The highest step of this execution; 0 before the first point."""
-        return max(self._last.values(), default=0)
 
     def assign(self, name: str, step: int | None) -> int:
         """Return the step of the next point of a metric.
@@ -52,6 +49,7 @@ class ExecutionSteps:
             step = last + 1 if last is not None else self._first_count(name)
         assigned = min(max(0, step or 0), MAX_SAFE_INT)
         self._last[name] = max(assigned, last or 0)
+        self.highest = max(self.highest, assigned)
         self._note_start(name, assigned)
         return assigned
 

@@ -8,7 +8,9 @@ from worker.trackers.answers import Reporter
 LISTENER_URL = "TRAINYARD_TRACKER_URL"
 LISTENER_SECRET = "TRAINYARD_TRACKER_SECRET"  # noqa: S105 (a variable's name)
 SECRET_BYTES = 14
+_LISTENER_HOST = "127.0.0.1"
 _OWN_WANDB = frozenset({"WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"})
+_PROXIES = frozenset({"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"})
 _TOKEN = re.compile(r"([0-9a-f]{28})([0-9]{6})([0-9]{6})", re.ASCII)
 
 
@@ -41,4 +43,9 @@ def tracker_variables(base: Mapping[str, str], execution: int) -> dict[str, str]
         # of a second for the default.
         interval = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": base.get("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "1")}
         variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | interval
+    if _PROXIES & base.keys():
+        # Otherwise MLflow's client asks the proxy of the site for this node's own 127.0.0.1.
+        variables |= {
+            name: ",".join(filter(None, (base.get(name), _LISTENER_HOST))) for name in ("no_proxy", "NO_PROXY")
+        }
     return variables

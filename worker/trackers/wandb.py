@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
-from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
 from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
@@ -198,11 +198,12 @@ class WandbApi:
             return self._artifacts.read_json(path)
         run_id, _, name = path.partition("/")
         if path.startswith(ARTIFACTS):
-            self._artifacts.store(path, request.body, request.length)
+            store_or_state(self._artifacts, path, request, self._journal)
         elif unquote(name) in _CLIENT_FILES:
             request.discard()
         else:
-            self._artifacts.store(f"{_folder(_run_id(unquote(run_id)))}/{name}", request.body, request.length)
+            name = f"{_folder(_run_id(unquote(run_id)))}/{name}"
+            store_or_state(self._artifacts, name, request, self._journal)
         return {}
 
     def _stream(self, reporter: Reporter, run_id: str, body: Document) -> Document:

@@ -73,6 +73,7 @@ class FakeService:
         self.requests: list[tuple[str, str]] = []
         self.points: dict[tuple[str, int, int], str] = {}
         self.events: dict[tuple[int, int], dict[str, Any]] = {}
+        self.parameters: dict[str, Any] = {}
         self.checkpoints: dict[int, dict[str, Any]] = {}
         self.finishes: list[FinishRecord] = []
         self.logs: dict[tuple[str, str], bytearray] = {}
@@ -151,6 +152,10 @@ class FakeService:
         document = json.loads(body)
         for event in document["events"]:
             self.events[(document["execution"], event["sequence"])] = event
+        return 200, {}
+
+    def _parameters(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
+        self.parameters |= json.loads(body)["parameters"]
         return 200, {}
 
     def _checkpoints(self, attempt: str, url: ParseResult, body: bytes) -> Answer:

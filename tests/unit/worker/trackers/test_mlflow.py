@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.support.tracker_clients import CLIENTS, Clients, older_version, run_program
-from tests.support.tracker_spool import bodies, parameters, points
+from tests.support.tracker_spool import bodies, events, parameters, points
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
 from worker.trackers.answers import Reporter
@@ -17,7 +17,7 @@ from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import MAX_NAMES, Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import API, ARTIFACTS, MlflowApi
-from worker.trackers.variables import tracker_token
+from worker.trackers.variables import tracker_token, tracker_variables
 
 PROGRAM = """
 import mlflow
@@ -34,6 +34,14 @@ with mlflow.start_run(run_name="first"):
     mlflow.log_dict({"a": 1}, "sub/config.json")
     with mlflow.start_run(run_name="inner", nested=True):
         mlflow.log_metric("loss", 5.0, step=7)
+"""
+TOO_LARGE = """
+import mlflow
+with mlflow.start_run():
+    for name in ("first", "second"):
+        mlflow.log_text("x" * 101, name)
+    mlflow.log_text("x" * 100, "fits")
+    mlflow.log_metric("after", 1.0)
 """
 
 
@@ -86,6 +94,7 @@ def test_program_reports_unchanged(
     assert any(isinstance(body, ParametersReport) and body.tags == {"team": "nlp"} for body in bodies(layout))
     (artifact,) = (tmp_path / "job" / "artifacts" / "mlflow").rglob("config.json")
     assert json.loads(artifact.read_text()) == {"a": 1}
+    assert [event.data for event in events(layout)] == [{"kind": "name"}]
 
 
 def test_later_execution_continues_where_the_checkpoint_was_written(
@@ -100,6 +109,26 @@ def test_later_execution_continues_where_the_checkpoint_was_written(
     assert [step for _, step, _ in points(layout, 1)] == [0, 1, 2, 3, 4, 5]
     assert [step for _, step, _ in points(layout, 2)] == [4, 5, 6, 7]
     assert bodies(layout, 2)[0].resumed_from_step == 3
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_artifact_without_room_is_left_out_and_stated_once(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    run(listener, tmp_path, TOO_LARGE, clients)
+    assert [path.name for path in (tmp_path / "job" / "artifacts").rglob("*") if path.is_file()] == ["fits"]
+    assert points(layout) == [("after", 0, 1.0)]
+    assert [event.data for event in events(layout)] == [{"kind": "artifacts"}]
+
+
+def test_unknown_call_is_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    call("GET", "/api/3.0/mlflow/server-info")
+    for number in range(2):
+        answer = call("POST", f"{API}of-a-newer-client/{number}", json={})
+        assert "is not supported by Trainyard" in answer.json()["message"]
+    (event,) = events(layout)
+    assert event.data == {"kind": "mlflow_route"}
+    assert "of-a-newer-client/0" in event.message
 
 
 @pytest.mark.parametrize("token", ["x", "x.1", "a" * 40, "\u00e4", "0" * 39])
@@ -149,7 +178,6 @@ def test_names_beyond_the_limit_are_stated_once(call: Callable[..., httpx.Respon
         ("GET", "/", b"", 404),
         ("PUT", f"{ARTIFACTS}..%2f..%2fx", b"1", 400),
         ("PUT", f"{ARTIFACTS}a/%2e%2e/x", b"1", 400),
-        ("PUT", f"{ARTIFACTS}a/large", b"1" * 101, 413),
     ],
 )
 def test_bad_requests_have_a_clear_answer(
@@ -176,3 +204,16 @@ def test_repeated_request_adds_no_point(call: Callable[..., httpx.Response], lay
     for _ in range(3):
         call("POST", f"{API}runs/log-metric", json=metric)
     assert points(layout) == [("x", 0, 1.5)]
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_program_behind_a_proxy_reaches_the_listener(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    base = {"TRAINYARD_TRACKER_URL": listener.url, "TRAINYARD_TRACKER_SECRET": listener.secret}
+    # Nothing answers there.
+    proxy = {"http_proxy": "http://127.0.0.1:9", "NO_PROXY": "example.org", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    variables = proxy | tracker_variables(base | proxy, 1)
+    assert variables["NO_PROXY"] == "example.org,127.0.0.1"
+    run_program("import mlflow; mlflow.log_metric('loss', 1.0)", tmp_path, variables, clients)
+    assert points(layout) == [("loss", 0, 1.0)]

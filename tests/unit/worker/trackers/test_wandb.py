@@ -40,6 +40,19 @@ with wandb.init(project="digits", name="inner", reinit="create_new") as inner:
     inner.log({"loss": 5.0})
 wandb.finish()
 """
+TOO_LARGE = """
+import pathlib, wandb
+run = wandb.init()
+for name, size in ("large", 100_001), ("small", 1000):
+    pathlib.Path(f"{name}.bin").write_bytes(b"x" * size)
+    artifact = wandb.Artifact(name, "model")
+    artifact.add_file(f"{name}.bin")
+    run.log_artifact(artifact).wait()
+pathlib.Path("saved.bin").write_bytes(b"x" * 100_001)
+run.save("saved.bin")
+run.log({"after": 1.0}, step=1)
+run.finish()
+"""
 DEFINED = """
 import wandb
 run = wandb.init()
@@ -143,6 +156,18 @@ def test_program_reports_unchanged(
         ("model-v1", "weights"),
     ]
     assert [event.data for event in events(layout)] == [{"kind": "not_a_number"}]
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_artifact_without_room_is_left_out_and_stated_once(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    run(listener, tmp_path, TOO_LARGE, clients)
+    stored = {path.name for path in (tmp_path / "job" / "artifacts").rglob("*") if path.is_file()}
+    assert "small.bin" in stored
+    assert not {"large.bin", "saved.bin"} & stored
+    assert points(layout) == [("after", 1, 1.0)]
+    assert [event.data for event in events(layout)] == [{"kind": "artifacts"}]
 
 
 @pytest.mark.parametrize("step", ["train/global_step", "batch"])
