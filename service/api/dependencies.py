@@ -87,7 +87,6 @@ class AppState:
         self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
         self.secrets = SecretService(database, settings)
         self.files = FileService(database, settings, lambda label: self.failpoint(label))
-        self.registry = ModelRegistry(database, self.files_of, self.run_layout)
         self.downsampler = Downsampler(database)
         self.ingest_queue = IngestQueue(
             PointWriter(database, self.downsampler.on_commit),
@@ -112,6 +111,11 @@ class AppState:
         self.worker_rate_limiter = RateLimiter(Rate(settings.worker_rate_per_second, settings.worker_rate_burst))
         database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         database.before_commit = self.audit_log.add_entry
+
+    @cached_property
+    def registry(self) -> ModelRegistry:
+        """The registered models."""
+        return ModelRegistry(self.database, self.files_of, self.run_layout)
 
     @cached_property
     def fine_tunes(self) -> FineTuneService:
