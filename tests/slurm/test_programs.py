@@ -1,4 +1,4 @@
-"""Programs that run unchanged on Slurm: preemption, the time limit and the warning signal, with the trackers they use."""
+"""Programs that run unchanged on Slurm: preemption, the time limit and the warning signal, with their trackers."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,7 +89,8 @@ def submit(client: Client, tmp_path: Path) -> Callable[..., str]:
         code = tmp_path / "code"
         code.mkdir()
         (code / "train.py").write_text(text)
-        return run(["python", "train.py", *arguments], client=client, code=code, partition="gpu", retries=0, **options).id
+        command = ["python", "train.py", *arguments]
+        return run(command, client=client, code=code, partition="gpu", retries=0, **options).id
 
     return start
 
