@@ -47,7 +47,7 @@ RECORD_POINTS = """() => {
   const times = window.pointTimes = {};
   const frame = document.querySelector('#chart-loss .frame');
   const record = () => {
-    const steps = frame.data?.[0]?.x ?? [];
+    const steps = frame.chart.curves[0]?.x ?? [];
     for (let i = steps.length - 1; i >= 0 && !(steps[i] in times); i--) times[steps[i]] = Date.now();
     requestAnimationFrame(record);
   };
@@ -91,7 +91,7 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
     pages = (
         ("a page of text", "/no-such-page", "h1", False),
         (f"{options.jobs:,} jobs", "/jobs", "tr.job:nth-of-type(15)", True),
-        (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss svg.preview .line", True),
+        (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss canvas", True),
     )
     good = True
     with start_chromium() as browser:
@@ -165,7 +165,7 @@ def report_delays(visit: Visit, url: str, job: SeededJob, count: int) -> list[fl
 
         for step in range(3):
             send(step)
-        page.wait_for_function("() => document.querySelector('#chart-loss .frame').data?.[0].x.length >= 3")
+        page.wait_for_function("() => document.querySelector('#chart-loss .frame').chart.curves[0]?.x.length >= 3")
         page.evaluate(RECORD_POINTS)
         for step in range(3, 3 + count):
             send(step)

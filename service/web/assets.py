@@ -5,15 +5,15 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 _STATIC = Path(__file__).parent / "static"
 _MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 _IMPORT = re.compile(rb'^import (?:.* from )?"\./([a-z_]+\.js)";$', re.MULTILINE)
-SWAGGER_UI_VERSION = "5.35.0"
-"""Version of swagger-ui-dist from npm in `static/vendor/swagger-ui`, with its licence, without source maps."""
+LIBRARIES = MappingProxyType({"swagger-ui": "5.35.0", "uplot": "1.6.32"})
+"""Versions of the packages swagger-ui-dist and uplot from npm. Their files are in `static/vendor`, with their licences
+and without source maps."""
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -32,21 +32,16 @@ def _asset(path: Path) -> Asset:
 
 
 class Assets:
-    """The files of `static/`, and Plotly's script from its Python package."""
+    """The files of `static/`, and the libraries below it."""
 
     def __init__(self, folder: Path = _STATIC):
         self._files = {path.name: _asset(path) for path in sorted(folder.iterdir()) if path.suffix in _MEDIA_TYPES}
         digest = sha256(b"".join(name.encode() + asset.body for name, asset in self._files.items()))
         self.version = digest.hexdigest()[:12]
-        self.plotly_version = version("plotly")
 
     def url(self, name: str) -> str:
         """Return the address of a file. A module's relative imports resolve to the same version."""
         return f"/static/{self.version}/{name}"
-
-    @property
-    def plotly_url(self) -> str:
-        return f"/static/plotly-{self.plotly_version}/plotly.min.js"
 
     def imports(self, name: str) -> list[str]:
         """Return the modules that a script imports, directly or not, so that a page can preload them at once."""
@@ -57,26 +52,26 @@ class Assets:
 
     def get(self, group: str, name: str) -> Asset | None:
         """Return a file, or None if there is none. An outdated version in the address gets the current file."""
-        if name == "plotly.min.js":
-            return self._plotly if group == f"plotly-{self.plotly_version}" else None
-        if group == f"swagger-ui-{SWAGGER_UI_VERSION}":
-            return self._swagger_ui.get(name)
-        return self._files.get(name)
+        library = self._libraries.get(group)
+        return library.get(name) if library is not None else self._files.get(name)
 
-    def swagger_ui_url(self, name: str) -> str:
-        """Return the URL of a file of Swagger UI."""
-        return f"/static/swagger-ui-{SWAGGER_UI_VERSION}/{name}"
+    def library_url(self, library: str, name: str) -> str:
+        """Return the address of a library's file."""
+        return f"/static/{_group(library)}/{name}"
 
-    @cached_property
-    def _swagger_ui(self) -> dict[str, Asset]:
-        """The files of Swagger UI, which are read at the first request for one of them."""
-        folder = _STATIC / "vendor" / "swagger-ui"
-        return {path.name: _asset(path) for path in folder.iterdir() if path.suffix in _MEDIA_TYPES}
+    @property
+    def groups(self) -> frozenset[str]:
+        """The groups in addresses whose files never change."""
+        return frozenset({self.version, *self._libraries})
 
     @cached_property
-    def _plotly(self) -> Asset:
-        """Plotly's script, located without importing the package, which is slow, and read on the first request."""
-        spec = find_spec("plotly")
-        assert spec is not None
-        assert spec.origin is not None
-        return _asset(Path(spec.origin).parent / "package_data" / "plotly.min.js")
+    def _libraries(self) -> dict[str, dict[str, Asset]]:
+        return {_group(library): _read_library(_STATIC / "vendor" / library) for library in LIBRARIES}
+
+
+def _group(library: str) -> str:
+    return f"{library}-{LIBRARIES[library]}"
+
+
+def _read_library(folder: Path) -> dict[str, Asset]:
+    return {path.name: _asset(path) for path in folder.iterdir() if path.suffix in _MEDIA_TYPES}

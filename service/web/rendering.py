@@ -15,7 +15,7 @@ from service.api.paths import is_api
 from service.auth.principals import Principal
 from service.auth.sessions import csrf_of
 from service.core.errors import NotFoundError
-from service.web.assets import CACHE_FOREVER, SWAGGER_UI_VERSION, Assets
+from service.web.assets import CACHE_FOREVER, Assets
 from service.web.security import PAGE_HEADERS
 from trainyard import __version__
 from trainyard.contract.wire.cluster import MaintenanceResource
@@ -73,8 +73,7 @@ class Pages:
         self._templates.globals |= {
             "asset": self.assets.url,
             "imports": self.assets.imports,
-            "swagger_ui": self.assets.swagger_ui_url,
-            "plotly_url": self.assets.plotly_url,
+            "library": self.assets.library_url,
             "version": __version__,
         }
 
@@ -95,8 +94,7 @@ class Pages:
         asset = self.assets.get(group, name)
         if asset is None:
             raise NotFoundError("there is no such file")
-        libraries = (f"plotly-{self.assets.plotly_version}", f"swagger-ui-{SWAGGER_UI_VERSION}")
-        current = group in (self.assets.version, *libraries)
+        current = group in self.assets.groups
         headers = {"Cache-Control": CACHE_FOREVER if current else "no-cache", "Vary": "Accept-Encoding"}
         if gzipped:
             headers["Content-Encoding"] = "gzip"

@@ -4,7 +4,7 @@ POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        # Plotly sets styles on the elements that it draws.
+        # Styles of elements, such as the width of a progress bar.
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
         "connect-src 'self'",

@@ -22,9 +22,8 @@ SIZES = {"wide": (1280, 800), "narrow": (360, 740)}
 _ANIMATION_TIME = 500
 """Milliseconds after which transitions have ended."""
 _READY = """() => {
-  const frames = [...document.querySelectorAll('.chart .frame, #frame')].filter((frame) => frame.offsetParent);
-  const isDrawn = (frame) =>
-    frame.classList.contains('js-plotly-plot') || frame.querySelector('.placeholder')?.textContent;
+  const frames = [...document.querySelectorAll('.chart .frame')].filter((frame) => frame.offsetParent);
+  const isDrawn = (frame) => frame.chart?.plot || frame.querySelector('.placeholder')?.textContent;
   return frames.every(isDrawn) && !document.querySelector('#plan-state')?.textContent;
 }"""
 """Whether every chart with points is drawn, and no plan is pending."""

@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.web]
 def points(page: Page, chart: str = "loss") -> dict[int, float]:
     """Return the points of a chart's first curve."""
     drawn = page.evaluate(
-        "id => { const [one] = document.querySelector(`#chart-${id} .frame`).data ?? [{x: [], y: []}];"
-        " return [Array.from(one.x), Array.from(one.y)]; }",
+        "id => { const [one] = document.querySelector(`#chart-${id} .frame`).chart.curves.slice(-1);"
+        " return one ? [one.x, one.y] : [[], []]; }",
         chart,
     )
     return dict(zip(*drawn, strict=True))
@@ -33,7 +33,9 @@ def points(page: Page, chart: str = "loss") -> dict[int, float]:
 def wait_for_points(page: Page, after: int) -> None:
     """Wait until the loss chart has a point after a step."""
     page.wait_for_function(
-        "step => document.querySelector('#chart-loss .frame').data?.[0].x.at(-1) > step", arg=after, timeout=60_000
+        "step => document.querySelector('#chart-loss .frame').chart.curves[0]?.x.at(-1) > step",
+        arg=after,
+        timeout=60_000,
     )
 
 
@@ -62,7 +64,7 @@ def test_first_view_is_rendered_from_the_embedded_data(visit: Visit, running_job
     page = visit.page
     page.route("**/v1/**", lambda route: route.abort())
     visit.go(f"/jobs/{running_job.id}")
-    expect(page.locator("#chart-loss svg.preview .line")).to_have_attribute("d", re.compile("^M.+L"))
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').chart.curves[0]?.x.length > 1")
     expect(page.locator("#status")).to_have_text("running")
     expect(page.locator("#fact-loss")).to_have_text(re.compile(r"\d"))
     page.unroute("**/v1/**")
@@ -86,33 +88,31 @@ def test_charts_wait_for_complete_curves(visit: Visit, running_job: Any) -> None
     pending_routes: list[Route] = []
     page.route("**/v1/jobs/*/metrics*", lambda route: pending_routes.append(route))
     visit.go(f"/jobs/{running_job.id}")
-    page.wait_for_function("() => window.Plotly")
     step = page.locator("#fact-step")
     for _ in range(3):
         expect(step).not_to_have_text(step.inner_text(), timeout=20_000)
-    expect(page.locator("#chart-loss svg.preview")).to_be_visible()  # no curve of the streamed points alone
+    preview = points(page)
+    assert min(preview) <= ENDLESS_SPEC["log"]["every_steps"], "no curve of the streamed points alone"
     page.unroute("**/v1/jobs/*/metrics*")  # which continues the held requests
-    wait_for_points(page, 30)
+    wait_for_points(page, max(preview) + 1)
     assert min(points(page)) <= ENDLESS_SPEC["log"]["every_steps"]
 
 
 def test_zoom_applies_to_all_charts_and_can_be_reset(visit: Visit, client: Client, running_job: Any) -> None:
     page = visit.go(f"/jobs/{running_job.id}")
     wait_for_points(page, 210)
-    page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [10, 210]})")
-    page.wait_for_function(
-        "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout?.xaxis.range) === '[10,210]'"
-    )
+    page.evaluate("document.querySelector('#chart-loss .frame').chart.onZoom([10, 210])")
+    page.wait_for_function("() => String(document.querySelector('#chart-norm .frame').chart.xRange) === '10,210'")
     (loss,) = client.metrics(running_job.id, ["train/loss"], max_points=1_000_000).series
     within = [value for step, value in zip(loss.steps, loss.values, strict=True) if 10 <= step <= 210]
     margin = (max(within) - min(within)) / 20
     page.wait_for_function(
-        "([low, high]) => { const [from, to] = document.querySelector('#chart-loss .frame').layout.yaxis.range;"
+        "([low, high]) => { const [from, to] = document.querySelector('#chart-loss .frame').chart.yRange;"
         " return Math.abs(from - low) < 1e-6 && Math.abs(to - high) < 1e-6; }",
         arg=[min(within) - margin, max(within) + margin],
     )
     page.get_by_role("button", name="Show all").click()
-    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout?.xaxis.autorange !== false")
+    page.wait_for_function("() => document.querySelector('#chart-norm .frame').chart.xRange[1] > 210")
 
 
 def test_zoomed_curve_is_updated_live(visit: Visit, running_job: Any) -> None:
@@ -130,8 +130,8 @@ def test_zoomed_curve_is_updated_live(visit: Visit, running_job: Any) -> None:
     page.route("**/v1/jobs/*/metrics*", as_truncated)
     visit.go(f"/jobs/{running_job.id}")
     wait_for_points(page, 30)
-    page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [0, 900000]})")
-    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout?.xaxis.autorange === false")
+    page.evaluate("document.querySelector('#chart-loss .frame').chart.onZoom([0, 900000])")
+    page.wait_for_function("() => document.querySelector('#chart-norm .frame').chart.xRange[1] === 900000")
     while not any("to_step=900000" in url for url in requests):
         page.wait_for_timeout(50)
     wait_for_points(page, max(points(page)) + 30)
@@ -143,9 +143,9 @@ def test_log_scale_and_smoothing_change_the_curves(visit: Visit, running_job: An
     page = visit.go(f"/jobs/{running_job.id}")
     wait_for_points(page, 30)
     page.get_by_text("Log scale").click()
-    page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.yaxis.type === 'log'")
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').chart.view.log")
     page.get_by_label("Smooth").fill("0.9")
-    page.wait_for_function("() => document.querySelector('#chart-loss .frame').data.length === 2")
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').chart.curves.length === 2")
     module = str(page.locator("script[type=module]").get_attribute("src")).replace("job.js", "curves.js")
     smooth = "async from => (await import(from)).smoothed([1, 0, 0, 1], 0.5, {log: true})"
     assert page.evaluate(smooth, module) == [1, 0, 0, 1], "zeros are not part of the mean on a log scale"
@@ -155,10 +155,15 @@ def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, ru
     page = visit.go(f"/jobs/{running_job.id}")
     wait_for_points(page, 30)
     page.locator("#axis").select_option("time")
-    page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout?.xaxis.type === 'date'")
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').chart.view.axis === 'time'")
     (series,) = client.metrics(running_job.id, ["train/loss"], max_points=1_000_000).series
-    local_time = datetime.fromisoformat(str(series.times[0])).astimezone(ZoneInfo("Europe/Berlin"))
-    assert str(next(iter(points(page)))) == local_time.replace(tzinfo=None).isoformat(timespec="milliseconds")
+    start = datetime.fromisoformat(str(series.times[0]))
+    assert next(iter(points(page))) == pytest.approx(start.timestamp(), abs=1e-3)
+    page.locator("#chart-loss .frame").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#chart-loss .chart-values strong")).to_contain_text(
+        start.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M:%S")
+    )
 
 
 def test_lost_connection_is_shown_and_no_point_is_lost(
@@ -198,7 +203,7 @@ def test_log_lines_are_shown_as_text_and_filtered(visit: Visit, running_job: Any
     expect(page.locator("#log-matches")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
 
 
-CHART_SHAPES = "(document.querySelector('#chart-loss .frame').layout?.shapes ?? [])"
+MARKS = "(document.querySelector('#chart-loss .frame').chart.view?.marks ?? [])"
 
 
 def test_buttons_pause_and_resume_the_job(visit: Visit, running_job: Any) -> None:
@@ -208,9 +213,9 @@ def test_buttons_pause_and_resume_the_job(visit: Visit, running_job: Any) -> Non
     expect(status).to_have_text("paused", timeout=60_000)
     page.get_by_role("button", name="Resume").click()
     expect(status).to_have_text("running", timeout=60_000)
-    page.wait_for_function(f"() => {CHART_SHAPES}.some(one => one.line.width === 1.5)", timeout=60_000)
+    page.wait_for_function(f"() => {MARKS}.some(one => one.kind === 'resumed')", timeout=60_000)
     page.locator("#axis").select_option("time")
-    page.wait_for_function(f"() => {CHART_SHAPES}.some(one => one.line.width === 1.5 && Date.parse(one.x0))")
+    page.wait_for_function(f"() => {MARKS}.some(one => one.kind === 'resumed' && one.x > 1e9)")
     expect(page.locator("#attempts li")).to_have_count(2)
 
 
@@ -237,9 +242,9 @@ def test_each_restart_within_an_attempt_is_marked(
 
     page.route("**/events*", add_events)
     visit.go(f"/jobs/{background_jobs['saved']}")
-    for width in ("1.5", "2"):  # resumed, interrupted
+    for kind in ("resumed", "interrupted"):
         page.wait_for_function(
-            f"() => {CHART_SHAPES}.filter(one => one.line.width === {width}).map(one => one.x0).join() === '100,200'"
+            f"() => {MARKS}.filter(one => one.kind === '{kind}').map(one => one.x).join() === '100,200'"
         )
     page.unroute("**/events*")
 
@@ -296,7 +301,7 @@ def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, background_
     expect(page.get_by_role("link", name="Download model")).to_be_visible(timeout=30_000)
     page.locator("#chart-ranks").scroll_into_view_if_needed()
     expect(page.locator("#chart-ranks output")).to_have_text(re.compile(r"^slowest: rank [01], \+"), timeout=20_000)
-    page.wait_for_function("() => document.querySelector('#chart-ranks .frame').data?.length === 2")
+    page.wait_for_function("() => document.querySelector('#chart-ranks .frame').chart.curves.length === 2")
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{id}"])

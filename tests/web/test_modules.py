@@ -225,26 +225,3 @@ def test_line_fills_its_box(module: Callable[[str], Call]) -> None:
     assert line("linePath", [[0, 3.0], [1, 3.0]], box) == "M56.0 109.0L632.0 109.0"
     assert line("sparklinePath", [1.0, "NaN", 2.0]) == "M1.0 18.0L79.0 2.0"
     assert line("sparklinePath", [1.0]) == ""
-
-
-PREVIEW = """async ([url, curves, title]) => {
-  const { showPreview } = await import(url);
-  const frame = document.createElement("div");
-  showPreview(frame, curves.map(([steps, values]) => ({ steps, values, colour: "red" })), title);
-  return frame.outerHTML;
-}"""
-
-
-def test_preview_omits_non_finite_values_and_escapes_its_title(visit: Visit) -> None:
-    def preview(*curves: tuple[list[int], list[Any]]) -> str:
-        arguments = [Assets().url("curve_preview.js"), curves, '"><b>loss</b>']
-        return str(visit.page.evaluate(PREVIEW, arguments))
-
-    visit.go("/jobs")
-    svg = preview(([0, 10], [0.0, 1.0]), ([0, 5, 10], [1.0, "NaN", 0.0]))
-    assert svg.count('class="line"') == 2
-    assert '<span class="end last">10</span>' in svg
-    assert '<span class="end high">1</span>' in svg
-    assert "nan" not in svg.lower()
-    assert "<b>" not in svg.replace('aria-label="&quot;><b>loss</b>"', "")
-    assert preview(([0], [1.0]), ([], [])) == "<div></div>"

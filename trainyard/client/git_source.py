@@ -15,7 +15,7 @@ class GitSource:
     """The state of a git work tree."""
 
     files: frozenset[str]
-    """Paths relative to the folder of the files that git tracks or does not ignore."""
+    """Paths relative to the folder of the files that git tracks or does not ignore, those of submodules included."""
     commit: str
     """Empty before the first commit."""
     branch: str
@@ -31,18 +31,33 @@ class GitSource:
 
 def read_git(folder: Path) -> GitSource | None:
     """Return what git knows about a folder; None outside of a work tree, or if git does not answer."""
-    listed = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    if not listed:
+    files = _files(folder)
+    if not files:
         return None
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD") or b""
     branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or b""
-    diff = _git(folder, "diff", "--no-ext-diff", "--no-color", "--relative", "HEAD") if commit else b""
+    options = ("--no-ext-diff", "--no-color", "--relative", "--submodule=diff")
+    diff = _git(folder, "diff", *options, "HEAD") if commit else b""
     return GitSource(
-        files=frozenset(name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0") if name),
+        files=frozenset(files),
         commit=commit.decode().strip(),
         branch=_label(branch) if commit else "",
         diff=(diff or b"")[:_MAX_DIFF_BYTES],
     )
+
+
+def _files(folder: Path) -> set[str]:
+    """Return the files that git lists below a folder. What it lists as a folder is another work tree, of a submodule or
+    a clone inside of this one, and has its own list."""
+    files: set[str] = set()
+    for listed in (_git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or b"").split(b"\0"):
+        name = listed.decode("utf-8", "surrogateescape").rstrip("/")
+        path = folder / name
+        if not name or path.is_symlink() or not path.is_dir():
+            files.add(name)
+        elif (path / ".git").exists():
+            files |= {f"{name}/{inner}" for inner in _files(path)}
+    return files - {""}
 
 
 def _label(text: bytes) -> str:

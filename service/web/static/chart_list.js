@@ -8,8 +8,13 @@ const NOT_CHARTED = new Set(["train/tokens", "perf/examples_per_second", "perf/t
 /** Tasks that may run without ever reporting a step. */
 export const STEPLESS = ["script", "comm_check"];
 
+const OVERVIEW = "Overview";
+
 /** A chart. A key that ends in `/` is a prefix; a value times `scale` is in `unit`. */
-const chart = (id, title, keys, { unit = "", scale = 1, note = "" } = {}) => ({ id, title, keys, unit, scale, note });
+const chart = (id, title, keys, { unit = "", scale = 1, note = "", section = OVERVIEW } = {}) => ({ id, title, keys, unit, scale, note, section });
+
+/** The section of a metric that has a chart of its own: its prefix. */
+const sectionOf = (key) => (key.includes("/") ? key.slice(0, key.indexOf("/")) : "Metrics");
 
 const LOSS = chart("loss", "Loss", LOSSES);
 const MEMORY_KEYS = ["device_peak_bytes", "device_reserved_bytes", "host_rss_bytes", "host_peak_bytes"].map((name) => `memory/${name}`);
@@ -20,8 +25,11 @@ export function chartsOf(spec, keys) {
   const charts = STEPLESS.includes(spec.task) ? (keys.some((key) => LOSSES.includes(key)) ? [LOSS] : []) : standardCharts(spec, keys);
   const hidden = charts.length ? NOT_CHARTED : new Set();
   const others = keys.filter((key) => !hidden.has(key) && !key.startsWith(RANK_SECONDS) && !charts.some((one) => includes(one, key)));
-  return [...charts, ...others.sort().map((key) => chart(`metric-${key}`, key, [key]))];
+  return [...charts, ...others.sort().map(chartOf)];
 }
+
+/** The chart of one metric. */
+export const chartOf = (key) => chart(`metric-${key}`, key, [key], { section: sectionOf(key) });
 
 function standardCharts(spec, keys) {
   const unit = keys.includes("perf/tokens_per_second") || spec.task === "causal_lm" ? "tokens" : "examples";
@@ -40,3 +48,9 @@ function standardCharts(spec, keys) {
 
 /** Whether a chart shows a metric. */
 export const includes = (one, key) => one.keys.some((prefix) => (prefix.endsWith("/") ? key.startsWith(prefix) : key === prefix));
+
+export const COMBINED = "Combined";
+
+/** The charts of several metrics that the reader chose. */
+export const combinedCharts = (combined) =>
+  combined.map((keys) => ({ ...chart(`combined-${keys.join(",")}`, keys.join(", "), keys), section: COMBINED }));

@@ -1,62 +1,30 @@
-// The page that compares runs: their curves in one chart, and the fields in which their specs differ.
+// The page that compares runs: a chart for each metric with the curves of all, and the fields in which their specs differ.
 
 import { ApiError, call, query } from "./api.js";
-import { showPreview } from "./curve_preview.js";
-import { smoothed } from "./curves.js";
+import { ChartGrid, PINNED } from "./chart_grid.js";
+import { COMBINED } from "./chart_list.js";
+import { connectChartTools, connectCombination } from "./chart_tools.js";
+import { readView } from "./chart_view.js";
+import { curveColour } from "./colours.js";
 import { asNumber, number, specValue } from "./format.js";
 import { memberChanges } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
 import { byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
 import { ParallelCoordinates } from "./parallel_coordinates.js";
-import { colour, curveColour, draw, isDrawn, onThemeChange } from "./plotly.js";
+import { AXES, RunCurves, SELECTED } from "./run_curves.js";
 import { connectPicker } from "./run_picker.js";
 
-const RUNS_PER_REQUEST = 20; // the limit of the API
 const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
-const AXIS_TITLES = { step: "", time: "seconds of training", tokens: "tokens" };
 
 const { runs } = data;
-let curves = new Map();
 let { members } = data;
-let highlighted = null;
-
-// -- the view is stored in the address ---------------------------------------------------------------------------------
+let grid;
 
 const parameters = new URLSearchParams(location.search);
-const view = {
-  key: data.key, outcome: parameters.get("outcome") ?? data.outcome, axis: AXIS_TITLES[parameters.get("x")] === undefined ? "step" : parameters.get("x"),
-  log: parameters.get("log") === "1", weight: Math.min(0.99, Number(parameters.get("smooth")) || 0),
-};
-
-function storeView() {
-  const address = new URLSearchParams(location.search);
-  const values = { key: view.key, outcome: view.outcome === data.outcome ? "" : view.outcome, x: view.axis === "step" ? "" : view.axis, log: view.log ? "1" : "", smooth: view.weight || "" };
-  for (const [name, value] of Object.entries(values)) if (value === "") address.delete(name); else address.set(name, value);
-  history.replaceState(null, "", `${location.pathname}?${address}`);
-}
+const view = { ...readView(parameters, AXES), key: data.key, outcome: parameters.get("outcome") ?? data.outcome };
+const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
 
 // -- reading -----------------------------------------------------------------------------------------------------------
-
-let drawnAxis = "step"; // the axis of the loaded curves
-
-async function load() {
-  if (!view.key) return;
-  const { key, axis } = view;
-  const loaded = new Map();
-  const max_points = runs.length > RUNS_PER_REQUEST ? 400 : 2000;
-  for (let first = 0; first < runs.length; first += RUNS_PER_REQUEST) {
-    const job = runs.slice(first, first + RUNS_PER_REQUEST).map((run) => run.id);
-    const answer = await call(`/v1/metrics${query({ job, keys: key, x: axis === "step" ? "" : axis, max_points })}`);
-    for (const one of answer.data) {
-      const [curve] = one.series;
-      if (curve?.steps.length) loaded.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
-    }
-  }
-  if (key !== view.key || axis !== view.axis) return;
-  curves = loaded;
-  drawnAxis = axis;
-  show();
-}
 
 async function refresh() {
   const active = runs.filter((run) => !TERMINAL.has(run.status));
@@ -70,10 +38,10 @@ async function refresh() {
     addMetrics(Object.keys(metrics));
   }
   showCancelButton();
-  await load();
+  await curves.reload();
 }
 
-/** Add metrics to the lists; the first ones that the runs have are shown at once. */
+/** Add metrics to the lists and the charts; the first ones that the runs have are selected. */
 function addMetrics(keys) {
   if (!view.key && keys.length) {
     view.key = keys.includes("train/loss") ? "train/loss" : keys[0];
@@ -87,6 +55,9 @@ function addMetrics(keys) {
     else if (!select.options.length) select.append(make("option", { value: "", text: none }));
     select.value = selected;
   }
+  const added = keys.filter((key) => !curves.keys.includes(key));
+  curves.keys.push(...added);
+  if (added.length) grid?.refresh();
 }
 
 // -- showing -----------------------------------------------------------------------------------------------------------
@@ -120,54 +91,28 @@ function showStatus(run) {
   chip.className = `chip ${tone(run.status)}`;
 }
 
-/** Show the colour of a run and the last, smallest and largest value of its curve. */
+/** Show the colour of a run and the last, smallest and largest value of its selected curve. */
 function showValues(run, n) {
   const row = rows.get(run.id);
-  const values = curves.get(run.id)?.y ?? [];
+  const values = curves.curveOf(run, view.key)?.y ?? [];
   const finite = values.filter(Number.isFinite);
   const [low, high] = finite.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
-  row.querySelector(".swatch").style.background = runColour(n);
+  row.querySelector(".swatch").style.background = curveColour(n, runs.length);
   setText(row.querySelector(".last"), number(values.at(-1)));
   setText(row.querySelector(".min"), number(finite.length ? low : null));
   setText(row.querySelector(".max"), number(finite.length ? high : null));
 }
 
-const isDark = matchMedia("(prefers-color-scheme: dark)");
-const runColour = (n) => (runs.length > 6 ? `hsl(${Math.round((360 * n) / runs.length + 215) % 360} 62% ${isDark.matches ? 66 : 44}%)` : curveColour(n));
-
-function show() {
+/** Show curves that were loaded. */
+function show(keys) {
+  grid.redraw(keys);
+  if (!keys.includes(view.key)) return;
+  drawnAxis = view.axis;
   runs.forEach(showValues);
-  const missing = runs.filter((run) => !curves.get(run.id)?.x?.length).length;
-  setText(byId("chart-note"), missing && missing < runs.length ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : "");
+  const missing = runs.filter((run) => !curves.curveOf(run, view.key)?.x?.length).length;
+  const none = view.axis === "tokens" ? "These runs do not report tokens." : "No points of this metric yet.";
+  setText(byId("chart-note"), missing === runs.length ? none : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : "");
   parallel?.show(coordinates());
-  if (missing === runs.length) {
-    setText(byId("chart-note"), view.axis === "tokens" && curves.size ? "These runs do not report tokens." : "No points of this metric yet.");
-    return;
-  }
-  if (!isDrawn(byId("frame")) && view.axis === "step") {
-    const lines = runs.map((run, n) => ({ steps: curves.get(run.id)?.x ?? [], values: curves.get(run.id)?.y ?? [], colour: runColour(n) }));
-    showPreview(byId("frame"), lines, `${view.key} by step`);
-  }
-  draw(byId("frame"), runs.flatMap(traces), {
-    xaxis: { autorange: true, title: { text: AXIS_TITLES[view.axis], standoff: 4 } },
-    yaxis: { type: view.log ? "log" : "linear", autorange: true },
-    hovermode: runs.length > 6 ? "closest" : "x unified",
-    margin: { l: 56, r: 8, t: 6, b: view.axis === "step" ? 26 : 40 },
-    uirevision: `${view.key} ${view.axis} ${view.log}`,
-  });
-}
-
-function traces(run, n) {
-  const curve = curves.get(run.id);
-  if (!curve?.x?.length) return [];
-  const faded = highlighted !== null && highlighted !== run.id;
-  const line = { color: faded ? colour("line") : runColour(n), width: highlighted === run.id ? 2.6 : 1.6 };
-  const few = curve.x.length < 3 || view.key.startsWith("eval/");
-  const trace = { x: curve.x, y: curve.y, name: run.name, type: "scatter", mode: few ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
-  if (!view.weight || curve.x.length < 3) return [trace];
-  const faint = { ...trace, opacity: 0.22, hoverinfo: "skip", hovertemplate: undefined };
-  const smooth = { ...trace, mode: "lines", y: smoothed(curve.y, view.weight, view) };
-  return runs.length > 6 ? [smooth] : [faint, smooth];
 }
 
 /** The members of a sweep as lines across its fields and the chosen metric. */
@@ -187,12 +132,12 @@ function coordinates() {
 
 /** Highlight one run in the curves, the coordinates and the table; null: none. */
 function highlight(id) {
-  if (highlighted === id) return;
-  rows.get(highlighted)?.classList.remove("highlighted");
-  highlighted = id;
-  rows.get(highlighted)?.classList.add("highlighted");
-  parallel?.highlight(highlighted);
-  if (isDrawn(byId("frame"))) show();
+  if (curves.highlighted === id) return;
+  rows.get(curves.highlighted)?.classList.remove("highlighted");
+  curves.highlighted = id;
+  rows.get(id)?.classList.add("highlighted");
+  parallel?.highlight(id);
+  grid.redraw();
 }
 
 /** Show the button that cancels a sweep while any member is not finished. */
@@ -206,18 +151,32 @@ async function cancelSweep() {
   await refresh().catch(() => {});
 }
 
-function changeView(change, { read = false } = {}) {
-  Object.assign(view, change);
-  storeView();
-  if (read) load().catch(restoreAxis); else show();
-}
+let drawnAxis = "step"; // the axis of the loaded curves
 
 /** Return to the axis of the loaded curves if a run does not have the chosen one, such as tokens. */
 function restoreAxis(error) {
   toastError(error);
   if (!(error instanceof ApiError) || view.axis === drawnAxis) return;
   byId("axis").value = drawnAxis;
-  changeView({ axis: drawnAxis }, { read: curves.size === 0 });
+  grid.change({ axis: drawnAxis });
+}
+
+/** Change the view of the charts. */
+function changeView(values) {
+  grid.change("axis" in values ? { ...values, range: null } : values);
+  byId("reset-zoom").hidden = view.range === null;
+}
+
+/** Select a metric for the table and the large chart, or for the coordinates. */
+function select(values) {
+  Object.assign(view, values);
+  const address = new URLSearchParams(location.search);
+  address.set("key", view.key);
+  if (view.outcome === data.outcome) address.delete("outcome"); else address.set("outcome", view.outcome);
+  history.replaceState(null, "", `${location.pathname}?${address}`);
+  grid.refresh();
+  grid.redraw();
+  show([view.key]);
 }
 
 const parallel = byId("parallel") ? new ParallelCoordinates(byId("parallel"), {
@@ -232,22 +191,20 @@ function start() {
   }
   showTable();
   addMetrics(data.keys);
-  byId("axis").value = view.axis;
-  byId("log-scale").checked = view.log;
-  byId("smooth").value = String(view.weight);
-  byId("key").addEventListener("change", () => changeView({ key: byId("key").value }, { read: true }));
-  byId("axis").addEventListener("change", () => changeView({ axis: byId("axis").value }, { read: true }));
-  byId("log-scale").addEventListener("change", () => changeView({ log: byId("log-scale").checked }));
-  byId("smooth").addEventListener("input", () => changeView({ weight: Number(byId("smooth").value) }));
-  byId("outcome")?.addEventListener("change", () => changeView({ outcome: byId("outcome").value }));
+  byId("key").addEventListener("change", () => select({ key: byId("key").value }));
+  byId("outcome")?.addEventListener("change", () => select({ outcome: byId("outcome").value }));
+  grid = new ChartGrid(byId("charts"), view, curves, {
+    onRange: (range) => { byId("reset-zoom").hidden = range === null; },
+    isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
+  });
+  connectChartTools(view, changeView, () => AXES);
+  connectCombination(view, changeView, () => curves.keys);
   for (const [id, row] of rows) {
     row.addEventListener("pointerenter", () => highlight(id));
     row.addEventListener("pointerleave", () => highlight(null));
   }
   showCancelButton();
   byId("cancel")?.addEventListener("click", cancelSweep);
-  onThemeChange(show);
-  load().catch(restoreAxis);
   setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, REFRESH_INTERVAL);
 }
 

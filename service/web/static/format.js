@@ -66,13 +66,6 @@ const LONG = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: 
 /** An ISO time in the user's time zone: "short" has minutes, "exact" has seconds, "long" has the zone. */
 export const dateTime = (iso, form = "short") => ({ short: SHORT, exact: EXACT, long: LONG })[form].format(new Date(iso));
 
-/** An ISO time as local time without a zone, for Plotly, which does not know zones. */
-export function localTime(iso) {
-  if (!iso) return null;
-  const time = new Date(iso);
-  return new Date(time.getTime() - time.getTimezoneOffset() * 60_000).toISOString().slice(0, -1);
-}
-
 /** The strategy of a spec: `fsdp · bf16 · LoRA 16`. */
 export const strategyLabel = (spec) =>
   [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null].filter(Boolean).join(" · ");

@@ -1,6 +1,7 @@
 // The page of one job: rendered from the embedded job, then updated by the job's stream.
 
 import { call, callAll } from "./api.js";
+import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { Charts } from "./charts.js";
 import { marksOf } from "./chart_marks.js";
 import "./copy_buttons.js";
@@ -26,6 +27,7 @@ let stream;
 function update(change) {
   const wasTerminal = TERMINAL.has(job.status);
   job = { ...job, ...change };
+  charts.setJob(job);
   if (wasTerminal && !TERMINAL.has(job.status)) listen(); // it was retried
   showJob(job);
   showActions(job);
@@ -141,10 +143,6 @@ connectActions(() => job, (changed, name, body) => {
   if (name === "retry" && body?.from === "scratch") { store.clear(); readCurves(); }
 });
 
-byId("axis").addEventListener("change", () => charts.changeView({ axis: byId("axis").value }));
-byId("log-scale").addEventListener("change", (event) => charts.changeView({ log: event.target.checked }));
-byId("smooth").addEventListener("input", () => charts.changeView({ weight: Number(byId("smooth").value) }));
-byId("reset-zoom").addEventListener("click", () => charts.zoom(null));
 byId("script").addEventListener("toggle", async () => {
   if (!byId("script").open || !job.attempt?.submitted_at) return;
   const response = await call(`${root}/script`).catch(toastError);
@@ -160,7 +158,9 @@ setInterval(() => {
 showActions(job);
 showJob(job);
 showCurvesSection();
-charts.showPreview("loss", data.preview);
+connectChartTools(charts.view, (values) => charts.change(values), () => charts.axes());
+connectCombination(charts.view, (values) => charts.change(values), () => [...store.series.keys()].sort());
+charts.showPreview(data.preview);
 afterPaint().then(() => {
   readCurves();
   readAttempts();

@@ -8,8 +8,6 @@ const embedded = JSON.parse(document.getElementById("page-data").textContent);
 export const visitor = embedded.visitor;
 /** The answers of the API for the first view. */
 export const data = embedded.data;
-/** The address of Plotly's script. */
-export const plotlyUrl = embedded.plotly;
 
 /** Whether the user may change the resources of `owner`. */
 export const mayChange = (owner) => visitor.role === "admin" || (visitor.role === "user" && owner === visitor.name);

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SERVICE_PACKAGES = (
     *("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "psycopg", "pydantic_settings", "structlog"),
-    *("prometheus_client", "ulid", "plotly", "cryptography", "msgspec", "rich"),
+    *("prometheus_client", "ulid", "cryptography", "msgspec", "rich"),
 )
 CASES = 19
 

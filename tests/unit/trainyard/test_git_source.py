@@ -54,6 +54,32 @@ def test_deleted_file_is_left_out(tree: Path) -> None:
     assert names(tree) == [".gitignore", "src/new file.py", ".trainyard/uncommitted.diff"]
 
 
+def test_files_and_changes_of_submodules_are_archived(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    library = tmp_path_factory.mktemp("library")
+    (library / "lib.py").write_text("old\n")
+    (library / ".gitignore").write_text("cache\n")
+    for arguments in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-q", "-m", "start")):
+        subprocess.run([*GIT, "-C", str(library), *arguments], check=True)
+    add = ("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "src/library")
+    subprocess.run([*GIT, "-C", str(tree), *add], check=True)
+    subprocess.run([*GIT, "-C", str(tree), "commit", "-q", "-m", "add the library"], check=True)
+    (tree / "src" / "library" / "cache").write_text("x")
+    (tree / "src" / "library" / "lib.py").write_text("changed\n")
+    assert [name for name in names(tree / "src") if name.startswith("library/")] == [
+        "library/.gitignore",
+        "library/lib.py",
+    ]
+    source = read_git(tree)
+    assert source is not None
+    assert b"-old\n+changed\n" in source.diff
+
+
+def test_clone_inside_of_the_tree_is_archived(tree: Path) -> None:
+    subprocess.run([*GIT, "-C", str(tree), "init", "-q", "clone"], check=True)
+    (tree / "clone" / "inner.py").write_text("")
+    assert "clone/inner.py" in names(tree)
+
+
 def test_repository_without_a_commit_has_files_alone(tmp_path: Path) -> None:
     subprocess.run([*GIT, "-C", str(tmp_path), "init", "-q"], check=True)
     (tmp_path / "train.py").write_text("")

@@ -226,7 +226,7 @@ def test_static_files_are_immutable_under_their_digest(world: World) -> None:
     assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
     old = browser.get("/static/yesterday/base.css")
     assert (old.status_code, old.headers["cache-control"]) == (200, "no-cache")
-    for nothing in ("/static/x/nothing.js", "/static/x/..%2f__init__.py", "/static/plotly-0/plotly.min.js"):
+    for nothing in ("/static/x/nothing.js", "/static/x/..%2f__init__.py", "/static/uplot-0/uPlot.iife.min.js"):
         assert browser.get(nothing).status_code == 404
 
 

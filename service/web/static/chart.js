@@ -1,0 +1,226 @@
+// One chart. uPlot draws the axes, follows the pointer and selects ranges; the curves are drawn on its canvas, so that
+// each can have positions of its own.
+
+import { countLabels, firstAfter, nearestPoint, positionRange, secondLabels, valueLabels, valueRange } from "./chart_axes.js";
+import { colour } from "./colours.js";
+import { count, dateTime, duration, number } from "./format.js";
+import { make } from "./page.js";
+
+const VALUE_AXIS_WIDTH = 56;
+const MAX_ROWS = 12; // of the table beside the pointer
+const DASHES = { checkpoint: [2, 3], resumed: [], interrupted: [6, 4] };
+const MARK_COLOURS = { checkpoint: "soft", resumed: "c2", interrupted: "bad" };
+
+/** How positions of an axis are shown: to readers, and as labels. */
+const POSITIONS = {
+  step: { text: (x) => `step ${count(Math.round(x))}`, labels: countLabels },
+  epoch: { text: (x) => `epoch ${number(x)}`, labels: countLabels },
+  tokens: { text: (x) => `${count(Math.round(x))} tokens`, labels: countLabels },
+  relative: { text: (x) => `after ${duration(x)}`, labels: secondLabels },
+  seconds: { text: (x) => `after ${duration(x)} of training`, labels: secondLabels },
+  time: { text: (x) => dateTime(x * 1000, "exact"), labels: null }, // uPlot's own labels of local times
+};
+
+export class Chart {
+  /**
+   * `onZoom` gets the selected range of positions, or null after a double click; `onHover` the position of the pointer, or
+   * null when it leaves.
+   */
+  constructor(frame, { onZoom, onHover }) {
+    Object.assign(this, { frame, onZoom, onHover, curves: [], view: null, xRange: [0, 1], yRange: [0, 1], plot: null, isFollowing: false });
+    this.table = make("div", { class: "chart-values", hidden: true });
+    frame.tabIndex = 0;
+    frame.addEventListener("keydown", (event) => this.moveByKey(event));
+    frame.addEventListener("blur", () => this.hover(null));
+    new ResizeObserver(() => this.plot?.setSize(this.size())).observe(frame);
+    frame.chart = this;
+  }
+
+  /**
+   * Draw curves, each `{ name, x, y, colour, width, opacity, dots, hidden }`, with ascending positions `x`; `hidden` curves
+   * have no row in the table of values. `view` is `{ axis, log, clip, range, marks }`.
+   */
+  show(curves, view) {
+    Object.assign(this, { curves, view });
+    this.xRange = view.range ?? positionRange(curves) ?? [0, 1];
+    this.yRange = valueRange(curves, view);
+    const form = `${view.axis} ${view.log}`;
+    if (this.form !== form) this.create(form);
+    this.plot.batch(() => {
+      this.plot.setScale("x", { min: this.xRange[0], max: this.xRange[1] });
+      this.plot.setScale("y", { min: this.yRange[0], max: this.yRange[1] });
+    });
+    this.plot.redraw(false, true);
+    if (this.hovered !== undefined && this.hovered !== null) this.showValues(this.hovered);
+  }
+
+  /** Draw again in other colours. */
+  restyle() {
+    this.form = null;
+  }
+
+  /** Show the values at a position, as when the pointer is there; null hides them. */
+  hover(position) {
+    if (!this.plot) return;
+    const left = position === null ? -10 : this.plot.valToPos(position, "x");
+    this.isFollowing = true;
+    this.plot.setCursor({ left, top: position === null ? -10 : 0 }, false);
+    this.isFollowing = false;
+    this.hovered = position;
+    if (this.frame.contains(document.activeElement) && position !== null) this.showValues(position); else this.table.hidden = true;
+  }
+
+  size() {
+    return { width: Math.max(80, this.frame.clientWidth), height: Math.max(60, this.frame.clientHeight) };
+  }
+
+  create(form) {
+    this.plot?.destroy();
+    this.form = form;
+    const { axis, log } = this.view;
+    const style = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1, size: 4 }, font: "11px system-ui, sans-serif" };
+    const { labels } = POSITIONS[axis];
+    this.frame.replaceChildren(this.table);
+    this.plot = new window.uPlot({
+      ...this.size(),
+      scales: {
+        x: { time: axis === "time", range: () => this.xRange },
+        y: { distr: log ? 3 : 1, range: () => this.yRange },
+      },
+      axes: [
+        { ...style, space: 60, size: axis === "time" ? 40 : 26, ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }) },
+        { ...style, space: 30, size: VALUE_AXIS_WIDTH, values: (_, splits) => valueLabels(splits) },
+      ],
+      series: [{}],
+      legend: { show: false },
+      padding: [8, 10, 0, 0],
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => this.onZoom(null) } },
+      hooks: { draw: [() => this.paint()], setCursor: [() => this.follow()], setSelect: [() => this.select()] },
+    }, [[]], this.frame);
+    this.frame.append(this.table);
+  }
+
+  // -- drawing ---------------------------------------------------------------------------------------------------------
+
+  paint() {
+    const { ctx, bbox } = this.plot;
+    const ratio = devicePixelRatio || 1;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    for (const { x, kind } of this.view.marks ?? []) this.paintMark(ctx, this.plot.valToPos(x, "x", true), kind, ratio);
+    ctx.setLineDash([]);
+    ctx.lineJoin = "round";
+    for (const curve of this.curves) this.paintCurve(ctx, curve, ratio);
+    ctx.restore();
+  }
+
+  paintMark(ctx, left, kind, ratio) {
+    const { bbox } = this.plot;
+    ctx.strokeStyle = colour(MARK_COLOURS[kind]);
+    ctx.lineWidth = (kind === "checkpoint" ? 1 : 1.6) * ratio;
+    ctx.setLineDash(DASHES[kind].map((length) => length * ratio));
+    ctx.beginPath();
+    ctx.moveTo(left, bbox.top);
+    ctx.lineTo(left, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+
+  /** Draw the part of a curve within the range; a value that is not finite interrupts the line. */
+  paintCurve(ctx, curve, ratio) {
+    const { x, y } = curve;
+    const first = Math.max(0, firstAfter(x, this.xRange[0]) - 1);
+    const end = Math.min(x.length, firstAfter(x, this.xRange[1], true) + 1);
+    const [across, down] = [this.transform("x"), this.transform("y")];
+    ctx.globalAlpha = curve.opacity ?? 1;
+    ctx.strokeStyle = ctx.fillStyle = curve.colour;
+    ctx.lineWidth = (curve.width ?? 1.6) * ratio;
+    ctx.beginPath();
+    let isDown = false;
+    for (let i = first; i < end; i += 1) {
+      const top = down(y[i]);
+      if (!Number.isFinite(top)) { isDown = false; continue; }
+      if (isDown) ctx.lineTo(across(x[i]), top); else ctx.moveTo(across(x[i]), top);
+      isDown = true;
+    }
+    ctx.stroke();
+    if (curve.dots) for (let i = first; i < end; i += 1) if (Number.isFinite(down(y[i]))) dot(ctx, across(x[i]), down(y[i]), 2.6 * ratio);
+    ctx.globalAlpha = 1;
+  }
+
+  /** A function from the values of a scale to pixels of the canvas; faster than `valToPos` for each point. */
+  transform(scale) {
+    const { bbox } = this.plot;
+    const isLogarithmic = scale === "y" && this.view.log;
+    const map = isLogarithmic ? (value) => (value > 0 ? Math.log10(value) : NaN) : (value) => value;
+    const [low, high] = (scale === "x" ? this.xRange : this.yRange).map(map);
+    if (scale === "x") return (value) => bbox.left + ((value - low) / (high - low)) * bbox.width;
+    return (value) => bbox.top + ((high - map(value)) / (high - low)) * bbox.height;
+  }
+
+  // -- pointer and keyboard --------------------------------------------------------------------------------------------
+
+  select() {
+    const { select } = this.plot;
+    if (select.width < 3) return;
+    const range = [select.left, select.left + select.width].map((left) => this.plot.posToVal(left, "x"));
+    this.plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    this.onZoom(range);
+  }
+
+  follow() {
+    if (this.isFollowing) return;
+    const { left } = this.plot.cursor;
+    const position = left < 0 ? null : this.plot.posToVal(left, "x");
+    this.hovered = position;
+    if (position === null) this.table.hidden = true; else this.showValues(position);
+    this.onHover(position);
+  }
+
+  moveByKey(event) {
+    const shown = this.curves.filter((curve) => !curve.hidden && curve.x.length);
+    if (!shown.length || event.target !== this.frame || !["ArrowLeft", "ArrowRight", "Home", "End", "Escape"].includes(event.key)) return;
+    event.preventDefault();
+    if (event.key === "Escape") { this.hover(null); this.onHover(null); return; }
+    const { x } = shown.reduce((one, other) => (other.x.length > one.x.length ? other : one));
+    const current = nearestPoint(x, this.hovered ?? this.xRange[1]);
+    const index = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: x.length - 1 }[event.key];
+    const position = x[Math.max(0, Math.min(x.length - 1, index))];
+    this.hover(position);
+    this.onHover(position);
+  }
+
+  /** The value of each curve at a position: `{ name, colour, value }`, those nearest to the pointer first if many. */
+  valuesAt(position) {
+    const rows = this.curves.filter((curve) => !curve.hidden).map(({ name, colour: shade, x, y }) => {
+      const index = nearestPoint(x, position);
+      return { name, colour: shade, x: x[index], value: y[index] };
+    }).filter(({ value }) => value !== undefined);
+    if (rows.length <= MAX_ROWS) return rows;
+    const down = this.transform("y");
+    const top = (this.plot.cursor.top ?? 0) * (devicePixelRatio || 1) + this.plot.bbox.top;
+    return rows.sort((one, other) => Math.abs(down(one.value) - top) - Math.abs(down(other.value) - top));
+  }
+
+  showValues(position) {
+    const rows = this.valuesAt(position);
+    const shown = rows.slice(0, MAX_ROWS);
+    this.table.hidden = !shown.length;
+    if (!shown.length) return;
+    this.table.replaceChildren(
+      make("strong", { text: POSITIONS[this.view.axis].text(shown[0].x) }),
+      ...shown.map((row) => make("div", {}, make("i", { class: "swatch", style: `background:${row.colour}` }), make("span", { text: row.name }), make("b", { text: number(row.value) }))),
+      rows.length > shown.length ? make("small", { text: `and ${rows.length - shown.length} more` }) : "");
+    const left = this.plot.valToPos(position, "x") + VALUE_AXIS_WIDTH;
+    const isRight = left > this.frame.clientWidth / 2;
+    this.table.style.left = isRight ? "" : `${left + 12}px`;
+    this.table.style.right = isRight ? `${this.frame.clientWidth - left + 12}px` : "";
+  }
+}
+
+function dot(ctx, left, top, radius) {
+  ctx.beginPath();
+  ctx.arc(left, top, radius, 0, 2 * Math.PI);
+  ctx.fill();
+}

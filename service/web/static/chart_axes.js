@@ -1,0 +1,90 @@
+// Ranges and labels of a chart's axes. Pure functions.
+
+import { count, number, duration } from "./format.js";
+
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+const CLIPPED = 0.02; // the share of values at each end that is outside of the range when outliers are clipped
+const MIN_CLIPPED = 20; // values below which none is an outlier
+
+/** The labels of positions on an axis of steps, epochs or tokens, `increment` apart. */
+export const countLabels = (splits, increment) =>
+  splits.map((value) => (increment >= 1000 || value < 1000 ? COMPACT.format(value) : count(Math.round(value))));
+
+/** The labels of positions on an axis of seconds. */
+export const secondLabels = (splits) => splits.map((value) => (value ? duration(value) : "0"));
+
+/** The labels of positions on an axis of values; on a logarithmic axis, uPlot leaves out some. */
+export const valueLabels = (splits) => splits.map((value) => (value === null ? "" : number(value, 4)));
+
+/** The smallest and the largest position of all curves; null without a point. */
+export function positionRange(curves) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const { x } of curves) {
+    if (!x.length) continue;
+    [low, high] = [Math.min(low, x[0]), Math.max(high, x.at(-1))];
+  }
+  if (!Number.isFinite(low)) return null;
+  return low < high ? [low, high] : [low - 0.5, high + 0.5];
+}
+
+/**
+ * The range of the value axis: that of the values whose position is within `range` (null: all), with a margin. A constant
+ * curve is in the middle. On a logarithmic axis, values that are not positive do not count.
+ */
+export function valueRange(curves, { range = null, log = false, clip = false } = {}) {
+  const values = visibleValues(curves, range, log);
+  if (!values.length) return log ? [0.1, 10] : [0, 1];
+  const [low, high] = clip && values.length >= MIN_CLIPPED ? quantiles(values) : extremes(values);
+  if (high - low <= Math.abs(high) * 1e-9) {
+    const margin = Math.abs(high) / 2 || 1;
+    return log ? [low / 2, high * 2] : [low - margin, high + margin];
+  }
+  if (log) {
+    const margin = (high / low) ** 0.05;
+    return [low / margin, high * margin];
+  }
+  const margin = (high - low) / 20;
+  return [low - margin, high + margin];
+}
+
+function visibleValues(curves, range, log) {
+  const values = [];
+  for (const { x, y } of curves) {
+    const [first, end] = range ? [firstAfter(x, range[0]), firstAfter(x, range[1], true)] : [0, x.length];
+    for (let i = first; i < end; i += 1) if (Number.isFinite(y[i]) && (!log || y[i] > 0)) values.push(y[i]);
+  }
+  return values;
+}
+
+function extremes(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+function quantiles(values) {
+  const sorted = Float64Array.from(values).sort();
+  const skipped = Math.floor(sorted.length * CLIPPED);
+  return [sorted[skipped], sorted[sorted.length - 1 - skipped]];
+}
+
+/** The index of the first of ascending positions that is at least `position`, or with `after` larger than it. */
+export function firstAfter(x, position, after = false) {
+  let [low, high] = [0, x.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (x[middle] < position || (after && x[middle] === position)) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+/** The index of the point that is nearest to a position; -1 without points. */
+export function nearestPoint(x, position) {
+  const next = firstAfter(x, position);
+  if (next === 0) return x.length ? 0 : -1;
+  if (next === x.length) return x.length - 1;
+  return position - x[next - 1] <= x[next] - position ? next - 1 : next;
+}

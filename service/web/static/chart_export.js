@@ -1,0 +1,107 @@
+// A chart as a file: PNG, SVG or CSV.
+
+import { firstAfter } from "./chart_axes.js";
+import { colour } from "./colours.js";
+import { number } from "./format.js";
+import { makeSvg } from "./page.js";
+
+const [WIDTH, HEIGHT] = [960, 480];
+const BOX = { left: 70, right: WIDTH - 20, top: 40, bottom: HEIGHT - 40 };
+
+/** Offer a file to the reader. */
+function save(name, blob) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name.replaceAll(/[^\w.-]+/g, "-");
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** Save what is on a chart's canvas, with its title. */
+export function savePng(chart, title) {
+  const canvas = chart.frame.querySelector("canvas");
+  const ratio = devicePixelRatio || 1;
+  const copy = document.createElement("canvas");
+  [copy.width, copy.height] = [canvas.width, canvas.height + 28 * ratio];
+  const context = copy.getContext("2d");
+  context.fillStyle = colour("surface");
+  context.fillRect(0, 0, copy.width, copy.height);
+  context.fillStyle = colour("text");
+  context.font = `600 ${14 * ratio}px system-ui, sans-serif`;
+  context.fillText(title, 12 * ratio, 20 * ratio);
+  context.drawImage(canvas, 0, 28 * ratio);
+  copy.toBlob((blob) => save(`${title}.png`, blob));
+}
+
+/** Save the curves of a chart as a table with a line for each position. */
+export function saveCsv(chart, title) {
+  const shown = chart.curves.filter((curve) => !curve.hidden);
+  const rows = new Map();
+  shown.forEach(({ x, y }, n) => x.forEach((position, i) => {
+    if (!rows.has(position)) rows.set(position, Array(shown.length).fill(""));
+    rows.get(position)[n] = y[i];
+  }));
+  const header = [chart.view.axis, ...shown.map((curve) => curve.name)];
+  const lines = [...rows].sort(([one], [other]) => one - other).map(([position, values]) => [position, ...values]);
+  save(`${title}.csv`, new Blob([[header, ...lines].map((line) => line.map(field).join(",")).join("\r\n"), "\r\n"], { type: "text/csv" }));
+}
+
+/** A field of CSV. Text that a spreadsheet would compute is quoted with a leading apostrophe. */
+function field(value) {
+  const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/** Save a chart as a drawing that can be scaled. */
+export function saveSvg(chart, title) {
+  const image = drawing(chart, title);
+  const text = new XMLSerializer().serializeToString(image);
+  save(`${title}.svg`, new Blob([text], { type: "image/svg+xml" }));
+}
+
+function drawing(chart, title) {
+  const { xRange, yRange, view: { log } } = chart;
+  const across = (x) => BOX.left + ((x - xRange[0]) / (xRange[1] - xRange[0])) * (BOX.right - BOX.left);
+  const map = log ? Math.log10 : (value) => value;
+  const down = (y) => BOX.bottom - ((map(y) - map(yRange[0])) / (map(yRange[1]) - map(yRange[0]))) * (BOX.bottom - BOX.top);
+  const text = (content, attributes) => makeSvg("text", { "font-family": "sans-serif", "font-size": 12, fill: colour("text"), ...attributes }, content);
+  const line = (attributes) => makeSvg("line", { stroke: colour("line"), ...attributes });
+  const times = view(chart);
+  return makeSvg("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT },
+    makeSvg("rect", { width: WIDTH, height: HEIGHT, fill: colour("surface") }),
+    makeSvg("clipPath", { id: "box" }, makeSvg("rect", { x: BOX.left, y: BOX.top, width: BOX.right - BOX.left, height: BOX.bottom - BOX.top })),
+    text(title, { x: 12, y: 22, "font-size": 15, "font-weight": 600 }),
+    ...ticks(yRange, log).flatMap((value) => [line({ x1: BOX.left, x2: BOX.right, y1: down(value), y2: down(value) }), text(number(value), { x: BOX.left - 6, y: down(value) + 4, "text-anchor": "end" })]),
+    ...ticks(xRange, false).map((value) => text(times(value), { x: across(value), y: BOX.bottom + 18, "text-anchor": "middle" })),
+    makeSvg("g", { "clip-path": "url(#box)", fill: "none", "stroke-width": 1.6 }, ...chart.curves.map((curve) =>
+      makeSvg("path", { d: path(curve, chart, across, down), stroke: curve.colour, opacity: curve.opacity ?? 1 }, makeSvg("title", {}, curve.name)))));
+}
+
+const view = (chart) => (chart.view.axis === "time" ? (value) => new Date(value * 1000).toLocaleTimeString() : (value) => number(value, 6));
+
+function path({ x, y }, { xRange, view: { log } }, across, down) {
+  let command = "M";
+  const parts = [];
+  const [first, end] = [Math.max(0, firstAfter(x, xRange[0]) - 1), Math.min(x.length, firstAfter(x, xRange[1], true) + 1)];
+  for (let i = first; i < end; i += 1) {
+    if (!Number.isFinite(y[i]) || (log && y[i] <= 0)) { command = "M"; continue; }
+    parts.push(`${command}${across(x[i]).toFixed(1)} ${down(y[i]).toFixed(1)}`);
+    command = "L";
+  }
+  return parts.join("");
+}
+
+/** About five round values within a range. */
+function ticks([low, high], log) {
+  if (log) {
+    const powers = [];
+    for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power += 1) powers.push(10 ** power);
+    if (powers.length > 1) return powers;
+  }
+  const rough = (high - low) / 5;
+  const size = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((one) => one * size >= rough) * size;
+  const values = [];
+  for (let value = Math.ceil(low / step) * step; value <= high; value += step) values.push(Number(value.toPrecision(12)));
+  return values;
+}

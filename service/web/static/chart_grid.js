@@ -1,0 +1,215 @@
+// The charts of a page, in sections that collapse: searched, pinned, enlarged and exported. They share the range and the
+// position of the pointer. Only charts in view are drawn.
+
+import { Chart } from "./chart.js";
+import { saveCsv, savePng, saveSvg } from "./chart_export.js";
+import { COMBINED, includes } from "./chart_list.js";
+import { matcher, storeView } from "./chart_view.js";
+import { onThemeChange } from "./colours.js";
+import { smoothed } from "./curves.js";
+import { make, setText } from "./page.js";
+
+const DRAW_INTERVAL = 150; // milliseconds, extended after a slow drawing
+export const PINNED = "Pinned";
+const MAX_LEGEND = 6; // names below a chart; of more curves, the table beside the pointer has those near it
+const EXPORTS = [["PNG image", savePng], ["SVG image", saveSvg], ["CSV table", saveCsv]];
+
+export class ChartGrid {
+  /**
+   * `source` has `charts()`, the definitions in their order (chart_list.js); `curvesOf(chart)`, curves as `Chart` draws them
+   * with a `key`, or null if they are not loaded; `marks()`; and `newestOf(chart, curves)`, a text. `onRange` is called when
+   * the range has changed; `isOpen(name)` tells whether a section is open at first.
+   */
+  constructor(root, view, source, { onRange = () => {}, isOpen = () => true } = {}) {
+    Object.assign(this, { root, view, source, onRange, isOpen, panels: new Map(), sections: new Map(), visible: new Set(), dirty: new Set() });
+    this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), { rootMargin: "300px 0px" });
+    this.dialog = make("dialog", { class: "enlarged", "aria-label": "Chart" });
+    root.after(this.dialog);
+    this.dialog.addEventListener("close", () => this.restore());
+    onThemeChange(() => { for (const { chart } of this.panels.values()) chart.restyle(); this.redraw(); });
+    this.refresh();
+  }
+
+  /** Add the charts of metrics that are new, and put all into the sections of the view. */
+  refresh() {
+    const last = new Map(); // the last panel of each section
+    const definitions = this.source.charts();
+    const ids = new Set(definitions.map(({ id }) => id));
+    for (const id of this.panels.keys()) if (!ids.has(id)) this.remove(id);
+    for (const definition of definitions) {
+      const panel = this.panels.get(definition.id) ?? this.create(definition);
+      panel.definition = definition;
+      const name = this.view.pins.includes(definition.id) ? PINNED : definition.section;
+      const { grid } = this.section(name);
+      const before = last.get(name)?.nextElementSibling ?? (last.has(name) ? null : grid.firstElementChild);
+      if (before !== panel.figure && panel.figure.parentElement !== this.dialog) grid.insertBefore(panel.figure, before);
+      last.set(name, panel.figure);
+    }
+    this.filter();
+    this.schedule();
+  }
+
+  /** Redraw the charts of these metrics, or all charts. */
+  redraw(keys = null) {
+    for (const [id, { definition }] of this.panels) if (!keys || keys.some((key) => includes(definition, key))) this.dirty.add(id);
+    this.schedule();
+  }
+
+  /** Change the view, and store it in the address. */
+  change(values) {
+    Object.assign(this.view, values);
+    storeView(this.view);
+    if ("search" in values) this.filter();
+    if ("pins" in values || "combined" in values) this.refresh();
+    this.redraw();
+  }
+
+  /** Show a range of positions in all charts; null shows everything. */
+  zoom(range) {
+    this.change({ range });
+    this.onRange(range);
+  }
+
+  // -- sections and panels ---------------------------------------------------------------------------------------------
+
+  section(name) {
+    const known = this.sections.get(name);
+    if (known) return known;
+    const grid = make("div", { class: "charts" });
+    const size = make("small");
+    const element = make("details", { class: "chart-section", open: this.isOpen(name) !== this.view.toggled.includes(name) }, make("summary", {}, make("h3", { text: name }), " ", size), grid);
+    element.addEventListener("toggle", () => {
+      const others = this.view.toggled.filter((one) => one !== name);
+      const toggled = element.open === this.isOpen(name) ? others : [...others, name];
+      if (toggled.length !== this.view.toggled.length) this.change({ toggled });
+    });
+    if (name === PINNED) this.root.prepend(element); else this.root.append(element);
+    const section = { element, grid, size };
+    this.sections.set(name, section);
+    return section;
+  }
+
+  create(definition) {
+    const { id, title, unit, note } = definition;
+    const frame = make("div", { class: "frame", role: "img", "aria-label": title }, make("span", { class: "placeholder", text: "No points yet" }));
+    const output = make("output");
+    const legend = make("p", { class: "legend" });
+    const figure = make("figure", { class: "card chart", id: `chart-${id}` },
+      make("figcaption", {}, make("span", { class: "chart-title", text: title, title }), unit ? make("small", { text: unit }) : null, output, this.tools(definition)),
+      frame, legend, note ? make("p", { class: "hint", text: note }) : null);
+    const chart = new Chart(frame, { onZoom: (range) => this.zoom(range), onHover: (position) => this.hover(chart, position) });
+    const panel = { definition, figure, frame, output, legend, chart };
+    this.panels.set(id, panel);
+    this.dirty.add(id);
+    this.observer.observe(figure);
+    return panel;
+  }
+
+  remove(id) {
+    this.observer.unobserve(this.panels.get(id).figure);
+    this.panels.get(id).figure.remove();
+    this.panels.delete(id);
+    for (const set of [this.visible, this.dirty]) set.delete(id);
+  }
+
+  tools({ id, keys, section }) {
+    const button = (label, text, onclick, pressed) => make("button", { type: "button", class: "quiet tool", "aria-label": label, title: label, text, onclick, ...(pressed === undefined ? {} : { "aria-pressed": String(pressed) }) });
+    const toggle = (name, label, text) => {
+      const one = button(label, text, () => {
+        const others = this.view[name].filter((other) => other !== id);
+        const isOn = others.length === this.view[name].length;
+        this.change({ [name]: isOn ? [...others, id] : others });
+        one.setAttribute("aria-pressed", String(isOn));
+      }, this.view[name].includes(id));
+      return one;
+    };
+    const menu = make("details", { class: "menu" }, make("summary", { class: "button quiet tool", "aria-label": "Export", title: "Export", text: "⤓" }),
+      make("div", {}, ...EXPORTS.map(([label, save]) => button(label, label, () => { menu.open = false; const { chart, definition } = this.panels.get(id); if (chart.plot) save(chart, definition.title); }))));
+    const drop = () => this.change({ combined: this.view.combined.filter((one) => one.join() !== keys.join()) });
+    return make("span", { class: "tools" }, section === COMBINED ? button("Remove this chart", "×", drop) : null, toggle("pins", "Pin", "⚲"), toggle("logs", "Log scale", "log"), button("Enlarge", "⤢", () => this.enlarge(id)), menu);
+  }
+
+  enlarge(id) {
+    if (this.dialog.open) { this.dialog.close(); return; }
+    const { figure } = this.panels.get(id);
+    this.place = make("span", { hidden: true });
+    figure.replaceWith(this.place);
+    this.dialog.replaceChildren(figure);
+    this.dialog.showModal();
+    this.dirty.add(id);
+    this.schedule();
+  }
+
+  restore() {
+    const figure = this.dialog.firstElementChild;
+    if (!figure) return;
+    this.place.replaceWith(figure);
+    this.refresh();
+  }
+
+  /** Hide the charts that do not match the search, and sections without any. */
+  filter() {
+    const matches = matcher(this.view.search);
+    const shown = new Map();
+    for (const { definition, figure } of this.panels.values()) {
+      figure.hidden = !matches(definition.title, ...definition.keys);
+      const grid = figure.parentElement;
+      if (!figure.hidden) shown.set(grid, (shown.get(grid) ?? 0) + 1);
+    }
+    for (const { element, grid, size } of this.sections.values()) {
+      element.hidden = !shown.has(grid);
+      setText(size, String(shown.get(grid) ?? 0));
+    }
+    this.root.classList.toggle("single", [...this.sections.values()].filter(({ element }) => !element.hidden).length < 2);
+  }
+
+  // -- drawing ---------------------------------------------------------------------------------------------------------
+
+  setVisible(entry) {
+    const id = entry.target.id.slice("chart-".length);
+    if (entry.isIntersecting) this.visible.add(id); else this.visible.delete(id);
+    this.schedule();
+  }
+
+  schedule() {
+    this.timer ??= setTimeout(async () => {
+      const start = performance.now();
+      for (const id of [...this.dirty].filter((one) => this.visible.has(one))) {
+        this.dirty.delete(id);
+        this.draw(this.panels.get(id));
+        await nextTask();
+      }
+      const elapsed = performance.now() - start;
+      setTimeout(() => { this.timer = undefined; if ([...this.dirty].some((id) => this.visible.has(id))) this.schedule(); }, Math.min(400, elapsed * 2));
+    }, DRAW_INTERVAL);
+  }
+
+  draw({ definition, chart, output, legend }) {
+    const curves = this.source.curvesOf(definition);
+    if (!curves?.some(({ x }) => x.length)) return;
+    const { axis, clip, range, weight } = this.view;
+    const log = this.view.log || this.view.logs.includes(definition.id);
+    chart.show(curves.flatMap((curve) => lines(curve, weight, log, curves.length)), { axis, clip, range, log, marks: this.source.marks() });
+    setText(output, this.source.newestOf(definition, curves));
+    const named = curves.length < 2 || curves.length > MAX_LEGEND ? [] : curves;
+    legend.replaceChildren(...named.map(({ name, colour }) => make("span", {}, make("i", { class: "swatch", style: `background:${colour}` }), name)));
+  }
+
+  /** Show the position of the pointer in one chart in all others in view. */
+  hover(origin, position) {
+    for (const id of this.visible) {
+      const { chart } = this.panels.get(id);
+      if (chart !== origin) chart.hover(position);
+    }
+  }
+}
+
+/** A curve as it is drawn: smoothed, over the faint original if there are few. */
+function lines(curve, weight, log, count) {
+  if (!weight || curve.dots) return [curve];
+  const smooth = { ...curve, y: smoothed(curve.y, weight, { log }) };
+  return count > MAX_LEGEND ? [smooth] : [{ ...curve, opacity: 0.25, hidden: true }, smooth];
+}
+
+/** Let pending events run between two drawings. */
+const nextTask = () => new Promise((resolve) => setTimeout(resolve));

@@ -1,0 +1,70 @@
+// What a reader chose for the charts of a page. `toggled` are the sections that are not as the page has them at first. It is stored in the address, so that a link shows the same view.
+
+const DEFAULTS = { axis: "step", log: false, logs: [], weight: 0, clip: false, range: null, search: "", pins: [], toggled: [], combined: [] };
+const MAX_CHOSEN = 200; // charts and sections in an address
+const STORE_DELAY = 200; // milliseconds after the last change
+
+/** The view in an address's parameters; `axes` are the axes of the page. What is not valid has its default. */
+export function readView(parameters, axes) {
+  const range = (parameters.get("zoom") ?? "").split(":").map(Number);
+  const list = (name) => parameters.getAll(name).slice(0, MAX_CHOSEN);
+  return {
+    axis: axes.includes(parameters.get("x")) ? parameters.get("x") : DEFAULTS.axis,
+    log: parameters.get("log") === "1",
+    logs: list("log_chart"),
+    weight: Math.max(0, Math.min(0.99, Number(parameters.get("smooth")) || 0)),
+    clip: parameters.get("clip") === "1",
+    range: range.length === 2 && range.every(Number.isFinite) && range[0] < range[1] ? range : null,
+    search: parameters.get("find") ?? "",
+    pins: list("pin"),
+    toggled: list("section"),
+    combined: list("chart").map((keys) => keys.split(",").filter(Boolean)).filter((keys) => keys.length),
+  };
+}
+
+/** Write a view into an address's parameters; defaults are left out. */
+export function writeView(view, parameters) {
+  const values = {
+    x: view.axis === DEFAULTS.axis ? [] : [view.axis],
+    log: view.log ? ["1"] : [],
+    log_chart: view.logs,
+    smooth: view.weight ? [String(view.weight)] : [],
+    clip: view.clip ? ["1"] : [],
+    zoom: view.range ? [view.range.map((one) => Number(one.toPrecision(12))).join(":")] : [],
+    find: view.search ? [view.search] : [],
+    pin: view.pins,
+    section: view.toggled,
+    chart: view.combined.map((keys) => keys.join(",")),
+  };
+  for (const [name, texts] of Object.entries(values)) {
+    parameters.delete(name);
+    for (const text of texts) parameters.append(name, text);
+  }
+  return parameters;
+}
+
+let timer;
+
+/** Replace the page's address by one with the view. Browsers ignore more than some changes a second. */
+export function storeView(view) {
+  clearTimeout(timer);
+  timer = setTimeout(() => {
+    const parameters = writeView(view, new URLSearchParams(location.search)).toString();
+    history.replaceState(null, "", `${location.pathname}${parameters ? `?${parameters}` : ""}`);
+  }, STORE_DELAY);
+}
+
+/** A function that tells whether a title or a metric matches a search: a part of it, or `/a regular expression/`. */
+export function matcher(search) {
+  const expression = /^\/(.+)\/$/.exec(search.trim());
+  if (expression) {
+    try {
+      const pattern = new RegExp(expression[1], "i");
+      return (...texts) => texts.some((text) => pattern.test(text));
+    } catch {
+      return () => false;
+    }
+  }
+  const part = search.trim().toLowerCase();
+  return (...texts) => !part || texts.some((text) => text.toLowerCase().includes(part));
+}

@@ -1,0 +1,97 @@
+// The curves of several runs: for each metric one chart with a curve for each run. Metrics are read when they are drawn.
+
+import { call, query } from "./api.js";
+import { chartOf, combinedCharts } from "./chart_list.js";
+import { colour, curveColour } from "./colours.js";
+import { asNumber, number } from "./format.js";
+
+const RUNS_PER_REQUEST = 20; // the limit of the API
+export const SELECTED = "Selected metric";
+export const AXES = ["step", "seconds", "tokens"];
+const API_AXES = { step: "", seconds: "time", tokens: "tokens" };
+
+export class RunCurves {
+  /**
+   * `view` has the axis and `key`, the selected metric; `loaded(keys)` is called when curves have arrived, `failed(error)`
+   * when the service has refused some.
+   */
+  constructor(runs, view, { loaded, failed }) {
+    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, curves: new Map(), requested: new Set() });
+  }
+
+  /** The curve of a run: `{ x, y }`; undefined if it is not loaded or has no points. */
+  curveOf(run, key) {
+    return this.curves.get(this.name(key))?.get(run.id);
+  }
+
+  name(key) {
+    return `${this.view.axis} ${key}`;
+  }
+
+  /** Read the loaded metrics again. */
+  async reload() {
+    this.requested.clear();
+    const names = [...this.curves.keys()].filter((name) => name.startsWith(`${this.view.axis} `));
+    await Promise.all(names.map((name) => this.load(name.slice(this.view.axis.length + 1))));
+  }
+
+  async load(key) {
+    const name = this.name(key);
+    if (this.requested.has(name)) return;
+    this.requested.add(name);
+    const { axis } = this.view;
+    const curves = new Map();
+    const max_points = this.runs.length > RUNS_PER_REQUEST ? 400 : 2000;
+    try {
+      for (let first = 0; first < this.runs.length; first += RUNS_PER_REQUEST) {
+        const job = this.runs.slice(first, first + RUNS_PER_REQUEST).map((run) => run.id);
+        const answer = await call(`/v1/metrics${query({ job, keys: key, x: API_AXES[axis], max_points })}`);
+        for (const one of answer.data) {
+          const [curve] = one.series;
+          if (curve?.steps.length) curves.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
+        }
+      }
+    } catch (error) {
+      if (axis === this.view.axis) this.failed(error);
+      return;
+    }
+    this.curves.set(name, curves);
+    this.loaded([key]);
+  }
+
+  // -- the source of the grid ------------------------------------------------------------------------------------------
+
+  charts() {
+    const selected = this.view.key ? [{ ...chartOf(this.view.key), id: "selected", section: SELECTED }] : [];
+    return [...selected, ...combinedCharts(this.view.combined), ...this.keys.map(chartOf)];
+  }
+
+  curvesOf(chart) {
+    const missing = chart.keys.filter((key) => !this.curves.has(this.name(key)));
+    for (const key of missing) this.load(key);
+    if (missing.length) return null;
+    return chart.keys.flatMap((key) => this.runs.map((run, n) => this.curve(chart, key, run, n)).filter(Boolean));
+  }
+
+  curve(chart, key, run, n) {
+    const curve = this.curveOf(run, key);
+    if (!curve?.x.length) return null;
+    const isFaded = this.highlighted !== null && this.highlighted !== run.id;
+    return {
+      key, x: curve.x, y: curve.y, name: chart.keys.length > 1 ? `${run.name} ${key}` : run.name, dots: curve.x.length < 3 || key.startsWith("eval/"),
+      colour: isFaded ? colour("line") : curveColour(n, this.runs.length), width: this.highlighted === run.id ? 2.6 : 1.6,
+    };
+  }
+
+  marks() {
+    return [];
+  }
+
+  /** The smallest and the largest last value. */
+  newestOf(chart, curves) {
+    const values = curves.map(({ y }) => y.at(-1)).filter(Number.isFinite);
+    if (!values.length) return "";
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    return low === high ? number(low) : `${number(low)} to ${number(high)}`;
+  }
+}

@@ -1,0 +1,181 @@
+"""The charts of a page: sections, search, pins, tools, exports, and what is stored in the address."""
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Download, Page, expect
+
+from service.web.assets import Assets
+from tests.support.browser import Visit
+
+pytestmark = [pytest.mark.web]
+
+LOSS = "document.querySelector('#chart-loss .frame').chart"
+NAMES = ["<b>bold</b>", '<img src="https://example.org/x">', "a & b &lt;c&gt;", "<script>alert(1)</script>", "x" * 300]
+
+DRAW = """async ([url, names]) => {
+  const { Chart } = await import(url);
+  const frame = document.createElement("div");
+  frame.style = "width:900px;height:400px;position:relative";
+  document.querySelector("#charts").before(frame);
+  const chart = new Chart(frame, { onZoom: () => {}, onHover: () => {} });
+  const curves = names.map((name, n) => ({ name, x: [1, 2, 3], y: [n, NaN, n + 2], colour: "red", dots: n === 0 }));
+  chart.show(curves, { axis: "step", log: false, clip: false, range: null, marks: [{ kind: "resumed", x: 2 }] });
+  frame.focus();
+  frame.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+  const texts = [...frame.querySelectorAll(".chart-values span")].map((one) => one.textContent);
+  return { texts, links: frame.querySelectorAll("a, img, script, b img").length };
+}"""
+
+
+@pytest.fixture
+def job_page(visit: Visit, running_job: Any) -> Page:
+    """Return the page of a running job whose loss is drawn."""
+    page = visit.go(f"/jobs/{running_job.id}")
+    page.wait_for_function(f"() => {LOSS}.curves[0]?.x.length > 10", timeout=60_000)
+    return page
+
+
+def test_names_with_markup_are_shown_literally(visit: Visit, job_page: Page) -> None:
+    shown = job_page.evaluate(DRAW, [Assets().url("chart.js"), NAMES])
+    assert shown == {"texts": NAMES, "links": 0}
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_curves_are_drawn_at_the_positions_of_the_axes(job_page: Page, *, log: bool) -> None:
+    job_page.locator("#log-scale").set_checked(log, force=True)
+    job_page.wait_for_function(f"log => {LOSS}.view.log === log", arg=log)
+    pairs = job_page.evaluate(
+        f"""() => ["x", "y"].flatMap((scale) => {LOSS}[`${{scale}}Range`].map((value) =>
+              [{LOSS}.transform(scale)(value), {LOSS}.plot.valToPos(value, scale, true)]))"""
+    )
+    for drawn, labelled in pairs:
+        assert drawn == pytest.approx(labelled, abs=1.5)
+
+
+def test_search_by_text_and_by_expression_hides_other_charts(job_page: Page) -> None:
+    search = job_page.get_by_label("Find a chart by text or regular expression")
+    search.fill("rate")
+    expect(job_page.locator(".chart:visible .chart-title")).to_have_text(["Learning rate"])
+    search.fill("/^(loss|grad.*norm)$/")
+    expect(job_page.locator(".chart:visible .chart-title")).to_have_text(["Loss", "Gradient norm"])
+    search.fill("/(/")
+    expect(job_page.locator(".chart:visible")).to_have_count(0)
+    expect(job_page.locator(".chart-section:visible")).to_have_count(0)
+
+
+def test_view_is_restored_from_the_address(visit: Visit, job_page: Page) -> None:
+    figure = job_page.locator("#chart-norm")
+    figure.hover()
+    figure.get_by_role("button", name="Pin").click()
+    figure.get_by_role("button", name="Log scale").click()
+    job_page.locator("#clip").set_checked(True, force=True)
+    job_page.get_by_role("button", name="Combine metrics").click()
+    for key in ("train/loss", "train/lr"):
+        job_page.locator(f"#combination-list input[value='{key}']").check()
+    job_page.get_by_role("button", name="Add chart").click()
+    expect(job_page).to_have_url(re.compile("[?&]chart=train%2Floss%2Ctrain%2Flr"))
+    job_page.goto(job_page.url)
+    expect(job_page.locator(".chart-section h3")).to_contain_text(["Pinned", "Combined", "Overview"])
+    expect(job_page.locator(".chart-section").first.locator(".chart-title")).to_have_text("Gradient norm")
+    expect(job_page.locator("#clip")).to_be_checked()
+    job_page.wait_for_function("() => document.querySelector('#chart-norm .frame').chart.view?.log")
+    job_page.wait_for_function(f"() => {LOSS}.view && !{LOSS}.view.log")
+    job_page.wait_for_function("() => document.querySelector('[id^=chart-combined] .frame').chart.curves.length === 2")
+    job_page.locator("[id^=chart-combined]").hover()
+    job_page.get_by_role("button", name="Remove this chart").click()
+    expect(job_page.locator("[id^=chart-combined]")).to_have_count(0)
+    expect(job_page).not_to_have_url(re.compile("[?&]chart="))
+
+
+def test_dragging_zooms_and_a_double_click_shows_all(job_page: Page) -> None:
+    box = job_page.locator("#chart-loss .u-over").bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    job_page.mouse.move(box["x"] + box["width"] * 0.25, middle)
+    job_page.mouse.down()
+    job_page.mouse.move(box["x"] + box["width"] * 0.75, middle, steps=5)
+    job_page.mouse.up()
+    expect(job_page).to_have_url(re.compile("zoom="))
+    job_page.wait_for_function(f"() => {LOSS}.view.range && {LOSS}.xRange[0] > 0")
+    job_page.mouse.dblclick(box["x"] + box["width"] / 2, middle)
+    job_page.wait_for_function(f"() => {LOSS}.view.range === null")
+    expect(job_page).not_to_have_url(re.compile("zoom="))
+
+
+def test_pointer_and_values_are_shown_in_all_charts(job_page: Page) -> None:
+    box = job_page.locator("#chart-loss .u-over").bounding_box()
+    assert box is not None
+    job_page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    expect(job_page.locator("#chart-loss .chart-values")).to_contain_text(re.compile(r"step \d+.*loss"))
+    job_page.wait_for_function(
+        "() => { const { cursor } = document.querySelector('#chart-norm .frame').chart.plot; return cursor.left > 0; }"
+    )
+    expect(job_page.locator("#chart-norm output")).to_have_text(re.compile(r"\d"))
+    job_page.mouse.move(2, 2)
+    expect(job_page.locator("#chart-loss .chart-values")).to_be_hidden()
+
+
+def test_enlarged_chart_returns_to_its_section(job_page: Page) -> None:
+    job_page.locator("#chart-loss").hover()
+    job_page.locator("#chart-loss").get_by_role("button", name="Enlarge").click()
+    job_page.wait_for_function("() => document.querySelector('dialog.enlarged #chart-loss canvas')?.clientHeight > 400")
+    job_page.keyboard.press("Escape")
+    expect(job_page.locator(".charts > .chart").first).to_have_id("chart-loss")
+
+
+def test_exports_have_the_points(job_page: Page) -> None:
+    def export(label: str) -> Download:
+        job_page.locator("#chart-loss").hover()
+        job_page.locator("#chart-loss summary[aria-label=Export]").click()
+        with job_page.expect_download() as download:
+            job_page.locator("#chart-loss").get_by_role("button", name=label).click()
+        return download.value
+
+    table = export("CSV table")
+    rows = list(csv.reader(io.StringIO(Path(table.path()).read_text())))
+    assert (table.suggested_filename, rows[0]) == ("Loss.csv", ["step", "loss"])
+    drawn: list[int] = job_page.evaluate(f"{LOSS}.curves[0].x")
+    assert [int(row[0]) for row in rows[1:]] == drawn[: len(rows) - 1]
+    assert Path(export("PNG image").path()).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    svg = Path(export("SVG image").path()).read_text()
+    assert re.search(r'<path d="M[\d.]+ [\d.]+L', svg)
+
+
+def test_outliers_are_clipped_only_on_request(visit: Visit) -> None:
+    page = visit.go("/compare")
+    ranges = page.evaluate(
+        """async (url) => {
+          const { valueRange } = await import(url);
+          const y = Array.from({ length: 100 }, (_, i) => (i === 50 ? 1000 : i / 100));
+          const curves = [{ x: y.map((_, i) => i), y }];
+          return [valueRange(curves), valueRange(curves, { clip: true }), valueRange(curves, { range: [0, 10] }),
+                  valueRange([{ x: [0, 1], y: [0, 10] }], { log: true }), valueRange([{ x: [0], y: [2] }])];
+        }""",
+        Assets().url("chart_axes.js"),
+    )
+    assert ranges[0][1] > 1000
+    assert ranges[1][1] < 1.1
+    assert ranges[2] == pytest.approx([-0.005, 0.105])
+    assert ranges[3] == pytest.approx([5, 20])
+    assert ranges[4] == pytest.approx([1, 3])
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("zoom=3:1&smooth=7&x=nothing", {"range": None, "weight": 0.99, "axis": "step"}),
+        ("zoom=1:2:3&smooth=x", {"range": None, "weight": 0}),
+        ("zoom=1.5:20&x=time&log=1", {"range": [1.5, 20], "axis": "time", "log": True}),
+    ],
+)
+def test_invalid_parts_of_an_address_have_their_defaults(visit: Visit, address: str, expected: dict[str, Any]) -> None:
+    view = visit.go("/compare").evaluate(
+        "async ([url, text]) => (await import(url)).readView(new URLSearchParams(text), ['step', 'time'])",
+        [Assets().url("chart_view.js"), address],
+    )
+    assert {name: view[name] for name in expected} == expected
