@@ -157,6 +157,36 @@ def check_followed(out: dict[str, Any]) -> None:
     assert float(lines[-1].split(",")[1]) < float(lines[1].split(",")[1]), "the loss must fall"
 
 
+_DPO = """
+file = client.files.create(file=open("pairs.jsonl", "rb"), purpose="fine-tune").id
+job = client.fine_tuning.jobs.create(
+    model="tiny-llama", training_file=file, seed=3,
+    method={"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 2, "batch_size": 4, "beta": 0.3}}},
+)
+out = strict(FineTuningJob, job)["id"]
+"""
+
+
+def test_dpo_job_learns_the_preferred_answers(tuning_service: ServiceProcess, tmp_path: Path) -> None:
+    service = tuning_service
+    with service.client() as client:
+        lines = (
+            {
+                "input": {"messages": [{"role": "user", "content": f"What is {n} and {n}?"}]},
+                "preferred_output": [{"role": "assistant", "content": f"It is {2 * n}."}],
+                "non_preferred_output": [{"role": "assistant", "content": "Nobody knows that."}],
+            }
+            for n in range(40)
+        )
+        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        job_id = run_program(_DPO, service.url, token_of(service), "installed", tmp_path)
+        done = wait_for_status(client, job_id, "succeeded", "failed", seconds=200)
+        assert done.status == "succeeded", (done.status_message, done.error)
+        (series,) = client.metrics(job_id, ["train/rewards/margins"]).series
+        assert series.steps[-1] == 20
+        assert series.values[-1] > series.values[0], "the margin must grow"
+
+
 _KILLED_UPLOAD = """
 import os, signal, sys
 from trainyard.client import Client

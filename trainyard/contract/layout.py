@@ -230,6 +230,11 @@ class RunLayout:
         """Profiler traces, each with a table of the most expensive operations."""
         return self.artifacts / "profile"
 
+    @property
+    def samples(self) -> Path:
+        """Texts generated at evaluations, by step."""
+        return self.artifacts / "samples"
+
     def flight_records(self, attempt: str) -> Path:
         """The latest collectives of each rank of an attempt, written when it stalls or communication fails."""
         return self.artifacts / "flight_recorder" / attempt

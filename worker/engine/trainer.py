@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import nn
 
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.samples import FOLDER
 from trainyard.progress_file import ProgressCounter
 from worker.checkpoint.manager import CheckpointManager
 from worker.core.distributed import Ranks
@@ -26,6 +27,7 @@ from worker.engine.callbacks.stragglers import StragglerReporter
 from worker.engine.callbacks.weight_average import WeightAverage
 from worker.engine.evaluation import evaluate
 from worker.engine.flops import model_flops, run_peak_flops
+from worker.engine.generation import SampleGenerator, write_samples
 from worker.engine.initial_model import build_initial_model
 from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.optim import LearningRates, build_optimizers
@@ -69,20 +71,19 @@ class Trainer:
         checkpoints: CheckpointManager,
         progress: ProgressCounter | None = None,
         callbacks: Sequence[Callback] = (),
-        micro_batch_record: Path | None = None,
-        reference_record: Path | None = None,
+        run: RunLayout | None = None,
+        samples: SampleGenerator | None = None,
     ) -> None:
-        """`callbacks` come in addition to the trainer's own; `micro_batch_record` is where the automatic micro-batch
-        size is stored for later executions, `reference_record` where the log-probabilities of a reference model are."""
+        """`callbacks` come in addition to the trainer's own; `run` is the folder for what later executions and readers
+        need, or None."""
         self._spec = spec
         self._task = task
         self._ranks = ranks
         self._step_sync = step_sync
         self._checkpoints = checkpoints
         self._progress = progress or ProgressCounter()
-        self._reporter = reporter
-        self._reference_record = reference_record
-        self._micro_batch_finder = MicroBatchFinder(spec, ranks, micro_batch_record, reporter)
+        self._reporter, self._run, self._samples = reporter, run, samples
+        self._micro_batch_finder = MicroBatchFinder(spec, ranks, run.micro_size if run else None, reporter)
         self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
@@ -123,7 +124,7 @@ class Trainer:
             TrainingError: on all ranks alike, where going on is pointless, as after a loss that is NaN.
         """
         step = self._prepare()
-        if self._spec.evaluation.first and step == 0 and self._task.examples.held_out:
+        if self._spec.evaluation.first and step == 0 and self._evaluates:
             self._evaluate(step)
         if self._spec.batch.loaders:
             # Batches of their own: these processes are ahead, and each change of the epoch shuffles all examples.
@@ -209,7 +210,7 @@ class Trainer:
             self._model,
             self._precision,
             self._ranks,
-            ReferenceFile(self._reference_record, digest),
+            ReferenceFile(self._run.reference if self._run else None, digest),
             size=self._train_step.micro_batch_length(self._batches.size),
             may_compute=not (origin and self._checkpoints.start_step),
             progress=self._progress,
@@ -225,25 +226,43 @@ class Trainer:
     def _evaluation_due(self, step: int) -> bool:
         every = self._spec.evaluation.every_steps
         due = step == self.total_steps or (every is not None and step % every == 0)
-        return due and self._task.examples.held_out > 0
+        return due and self._evaluates
+
+    @property
+    def _evaluates(self) -> bool:
+        return self._task.examples.held_out > 0 or self._samples is not None
 
     def _evaluate(self, step: int) -> None:
         self._step_sync.deliver_shares()
         for callback in self._callbacks:
             callback.on_evaluation_start(step)
         averaged = self._average is not None and self._average.options.evaluate
+        size, metrics = self._train_step.micro_batch_length(self._batches.size), {}
         with self._average.applied() if self._average and averaged else contextlib.nullcontext():
-            metrics = evaluate(
-                self._task,
-                self._model,
-                self._precision,
-                self._ranks,
-                self._progress,
-                options=self._spec.evaluation,
-                training_size=self._train_step.micro_batch_length(self._batches.size),
-            )
+            if self._task.examples.held_out:
+                metrics = evaluate(
+                    self._task,
+                    self._model,
+                    self._precision,
+                    self._ranks,
+                    self._progress,
+                    options=self._spec.evaluation,
+                    training_size=size,
+                )
+            if self._samples is not None:
+                self._store_samples(step, self._samples, size)
         for callback in self._callbacks:
             callback.on_evaluation(step, metrics)
+
+    def _store_samples(self, step: int, generator: SampleGenerator, size: int) -> None:
+        sharded = self._spec.strategy in SHARDED
+        samples = generator.generate(
+            self._model, self._precision, self._ranks, self._progress, size=size, sharded=sharded
+        )
+        if self._ranks.is_first and self._run is not None:
+            name = write_samples(self._run.samples, step, samples)
+            message = f"{len(samples)} samples of step {step} are generated"
+            self._reporter.event("samples_written", message, data={"step": step, "path": f"{FOLDER}/{name}"})
 
     def _save(self, step: int) -> None:
         if step == self._checkpoints.last_step:

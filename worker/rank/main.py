@@ -215,6 +215,7 @@ def _build_trainer(
     progress: ProgressCounter,
 ) -> "Trainer":
     from worker.engine.callbacks.profiler import Profiler, TraceRequests
+    from worker.engine.generation import build_generator
     from worker.engine.step_sync import StepSync
     from worker.engine.trainer import Trainer
 
@@ -235,8 +236,8 @@ def _build_trainer(
         checkpoints=checkpoints,
         progress=progress,
         callbacks=[Profiler(run.spec.profile, run.run_layout.profiles, ranks, reporter, requests, agreed_request)],
-        micro_batch_record=run.run_layout.micro_size,
-        reference_record=run.run_layout.reference,
+        run=run.run_layout,
+        samples=build_generator(run.spec, run.launch.roots),
     )
 
 

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from trainyard.contract.spec.decoders import GptModel
 from worker.tasks.cross_entropy import PLAIN, Terms
-from worker.tasks.language_loss import head_loss
+from worker.tasks.language_loss import at_positions, head_loss
 from worker.tasks.packing import Boundaries, KernelFit, attend, separate
 
 
@@ -78,6 +78,7 @@ class Gpt(nn.Module):
         positions: torch.Tensor | None = None,
         terms: Terms = PLAIN,
         ends: torch.Tensor | None = None,
+        last: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits (batch, length, vocabulary), or with `labels` the loss that `terms` requests.
 
@@ -88,6 +89,7 @@ class Gpt(nn.Module):
                 attend to each other.
             terms: What the loss contains beside the cross entropy, or `PER_ROW`.
             ends: int32, (batch, examples): where each example of a packed row ends; see `boundaries_of`.
+            last: int64, (batch,): the positions whose logits alone are returned, (batch, vocabulary).
         """
         within = None
         if positions is None:
@@ -101,7 +103,7 @@ class Gpt(nn.Module):
         if labels is not None:
             head, weights = self.head or self._logits, self.get_output_embeddings().parameters()
             return head_loss(x, labels, head, self.embedding.num_embeddings, weights, terms)
-        return self._logits(x)
+        return self._logits(x if last is None else at_positions(x, last))
 
     def take_boundaries(self) -> None:
         """Keep the examples of packed rows apart by `attend_by_kernel`."""

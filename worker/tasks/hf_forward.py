@@ -10,7 +10,7 @@ import torch
 from worker.core.errors import RefusedError
 from worker.tasks.cross_entropy import PLAIN, Terms, cross_entropy_of
 from worker.tasks.hf_attention import Probe, boundary_arguments, probed_attention, use_kernel
-from worker.tasks.language_loss import LogitRule, head_loss
+from worker.tasks.language_loss import LogitRule, at_positions, head_loss
 from worker.tasks.packing import KernelFit, boundaries_of
 
 _PROBE_TOKENS = 8
@@ -95,19 +95,26 @@ def _forward(
     positions: torch.Tensor | None = None,
     terms: Terms = PLAIN,
     ends: torch.Tensor | None = None,
+    last: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the loss that
     `terms` requests.
 
     `positions` (int64, (batch, length)) count from 0 in each example of a packed row; transformers then masks attention
     between examples, or the kernel takes their boundaries, from `ends` (see `boundaries_of`). With `rule` the logits
-    are computed chunk by chunk from the body's hidden states.
+    are computed chunk by chunk from the body's hidden states. `last` (int64, (batch,)) are the positions whose logits
+    alone are returned, (batch, vocabulary).
     """
     placed: dict[str, Any] = {} if positions is None else {"position_ids": positions}
     if model.takes_boundaries and ends is not None:
         placed |= boundary_arguments(boundaries_of(ends, tokens.shape[1]))
+    if last is not None and rule is not None:
+        hidden = at_positions(model.base_model(input_ids=tokens, use_cache=False, **placed)[0], last)
+        return rule.after(model.get_output_embeddings())(hidden)
     if labels is None or rule is None:
         logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
+        if last is not None:
+            return at_positions(logits, last)
         return logits if labels is None else cross_entropy_of(logits, labels, terms)
     hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
     head = model.get_output_embeddings()

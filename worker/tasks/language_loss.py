@@ -33,6 +33,11 @@ class LogitRule(NamedTuple):
 UNCHANGED = LogitRule()
 
 
+def at_positions(values: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Return the values at one position of each row: (batch, ...) from (batch, length, ...)."""
+    return values[torch.arange(len(values), device=values.device), last]
+
+
 def _scale_and_cap(head: Head, rule: LogitRule, hidden: torch.Tensor) -> torch.Tensor:
     logits = head(hidden)
     if rule.scale != 1.0:

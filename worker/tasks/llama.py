@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from trainyard.contract.spec.decoders import LlamaModel
 from worker.tasks.cross_entropy import PLAIN, Terms
-from worker.tasks.language_loss import head_loss
+from worker.tasks.language_loss import at_positions, head_loss
 from worker.tasks.packing import Boundaries, KernelFit, attend, separate
 
 
@@ -135,6 +135,7 @@ class Llama(nn.Module):
         positions: torch.Tensor | None = None,
         terms: Terms = PLAIN,
         ends: torch.Tensor | None = None,
+        last: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits (batch, length, vocabulary), or with `labels` the loss that `terms` requests.
 
@@ -144,6 +145,7 @@ class Llama(nn.Module):
             positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
                 attend to each other.
             ends: int32, (batch, examples): where each example of a packed row ends; see `boundaries_of`.
+            last: int64, (batch,): the positions whose logits alone are returned, (batch, vocabulary).
         """
         within = None
         if positions is not None:
@@ -151,7 +153,7 @@ class Llama(nn.Module):
         x = self.model(tokens, positions, within)
         if labels is not None:
             return head_loss(x, labels, self.lm_head, self.lm_head.out_features, self.lm_head.parameters(), terms)
-        logits: torch.Tensor = self.lm_head(x)
+        logits: torch.Tensor = self.lm_head(x if last is None else at_positions(x, last))
         return logits
 
     def take_boundaries(self) -> None:

@@ -28,6 +28,7 @@ from worker.core.random_state import seed_generators
 from worker.core.stop_signal import StopSignal
 from worker.engine import step_sync
 from worker.engine.frozen_base import held_dtype, hold_base
+from worker.engine.generation import build_generator
 from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.step_sync import StepSync
 from worker.engine.strategies import ddp
@@ -221,9 +222,16 @@ def train(case, ranks, folder):
     chunks = patch.dict(summed_loss.__kwdefaults__, {"max_logits": case["max_logits"]} if "max_logits" in case else {})
     with chunks, period, averaging, recorder:
         task = recorder.wrap(select_task(spec), ranks.rank)
-        record = RunLayout(folder.parent / case["run"]).reference if "run" in case else None
+        layout = RunLayout(folder.parent / case["run"]) if "run" in case else None
         trainer = Trainer(
-            spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints, reference_record=record
+            spec,
+            task,
+            ranks,
+            reporter=reporter,
+            step_sync=stop,
+            checkpoints=checkpoints,
+            run=layout,
+            samples=build_generator(spec),
         )
         if case.get("watch_gathered"):
             recorder.watch_gathered(trainer._model.module)
