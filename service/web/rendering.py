@@ -20,7 +20,13 @@ from service.web.security import PAGE_HEADERS
 from trainyard import __version__
 from trainyard.contract.wire.cluster import MaintenanceResource
 
-_NAVIGATION = (("/jobs", "Jobs"), ("/compare", "Compare"), ("/submit", "Submit"), ("/cluster", "Cluster"))
+_NAVIGATION = (
+    ("/jobs", "Jobs"),
+    ("/compare", "Compare"),
+    ("/models", "Models"),
+    ("/submit", "Submit"),
+    ("/cluster", "Cluster"),
+)
 _NAVIGATION_BY_ROLE: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
     {
         "admin": (*_NAVIGATION, ("/admin", "Admin")),

@@ -71,7 +71,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("search_mlflow_models", "list_mlflow_artifacts", "download_mlflow_artifact"), Rule.READ),
     **{f"refuse_mlflow_{verb}": Rule.READ for verb in ("get", "post", "put", "patch", "delete")},
     **dict.fromkeys(("show_jobs", "show_job", "show_cluster", "show_compare", "show_submit"), Rule.PAGE),
-    "show_api_docs": Rule.PAGE,
+    **dict.fromkeys(("show_api_docs", "show_models", "show_model"), Rule.PAGE),
     **dict.fromkeys(("show_tokens", "show_webhooks", "show_audit"), Rule.ADMIN_PAGE),
     "sign_in": Rule.SIGN_IN,
     "sign_out": Rule.SIGN_OUT,
