@@ -38,6 +38,8 @@ MAX_VERSIONS = 500
 MAX_ALIASES = 20
 """Aliases of one model."""
 _MAX_NOTE_BYTES = 2**20
+_OF_THE_MACHINE = ("perf/", "memory/", "comm/")
+"""Metrics that say nothing about the model."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,8 @@ class ModelRegistry:
             if note:
                 step = job.progress.get("step") if job.progress else None
                 digest = f"sha256:{hashlib.sha256(note).hexdigest()}"
-                return _Target(None, step, digest, shown_metrics(job.latest))
+                metrics = {key: value for key, value in job.latest.items() if not key.startswith(_OF_THE_MACHINE)}
+                return _Target(None, step, digest, shown_metrics(metrics))
         raise ConflictError(
             f"job {job.id} has status {job.status} and no export; name one of its checkpoints", code="no_export"
         )

@@ -23,6 +23,7 @@ from trainyard.contract.wire.cluster import MaintenanceResource
 _NAVIGATION = (
     ("/jobs", "Jobs"),
     ("/compare", "Compare"),
+    ("/models", "Models"),
     ("/submit", "Submit"),
     ("/files", "Files"),
     ("/cluster", "Cluster"),

@@ -11,6 +11,7 @@ import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
 import { TERMINAL } from "./job_status.js";
 import { showJob } from "./job_summary.js";
 import { LogView } from "./log_view.js";
+import { showUses } from "./model_use.js";
 import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
 import { arePaused, follow } from "./stream.js";
 
@@ -31,6 +32,7 @@ function update(change) {
   if (wasTerminal && !TERMINAL.has(job.status)) listen(); // it was retried
   showJob(job);
   showActions(job);
+  showUses(job);
 }
 
 // -- reads of the API, at most one of each kind in a second ------------------------------------------------------------
@@ -157,6 +159,7 @@ setInterval(() => {
 
 showActions(job);
 showJob(job);
+showUses(job);
 showCurvesSection();
 connectChartTools(charts.view, (values) => charts.change(values), () => charts.axes());
 connectCombination(charts.view, (values) => charts.change(values), () => [...store.series.keys()].sort());

@@ -16,7 +16,10 @@ def succeeded(world: World, **changes: Any) -> str:
     """Return a job that succeeded with an export, and checkpoints at steps 5 and 10, the first of which is the best."""
     job = world.submit(checkpoint={"every_steps": 5, "keep_last": 9}, **changes)
     worker = world.start(job)
-    worker.metrics([("train/loss", 10, 0.5), ("eval/loss", 10, 0.25)], progress={"step": 10, "total_steps": 10})
+    worker.metrics(
+        [("train/loss", 10, 0.5), ("perf/mfu", 10, 0.1), ("eval/loss", 10, 0.25)],
+        progress={"step": 10, "total_steps": 10},
+    )
     for step, loss in ((5, 0.1), (10, 0.25)):
         worker.checkpoint(step, metrics={"eval/loss": loss})
     export = world.app_state.run_layout(job).export
@@ -58,7 +61,7 @@ class TestVersions:
             None,
         )
         assert whole["digest"] == f"sha256:{hashlib.sha256(NOTE).hexdigest()}"
-        assert (whole["step"], whole["metrics"]["eval/loss"]) == (10, 0.25)
+        assert (whole["step"], whole["metrics"]) == (10, {"eval/loss": 0.25, "train/loss": 0.5})
         assert whole["data"]["name"] == "parity"
         best = register(world.client, "digits", job, checkpoint="best").json()
         newest = register(world.client, "digits", job, checkpoint=10).json()

@@ -1,0 +1,66 @@
+// How the model of a job is used: lines for Python and the shell, each where it applies.
+
+import { byId, make } from "./page.js";
+
+const TASKS = ["causal_lm", "image_classification", "regression", "custom"]; // whose loop trains a model
+
+/** A text as one word of a shell. */
+const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** The lines for a job's export, or for its newest checkpoint if it has ended without an export: title and code of each. */
+export function usesOf(job) {
+  const { spec } = job;
+  const exported = job.status === "succeeded" && Boolean(spec.checkpoint?.export);
+  const saved = ["succeeded", "failed", "cancelled"].includes(job.status) && job.last_checkpoint_step !== null;
+  if (!TASKS.includes(spec.task) || !spec.model || !(exported || saved)) return [];
+  const reads = spec.task === "causal_lm";
+  const uses = [{ title: "Python", code: pythonCode(job.id, reads, exported) }];
+  if (reads) uses.push({ title: "Generate text", code: `trainyard generate ${job.id} "…"${exported ? "" : " --checkpoint latest"}` });
+  if (exported && reads) uses.push(...folderUses(job));
+  uses.push({ title: "Register", code: `trainyard models register NAME ${job.id} --alias prod${exported ? "" : " --checkpoint latest"}` });
+  return uses;
+}
+
+const pythonCode = (id, reads, exported) => `import trainyard
+
+model, ${reads ? "tokenizer" : "transform"} = trainyard.load("${id}"${exported ? "" : ', checkpoint="latest"'})`;
+
+/** The lines for the downloaded export of a language model. */
+function folderUses({ id, name, spec }) {
+  const download = `trainyard download ${id} --to ./export`;
+  const base = spec.model.source === "hf" ? spec.model.path : null;
+  if (spec.lora_rank != null && !spec.lora?.merge) {
+    if (!base) return [];
+    return [
+      { title: "peft", code: `# ${download}
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+base = AutoModelForCausalLM.from_pretrained(${JSON.stringify(base)})
+model = PeftModel.from_pretrained(base, "./export")
+tokenizer = AutoTokenizer.from_pretrained("./export")` },
+      { title: "vLLM", code: `${download}\nvllm serve ${word(base)} --enable-lora --max-lora-rank ${spec.lora_rank} --lora-modules ${word(`${name}=./export`)}` },
+    ];
+  }
+  if (spec.trainable) return [];
+  const whole = { title: "transformers", code: `# ${download}
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("./export")
+tokenizer = AutoTokenizer.from_pretrained("./export")` };
+  return base ? [whole, { title: "vLLM", code: `${download}\nvllm serve ./export` }] : [whole];
+}
+
+/** Show the lines with buttons that copy them. An update must not end a selection of text. */
+export function showUses(job) {
+  const uses = usesOf(job);
+  byId("use-model").hidden = uses.length === 0;
+  const shown = JSON.stringify(uses);
+  if (byId("uses").dataset.shown === shown) return;
+  byId("uses").dataset.shown = shown;
+  byId("uses").replaceChildren(...uses.map(({ title, code }, index) => make("div", {},
+    make("h3", { text: title }),
+    make("div", { class: "copyable" },
+      make("button", { type: "button", class: "copy quiet", "data-copy": `use-${index}`, title: `Copy the lines for ${title}`, "aria-label": `Copy the lines for ${title}`, text: "Copy" }),
+      make("pre", { id: `use-${index}`, tabindex: "0", text: code })))));
+}
