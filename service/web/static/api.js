@@ -1,6 +1,7 @@
 // Requests to the public API, authenticated by the session's cookie.
 
 import { visitor } from "./page.js";
+import { outsidePauses } from "./read_pause.js";
 
 /** An error response of the API. */
 export class ApiError extends Error {
@@ -25,7 +26,12 @@ document.querySelector('form[action="/sign-out"]')?.addEventListener("submit", (
 export const signedOut = leaving.signal;
 
 /** The response to a request. Throws ApiError, or an Error if the service does not answer. */
-export async function request(path, { method = "GET", body, headers = {}, signal } = {}) {
+export async function request(path, options = {}) {
+  if ((options.method ?? "GET") !== "GET") return send(path, options);
+  return outsidePauses(({ signal }) => send(path, { ...options, signal: options.signal ? AbortSignal.any([options.signal, signal]) : signal }));
+}
+
+async function send(path, { method = "GET", body, headers = {}, signal }) {
   const sent = { ...headers };
   if (method !== "GET") sent["X-CSRF-Token"] = visitor.csrf;
   if (body !== undefined && typeof body !== "string" && !(body instanceof Uint8Array)) {

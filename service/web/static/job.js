@@ -13,7 +13,7 @@ import { showJob } from "./job_summary.js";
 import { LogView } from "./log_view.js";
 import { showUses } from "./model_use.js";
 import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
-import { arePaused, follow } from "./stream.js";
+import { follow } from "./stream.js";
 
 const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished job, which may have been retried
 
@@ -151,7 +151,7 @@ byId("script").addEventListener("toggle", async () => {
   if (response) byId("script-text").textContent = response.script;
 });
 setInterval(() => {
-  if (document.hidden || arePaused()) return;
+  if (document.hidden) return;
   if (TERMINAL.has(job.status)) { readJob(); return; }
   showJob(job);
   if (attempts.some((attempt) => !attempt.ended_at)) showAttempts(attempts);

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { byId, confirmAction, openDialog, toast, toastError } from "./page.js";
-import { pauseStreams } from "./stream.js";
+import { pauseReads } from "./read_pause.js";
 
 const ALLOWED = {
   pause: (job) => ["queued", "submitting", "pending", "running"].includes(job.status) && job.desired === "run",
@@ -53,7 +53,7 @@ export function connectActions(current, changed) {
 }
 
 async function deleteJob(path) {
-  const resume = pauseStreams();
+  const resume = pauseReads();
   try {
     await call(path, { method: "DELETE" });
     location.assign("/jobs");

@@ -2,24 +2,11 @@
 // connection, and cannot start at a given `Last-Event-ID`.
 
 import { redirectToSignIn, signedOut } from "./api.js";
+import { outsidePauses } from "./read_pause.js";
 
 const SILENCE = 40_000; // milliseconds; the service sends a keep-alive every 15 seconds
 const FIRST_RETRY = 500;
 const MAX_RETRY = 3_000;
-
-const connections = new Set();
-let paused = null;
-
-/** Disconnect all streams until the returned function is called, since the streamed job is about to be deleted. */
-export function pauseStreams() {
-  let resume;
-  paused = new Promise((resolve) => { resume = () => { paused = null; resolve(); }; });
-  for (const connection of connections) connection.abort();
-  return resume;
-}
-
-/** Whether `pauseStreams` is in effect; other requests should wait, too. */
-export const arePaused = () => paused !== null;
 
 /**
  * Follow a stream, and reconnect at the last event whenever the connection is lost.
@@ -37,17 +24,11 @@ export function follow(path, { after = null, on, onState = () => {} }) {
 
   async function run() {
     while (!closed) {
-      if (paused) await paused;
-      controller = new AbortController();
-      connections.add(controller);
       try {
-        if ((await connect(controller)) === "ended") break;
+        if ((await outsidePauses(connect)) === "ended") break;
         delay = 0; // a clean end: the service restarts, or this client was too slow
       } catch (error) {
         if (closed) return;
-        if (paused) continue;
-      } finally {
-        connections.delete(controller);
       }
       onState("lost");
       delay = Math.min(MAX_RETRY, delay ? delay * 2 : FIRST_RETRY);
@@ -57,6 +38,8 @@ export function follow(path, { after = null, on, onState = () => {} }) {
   }
 
   async function connect(current) {
+    if (closed) return "ended";
+    controller = current;
     const headers = { Accept: "text/event-stream" };
     if (last !== null) headers["Last-Event-ID"] = last;
     const signal = AbortSignal.any([current.signal, signedOut]);
