@@ -1,4 +1,8 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685), added by peft inside the model: W x becomes W x + (alpha / r) B A x."""
+"""Low-rank adapters (LoRA, arXiv:2106.09685), added by peft inside the model: W x becomes W x + (alpha / r) B A x.
+
+With rsLoRA (arXiv:2312.03732) the factor is alpha / sqrt(r). With DoRA (arXiv:2402.09353) the norms of the columns are
+trained, too: W + s B A becomes m (W + s B A) / |W + s B A|.
+"""
 
 import re
 from collections.abc import Collection
@@ -38,16 +42,92 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
     from peft import LoraConfig
 
     assert spec.lora_rank is not None
-    targets = adapter_targets(model, spec.lora.targets)
+    whole = whole_modules(model, spec.lora.modules_to_save)
+    targets = [name for name in adapter_targets(model, spec.lora.targets) if not _inside(name, whole)]
+    if not targets:
+        raise RefusedError("lora.targets: every target is in a module of lora.modules_to_save")
     _check_rank(model, targets, spec.lora_rank)
+    modules = [name for name, _ in model.named_modules()]
     return LoraConfig(
         task_type="CAUSAL_LM" if isinstance(spec.model, HfModel) else None,
         base_model_name_or_path=spec.model.path if isinstance(spec.model, HfModel) else None,
         r=spec.lora_rank,
         lora_alpha=spec.lora.alpha,
         lora_dropout=spec.lora.dropout,
-        target_modules=shortest_target_names(targets, [name for name, _ in model.named_modules()]),
+        target_modules=shortest_target_names(targets, modules),
+        use_rslora=spec.lora.rslora,
+        use_dora=spec.lora.dora,
+        modules_to_save=_saved_names(whole, modules) if whole else None,
     )
+
+
+def whole_modules(model: nn.Module, patterns: Collection[str]) -> list[str]:
+    """Return the names of the modules that `lora.modules_to_save` names, in the order of the model.
+
+    Raises:
+        RefusedError: A pattern matches no module with parameters, a module shares a parameter with another one, or is
+            a list, which has no forward.
+    """
+    modules = {name: module for name, module in model.named_modules() if name and _has_parameters(module)}
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matching = [name for name in modules if any(fnmatchcase(part, pattern) for part in (name, _last_part(name)))]
+        if not matching:
+            existing = dict.fromkeys(map(_last_part, modules))
+            raise RefusedError(
+                f"lora.modules_to_save: `{pattern}` matches no module with parameters",
+                f"This model has: {nearest_names(pattern, existing, count=20)}.",
+            )
+        chosen |= set(matching)
+    for name in chosen:
+        if isinstance(modules[name], nn.ModuleList | nn.ModuleDict):
+            raise RefusedError(f"lora.modules_to_save: `{name}` is a list of modules", f"Use `{name}.*`.")
+        if _shares_parameters(model, name):
+            raise RefusedError(
+                f"lora.modules_to_save: `{name}` shares a parameter with another module, which would keep the old one",
+                "Leave it out, or use a model without tied weights.",
+            )
+    # A module inside another one is trained with it.
+    return [name for name in modules if name in chosen and not _inside(name, chosen - {name})]
+
+
+def _saved_names(chosen: Collection[str], modules: Collection[str]) -> list[str]:
+    """Return how to name these modules, and no others, to peft, which compares the ends of names."""
+    for names in (sorted({_last_part(name) for name in chosen}), sorted(chosen)):
+        if {module for module in modules if module.endswith(tuple(names))} == set(chosen):
+            return names
+    raise RefusedError(
+        f"lora.modules_to_save: peft cannot tell {', '.join(f'`{name}`' for name in chosen)} from other modules whose "
+        "names have the same ends"
+    )
+
+
+def _shares_parameters(model: nn.Module, path: str) -> bool:
+    inside = {id(parameter) for parameter in model.get_submodule(path).parameters()}
+    names = (name for name, p in model.named_parameters(remove_duplicate=False) if id(p) in inside)
+    return any(not name.startswith(f"{path}.") for name in names)
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _inside(name: str, modules: Collection[str]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a parameter of this name is part of an adapter."""
+    return ".lora_" in name or f".modules_to_save.{ADAPTER}." in name
+
+
+def peft_name(name: str) -> str:
+    """Return the name in peft's file: peft wraps the base in two modules, and the loader chooses the adapter's name."""
+    return "base_model.model." + name.replace(f".modules_to_save.{ADAPTER}.", ".").replace(f".{ADAPTER}.", ".")
 
 
 def adapter_targets(model: nn.Module, targets: str | Collection[str]) -> list[str]:

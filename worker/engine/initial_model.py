@@ -57,6 +57,9 @@ def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[Def
     """Return the deferred model and, with `examine`, the result of its examination; or None and the reason."""
     if spec.task == "custom" and hasattr(task, "flops_per_example"):
         return None, None, "the task's flops_per_example() may read the model"
+    if spec.lora_rank is not None and (spec.lora.dora or spec.lora.modules_to_save):
+        field = "dora" if spec.lora.dora else "modules_to_save"
+        return None, None, f"lora.{field} begins with values of the base"
     seed_generators(spec.seed)
     try:
         deferred = _defer(spec, task)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.samples import FOLDER
 from trainyard.progress_file import ProgressCounter
@@ -28,12 +27,15 @@ from worker.engine.callbacks.weight_average import WeightAverage
 from worker.engine.evaluation import evaluate
 from worker.engine.flops import model_flops, run_peak_flops
 from worker.engine.generation import SampleGenerator, write_samples
+from worker.engine.initial_adapter import adapter_values
 from worker.engine.initial_model import build_initial_model
 from worker.engine.micro_batch_size import MicroBatchFinder
+from worker.engine.neftune import add_embedding_noise
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.packed_attention import choose_packed_attention
 from worker.engine.precision import Precision
 from worker.engine.reference import ReferenceFile, fill_reference
+from worker.engine.run_inputs import RunInputs
 from worker.engine.sources import reference_digest, source_digests
 from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
@@ -71,23 +73,24 @@ class Trainer:
         checkpoints: CheckpointManager,
         progress: ProgressCounter | None = None,
         callbacks: Sequence[Callback] = (),
-        run: RunLayout | None = None,
-        samples: SampleGenerator | None = None,
+        inputs: RunInputs | None = None,
     ) -> None:
-        """`callbacks` come in addition to the trainer's own; `run` is the folder for what later executions and readers
-        need, or None."""
+        """`callbacks` come in addition to the trainer's own."""
         self._spec = spec
         self._task = task
         self._ranks = ranks
         self._step_sync = step_sync
         self._checkpoints = checkpoints
         self._progress = progress or ProgressCounter()
-        self._reporter, self._run, self._samples = reporter, run, samples
-        self._micro_batch_finder = MicroBatchFinder(spec, ranks, run.micro_size if run else None, reporter)
+        self._reporter, self._inputs = reporter, inputs or RunInputs()
+        self._run, self._samples = self._inputs.layout, self._inputs.samples
+        record = self._run.micro_size if self._run else None
+        self._micro_batch_finder = MicroBatchFinder(spec, ranks, record, reporter)
         self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
         model, deferred = build_initial_model(spec, task, ranks, reporter)
+        add_embedding_noise(model, spec.loss.neftune_alpha)
         choose_packed_attention(spec, task, model, ranks.device, reporter)
         flops = model_flops(task, model, spec.model)
         self._model = parallelise(spec, model, ranks, deferred)
@@ -167,6 +170,8 @@ class Trainer:
     def _prepare(self) -> int:
         """Choose the micro-batch size, warm up, load the checkpoint; return the steps done before."""
         first_batch = self._batches.at(0)
+        if self._inputs.adapter is not None:
+            self._state.restore_weights({"model": adapter_values(self._model.module, self._inputs.adapter)})
         if self._spec.batch.micro_size == "auto":
             share = -(-len(first_batch) // self._ranks.world)
             largest = largest_examples(self._task, share)

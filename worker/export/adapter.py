@@ -8,7 +8,7 @@ from torch import nn
 
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.engine.adapters import ADAPTER, adapter_config
+from worker.engine.adapters import adapter_config, is_adapter, peft_name
 from worker.engine.frozen_base import held_dtype, round_base
 from worker.export.model import save_tensors, save_tokenizer
 
@@ -41,10 +41,5 @@ def _write(folder: Path, weights: dict[str, Any], base: nn.Module, spec: Trainin
     config = adapter_config(base, spec)
     config.inference_mode = True
     config.save_pretrained(folder)
-    named = {_peft_name(name): tensor for name, tensor in weights.items() if ".lora_" in name}
+    named = {peft_name(name): tensor for name, tensor in weights.items() if is_adapter(name)}
     save_tensors(folder / "adapter_model.safetensors", named)
-
-
-def _peft_name(name: str) -> str:
-    """Return the name in peft's file: peft wraps the base in two modules, and the loader chooses the adapter's name."""
-    return "base_model.model." + name.replace(f".{ADAPTER}.", ".")

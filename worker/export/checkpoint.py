@@ -20,6 +20,7 @@ from worker.checkpoint.digests import verify
 from worker.checkpoint.tensors import ModelTensors
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
+from worker.engine.adapters import is_adapter
 from worker.engine.sources import base_digest
 from worker.export.description import note_of, write_description
 from worker.export.model import build_hf_shell
@@ -169,7 +170,7 @@ def _chosen_names(tensors: ModelTensors, spec: TrainingSpec, shell: nn.Module | 
     shapes = tensors.shapes
     if spec.lora_rank is not None:
         _require_shell(shell)
-        return [name for name in shapes if ".lora_" in name]
+        return [name for name in shapes if is_adapter(name)]
     if shell is None:
         return list(shapes)
     expected = {name: tuple(tensor.shape) for name, tensor in shell.state_dict().items()}

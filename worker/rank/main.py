@@ -215,7 +215,7 @@ def _build_trainer(
     progress: ProgressCounter,
 ) -> "Trainer":
     from worker.engine.callbacks.profiler import Profiler, TraceRequests
-    from worker.engine.generation import build_generator
+    from worker.engine.run_inputs import load_inputs
     from worker.engine.step_sync import StepSync
     from worker.engine.trainer import Trainer
 
@@ -236,8 +236,7 @@ def _build_trainer(
         checkpoints=checkpoints,
         progress=progress,
         callbacks=[Profiler(run.spec.profile, run.run_layout.profiles, ranks, reporter, requests, agreed_request)],
-        run=run.run_layout,
-        samples=build_generator(run.spec, run.launch.roots),
+        inputs=load_inputs(run.spec, run.run_layout, run.launch.roots),
     )
 
 
@@ -287,8 +286,10 @@ def _report_start(
     if _restarts():
         message, data = describe_restart(run.layout, run.execution, spec)
         reporter.event("restarted_in_place", message, level="warning", data=data)
-    if ranks.world > 1 and draws_dropout(trainer.module):
-        message = "dropout masks depend on the number of ranks, so the updates of this run do too"
+    drawn = ["dropout masks"] if draws_dropout(trainer.module) else []
+    drawn += ["noise on embeddings"] if spec.loss.neftune_alpha else []
+    if ranks.world > 1 and drawn:
+        message = f"{' and '.join(drawn)} depend on the number of ranks, so the updates of this run do too"
         reporter.event("layout_dependent", message, level="warning")
     batch = spec.batch
     accumulates = isinstance(batch.micro_size, int) and batch.micro_size * ranks.world < batch.size

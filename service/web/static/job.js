@@ -8,6 +8,7 @@ import "./copy_buttons.js";
 import { CurveStore } from "./curves.js";
 import { connectActions, showActions } from "./job_actions.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
+import { JobSamples } from "./job_samples.js";
 import { TERMINAL } from "./job_status.js";
 import { showJob } from "./job_summary.js";
 import { LogView } from "./log_view.js";
@@ -22,6 +23,7 @@ const root = `/v1/jobs/${job.id}`;
 const store = new CurveStore(job.id, job.attempt?.execution ?? null, job.attempt?.resumed_from_step);
 const charts = new Charts(job, store);
 const history = new JobHistory(job.id, showMarks);
+const samples = new JobSamples(job.id);
 const logs = new LogView(job, () => listen());
 let stream;
 
@@ -77,6 +79,10 @@ const readCheckpoints = throttled(async () => {
   byId("export").hidden = !(job.status === "succeeded" && job.spec.checkpoint?.export);
 });
 
+const readSamples = throttled(async () => {
+  if (job.spec.evaluation?.samples) await samples.load();
+});
+
 const readNewEvents = throttled(() => history.loadNew());
 
 const readCurves = throttled(async () => {
@@ -103,7 +109,7 @@ function listen() {
 
 function onState(state) {
   showConnection(state);
-  if (state === "live" && wasLost) { readJob(); readNewEvents(); readAttempts(); readCheckpoints(); readCurves(); }
+  if (state === "live" && wasLost) { readJob(); readNewEvents(); readAttempts(); readCheckpoints(); readSamples(); readCurves(); }
   wasLost = state === "lost";
 }
 
@@ -119,6 +125,7 @@ const handlers = {
     history.add(event);
     readAttempts();
     if (event.type.startsWith("checkpoint")) readCheckpoints();
+    if (event.type === "worker.samples_written") readSamples();
   },
   metrics(report) {
     const { hasNewMetric, unknownCut, resumedFrom } = store.add(report);
@@ -168,6 +175,7 @@ afterPaint().then(() => {
   readCurves();
   readAttempts();
   readCheckpoints();
+  readSamples();
   history.loadOlder().catch(() => {});
   logs.load();
   listen();

@@ -28,8 +28,8 @@ from worker.core.random_state import seed_generators
 from worker.core.stop_signal import StopSignal
 from worker.engine import step_sync
 from worker.engine.frozen_base import held_dtype, hold_base
-from worker.engine.generation import build_generator
 from worker.engine.precision import COMPUTE_DTYPE
+from worker.engine.run_inputs import load_inputs
 from worker.engine.step_sync import StepSync
 from worker.engine.strategies import ddp
 from worker.engine.strategies.select import SHARDED
@@ -230,8 +230,7 @@ def train(case, ranks, folder):
             reporter=reporter,
             step_sync=stop,
             checkpoints=checkpoints,
-            run=layout,
-            samples=build_generator(spec),
+            inputs=load_inputs(spec, layout),
         )
         if case.get("watch_gathered"):
             recorder.watch_gathered(trainer._model.module)

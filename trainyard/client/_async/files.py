@@ -17,9 +17,11 @@ from trainyard.client.download import (
     no_progress,
 )
 from trainyard.client.errors import connection_failed, error_of
+from trainyard.client.job_samples import samples_artifact
 from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.samples import SamplesRecord
 
 
 class AsyncFileCalls(AsyncTransport):
@@ -50,6 +52,16 @@ class AsyncFileCalls(AsyncTransport):
     async def artifacts(self, job_id: str) -> list[ArtifactResource]:
         """Return the job's artifacts: traces and tables that it wrote beside its weights."""
         return await self._list(unpaged(job_path(job_id, "artifacts"), ArtifactResource))
+
+    async def samples(self, job_id: str, step: int | None = None) -> SamplesRecord:
+        """Return the texts that the job's model generated at an evaluation: at `step`, or at the last one.
+
+        Raises:
+            NotFoundError: there are none.
+        """
+        artifact = samples_artifact(await self.artifacts(job_id), step)
+        path = job_path(job_id, "artifacts", *map(quote, artifact.path.split("/")))
+        return await self._send(Request("GET", path, model(SamplesRecord)))
 
     async def download(
         self,

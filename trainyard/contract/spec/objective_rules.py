@@ -55,6 +55,8 @@ def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "lora.dora",
             f"needs the norms of the base, which is held in `{spec.lora.base_dtype}`; use `bf16` or `fp32`",
         )
+    if spec.lora.dora and spec.strategy in ("zero1", "zero2", "fsdp", "hsdp") and spec.fsdp.wrap == "size":
+        yield "lora.dora", "cannot be combined with wrap `size`, which may shard a layer without its base; use `layer`"
     if spec.lora.modules_to_save and spec.lora.base_dtype != "fp32":
         yield "lora.modules_to_save", "cannot be combined with a `lora.base_dtype` other than `fp32`"
 
@@ -86,6 +88,8 @@ def ineffective_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     if spec.task != "causal_lm":
         yield from _other_task(spec)
         return
+    if spec.lora.adapter is not None and spec.resume_from is not None and spec.resume == "weights":
+        yield "lora.adapter", "has no effect with `resume: weights`, whose weights replace it"
     if spec.objective == "sft":
         if spec.preference != type(spec.preference)():
             yield "preference", "has no effect for objective `sft`; set `objective` to `dpo`, `orpo`, `kto` or `simpo`"
