@@ -138,7 +138,11 @@ def _preferences(llama: Document, ranks: int) -> list[Case]:
     with path.open("w") as file:
         file.writelines(json.dumps({"prompt": str(n), "label": n % 2 == 0, **answers}) + "\n" for n in range(64))
     data = llama["data"] | {"path": str(path), "format": "auto"}
-    runs = {"DPO": {"objective": "dpo"}, "DPO, LoRA": {"objective": "dpo", "lora_rank": 8}, "KTO": {"objective": "kto"}}
+    runs: dict[str, Document] = {
+        "DPO": {"objective": "dpo"},
+        "DPO, LoRA": {"objective": "dpo", "lora_rank": 8},
+        "KTO": {"objective": "kto"},
+    }
     strategies = ("single",) if ranks == 1 else ("ddp", "fsdp")
     return [
         _case(f"llama, {name}", {**llama, "data": data, **changes}, ranks, strategy, precision)
