@@ -130,10 +130,10 @@ def _rows(tools: Tools, document: dict[str, Any]) -> list[list[Segment]]:
     result = []
     for index in np.concatenate([batches.at(step) for step in range(document["steps"])]):
         texts = []
-        for piece in rows.pieces(int(index)):
-            learned = np.where(np.arange(len(piece.tokens)) > 0, piece.targets, False)
-            labels = np.where(learned, piece.tokens, -100)
-            texts.append({"input_ids": piece.tokens.tolist(), "labels": labels.tolist()})
+        for segment in rows.segments(int(index)):
+            learned = np.where(np.arange(len(segment.tokens)) > 0, segment.targets, False)
+            labels = np.where(learned, segment.tokens, -100)
+            texts.append({"input_ids": segment.tokens.tolist(), "labels": labels.tolist()})
         result.append(texts)
     return result
 

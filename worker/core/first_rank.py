@@ -21,14 +21,14 @@ class FirstRank:
         self._ranks = ranks
         self._mark = mark
         self._working = False
-        self._told = 0.0
+        self._notified = 0.0
 
     def on_progress(self) -> None:
         """Mark progress; called by the first rank now and then while it works."""
         self._mark()
-        if self._working and self._ranks.is_first and time.monotonic() - self._told > _SECONDS:
+        if self._working and self._ranks.is_first and time.monotonic() - self._notified > _SECONDS:
             self._ranks.from_rank_0(_WORKING)
-            self._told = time.monotonic()
+            self._notified = time.monotonic()
 
     def share(self, compute: Callable[[], str]) -> str:
         """Return on every rank what `compute` returns on the first. A collective.
@@ -40,7 +40,7 @@ class FirstRank:
             return compute()
         outcome: tuple[str, RefusedError | None] = ("", None)
         if self._ranks.is_first:
-            self._working, self._told = True, time.monotonic()
+            self._working, self._notified = True, time.monotonic()
             try:
                 outcome = (compute(), None)
             except RefusedError as error:

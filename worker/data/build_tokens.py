@@ -21,7 +21,7 @@ from worker.core.processes import die_with_parent, usable_processors
 from worker.data.data_files import Chunk, DataFile
 from worker.data.encode import BadRecord, EncodedChunk, encode_chunk
 from worker.data.formats import BadRecordError, columns_of, detect_format
-from worker.data.records import Place, Unreadable, chunks_of, placed_records
+from worker.data.records import RecordPosition, Unreadable, chunks_of, numbered_records
 from worker.data.tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ TOKENS, TARGETS, ENDS = "tokens", "targets", "ends"
 (examples,)."""
 
 NAMED = 10
-"""Bad lines whose place is stated."""
+"""Bad lines whose position is stated."""
 _SERIAL_BYTES = 2**24
 """Of fewer bytes, processes would start for longer than they work."""
 _MAX_PROCESSES = 64
@@ -56,12 +56,12 @@ class NamedRecord:
     hint: str | None = None
 
     @classmethod
-    def at(cls, place: Place, problem: str, hint: str | None) -> "NamedRecord":
-        return cls(place.file.path, place.unit, place.number, problem, hint)
+    def at(cls, position: RecordPosition, problem: str, hint: str | None) -> "NamedRecord":
+        return cls(position.file.path, position.unit, position.number, problem, hint)
 
     @property
     def text(self) -> str:
-        """The place and the problem."""
+        """The position and the problem."""
         space = "" if self.problem.startswith(":") else " "
         return f"{self.file}, {self.unit} {self.number}{space}{self.problem}"
 
@@ -124,7 +124,7 @@ class _Tally:
 
     def _named(self, file: DataFile, bad: BadRecord) -> NamedRecord:
         before = self._lines if file.kind == "jsonl" else 0
-        return NamedRecord.at(Place(file, bad.number + before), bad.problem, bad.hint)
+        return NamedRecord.at(RecordPosition(file, bad.number + before), bad.problem, bad.hint)
 
 
 def too_many_bad(field: str, named: Sequence[NamedRecord], limit: int) -> RefusedError:
@@ -146,20 +146,20 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> 
         RefusedError: The record has none of the formats.
     """
     columns = columns_of("auto", source.columns)
-    first: tuple[Place, BadRecordError] | None = None
-    for place, record in placed_records(files, columns):
+    first: tuple[RecordPosition, BadRecordError] | None = None
+    for position, record in numbered_records(files, columns):
         if isinstance(record, Unreadable):
             continue
         try:
             return detect_format(record, source.columns)
         except BadRecordError as error:
-            first = first or (place, error)
+            first = first or (position, error)
             if not skips:
                 break
     if first is None:
         return "text"
-    place, problem = first
-    raise too_many_bad(place.file.field, [NamedRecord.at(place, str(problem), problem.hint)], 0)
+    position, problem = first
+    raise too_many_bad(position.file.field, [NamedRecord.at(position, str(problem), problem.hint)], 0)
 
 
 def _encoded(chunks: Sequence[Chunk], encode: Callable[..., EncodedChunk], limit: int) -> Iterator[EncodedChunk]:

@@ -13,7 +13,7 @@ from worker.data.build_tokens import NAMED, NamedRecord, too_many_bad
 from worker.data.data_files import DataFile, find_files
 from worker.data.formats import HALF_PAIR, BadRecordError, is_encodable, unreadable, without_nulls
 from worker.data.preferences import FORMATS, Preference, parse_preference, strings_of
-from worker.data.records import Place, Unreadable, placed_records
+from worker.data.records import RecordPosition, Unreadable, numbered_records
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer
@@ -87,13 +87,13 @@ class _Reader:
     def paired(self) -> bool:
         return self._formats[0] != "unpaired_preference"
 
-    def parsed(self, files: Sequence[DataFile]) -> Iterator[tuple[Place, Preference]]:
+    def parsed(self, files: Sequence[DataFile]) -> Iterator[tuple[RecordPosition, Preference]]:
         fields = {self._columns.get(field, field) for format in self._formats for field in FORMAT_FIELDS[format]}
-        for place, record in placed_records(files, frozenset(fields)):
+        for position, record in numbered_records(files, frozenset(fields)):
             try:
-                yield place, self._parse(record)
+                yield position, self._parse(record)
             except BadRecordError as error:
-                self._reject(place, error)
+                self._reject(position, error)
 
     def _parse(self, record: object) -> Preference:
         if isinstance(record, Unreadable):
@@ -112,25 +112,25 @@ class _Reader:
             raise BadRecordError(*HALF_PAIR)
         return preference
 
-    def _reject(self, place: Place, error: BadRecordError) -> None:
-        self._bad.append(NamedRecord.at(place, str(error), error.hint))
+    def _reject(self, position: RecordPosition, error: BadRecordError) -> None:
+        self._bad.append(NamedRecord.at(position, str(error), error.hint))
         log.warning("%s: %s", self._section, self._bad[-1].text)
         if len(self._bad) > self._max_bad:
             raise too_many_bad(self._section, self._bad[:NAMED], self._max_bad)
 
-    def encode(self, placed: Sequence[tuple[Place, Preference]]) -> Iterator[tuple[Encoded, bool]]:
+    def encode(self, numbered: Sequence[tuple[RecordPosition, Preference]]) -> Iterator[tuple[Encoded, bool]]:
         texts = [
             (str(preference.prompt), str(answer))
-            for _, preference in placed
+            for _, preference in numbered
             if not preference.is_chat
             for answer in preference.answers
         ]
         segments = iter(self._tokenizer.completions(texts) if texts else [])
-        for place, one in placed:
+        for position, one in numbered:
             try:
                 yield tuple(map(_split, self._segments(one, segments))), one.desirable
             except ValueError as error:
-                self._reject(place, BadRecordError(f": {error}"))
+                self._reject(position, BadRecordError(f": {error}"))
 
     def _segments(self, preference: Preference, of_texts: Iterator[Segment]) -> list[Segment]:
         if not preference.is_chat:

@@ -45,7 +45,7 @@ def records_of(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, Any
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPosition:
     """Where a record is."""
 
     file: DataFile
@@ -61,7 +61,7 @@ class Place:
         return f"{self.file.path}, {self.unit} {self.number}"
 
 
-def placed_records(files: Sequence[DataFile], columns: frozenset[str]) -> Iterator[tuple[Place, Any]]:
+def numbered_records(files: Sequence[DataFile], columns: frozenset[str]) -> Iterator[tuple[RecordPosition, Any]]:
     """Yield all records of the files that are not blank, with their places; see `records_of`."""
     for file in files:
         lines = 0
@@ -69,7 +69,7 @@ def placed_records(files: Sequence[DataFile], columns: frozenset[str]) -> Iterat
             number = 0
             for number, record in records_of(chunk, columns):
                 if record is not BLANK:
-                    yield Place(file, number + lines), record
+                    yield RecordPosition(file, number + lines), record
             lines += number if file.kind == "jsonl" else 0
 
 

@@ -18,20 +18,20 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Rows of pieces of a flat array of tokens."""
+    """Rows of segments of a flat array of tokens."""
 
     starts: Integers
-    """The first token of each piece, shape (pieces,)."""
+    """The first token of each segment, shape (segments,)."""
     sizes: NDArray[np.int32]
-    """The tokens of each piece, shape (pieces,)."""
+    """The tokens of each segment, shape (segments,)."""
     ends: Integers
-    """The index after each row's last piece, shape (rows,)."""
+    """The index after each row's last segment, shape (rows,)."""
     lengths: NDArray[np.int32]
     """The tokens of each row, shape (rows,)."""
     weights: NDArray[np.int32]
     """The targets of each row, shape (rows,)."""
     squares: NDArray[np.float64]
-    """The sum of the squared lengths of each row's pieces, without the row's last token, which is no input."""
+    """The sum of the squared lengths of each row's segments, without the row's last token, which is no input."""
 
 
 def held_out_examples(examples: int, fraction: float) -> NDArray[np.bool_]:
@@ -45,19 +45,19 @@ def held_out_examples(examples: int, fraction: float) -> NDArray[np.bool_]:
 def lay_out(
     ends: Integers, targets: NDArray[np.uint8], length: int, *, split: bool, packed: bool, chosen: NDArray[np.bool_]
 ) -> RowLayout:
-    """Return the rows of the chosen examples; pieces without a target are left out.
+    """Return the rows of the chosen examples; segments without a target are left out.
 
     Args:
         ends: The index after each example's last token, shape (examples,).
         targets: Whether each token is learned, shape (tokens,).
         length: Tokens of a row at most.
-        split: Long examples continue in further pieces, each of which starts with the last token of the one before, so
-            that every token is a target once. Otherwise the rest is dropped, since an answer's rest would lack the
+        split: Long examples continue in further segments, each of which starts with the last token of the one before,
+            so that every token is a target once. Otherwise the rest is dropped, since an answer's rest would lack the
             question.
-        packed: Pieces share rows; see `pack_sizes`.
+        packed: Segments share rows; see `pack_sizes`.
         chosen: Shape (examples,).
     """
-    parts = [_pieces(ends, targets, length, split, chosen, *span) for span in _spans(ends)]
+    parts = [_segments(ends, targets, length, split, chosen, *span) for span in _spans(ends)]
     starts, sizes, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
     if packed:
         order = np.empty(len(sizes), dtype=np.int64)
@@ -68,17 +68,17 @@ def lay_out(
             filled += len(row)
             row_ends.append(filled)
         starts, sizes, weights = starts[order], sizes[order], weights[order]
-        piece_ends = np.array(row_ends, dtype=np.int64)
+        segment_ends = np.array(row_ends, dtype=np.int64)
     else:
-        piece_ends = np.arange(1, len(sizes) + 1, dtype=np.int64)
-    firsts = np.concatenate([[0], piece_ends]).astype(np.int64)[: len(piece_ends)]
+        segment_ends = np.arange(1, len(sizes) + 1, dtype=np.int64)
+    firsts = np.concatenate([[0], segment_ends]).astype(np.int64)[: len(segment_ends)]
     inputs = sizes.astype(np.float64)
-    if len(piece_ends):
-        inputs[piece_ends - 1] -= 1
+    if len(segment_ends):
+        inputs[segment_ends - 1] -= 1
     return RowLayout(
         starts,
         sizes.astype(np.int32),
-        piece_ends,
+        segment_ends,
         _sums(sizes, firsts).astype(np.int32),
         _sums(weights, firsts).astype(np.int32),
         _sums(inputs**2, firsts).astype(np.float64),
@@ -86,8 +86,8 @@ def lay_out(
 
 
 def pack_sizes(sizes: Iterable[int], length: int) -> Iterator[list[int]]:
-    """Yield rows of pieces, by their numbers, with at most `length` tokens: each piece goes to the first open row with
-    room. Depends only on the sizes and their order, so that the examples of a data set are fixed."""
+    """Yield rows of segments, by their numbers, with at most `length` tokens: each segment goes to the first open row
+    with room. Depends only on the sizes and their order, so that the examples of a data set are fixed."""
     rows: list[list[int]] = []
     free: list[int] = []
     for number, size in enumerate(sizes):
@@ -117,7 +117,7 @@ def _spans(ends: Integers) -> Iterator[tuple[int, int]]:
         yield 0, 0
 
 
-def _pieces(
+def _segments(
     ends: Integers,
     targets: NDArray[np.uint8],
     length: int,
@@ -126,7 +126,7 @@ def _pieces(
     first: int,
     stop: int,
 ) -> tuple[Integers, Integers, Integers]:
-    """Return start, size and number of targets of the pieces of the examples from `first` up to `stop`."""
+    """Return start, size and number of targets of the segments of the examples from `first` up to `stop`."""
     if stop == first:
         none = np.zeros(0, dtype=np.int64)
         return none, none, none
@@ -134,18 +134,18 @@ def _pieces(
     stops = np.asarray(ends[first:stop], dtype=np.int64)
     starts = np.concatenate([[begin], stops[:-1]])
     sums = np.concatenate([[0], np.cumsum(targets[begin : stops[-1]], dtype=np.int64)])
-    kept = chosen[first:stop]
-    starts, sizes = starts[kept], (stops - starts)[kept]
+    selected = chosen[first:stop]
+    starts, sizes = starts[selected], (stops - starts)[selected]
     step = length - 1
     counts = -(-np.maximum(1, sizes - 1) // step) if split else np.ones(len(sizes), dtype=np.int64)
     numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    piece_starts = np.repeat(starts, counts) + numbers * step
-    piece_sizes = np.minimum(length, np.repeat(sizes, counts) - numbers * step)
-    local = piece_starts - begin
-    # The first token of a piece is no target, since no token precedes it.
-    weights = sums[local + piece_sizes] - sums[np.minimum(local + 1, local + piece_sizes)]
+    segment_starts = np.repeat(starts, counts) + numbers * step
+    segment_sizes = np.minimum(length, np.repeat(sizes, counts) - numbers * step)
+    local = segment_starts - begin
+    # The first token of a segment is no target, since no token precedes it.
+    weights = sums[local + segment_sizes] - sums[np.minimum(local + 1, local + segment_sizes)]
     useful = weights > 0
-    return piece_starts[useful], piece_sizes[useful], weights[useful]
+    return segment_starts[useful], segment_sizes[useful], weights[useful]
 
 
 def _sums(values: NDArray[np.generic], firsts: Integers) -> NDArray[np.generic]:

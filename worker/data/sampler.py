@@ -62,7 +62,8 @@ class WeightedSources:
         order = np.empty(self.examples, dtype=np.int64)
         first = 0
         for source, (size, count) in enumerate(zip(self._sizes, self.draws, strict=True)):
-            order[turns == source] = first + self._drawn(source, size, epoch * count, count)
+            if count:
+                order[turns == source] = first + self._drawn(source, size, epoch * count, count)
             first += size
         return order
 

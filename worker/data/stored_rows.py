@@ -51,11 +51,11 @@ class StoredPart:
         digests = {**self.tokens.digests, **{f"layout {name}": value for name, value in self.layout.digests.items()}}
         return " ".join(f"{name} {digest}" for name, digest in sorted(digests.items()))
 
-    def pieces(self, index: int) -> list[Segment]:
+    def segments(self, index: int) -> list[Segment]:
         """Return the segments of a row."""
         layout, (tokens, targets) = self.arrays, self.flat
         first, stop = int(layout.ends[index - 1]) if index else 0, int(layout.ends[index])
-        spans = [(int(layout.starts[piece]), int(layout.sizes[piece])) for piece in range(first, stop)]
+        spans = [(int(layout.starts[segment]), int(layout.sizes[segment])) for segment in range(first, stop)]
         return [Segment(tokens[at : at + size], targets[at : at + size].view(np.bool_)) for at, size in spans]
 
 
@@ -71,10 +71,10 @@ class StoredRows:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def pieces(self, index: int) -> list[Segment]:
+    def segments(self, index: int) -> list[Segment]:
         """Return the segments of a row."""
         part = int(np.searchsorted(self._ends, index, side="right"))
-        return self._parts[part].pieces(index - (int(self._ends[part - 1]) if part else 0))
+        return self._parts[part].segments(index - (int(self._ends[part - 1]) if part else 0))
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
@@ -92,7 +92,7 @@ class StoredRows:
         return TokenCounts(self.lengths.astype(np.int64) - 1, self._joined("squares"))
 
     @cached_property
-    def max_pieces(self) -> int:
+    def max_segments(self) -> int:
         """The number of segments in the row with the most of them."""
         return max((int(np.diff(part.arrays.ends, prepend=0).max(initial=1)) for part in self._parts), default=1)
 

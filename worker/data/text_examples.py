@@ -133,8 +133,8 @@ class TextPreparation:
         layout = self._cache.entry_or_build(key, lambda folder: self._build_layout(folder, entry, which))
         rows, cut = layout.facts["rows"], layout.facts["cut"]
         if not rows:
-            kept = {"all": "", "train": " that is not held out", "held_out": " among those held out"}[which]
-            raise RefusedError(f"{section}: {_paths(section, self._data)} holds no example with a target token{kept}")
+            suffix = {"all": "", "train": " that is not held out", "held_out": " among those held out"}[which]
+            raise RefusedError(f"{section}: {_paths(section, self._data)} holds no example with a target token{suffix}")
         if cut:
             self._notices.append(
                 Notice(

@@ -48,7 +48,7 @@ class TokenRows:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def pieces(self, index: int) -> list[Segment]:
+    def segments(self, index: int) -> list[Segment]:
         """Return the segments of a row."""
         end = int(self.ends[index])
         start = end - int(self.lengths[index])
@@ -67,7 +67,7 @@ class TokenRows:
         return TokenCounts(self.lengths - 1, squares.astype(np.float64))
 
     @cached_property
-    def max_pieces(self) -> int:
+    def max_segments(self) -> int:
         """The number of segments in the row with the most of them."""
         return int(np.bincount(self._segments[1]).max(initial=1))
 
@@ -97,13 +97,13 @@ class Rows(Protocol):
         ...
 
     @property
-    def max_pieces(self) -> int:
+    def max_segments(self) -> int:
         """The number of segments in the row with the most of them."""
         ...
 
     def __len__(self) -> int: ...
 
-    def pieces(self, index: int) -> list[Segment]:
+    def segments(self, index: int) -> list[Segment]:
         """Return the segments of a row."""
         ...
 
@@ -169,20 +169,20 @@ class RowExamples(Examples):
         the end of each segment: int32, (len(indices), segments of a row at most + 1). Padding is a segment too, and a
         row with fewer segments repeats its last end, so that all batches have as many.
         """
-        rows = [self.rows.pieces(int(index)) for index in indices]
-        lengths = [sum(len(piece.tokens) for piece in row) - 1 for row in rows]
+        rows = [self.rows.segments(int(index)) for index in indices]
+        lengths = [sum(len(segment.tokens) for segment in row) - 1 for row in rows]
         longest = self._padded_length(max(lengths))
         inputs = np.zeros((len(indices), longest), dtype=np.int64)
         labels = np.full((len(indices), longest), IGNORED_LABEL, dtype=np.int64)
         positions = np.zeros((len(indices), longest), dtype=np.int64)
-        for row, (pieces, length) in enumerate(zip(rows, lengths, strict=True)):
-            tokens = np.concatenate([piece.tokens for piece in pieces])
-            targets = np.concatenate([piece.targets for piece in pieces]).astype(np.bool_)
+        for row, (segments, length) in enumerate(zip(rows, lengths, strict=True)):
+            tokens = np.concatenate([segment.tokens for segment in segments])
+            targets = np.concatenate([segment.targets for segment in segments]).astype(np.bool_)
             # The first token of a segment is no target, since no token precedes it.
-            targets[np.cumsum([0, *(len(piece.tokens) for piece in pieces[:-1])])] = False
+            targets[np.cumsum([0, *(len(segment.tokens) for segment in segments[:-1])])] = False
             inputs[row, :length] = tokens[:-1]
             labels[row, :length] = np.where(targets[1:], tokens[1:], IGNORED_LABEL)
-            positions[row, :length] = np.concatenate([np.arange(len(piece.tokens)) for piece in pieces])[:-1]
+            positions[row, :length] = np.concatenate([np.arange(len(segment.tokens)) for segment in segments])[:-1]
         arrays = (inputs, labels, positions, self._segment_ends(rows, lengths, longest))
         return tuple(
             torch.from_numpy(array).to(device, non_blocking=True) for array in (arrays if self.packed else arrays[:2])
@@ -193,8 +193,8 @@ class RowExamples(Examples):
         return max(length, min(padded, self.context or padded))
 
     def _segment_ends(self, rows: Sequence[list[Segment]], lengths: list[int], longest: int) -> NDArray[np.int32]:
-        result = np.full((len(rows), self.rows.max_pieces + 1), longest, dtype=np.int32)
-        for row, (pieces, length) in enumerate(zip(rows, lengths, strict=True)):
-            inner = np.cumsum([len(piece.tokens) for piece in pieces[:-1]])
+        result = np.full((len(rows), self.rows.max_segments + 1), longest, dtype=np.int32)
+        for row, (segments, length) in enumerate(zip(rows, lengths, strict=True)):
+            inner = np.cumsum([len(segment.tokens) for segment in segments[:-1]])
             result[row, : len(inner) + 1] = [*inner, length]
         return result

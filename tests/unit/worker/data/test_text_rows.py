@@ -161,7 +161,9 @@ class TestTargets:
         result = rows(
             file({"prompt": "ab", "completion": "cdefgh"}, {"prompt": "abcdefgh", "completion": "x"}), length=4
         )
-        assert [piece.tokens.tolist() for row in range(len(result)) for piece in result.pieces(row)] == [[*b"abcd"]]
+        assert [segment.tokens.tolist() for row in range(len(result)) for segment in result.segments(row)] == [
+            [*b"abcd"]
+        ]
         assert result.weights.tolist() == [2]
 
 
