@@ -29,7 +29,7 @@ USER ${TRAINYARD_UID}:${TRAINYARD_GID}
 
 FROM ${BASE_IMAGE} AS build
 ARG PIP_OPTIONS=""
-ARG WORKER_EXTRAS="worker,hf,examples"
+ARG WORKER_EXTRAS="worker,hf,data,examples"
 WORKDIR /src
 COPY docker/certs/ /usr/local/share/ca-certificates/
 COPY docker/wheelhouse/ /wheelhouse/

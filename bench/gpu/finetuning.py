@@ -129,11 +129,12 @@ def _rows(tools: Tools, document: dict[str, Any]) -> list[list[Segment]]:
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=spec.seed)
     result = []
     for index in np.concatenate([batches.at(step) for step in range(document["steps"])]):
-        start, end = int(rows.ends[index] - rows.lengths[index]), int(rows.ends[index])
-        first = np.flatnonzero(rows.positions[start:end] == 0) + start
-        labels = np.where(rows.targets, rows.tokens, -100)
-        pairs = zip(first, [*first[1:], end], strict=True)
-        result.append([{"input_ids": rows.tokens[a:b].tolist(), "labels": labels[a:b].tolist()} for a, b in pairs])
+        texts = []
+        for segment in rows.segments(int(index)):
+            learned = np.where(np.arange(len(segment.tokens)) > 0, segment.targets, False)
+            labels = np.where(learned, segment.tokens, -100)
+            texts.append({"input_ids": segment.tokens.tolist(), "labels": labels.tolist()})
+        result.append(texts)
     return result
 
 

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+DATA_CACHE = "cache"
+"""The folder among the runs with the tokens of data files: `<account's uid>/<two digits>/<key>`."""
+DATA_CACHE_ENTRY = "entry.json"
+"""In each entry of that folder; its time is that of the last use."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ _HINT = (
 )
 
 
+STORED = "stored:"
+"""Prefix of the digests of examples in files, which earlier releases took of the same examples in memory."""
+
 CHANGED_SOURCE_HINT = (
     "Restore it and retry the job. To train on with the changed one, submit a new job with resume_from this job and "
     "resume: weights."
@@ -31,9 +34,13 @@ def changed_source(saved: Mapping[str, str], current: Mapping[str, str], spec: T
     """Return which source differs from that of a checkpoint, with the field of the spec and the file that it names, or
     None. Digests of earlier releases may be missing."""
     for name in ("model.path", "data", "data.shuffle", "reference"):
-        if name in saved and name in current and saved[name] != current[name]:
+        if name in saved and name in current and saved[name] != current[name] and _comparable(saved, current, name):
             return _describe_change(name, spec)
     return None
+
+
+def _comparable(saved: Mapping[str, str], current: Mapping[str, str], name: str) -> bool:
+    return saved[name].startswith(STORED) == current[name].startswith(STORED)
 
 
 def _describe_change(source: str, spec: TrainingSpec) -> str:

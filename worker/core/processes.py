@@ -27,6 +27,11 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def usable_processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def descendants(pid: int) -> list[tuple[int, int]]:
     """Return all processes below `pid` as (pid, start time); the start time reveals a reused pid."""
     children_of = children if _lists_children() else _scan()

@@ -136,6 +136,7 @@ class AnswerExamples(Examples):
     def digest_arrays(self, examples: int) -> list[NDArray[Any]]:
         """Return what the digest of the first `examples` examples is taken of."""
         rows = self.answers.rows
+        assert isinstance(rows, TokenRows), "answers are in memory"
         ends = rows.ends[: 2 * examples]
         stop = ends[-1]
         return [ends, rows.tokens[:stop], rows.targets[:stop], self.desirable[:examples]]

@@ -1,16 +1,20 @@
 """Rows of preferences from a file: read, encoded and cut."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
-from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
+from trainyard.contract.spec.text_data import FORMAT_FIELDS, FileSource, TextSource
 from worker.core.errors import RefusedError
 from worker.data.answers import Answer, AnswerRows, labelled_rows, pair_rows
-from worker.data.jsonl import read_lines
+from worker.data.build_tokens import NAMED, NamedRecord, too_many_bad
+from worker.data.data_files import DataFile, find_files
+from worker.data.formats import HALF_PAIR, BadRecordError, is_encodable, unreadable, without_nulls
 from worker.data.preferences import FORMATS, Preference, parse_preference, strings_of
+from worker.data.records import RecordPosition, Unreadable, numbered_records
+from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer
 
@@ -23,78 +27,98 @@ Encoded = tuple[Answer, ...]
 
 
 def load_answers(
-    field: str,
-    path: str,
+    section: str,
+    source: TextSource,
     formats: Sequence[str],
     tokenizer: Tokenizer,
     length: int,
+    access: DataAccess = DIRECT,
     *,
-    roots: AllowedRoots = UNRESTRICTED_ROOTS,
-    on_progress: Callable[[], None] = lambda: None,
+    max_bad: int = 0,
 ) -> AnswerRows:
-    """Return the rows of a file, each of at most `length` tokens; they depend on the file and the spec alone.
+    """Return the rows of a source, each of at most `length` tokens; they depend on the files and the spec alone.
 
     Args:
-        field: The spec's field that names the file, for messages.
+        section: The spec's field that names the files, for messages.
         formats: Those that may be; that of the first record counts for all.
-        roots: Where the file may be.
-        on_progress: Called now and then.
+        max_bad: Records without a preference that are skipped.
 
     Raises:
-        RefusedError: The file or a record is invalid, or a link leads out of the roots.
+        RefusedError: A file or a record is invalid, or a link leads out of the roots.
     """
-    reader = _Reader(field, path, formats, tokenizer)
-    lines = read_lines(field, path, roots)
+    assert isinstance(source, FileSource), "uploaded files have been located"
+    files = find_files(section, source, access.roots)
+    reader = _Reader(section, formats, source.columns, tokenizer, max_bad)
     encoded: list[Encoded] = []
     labels: list[bool] = []
-    parsed = ((number, reader.parse(number, record)) for number, record in lines)
+    parsed = reader.parsed(files)
     while some := list(islice(parsed, _AT_ONCE)):
-        on_progress()
-        encoded += reader.encode(some)
-        labels += [preference.desirable for _, preference in some]
+        access.on_progress()
+        for answers, desirable in reader.encode(some):
+            encoded.append(answers)
+            labels.append(desirable)
     if reader.paired:
         rows = pair_rows([(chosen, rejected) for chosen, rejected in encoded], length)
     else:
         rows = labelled_rows([answer for (answer,) in encoded], labels, length)
+    named = source.path if isinstance(source.path, str) else ", ".join(source.path)
     if not len(rows):
-        raise RefusedError(f"{field}: {path} holds no example whose answers begin within {length} tokens")
+        raise RefusedError(f"{section}: {named} holds no example whose answers begin within {length} tokens")
     if left_out := len(encoded) - len(rows):
-        log.warning("%s: %d examples were left out: an answer begins after %d tokens", path, left_out, length)
+        log.warning("%s: %d examples were left out: an answer begins after %d tokens", named, left_out, length)
     if any(len(one.prompt) + len(one.answer) > length for answers in encoded for one in answers):
-        log.warning("%s: answers that end after %d tokens were truncated", path, length)
-    log.info("%s: %d examples", path, len(rows))
+        log.warning("%s: answers that end after %d tokens were truncated", named, length)
+    log.info("%s: %d examples", named, len(rows))
     return rows
 
 
 class _Reader:
-    def __init__(self, field: str, path: str, formats: Sequence[str], tokenizer: Tokenizer) -> None:
-        self._where = f"{field}: {path}"
+    def __init__(
+        self, section: str, formats: Sequence[str], columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int
+    ) -> None:
+        self._section = section
         self._formats = list(formats)
+        self._columns = columns
         self._tokenizer = tokenizer
+        self._max_bad = max_bad
+        self._bad: list[NamedRecord] = []
 
     @property
     def paired(self) -> bool:
         return self._formats[0] != "unpaired_preference"
 
-    def parse(self, number: int, record: object) -> Preference:
+    def parsed(self, files: Sequence[DataFile]) -> Iterator[tuple[RecordPosition, Preference]]:
+        fields = {self._columns.get(field, field) for format in self._formats for field in FORMAT_FIELDS[format]}
+        for position, record in numbered_records(files, frozenset(fields)):
+            try:
+                yield position, self._parse(record)
+            except BadRecordError as error:
+                self._reject(position, error)
+
+    def _parse(self, record: object) -> Preference:
+        if isinstance(record, Unreadable):
+            raise unreadable(record, "; or ".join(FORMATS[format] for format in self._formats))
+        if isinstance(record, Mapping):
+            record = without_nulls({**record, **{field: record.get(name) for field, name in self._columns.items()}})
         for format in self._formats:
             if (preference := parse_preference(format, record)) is not None:
                 self._formats = [format]
                 break
         else:
-            expected = "; or ".join(FORMATS[format] for format in self._formats)
-            raise RefusedError(
-                f"{self._where}, line {number} holds no preference: expected one JSON object with {expected}",
-                "Correct that line, or set data.format.",
+            raise BadRecordError(
+                "holds no preference", expected="; or ".join(FORMATS[format] for format in self._formats)
             )
-        if not all(_is_text(text) for text in strings_of(preference)):
-            raise RefusedError(
-                f"{self._where}, line {number} has half of a surrogate pair, which is no character",
-                "Remove escapes such as \\ud83d that are not followed by their second half.",
-            )
+        if not all(is_encodable(text) for text in strings_of(preference)):
+            raise BadRecordError(*HALF_PAIR)
         return preference
 
-    def encode(self, numbered: Sequence[tuple[int, Preference]]) -> list[Encoded]:
+    def _reject(self, position: RecordPosition, error: BadRecordError) -> None:
+        self._bad.append(NamedRecord.at(position, str(error), error.hint))
+        log.warning("%s: %s", self._section, self._bad[-1].text)
+        if len(self._bad) > self._max_bad:
+            raise too_many_bad(self._section, self._bad[:NAMED], self._max_bad)
+
+    def encode(self, numbered: Sequence[tuple[RecordPosition, Preference]]) -> Iterator[tuple[Encoded, bool]]:
         texts = [
             (str(preference.prompt), str(answer))
             for _, preference in numbered
@@ -102,28 +126,20 @@ class _Reader:
             for answer in preference.answers
         ]
         segments = iter(self._tokenizer.completions(texts) if texts else [])
-        return [tuple(map(_split, self._segments(number, one, segments))) for number, one in numbered]
+        for position, one in numbered:
+            try:
+                yield tuple(map(_split, self._segments(one, segments))), one.desirable
+            except ValueError as error:
+                self._reject(position, BadRecordError(f": {error}"))
 
-    def _segments(self, number: int, preference: Preference, of_texts: Iterator[Segment]) -> list[Segment]:
+    def _segments(self, preference: Preference, of_texts: Iterator[Segment]) -> list[Segment]:
         if not preference.is_chat:
             return list(islice(of_texts, len(preference.answers)))
         prompt: Sequence[object] = preference.prompt
-        try:
-            return [self._tokenizer.answer(prompt, answer, preference.tools) for answer in preference.answers]
-        except ValueError as error:
-            raise RefusedError(f"{self._where}, line {number}: {error}") from None
+        return [self._tokenizer.answer(prompt, answer, preference.tools) for answer in preference.answers]
 
 
 def _split(segment: Segment) -> Answer:
     targets = np.flatnonzero(segment.targets)
     start = int(targets[0]) if len(targets) else len(segment.tokens)
     return Answer(segment.tokens[:start], segment.tokens[start:])
-
-
-def _is_text(value: str) -> bool:
-    """Return whether tokenizers can encode the value; JSON may escape half of a surrogate pair."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

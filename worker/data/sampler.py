@@ -1,8 +1,9 @@
 """The global batches: a fixed set of examples for each step, from the seed, the epoch and the step alone."""
 
 import hashlib
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,97 @@ Indices = NDArray[np.int64]
 """Numbers of examples, shape (n,)."""
 
 _WORD = 2**32
+
+
+class EpochOrder(Protocol):
+    """The examples of each epoch, from the seed and the epoch alone."""
+
+    examples: int
+    """Examples of one epoch."""
+
+    def of_epoch(self, epoch: int) -> Indices:
+        """Return the examples of an epoch in their order: shape (examples,)."""
+        ...
+
+
+class WholePass:
+    """Every example once in each epoch."""
+
+    def __init__(self, examples: int, *, seed: int, shuffle: bool = True) -> None:
+        self.examples = examples
+        self._seed = seed
+        self._shuffle = shuffle
+
+    def of_epoch(self, epoch: int) -> Indices:
+        """Return the examples of an epoch in their order: shape (examples,)."""
+        if not self._shuffle:
+            return np.arange(self.examples, dtype=np.int64)
+        return _generator(self._seed, epoch).permutation(self.examples).astype(np.int64)
+
+
+class WeightedSources:
+    """An epoch has as many draws as there are examples, of which each source has its share by weight.
+
+    A source is passed over again and again, each time in another order, and its draws continue in the next epoch where
+    they stopped. So within one pass, however many epochs it lasts, each of its examples is drawn once.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float], *, seed: int, shuffle: bool = True) -> None:
+        """`sizes`: the examples of each source, which follow each other in the numbering of examples."""
+        self._sizes = list(sizes)
+        self.examples = sum(sizes)
+        self.draws = shares(self.examples, weights)
+        """Draws of each source in an epoch."""
+        self._seed = seed
+        self._shuffle = shuffle
+
+    def of_epoch(self, epoch: int) -> Indices:
+        """Return the examples of an epoch in their order: shape (examples,)."""
+        turns = self._turns(epoch)
+        order = np.empty(self.examples, dtype=np.int64)
+        first = 0
+        for source, (size, count) in enumerate(zip(self._sizes, self.draws, strict=True)):
+            if count:
+                order[turns == source] = first + self._drawn(source, size, epoch * count, count)
+            first += size
+        return order
+
+    def _turns(self, epoch: int) -> NDArray[np.int64]:
+        """Return which source each draw of an epoch is from: shape (examples,)."""
+        turns = np.repeat(np.arange(len(self.draws)), self.draws)
+        if self._shuffle:
+            return _generator(self._seed, epoch).permutation(turns)
+        # Evenly spread.
+        places = np.concatenate([(np.arange(count) + 0.5) / count for count in self.draws])
+        return turns[np.argsort(places, kind="stable")]
+
+    def _drawn(self, source: int, size: int, start: int, count: int) -> Indices:
+        """Return `count` draws from a source, after its first `start` ones."""
+        passes = range(start // size, -(-(start + count) // size))
+        drawn = np.concatenate([self._pass(source, size, number) for number in passes])
+        skipped = start - passes.start * size
+        return drawn[skipped : skipped + count]
+
+    def _pass(self, source: int, size: int, number: int) -> Indices:
+        if not self._shuffle:
+            return np.arange(size, dtype=np.int64)
+        return _generator(self._seed, number, source + 1).permutation(size).astype(np.int64)
+
+
+def shares(total: int, weights: Sequence[float]) -> list[int]:
+    """Divide `total` in proportion to the weights, by the method of the largest remainder; of equal remainders, the
+    first counts."""
+    exact = [total * Fraction(weight) / sum(map(Fraction, weights)) for weight in weights]
+    counts = [int(value) for value in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda index: (counts[index] - exact[index], index))
+    for index in by_remainder[: total - sum(counts)]:
+        counts[index] += 1
+    return counts
+
+
+def _generator(seed: int, number: int, *more: int) -> np.random.RandomState:
+    # numpy guarantees that RandomState's stream never changes: a resumed run may use another numpy.
+    return np.random.RandomState([seed % _WORD, seed // _WORD % _WORD, number % _WORD, *more])
 
 
 class GlobalBatches:
@@ -24,8 +116,12 @@ class GlobalBatches:
         seed: int,
         last: Literal["keep", "drop", "pad"] = "keep",
         shuffle: bool = True,
+        order: EpochOrder | None = None,
     ) -> None:
-        """`last` decides what happens to an epoch's last, incomplete batch.
+        """
+        Args:
+            last: What happens to an epoch's last, incomplete batch.
+            order: The order of the same number of examples. None: each once in an epoch.
 
         Raises:
             ValueError: There is not one batch.
@@ -34,9 +130,8 @@ class GlobalBatches:
             raise ValueError(f"{examples} training examples do not make one batch of {size}")
         self.examples = examples
         self.size = size
-        self._seed = seed
+        self._epochs = order or WholePass(examples, seed=seed, shuffle=shuffle)
         self._last = last
-        self._shuffle = shuffle
         self.steps_per_epoch = examples // size if last == "drop" else -(-examples // size)
         self._cached: tuple[int, Indices] | None = None
 
@@ -57,22 +152,15 @@ class GlobalBatches:
         """Yield all examples of the first `step` steps, in long parts."""
         for epoch in range(-(-step // self.steps_per_epoch)):
             batches = min(self.steps_per_epoch, step - epoch * self.steps_per_epoch)
-            order = self._shuffled(epoch)
+            order = self._epochs.of_epoch(epoch)
             yield order[: batches * self.size]
             if self._last == "pad" and batches * self.size > len(order):
                 yield np.resize(order, batches * self.size - len(order))
 
     def _order(self, epoch: int) -> Indices:
         if self._cached is None or self._cached[0] != epoch:
-            self._cached = (epoch, self._shuffled(epoch))
+            self._cached = (epoch, self._epochs.of_epoch(epoch))
         return self._cached[1]
-
-    def _shuffled(self, epoch: int) -> Indices:
-        if not self._shuffle:
-            return np.arange(self.examples, dtype=np.int64)
-        # numpy guarantees that RandomState's stream never changes: a resumed run may use another numpy.
-        generator = np.random.RandomState([self._seed % _WORD, self._seed // _WORD % _WORD, epoch % _WORD])
-        return generator.permutation(self.examples).astype(np.int64)
 
 
 def share(batch: Indices, rank: int, world: int) -> Indices:

@@ -1,8 +1,9 @@
-"""Rows of tokens in memory, packing of segments into rows, and batches of rows."""
+"""Rows of tokens, in memory or elsewhere, and batches of rows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,9 +11,6 @@ from numpy.typing import NDArray
 
 from worker.data.examples import IGNORED_LABEL, Examples, Tensors, TokenCounts
 from worker.data.sampler import Indices
-
-OPEN_ROWS = 64
-"""Rows that packing tries for a segment. First fit over all rows would take time quadratic in the data."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,68 @@ class TokenRows:
     def lengths(self) -> NDArray[np.int64]:
         """The number of tokens in each row, shape (rows,)."""
         return np.diff(self.ends, prepend=0)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def segments(self, index: int) -> list[Segment]:
+        """Return the segments of a row."""
+        end = int(self.ends[index])
+        start = end - int(self.lengths[index])
+        inner = np.flatnonzero(self.positions[start:end] == 0)
+        bounds = zip(inner + start, [*(inner[1:] + start), end], strict=True)
+        return [Segment(self.tokens[first:last], self.targets[first:last]) for first, last in bounds]
+
+    @cached_property
+    def token_counts(self) -> TokenCounts:
+        """The tokens that the model computes for each row. Those of a segment attend to each other alone."""
+        starts, rows = self._segments
+        lengths = np.diff(starts, append=len(self.tokens))
+        # The last token of a row is only a target.
+        lengths[np.append(np.flatnonzero(np.diff(rows)), len(rows) - 1)] -= 1
+        squares = np.bincount(rows, weights=lengths.astype(np.float64) ** 2, minlength=len(self.ends))
+        return TokenCounts(self.lengths - 1, squares.astype(np.float64))
+
+    @cached_property
+    def max_segments(self) -> int:
+        """The number of segments in the row with the most of them."""
+        return int(np.bincount(self._segments[1]).max(initial=1))
+
+    @cached_property
+    def _segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first token of each segment, and its row; both of shape (segments,)."""
+        starts = np.flatnonzero(self.positions == 0)
+        return starts, np.searchsorted(self.ends, starts, side="right")
+
+
+class Rows(Protocol):
+    """Rows of segments, wherever they are."""
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """The number of tokens in each row: integers, shape (rows,)."""
+        ...
+
+    @property
+    def weights(self) -> NDArray[Any]:
+        """The number of targets in each row: integers, shape (rows,)."""
+        ...
+
+    @property
+    def token_counts(self) -> TokenCounts:
+        """The tokens that the model computes for each row."""
+        ...
+
+    @property
+    def max_segments(self) -> int:
+        """The number of segments in the row with the most of them."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def segments(self, index: int) -> list[Segment]:
+        """Return the segments of a row."""
+        ...
 
 
 def build_token_rows(rows: Iterable[list[Segment]]) -> TokenRows:
@@ -84,7 +144,7 @@ def concatenate_rows(parts: Sequence[TokenRows]) -> TokenRows:
 class RowExamples(Examples):
     """Examples that are rows of tokens; a batch is padded to its longest row, or a little further."""
 
-    rows: TokenRows
+    rows: Rows
     packed: bool
     multiple: int = 1
     """Inputs are padded to a multiple of so many tokens, as far as `context` allows."""
@@ -93,24 +153,8 @@ class RowExamples(Examples):
 
     @cached_property
     def token_counts(self) -> TokenCounts:
-        """The tokens that the model computes for each row. Those of a segment attend to each other alone."""
-        starts, rows = self._segments
-        lengths = np.diff(starts, append=len(self.rows.tokens))
-        # The last token of a row is only a target.
-        lengths[np.append(np.flatnonzero(np.diff(rows)), len(rows) - 1)] -= 1
-        squares = np.bincount(rows, weights=lengths.astype(np.float64) ** 2, minlength=len(self.rows.ends))
-        return TokenCounts(self.rows.lengths - 1, squares.astype(np.float64))
-
-    @cached_property
-    def _segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first token of each segment, and its row; both of shape (segments,)."""
-        starts = np.flatnonzero(self.rows.positions == 0)
-        return starts, np.searchsorted(self.rows.ends, starts, side="right")
-
-    @cached_property
-    def _max_segments(self) -> int:
-        """The number of segments in the row with the most of them."""
-        return int(np.bincount(self._segments[1]).max(initial=1))
+        """The tokens that the model computes for each row."""
+        return self.rows.token_counts
 
     def largest(self, count: int) -> Indices:
         """Return the `count` longest rows for training: int64, shape (count,)."""
@@ -125,19 +169,21 @@ class RowExamples(Examples):
         the end of each segment: int32, (len(indices), segments of a row at most + 1). Padding is a segment too, and a
         row with fewer segments repeats its last end, so that all batches have as many.
         """
-        starts = np.concatenate([[0], self.rows.ends])[indices]
-        ends = self.rows.ends[indices]
-        longest = self._padded_length(int((ends - starts).max()) - 1)
+        rows = [self.rows.segments(int(index)) for index in indices]
+        lengths = [sum(len(segment.tokens) for segment in row) - 1 for row in rows]
+        longest = self._padded_length(max(lengths))
         inputs = np.zeros((len(indices), longest), dtype=np.int64)
         labels = np.full((len(indices), longest), IGNORED_LABEL, dtype=np.int64)
         positions = np.zeros((len(indices), longest), dtype=np.int64)
-        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            length = end - start - 1
-            tokens, targets = self.rows.tokens[start:end], self.rows.targets[start + 1 : end]
+        for row, (segments, length) in enumerate(zip(rows, lengths, strict=True)):
+            tokens = np.concatenate([segment.tokens for segment in segments])
+            targets = np.concatenate([segment.targets for segment in segments]).astype(np.bool_)
+            # The first token of a segment is no target, since no token precedes it.
+            targets[np.cumsum([0, *(len(segment.tokens) for segment in segments[:-1])])] = False
             inputs[row, :length] = tokens[:-1]
-            labels[row, :length] = np.where(targets, tokens[1:], IGNORED_LABEL)
-            positions[row, :length] = self.rows.positions[start : end - 1]
-        arrays = (inputs, labels, positions, self._segment_ends(starts, ends, longest))
+            labels[row, :length] = np.where(targets[1:], tokens[1:], IGNORED_LABEL)
+            positions[row, :length] = np.concatenate([np.arange(len(segment.tokens)) for segment in segments])[:-1]
+        arrays = (inputs, labels, positions, self._segment_ends(rows, lengths, longest))
         return tuple(
             torch.from_numpy(array).to(device, non_blocking=True) for array in (arrays if self.packed else arrays[:2])
         )
@@ -146,31 +192,9 @@ class RowExamples(Examples):
         padded = -(-length // self.multiple) * self.multiple
         return max(length, min(padded, self.context or padded))
 
-    def _segment_ends(self, starts: NDArray[np.int64], ends: NDArray[np.int64], length: int) -> NDArray[np.int32]:
-        result = np.full((len(starts), self._max_segments + 1), length, dtype=np.int32)
-        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            inner = np.flatnonzero(self.rows.positions[start + 1 : end - 1] == 0) + 1
-            result[row, : len(inner) + 1] = [*inner, end - start - 1]
+    def _segment_ends(self, rows: Sequence[list[Segment]], lengths: list[int], longest: int) -> NDArray[np.int32]:
+        result = np.full((len(rows), self.rows.max_segments + 1), longest, dtype=np.int32)
+        for row, (segments, length) in enumerate(zip(rows, lengths, strict=True)):
+            inner = np.cumsum([len(segment.tokens) for segment in segments[:-1]])
+            result[row, : len(inner) + 1] = [*inner, length]
         return result
-
-
-def pack(segments: Iterable[Segment], length: int) -> Iterator[list[Segment]]:
-    """Yield rows of whole segments with at most `length` tokens: each segment goes to the first open row with room.
-
-    Depends only on the lengths and the order of the segments, so that the examples of a data set are fixed.
-    """
-    rows: list[list[Segment]] = []
-    free_tokens: list[int] = []
-    for segment in segments:
-        size = len(segment.tokens)
-        index = next((index for index, left in enumerate(free_tokens) if left >= size), None)
-        if index is None:
-            if len(rows) == OPEN_ROWS:
-                free_tokens.pop(0)
-                yield rows.pop(0)
-            rows.append([])
-            free_tokens.append(length)
-            index = len(rows) - 1
-        rows[index].append(segment)
-        free_tokens[index] -= size
-    yield from rows

@@ -1,14 +1,18 @@
 """Tokenizers: bytes for built-in models, the tokenizer of a folder for Hugging Face models."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from worker.data.formats import Chat
 from worker.data.token_rows import Segment
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 
 class Tokenizer(Protocol):
@@ -16,6 +20,12 @@ class Tokenizer(Protocol):
 
     has_end_token: bool
     """Whether texts and completions end with a token from which the model learns to stop."""
+    has_chat_template: bool
+    """Whether conversations can be encoded."""
+
+    def identity(self) -> str:
+        """Return a text that differs for tokenizers that encode anything differently."""
+        ...
 
     def texts(self, texts: Sequence[str]) -> list[Segment]:
         """Encode whole texts; every token is a target."""
@@ -25,8 +35,8 @@ class Tokenizer(Protocol):
         """Encode prompts with completions; the tokens of the completion are the targets."""
         ...
 
-    def chat(self, messages: Sequence[Message]) -> Segment:
-        """Encode a conversation; the tokens of the assistant's messages are the targets."""
+    def chat(self, chat: Chat) -> Segment:
+        """Encode a conversation; the tokens of the assistant's messages that are trained are the targets."""
         ...
 
     def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
@@ -38,14 +48,18 @@ class ByteTokenizer:
     """UTF-8 bytes as tokens 0 to 255; byte 0 ends an example."""
 
     has_end_token = True
+    has_chat_template = False
+
+    def identity(self) -> str:
+        return "bytes"
 
     def texts(self, texts: Sequence[str]) -> list[Segment]:
-        return [_segment([], [*text.encode(), 0]) for text in texts]
+        return self.completions([("", text) for text in texts])
 
     def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Segment]:
-        return [_segment(list(prompt.encode()), [*completion.encode(), 0]) for prompt, completion in pairs]
+        return [_bytes_segment(prompt.encode(), completion.encode() + b"\0") for prompt, completion in pairs]
 
-    def chat(self, messages: Sequence[Message]) -> Segment:
+    def chat(self, chat: Chat) -> Segment:
         raise ValueError("a built-in model has no chat template; use format `completion` or an `hf` model")
 
     def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
@@ -59,6 +73,22 @@ class HfTokenizer:
         self._tokenizer = tokenizer
         self._end: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.has_end_token = bool(self._end)
+        self.has_chat_template = bool(tokenizer.chat_template)
+
+    def identity(self) -> str:
+        import tokenizers
+        import transformers
+
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            # Of a tokenizer in Python no complete state is known. Its folder may hold more than the tokenizer.
+            state = [f"{path.name} {_hash_of(path)}" for path in _files(self._tokenizer.name_or_path)]
+        else:
+            state = [backend.to_str()]
+        properties = [type(self._tokenizer).__name__, self._end, self._tokenizer.chat_template]
+        special = sorted((name, str(token)) for name, token in self._tokenizer.special_tokens_map.items())
+        versions = [tokenizers.__version__, transformers.__version__]
+        return json.dumps([state, properties, special, versions])
 
     def texts(self, texts: Sequence[str]) -> list[Segment]:
         return [_segment([], self._strip_end_token(ids) + self._end) for ids in self._ids(texts, special=True)]
@@ -68,9 +98,10 @@ class HfTokenizer:
         answers = self._ids([completion for _, completion in pairs], special=False)
         return [_segment(self._strip_end_token(p), a + self._end) for p, a in zip(prompts, answers, strict=True)]
 
-    def chat(self, messages: Sequence[Message]) -> Segment:
-        text = self._rendered(messages)
-        spans = [span for turn in range(len(messages)) if (span := self._answer(messages, turn, text))]
+    def chat(self, chat: Chat) -> Segment:
+        text = self._rendered(chat.messages, tools=chat.tools)
+        turns = [turn for turn, trained in enumerate(chat.trained) if trained]
+        spans = [span for turn in turns if (span := self._answer(chat, turn, text))]
         if not spans:
             raise ValueError("the chat template renders no `assistant` message as an answer to the messages before it")
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -86,13 +117,11 @@ class HfTokenizer:
         targets = [at >= len(question) for at, _ in encoded["offset_mapping"]]
         return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
 
-    def _answer(self, messages: Sequence[Message], turn: int, text: str) -> tuple[int, int] | None:
-        """Return the span (start, end) in `text` of the assistant's answer at this turn. None if another role speaks,
-        or if the template renders earlier answers differently, as some do to omit reasoning."""
-        if messages[turn]["role"] != "assistant":
-            return None
-        question = self._rendered(messages[:turn], prompt=True) if turn else ""
-        rendered = self._rendered(messages[: turn + 1])
+    def _answer(self, chat: Chat, turn: int, text: str) -> tuple[int, int] | None:
+        """Return the span (start, end) in `text` of the assistant's message at this turn. None if the template renders
+        earlier answers differently, as some do to omit reasoning."""
+        question = self._rendered(chat.messages[:turn], prompt=True, tools=chat.tools) if turn else ""
+        rendered = self._rendered(chat.messages[: turn + 1], tools=chat.tools)
         return (len(question), len(rendered)) if rendered.startswith(question) and text.startswith(rendered) else None
 
     def _rendered(
@@ -115,6 +144,19 @@ class HfTokenizer:
     def _strip_end_token(self, ids: list[int]) -> list[int]:
         """Remove the end token that some tokenizers add."""
         return ids[:-1] if self._end and ids[-1:] == self._end else ids
+
+
+def _bytes_segment(context: bytes, predicted: bytes) -> Segment:
+    tokens = np.frombuffer(context + predicted, dtype=np.uint8).astype(np.int32)
+    return Segment(tokens, np.arange(len(tokens)) >= len(context))
+
+
+def _files(folder: str) -> list[Path]:
+    return sorted(path for path in Path(folder).iterdir() if path.is_file() and path.suffix != ".safetensors")
+
+
+def _hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _segment(context: list[int], predicted: list[int]) -> Segment:

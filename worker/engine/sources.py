@@ -8,10 +8,12 @@ import numpy as np
 
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.checkpoint.compatibility import STORED
 from worker.data.answers import AnswerExamples
 from worker.data.examples import Examples
 from worker.data.sampler import GlobalBatches, digest
-from worker.data.token_rows import RowExamples
+from worker.data.stored_rows import StoredExamples
+from worker.data.token_rows import RowExamples, TokenRows
 from worker.tasks.base import ReferencedTask, Task, referenced
 from worker.tasks.hf_slices import weight_files
 
@@ -67,8 +69,11 @@ def _digest_of_examples(examples: Examples, *, held_out: bool = False) -> str:
     """Return the digest of all training examples, for answers also with the held-out ones."""
     if isinstance(examples, AnswerExamples):
         arrays: list[Any] = examples.digest_arrays(len(examples.desirable) if held_out else examples.train)
+    elif isinstance(examples, StoredExamples):
+        return f"{STORED}{examples.digest}"
     elif isinstance(examples, RowExamples):
         rows = examples.rows
+        assert isinstance(rows, TokenRows), "other rows are those of stored examples"
         ends = rows.ends[: examples.train]
         arrays = [ends, *(flat[: ends[-1]] for flat in (rows.tokens, rows.targets, rows.positions))]
     else:

@@ -14,7 +14,7 @@ from pathlib import Path
 import worker
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
-from worker.core.processes import WRAPPED_VARIABLE
+from worker.core.processes import WRAPPED_VARIABLE, usable_processors
 from worker.environment.prepare import names_environment
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.gpu_environment import gpu_environment
@@ -114,7 +114,7 @@ def unsupported(launch: LaunchDocument) -> str | None:
 def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:
     """Return the environment of torchrun and, with the variables of the spec in addition, of the ranks."""
     ranks = launch.processes_per_node
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_processors()
     variables = {
         "OMP_NUM_THREADS": str(max(1, cores // ranks)),
         # Waiting threads must not spin: on a shared machine, spinning threads made steps ten times slower.

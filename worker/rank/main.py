@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
+from trainyard.contract.layout import DATA_CACHE, AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
@@ -28,8 +28,10 @@ from worker.environment.rank_command import execute
 from worker.environment.select import rank_environment
 
 if TYPE_CHECKING:
+    from trainyard.contract.allowed_roots import AllowedRoots
     from worker.checkpoint.manager import CheckpointManager
     from worker.core.distributed import Ranks
+    from worker.data.text_examples import DataAccess
     from worker.engine.trainer import Trainer
     from worker.reporting.reporter import NullReporter, SpoolReporter
     from worker.tasks.base import Task
@@ -168,9 +170,11 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         # Appended: a user's file named like a module of ours or of torch does not shadow it.
         sys.path.append(str(run.layout.code))
     spec, roots = locate_uploads(run.spec, run.launch.roots, run.run_layout.root.parent)
-    task = select_task(spec, roots, lambda: progress.mark("starting"))
+    task = select_task(spec, _data_access(run, ranks, progress, roots))
     progress.mark("starting")
     trainer = _build_trainer(run, ranks, task, reporter, checkpoints, progress)
+    for notice in getattr(task, "notices", ()):
+        reporter.event(notice.kind, notice.message, level=notice.level, data=notice.data)
     _report_start(run, reporter, ranks, start=checkpoints.start_step, trainer=trainer)
     outcome = trainer.run()
     if outcome.completed and run.spec.checkpoint.export:
@@ -192,6 +196,19 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         )
     progress.mark("ending")
     _leave(run, ranks, reporter, step=outcome.step, completed=outcome.completed, best_step=outcome.best_step)
+
+
+def _data_access(run: RankRun, ranks: "Ranks", progress: ProgressCounter, roots: "AllowedRoots") -> "DataAccess":
+    from worker.core.first_rank import FirstRank
+    from worker.data.text_examples import DataAccess
+    from worker.data.token_cache import TokenCache, own_cache_folder
+
+    first = FirstRank(ranks, lambda: progress.mark("starting"))
+    folder = own_cache_folder(run.run_layout.root.parent) or run.run_layout.root / DATA_CACHE
+    cache = TokenCache(folder, first.on_progress)
+    if ranks.is_first:
+        cache.keep_used()
+    return DataAccess(roots, cache, first.share, first.on_progress)
 
 
 def _start_progress(run: RankRun) -> ProgressCounter:

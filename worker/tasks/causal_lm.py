@@ -1,25 +1,26 @@
-"""Next-token prediction: a built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
+"""Next-token prediction: a built-in transformer or a Hugging Face model, on built-in text or files of text."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.decoders import BuiltinDecoder
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, HfModel
-from trainyard.contract.spec.text_data import TextFiles
+from trainyard.contract.spec.text_data import TextData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
-from worker.data.jsonl import load_rows
+from worker.data.notices import Notice
 from worker.data.sampler import Indices
-from worker.data.token_rows import RowExamples, concatenate_rows
+from worker.data.text_examples import DIRECT, DataAccess, load_examples
+from worker.data.token_rows import RowExamples
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.deferred.model import DeferredModel
 from worker.tasks.builtin_models import build_builtin
@@ -36,7 +37,7 @@ class CausalLm:
         self,
         build: Callable[[], nn.Module],
         examples: Examples,
-        weights: NDArray[np.int64],
+        weights: NDArray[np.integer[Any]],
         tokens_per_example: int,
         terms: Loss = PLAIN,
     ) -> None:
@@ -48,6 +49,8 @@ class CausalLm:
         self._weights = weights
         self.examples = examples
         self.tokens_per_example = tokens_per_example
+        self.notices: list[Notice] = []
+        """What a user should know about the data."""
 
     def build_model(self) -> nn.Module:
         return self._build()
@@ -91,35 +94,23 @@ def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData, loss: Loss
     return CausalLm(lambda: build_builtin(model), examples, weights, model.context, loss)
 
 
-def build_builtin_on_jsonl(
-    model: BuiltinDecoder,
-    data: TextFiles,
-    roots: AllowedRoots = UNRESTRICTED_ROOTS,
-    on_progress: Callable[[], None] = lambda: None,
-    loss: Loss = PLAIN,
-    *,
-    row_multiple: int = 1,
+def build_builtin_on_text(
+    model: BuiltinDecoder, data: TextData, access: DataAccess = DIRECT, loss: Loss = PLAIN, *, row_multiple: int = 1
 ) -> CausalLm:
-    """Return the task on lines of text; `row_multiple`: see `RowExamples.multiple`."""
-    task = _on_jsonl(lambda: build_builtin(model), data, ByteTokenizer(), model.context, roots, on_progress, loss)
+    """Return the task on texts as bytes; `row_multiple`: see `RowExamples.multiple`."""
+    task = _on_text(lambda: build_builtin(model), data, ByteTokenizer(), model.context, access, loss)
     return _padded(task, row_multiple, model.context)
 
 
-def build_hf_on_jsonl(
-    model: HfModel,
-    data: TextFiles,
-    roots: AllowedRoots = UNRESTRICTED_ROOTS,
-    on_progress: Callable[[], None] = lambda: None,
-    loss: Loss = PLAIN,
-    *,
-    row_multiple: int = 1,
+def build_hf_on_text(
+    model: HfModel, data: TextData, access: DataAccess = DIRECT, loss: Loss = PLAIN, *, row_multiple: int = 1
 ) -> CausalLm:
     """Return the same with a Hugging Face model."""
     from worker.tasks.hf_model import HfFolder
 
-    folder = HfFolder(model.path, roots)
+    folder = HfFolder(model.path, access.roots)
     build, tokenizer = partial(folder.load, packed=data.packing), HfTokenizer(folder.tokenizer)
-    task = _on_jsonl(build, data, tokenizer, folder.context, roots, on_progress, loss)
+    task = _on_text(build, data, tokenizer, folder.context, access, loss)
     task.defer = lambda: folder.defer(packed=data.packing)
     return _padded(task, row_multiple, folder.context)
 
@@ -130,26 +121,19 @@ def _padded(task: CausalLm, multiple: int, context: int | None) -> CausalLm:
     return task
 
 
-def _on_jsonl(
+def _on_text(
     build: Callable[[], nn.Module],
-    data: TextFiles,
+    data: TextData,
     tokenizer: Tokenizer,
     context: int | None,
-    roots: AllowedRoots,
-    on_progress: Callable[[], None],
+    access: DataAccess,
     loss: Loss,
 ) -> CausalLm:
-    length = row_length(data.max_length, context)
-    if data.source != "jsonl" or not isinstance(data.path, str) or data.eval_fraction or data.columns:
-        raise RefusedError("data: this worker reads single files of source `jsonl` only")
-    load = partial(load_rows, data=data, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress)
-    rows = load("data.path", data.path)
-    train = len(rows.ends)
-    evaluation = {field: load(field, str(path)) for field, path in data.evaluation_paths.items()}
-    sets = {name: len(evaluation[f"data.eval_sets.{name}"].ends) for name in data.eval_sets}
-    rows = concatenate_rows([rows, *evaluation.values()])
-    examples = RowExamples((), train, len(rows.ends) - train, held_out_sets=sets, rows=rows, packed=data.packing)
-    return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())), loss)
+    examples, notices = load_examples(data, tokenizer, row_length(data.max_length, context), access)
+    rows = examples.rows
+    task = CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())), loss)
+    task.notices = notices
+    return task
 
 
 def row_length(max_length: int | None, context: int | None) -> int:

@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.objective_rules import preference_beta
 from trainyard.contract.spec.objectives import PAIRED, WITH_REFERENCE
 from trainyard.contract.spec.sections import HfModel
-from trainyard.contract.spec.text_data import PAIR_FORMATS, PREFERENCE_FORMATS, TextFiles
+from trainyard.contract.spec.text_data import PAIR_FORMATS, PREFERENCE_FORMATS, TextData, TextMixture, TextSource
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
-from worker.data.answers import AnswerExamples, answer_examples
+from worker.data.answers import AnswerExamples, AnswerRows, answer_examples
 from worker.data.examples import IGNORED_LABEL, Tensors
 from worker.data.preference_rows import load_answers
 from worker.data.sampler import Indices
+from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.tasks.builtin_models import build_builtin
 from worker.tasks.causal_lm import CausalLm, row_length
@@ -137,49 +137,44 @@ def _lengths(labels: torch.Tensor) -> torch.Tensor:
 
 
 def build_preference_task(
-    spec: TrainingSpec,
-    data: TextFiles,
-    roots: AllowedRoots = UNRESTRICTED_ROOTS,
-    on_progress: Callable[[], None] = lambda: None,
-    *,
-    row_multiple: int = 1,
+    spec: TrainingSpec, data: TextData, access: DataAccess = DIRECT, *, row_multiple: int = 1
 ) -> PreferenceTask:
     """Return the task of a spec whose objective learns from preferences; `row_multiple`: see `RowExamples.multiple`."""
     match spec.model:
         case HfModel() as model:
             from worker.tasks.hf_model import HfFolder
 
-            folder = HfFolder(model.path, roots)
+            folder = HfFolder(model.path, access.roots)
             build, tokenizer = partial(folder.load, packed=False), HfTokenizer(folder.tokenizer)
-            examples = _load(spec, data, tokenizer, folder.context, roots, on_progress, row_multiple)
+            examples = _load(spec, data, tokenizer, folder.context, access, row_multiple)
             task = PreferenceTask(build, examples, spec)
             task.defer = lambda: folder.defer(packed=False)
             return task
         case GptModel() | LlamaModel() as model:
-            examples = _load(spec, data, ByteTokenizer(), model.context, roots, on_progress, row_multiple)
+            examples = _load(spec, data, ByteTokenizer(), model.context, access, row_multiple)
             return PreferenceTask(lambda: build_builtin(model), examples, spec)
     raise RefusedError(f"this worker cannot train that model by objective `{spec.objective}`")
 
 
 def _load(
-    spec: TrainingSpec,
-    data: TextFiles,
-    tokenizer: Tokenizer,
-    context: int | None,
-    roots: AllowedRoots,
-    on_progress: Callable[[], None],
-    multiple: int,
+    spec: TrainingSpec, data: TextData, tokenizer: Tokenizer, context: int | None, access: DataAccess, multiple: int
 ) -> AnswerExamples:
+    if isinstance(data, TextMixture) or data.eval_fraction:
+        field = "data.source" if isinstance(data, TextMixture) else "data.eval_fraction"
+        raise RefusedError(f"{field}: not for objective `{spec.objective}`, whose examples are in one source each")
     paired = spec.objective in PAIRED
     known = sorted(PAIR_FORMATS if paired else PREFERENCE_FORMATS - PAIR_FORMATS, reverse=True)
-    formats = known if data.format == "auto" else [data.format]
     length = row_length(data.max_length, context)
-    load = partial(
-        load_answers, formats=formats, tokenizer=tokenizer, length=length, roots=roots, on_progress=on_progress
-    )
-    train = load("data.path", str(data.path))
+    max_bad = data.max_bad_lines if data.on_bad_line == "skip" else 0
+
+    def load(section: str, source: TextSource) -> AnswerRows:
+        formats = known if source.format == "auto" else [source.format]
+        return load_answers(section, source, formats, tokenizer, length, access, max_bad=max_bad)
+
+    ((section, source),) = data.training_sources.items()
+    train = load(section, source)
     held_out = {
-        field.removeprefix("data.eval_sets."): load(field, str(path)) for field, path in data.evaluation_paths.items()
+        section.removeprefix("data.eval_sets.") if section.startswith("data.eval_sets.") else "": load(section, source)
+        for section, source in data.evaluation_sources.items()
     }
-    sets = {"" if name == "data.eval_path" else name: rows for name, rows in held_out.items()}
-    return answer_examples(train, sets, paired=paired, multiple=multiple, context=context)
+    return answer_examples(train, held_out, paired=paired, multiple=multiple, context=context)

@@ -1,27 +1,22 @@
 """Returns the task of a spec. The module of a task is imported only if the spec needs it."""
 
-from collections.abc import Callable
-
-from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel, MlpModel
-from trainyard.contract.spec.text_data import TextFiles
+from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
+from worker.data.text_examples import DIRECT, DataAccess
 from worker.tasks.base import Task
 
 ROW_MULTIPLE = 128
 """Tokens to a multiple of which rows are padded on GPUs."""
 
 
-def select_task(
-    spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS, on_progress: Callable[[], None] = lambda: None
-) -> Task:
+def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
     """Return the task with its data loaded.
 
     Args:
-        roots: Where models and data may be, except for task `custom`, whose code reads what it wants.
-        on_progress: Called now and then while data is loaded.
+        access: How data is read. Its roots are not those of task `custom`, whose code reads what it wants.
 
     Raises:
         RefusedError: There is no task for the spec's model and data, or they cannot be loaded.
@@ -31,23 +26,23 @@ def select_task(
 
         return load_custom(spec)
     multiple = ROW_MULTIPLE if spec.backend == "nccl" else 1
-    if spec.objective != "sft" and isinstance(spec.data, TextFiles):
+    if spec.objective != "sft" and isinstance(spec.data, TextData):
         from worker.tasks.preference import build_preference_task
 
-        return build_preference_task(spec, spec.data, roots, on_progress, row_multiple=multiple)
+        return build_preference_task(spec, spec.data, access, row_multiple=multiple)
     match spec.model, spec.data:
         case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import build_builtin_on_stdlib
 
             return build_builtin_on_stdlib(model, data, spec.loss)
-        case (GptModel() | LlamaModel()) as model, TextFiles() as data:
-            from worker.tasks.causal_lm import build_builtin_on_jsonl
+        case (GptModel() | LlamaModel()) as model, TextData() as data:
+            from worker.tasks.causal_lm import build_builtin_on_text
 
-            return build_builtin_on_jsonl(model, data, roots, on_progress, spec.loss, row_multiple=multiple)
-        case HfModel() as model, TextFiles() as data:
-            from worker.tasks.causal_lm import build_hf_on_jsonl
+            return build_builtin_on_text(model, data, access, spec.loss, row_multiple=multiple)
+        case HfModel() as model, TextData() as data:
+            from worker.tasks.causal_lm import build_hf_on_text
 
-            return build_hf_on_jsonl(model, data, roots, on_progress, spec.loss, row_multiple=multiple)
+            return build_hf_on_text(model, data, access, spec.loss, row_multiple=multiple)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 

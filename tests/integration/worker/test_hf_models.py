@@ -19,7 +19,7 @@ from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.deferred.recording import CannotDeferError
 from worker.tasks import hf_forward, language_loss
-from worker.tasks.causal_lm import build_hf_on_jsonl
+from worker.tasks.causal_lm import build_hf_on_text
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 from worker.tasks.hf_forward import read_traits
 from worker.tasks.hf_model import HfFolder
@@ -46,7 +46,7 @@ def copy(folder, tmp_path):
 
 def task(folder, data, model="plain", terms=PLAIN, **options):
     lines = TextFiles(path=str(folder / f"{data}.jsonl"), **options)
-    return build_hf_on_jsonl(HfModel(path=str(folder / model)), lines, loss=terms)
+    return build_hf_on_text(HfModel(path=str(folder / model)), lines, loss=terms)
 
 
 def everything(built):
@@ -223,7 +223,7 @@ class TestChatData:
             "{{ m.content }}", "{{ m.content if loop.last or m.role != 'assistant' else '-' }}"
         )
         tokenizer.save_pretrained(copy)
-        built = build_hf_on_jsonl(HfModel(path=str(copy)), TextFiles(path=str(folder / "chat.jsonl"), packing=False))
+        built = build_hf_on_text(HfModel(path=str(copy)), TextFiles(path=str(folder / "chat.jsonl"), packing=False))
         _, labels = everything(built)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "2<|end|>"
 

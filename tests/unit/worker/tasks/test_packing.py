@@ -20,7 +20,7 @@ from tests.support import varlen
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.text_data import TextFiles
 from worker.engine.activations import checkpoint_activations
-from worker.tasks.causal_lm import build_builtin_on_jsonl
+from worker.tasks.causal_lm import build_builtin_on_text
 from worker.tasks.hf_forward import read_traits, read_traits_at_once, set_forward
 from worker.tasks.packing import attend, attend_by_loop, boundaries_of, packed_mask
 from worker.tasks.varlen_kernel import attend_by_kernel
@@ -75,7 +75,7 @@ class TestAttention:
 def packed_task(folder, model, count=12):
     path = folder / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": "ab" * (3 + n % 7)}) + "\n" for n in range(count)))
-    return build_builtin_on_jsonl(model, TextFiles(path=str(path)))
+    return build_builtin_on_text(model, TextFiles(path=str(path)))
 
 
 def loss_and_gradients(task, model, batch):

@@ -1,6 +1,7 @@
-"""JSON lines as rows of bytes: targets, packing, and invalid files."""
+"""Files of texts as rows of bytes: targets, packing, and invalid files."""
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,14 @@ from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.text_data import TextFiles
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
+from worker.data import records
 from worker.data.examples import IGNORED_LABEL, BatchTokens
-from worker.data.jsonl import load_rows
-from worker.data.token_rows import OPEN_ROWS, RowExamples, Segment, pack
+from worker.data.row_layout import OPEN_ROWS, pack_sizes
+from worker.data.text_examples import DataAccess, load_examples
+from worker.data.token_rows import RowExamples
 from worker.data.tokenizers import ByteTokenizer
 from worker.engine.evaluation import held_out_sets
-from worker.tasks.causal_lm import build_builtin_on_jsonl, row_length
+from worker.tasks.causal_lm import build_builtin_on_text, row_length
 from worker.tasks.select import select_task
 
 CPU = torch.device("cpu")
@@ -34,12 +37,12 @@ def file(tmp_path):
 
 
 def rows(path, length=16, **options):
-    return load_rows("data.path", path, TextFiles(path=path, **options), ByteTokenizer(), length)
+    return load_examples(TextFiles(path=path, **options), ByteTokenizer(), length)[0].rows
 
 
 def batch(result, packed=False):
-    examples = RowExamples((), len(result.ends), 0, rows=result, packed=packed)
-    return [tensor.tolist() for tensor in examples.train_batch(np.arange(len(result.ends)), CPU)]
+    examples = RowExamples((), len(result), 0, rows=result, packed=packed)
+    return [tensor.tolist() for tensor in examples.train_batch(np.arange(len(result)), CPU)]
 
 
 def refusal(path, **options):
@@ -60,16 +63,17 @@ def test_link_out_of_the_allowed_roots_is_refused(file, tmp_path):
         data = TextFiles(path=path, packing=False)
         if refused:
             with pytest.raises(RefusedError, match="leads out of the folders that this service allows"):
-                build_builtin_on_jsonl(GptModel(context=24, heads=2), data, roots)
+                build_builtin_on_text(GptModel(context=24, heads=2), data, DataAccess(roots))
         else:
-            assert len(load_rows("data.path", path, data, ByteTokenizer(), 16, roots=roots).ends) == 1
+            assert len(load_examples(data, ByteTokenizer(), 16, DataAccess(roots))[0].rows) == 1
 
 
-def test_loading_a_long_file_makes_progress(file):
+def test_loading_a_long_file_makes_progress(file, monkeypatch):
+    monkeypatch.setattr(records, "CHUNK_BYTES", 2**12)
     marks = []
     path = file(*({"text": "a"} for _ in range(2500)))
-    load_rows("data.path", path, TextFiles(path=path), ByteTokenizer(), 16, on_progress=lambda: marks.append(1))
-    assert len(marks) == 3
+    load_examples(TextFiles(path=path), ByteTokenizer(), 16, DataAccess(on_progress=lambda: marks.append(1)))
+    assert len(marks) >= os.path.getsize(path) / 2**12
 
 
 def test_largest_examples_are_the_longest_training_rows(file):
@@ -81,8 +85,8 @@ def test_largest_examples_are_the_longest_training_rows(file):
 @pytest.mark.parametrize("packing", [True, False])
 def test_tokens_are_those_that_the_model_computes(file, packing):
     result = rows(file(*({"text": "a" * length} for length in (3, 9, 2, 5))), packing=packing)
-    examples = RowExamples((), len(result.ends), 0, rows=result, packed=packing)
-    for row in range(len(result.ends)):
+    examples = RowExamples((), len(result), 0, rows=result, packed=packing)
+    for row in range(len(result)):
         _, _, *positions = examples.train_batch(np.array([row]), CPU)
         length = int(result.lengths[row]) - 1
         starts = np.flatnonzero(positions[0][0].numpy() == 0).tolist() if packing else [0]
@@ -94,9 +98,9 @@ def test_tokens_are_those_that_the_model_computes(file, packing):
 @pytest.mark.parametrize("packing", [True, False])
 def test_padding_to_a_multiple_has_no_target_and_counts_no_token(file, packing, context, length):
     result = rows(file({"text": "abcdef"}, {"text": "gh"}), length=7, packing=packing)
-    plain = RowExamples((), len(result.ends), 0, rows=result, packed=packing)
+    plain = RowExamples((), len(result), 0, rows=result, packed=packing)
     padded = replace(plain, multiple=4, context=context)
-    indices = np.arange(len(result.ends))
+    indices = np.arange(len(result))
     before, after = plain.train_batch(indices, CPU), padded.train_batch(indices, CPU)
     assert after[0].shape == (2, length)
     assert torch.equal(after[0][:, :6], before[0])
@@ -124,12 +128,12 @@ def test_rows_are_padded_to_a_multiple_on_gpus_alone(file, backend, multiple):
 
 
 @pytest.mark.parametrize("has_end_token", [True, False])
-def test_tokenizer_without_an_end_token_is_logged(file, caplog, has_end_token):
+def test_tokenizer_without_an_end_token_is_stated(file, has_end_token):
     tokenizer = ByteTokenizer()
     tokenizer.has_end_token = has_end_token
     path = file({"text": "abc"})
-    load_rows("data.path", path, TextFiles(path=path), tokenizer, 16)
-    assert ("has no end token" in caplog.text) != has_end_token
+    _, notices = load_examples(TextFiles(path=path), tokenizer, 16)
+    assert [notice.kind for notice in notices] == ([] if has_end_token else ["no_end_token"])
 
 
 class TestTargets:
@@ -157,7 +161,9 @@ class TestTargets:
         result = rows(
             file({"prompt": "ab", "completion": "cdefgh"}, {"prompt": "abcdefgh", "completion": "x"}), length=4
         )
-        assert result.tokens.tolist() == [*b"abcd"]
+        assert [segment.tokens.tolist() for row in range(len(result)) for segment in result.segments(row)] == [
+            [*b"abcd"]
+        ]
         assert result.weights.tolist() == [2]
 
 
@@ -172,17 +178,10 @@ class TestPacking:
         assert ends == [[3, 4, 4], [3, 4, 4]]
 
     def test_each_segment_goes_to_the_first_row_with_room(self):
-        def part(size):
-            return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
-
-        packed = pack([part(size) for size in (5, 4, 3, 4, 2)], 8)
-        assert [[len(p.tokens) for p in row] for row in packed] == [[5, 3], [4, 4], [2]]
+        assert list(pack_sizes([5, 4, 3, 4, 2], 8)) == [[0, 2], [1, 3], [4]]
 
     def test_number_of_open_rows_is_limited(self):
-        def part(size):
-            return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
-
-        packed = list(pack([*(part(6) for _ in range(OPEN_ROWS + 1)), part(2)], 8))
+        packed = list(pack_sizes([6] * (OPEN_ROWS + 1) + [2], 8))
         assert [len(row) for row in packed[:3]] == [1, 2, 1]
 
     def test_the_weight_is_that_of_the_unpacked_examples(self, file):
@@ -194,13 +193,13 @@ class TestPacking:
         losses = []
         for packing in (True, False):
             torch.manual_seed(0)
-            task = build_builtin_on_jsonl(
+            task = build_builtin_on_text(
                 GptModel(layers=2, width=16, heads=2, context=24), TextFiles(path=path, packing=packing)
             )
             model, indices = task.build_model(), np.arange(task.examples.train)
             losses.append((task.loss_sum(model, task.examples.train_batch(indices, CPU)).item(), task.weight(indices)))
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-        assert build_builtin_on_jsonl(GptModel(context=24, heads=2), TextFiles(path=path)).examples.train < 5
+        assert build_builtin_on_text(GptModel(context=24, heads=2), TextFiles(path=path)).examples.train < 5
 
 
 class TestEvaluation:
@@ -209,7 +208,7 @@ class TestEvaluation:
         train.write_text('{"text": "abc"}\n' * 3)
         held_out.write_text('{"text": "z"}\n')
         data = TextFiles(path=str(train), eval_path=str(held_out), packing=False)
-        task = build_builtin_on_jsonl(GptModel(width=16, heads=2, context=8), data)
+        task = build_builtin_on_text(GptModel(width=16, heads=2, context=8), data)
         assert (task.examples.train, task.examples.held_out) == (3, 1)
         inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
         assert (inputs.tolist(), labels.tolist()) == ([[ord("z")]], [[0]])
@@ -220,7 +219,7 @@ class TestEvaluation:
             (tmp_path / name).write_text((json.dumps({"text": f"{name}{name}"}) + "\n") * count)
         sets = {"b": str(tmp_path / "b"), "a": str(tmp_path / "a")}
         data = TextFiles(path=str(tmp_path / "train"), eval_sets=sets, packing=False)
-        examples = build_builtin_on_jsonl(GptModel(width=16, heads=2, context=16), data).examples
+        examples = build_builtin_on_text(GptModel(width=16, heads=2, context=16), data).examples
         assert (examples.train, examples.held_out, examples.held_out_sets) == (3, 3, {"b": 2, "a": 1})
         inputs, _ = examples.held_out_batch(np.arange(3), CPU)
         assert inputs[:, 0].tolist() == [ord("b"), ord("b"), ord("a")]
@@ -254,7 +253,6 @@ class TestInvalidFiles:
         [
             r'{"text": "a \ud83d b"}',
             r'{"prompt": "a", "completion": "\ude00"}',
-            r'{"messages": [{"role": "assistant", "content": "\ud800"}]}',
         ],
     )
     def test_half_of_a_surrogate_pair_is_named_by_its_line(self, file, line):

@@ -1,0 +1,172 @@
+"""The formats of examples: what each takes, and how what it does not take is described."""
+
+import pytest
+
+from worker.data.formats import BadRecordError, Chat, Completion, Instruction, detect_format, parse_example
+
+USER = {"role": "user", "content": "Hi"}
+ANSWER = {"role": "assistant", "content": "Hello"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": null}'}}
+
+
+def chat(*messages, **more):
+    return parse_example({"messages": list(messages), **more}, "chat", {})
+
+
+def problem(record, format="chat", **columns):
+    with pytest.raises(BadRecordError) as caught:
+        parse_example(record, format, columns)
+    return str(caught.value)
+
+
+class TestDetection:
+    @pytest.mark.parametrize(
+        ("record", "format"),
+        [
+            ({"text": "a"}, "text"),
+            ({"prompt": "a", "completion": "b"}, "completion"),
+            ({"messages": [USER, ANSWER]}, "chat"),
+            ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}, "sharegpt"),
+            ({"instruction": "a", "output": "b"}, "alpaca"),
+            ({"instruction": "a", "input": "c", "output": "b", "text": None}, "alpaca"),
+        ],
+    )
+    def test_format_is_that_of_the_fields(self, record, format):
+        assert detect_format(record, {}) == format
+
+    def test_mapped_columns_count(self):
+        assert detect_format({"question": "a", "answer": "b"}, {"prompt": "question", "completion": "answer"}) == (
+            "completion"
+        )
+
+    def test_invalid_record_has_its_problem_in_the_message(self):
+        record = {"messages": [USER, {"role": "assistant", "content": [{"type": "image_url"}]}]}
+        with pytest.raises(BadRecordError, match="has a part of message 2 that is not text"):
+            detect_format(record, {})
+
+    @pytest.mark.parametrize("record", [{}, {"question": "a"}, [], "text", 1, None, {"text": 1}])
+    def test_other_records_have_none_of_the_formats(self, record):
+        with pytest.raises(BadRecordError, match="has none of the known formats: expected one JSON object with `text`"):
+            detect_format(record, {})
+
+
+class TestChat:
+    def test_roles_and_texts_are_taken_as_they_are(self):
+        example = chat({"role": "system", "content": "Be kind."}, USER, ANSWER)
+        assert example == Chat([{"role": "system", "content": "Be kind."}, USER, ANSWER], None, (False, False, True))
+
+    def test_parts_of_text_are_joined(self):
+        parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+        assert chat(USER, {"role": "assistant", "content": parts}).messages[1]["content"] == "Hello"
+
+    @pytest.mark.parametrize(("weight", "trained"), [(0, False), (1, True), (None, True), (0.0, False), (1.0, True)])
+    def test_weight_of_a_message_decides_whether_it_is_trained(self, weight, trained):
+        example = chat(USER, {**ANSWER, "weight": weight}, USER, ANSWER)
+        assert example.trained == (False, trained, False, True)
+        assert example.messages[1] == ANSWER
+
+    def test_weight_of_other_roles_has_no_effect(self):
+        assert chat({**USER, "weight": 1}, ANSWER).trained == (False, True)
+
+    def test_calls_of_tools_have_arguments_as_objects_and_empty_content(self):
+        example = chat(USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, tools=[{"name": "add"}])
+        call = example.messages[1]["tool_calls"][0]
+        assert example.messages[1]["content"] == ""
+        assert call == {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": None}}}
+        assert example.tools == [{"name": "add"}]
+
+    def test_nulls_that_tables_have_for_absent_fields_are_left_out(self):
+        filled = [{**message, "tool_calls": None, "name": None, "weight": None} for message in (USER, ANSWER)]
+        assert chat(*filled, tools=None) == chat(USER, ANSWER)
+        tool = {"name": "add", "parameters": {"properties": {"a": {"type": "number", "enum": None}}}}
+        assert chat(USER, ANSWER, tools=[tool]).tools == [
+            {"name": "add", "parameters": {"properties": {"a": {"type": "number"}}}}
+        ]
+
+    def test_lists_may_be_json_text(self):
+        record = {"messages": '[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]'}
+        assert parse_example(record | {"tools": '[{"name": "f"}]'}, "chat", {}) == chat(
+            USER, ANSWER, tools=[{"name": "f"}]
+        )
+
+    @pytest.mark.parametrize(
+        ("messages", "message"),
+        [
+            ([USER], "does not have format `chat`"),
+            ([], "does not have format `chat`"),
+            ("no", "does not have format `chat`"),
+            ([USER, {"role": "robot", "content": "x"}], "does not have format `chat`"),
+            ([USER, {"role": "assistant"}], "does not have format `chat`"),
+            ([{"role": "user", "content": None}, ANSWER], "does not have format `chat`"),
+            ([USER, {**ANSWER, "content": [{"type": "image_url"}]}], "has a part of message 2 that is not text"),
+            ([USER, {**ANSWER, "weight": 0}], "has weight 0 on every message of the assistant"),
+            ([USER, {**ANSWER, "weight": 0.5}], "has a `weight` of message 2 that is not 0 or 1"),
+            ([USER, {**ANSWER, "weight": "1"}], "has a `weight` of message 2 that is not 0 or 1"),
+            ([USER, {**ANSWER, "tool_calls": "x"}], "has `tool_calls` of message 2 that are not a list"),
+            ([USER, {**ANSWER, "tool_calls": [{}]}], "without `function.name`"),
+            (
+                [USER, {**ANSWER, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
+                "whose arguments are not JSON",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_stated(self, messages, message):
+        assert message in problem({"messages": messages})
+
+    @pytest.mark.parametrize("tools", ["x", [1], {"name": "f"}])
+    def test_tools_are_objects(self, tools):
+        assert "has `tools` that are not a list of objects" in problem({"messages": [USER, ANSWER], "tools": tools})
+
+    def test_half_of_a_surrogate_pair_is_detected_anywhere(self):
+        half = "\ud83d"
+        records = [
+            {"messages": [USER, {**ANSWER, "content": half}]},
+            {"messages": [{**USER, "name": half}, ANSWER]},
+            {"messages": [USER, ANSWER], "tools": [{"name": half}]},
+            {"messages": [USER, ANSWER], "tools": [{half: "a"}]},
+        ]
+        assert {problem(record) for record in records} == {"has half of a surrogate pair, which is no character"}
+
+
+class TestOthers:
+    def test_sharegpt_is_a_chat(self):
+        turns = [{"from": "system", "value": "S"}, {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+        system = {"role": "system", "content": "S"}
+        assert parse_example({"conversations": turns}, "sharegpt", {}) == chat(system, USER, ANSWER)
+
+    def test_sharegpt_has_weights_too(self):
+        turns = [{"from": "human", "value": "a"}, *({"from": "gpt", "value": "b", "weight": n} for n in (0, 1))]
+        assert parse_example({"conversations": turns}, "sharegpt", {}).trained == (False, False, True)
+
+    def test_unknown_speaker_lists_the_known_ones(self):
+        turns = [{"from": "human", "value": "a"}, {"from": "function_call", "value": "b"}]
+        assert "has a `from` that is none of human, user, gpt" in problem({"conversations": turns}, "sharegpt")
+
+    @pytest.mark.parametrize("given", ["", None])
+    def test_alpaca_without_input_has_two_headings(self, given):
+        example = parse_example({"instruction": "Add", "input": given, "output": "3"}, "alpaca", {})
+        assert example == Instruction("Add", "", "3")
+        assert example.as_completion == Completion("### Instruction:\nAdd\n\n### Response:\n", "3")
+        assert example.as_chat == Chat(
+            [{"role": "user", "content": "Add"}, {"role": "assistant", "content": "3"}], None, (False, True)
+        )
+
+    def test_alpaca_with_input_has_it_after_the_instruction(self):
+        example = Instruction("Add", "1 and 2", "3")
+        assert example.as_completion.prompt == "### Instruction:\nAdd\n\n### Input:\n1 and 2\n\n### Response:\n"
+        assert example.as_chat.messages[0]["content"] == "Add\n\n1 and 2"
+
+    @pytest.mark.parametrize(
+        ("record", "format"),
+        [
+            ({"text": None}, "text"),
+            ({"prompt": "a", "completion": 1}, "completion"),
+            ({"instruction": "a", "input": 1, "output": "b"}, "alpaca"),
+            ({"conversations": [{"from": "gpt"}]}, "sharegpt"),
+        ],
+    )
+    def test_record_without_its_fields_does_not_have_the_format(self, record, format):
+        assert problem(record, format).startswith(f"does not have format `{format}`: expected one JSON object with")
+
+    def test_mapped_columns_are_read(self):
+        assert parse_example({"body": "x", "text": "y"}, "text", {"text": "body"}) == "x"

@@ -1,0 +1,204 @@
+"""Builds the tokens of a source: parts of its files are encoded by all processors of the node, in order."""
+
+import logging
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.contract.spec.text_data import TextSource
+from worker.core.errors import RefusedError
+from worker.core.processes import die_with_parent, usable_processors
+from worker.data.data_files import Chunk, DataFile
+from worker.data.encode import BadRecord, EncodedChunk, encode_chunk
+from worker.data.formats import BadRecordError, columns_of, detect_format
+from worker.data.records import RecordPosition, Unreadable, chunks_of, numbered_records
+from worker.data.tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
+
+TOKENS, TARGETS, ENDS = "tokens", "targets", "ends"
+"""The files of an entry: int32 and uint8, (tokens,), and the index after each example's last token, int64,
+(examples,)."""
+
+NAMED = 10
+"""Bad lines whose position is stated."""
+_SERIAL_BYTES = 2**24
+"""Of fewer bytes, processes would start for longer than they work."""
+_MAX_PROCESSES = 64
+
+
+@dataclass(frozen=True)
+class BadLines:
+    """What to do about records that hold no example."""
+
+    limit: int
+    """How many may be skipped; 0: none."""
+
+
+@dataclass(frozen=True)
+class NamedRecord:
+    """A bad record, and the file and line or row where it is."""
+
+    file: str
+    unit: str
+    number: int
+    problem: str
+    hint: str | None = None
+
+    @classmethod
+    def at(cls, position: RecordPosition, problem: str, hint: str | None) -> "NamedRecord":
+        return cls(position.file.path, position.unit, position.number, problem, hint)
+
+    @property
+    def text(self) -> str:
+        """The position and the problem."""
+        space = "" if self.problem.startswith(":") else " "
+        return f"{self.file}, {self.unit} {self.number}{space}{self.problem}"
+
+
+def build_tokens(
+    folder: Path,
+    files: Sequence[DataFile],
+    source: TextSource,
+    tokenizer: Tokenizer,
+    bad_lines: BadLines,
+    on_progress: Callable[[], None],
+) -> dict[str, Any]:
+    """Write the tokens of all examples of the files, and return facts about them: `format`, `examples`, `tokens`,
+    `bad` (the number of bad records) and `named` (the first of them).
+
+    Raises:
+        RefusedError: A file is invalid, or has more bad records than may be skipped.
+    """
+    chunks = [chunk for file in files for chunk in chunks_of(file)]
+    format = _detected(files, source, skips=bad_lines.limit > 0) if source.format == "auto" else source.format
+    encode = partial(encode_chunk, format=format, columns=dict(source.columns), tokenizer=tokenizer)
+    tally = _Tally(bad_lines.limit)
+    examples = tokens = 0
+    with ExitStack() as stack:
+        outputs = {name: stack.enter_context((folder / name).open("wb")) for name in (TOKENS, TARGETS, ENDS)}
+        for chunk, encoded in zip(chunks, _encoded(chunks, encode, bad_lines.limit), strict=True):
+            on_progress()
+            tally.add(chunk, encoded)
+            outputs[TOKENS].write(encoded.tokens.data)
+            outputs[TARGETS].write(encoded.targets.view(np.uint8).data)
+            outputs[ENDS].write((np.cumsum(encoded.lengths) + tokens).astype(np.int64).data)
+            examples, tokens = examples + len(encoded.lengths), tokens + len(encoded.tokens)
+    log.info("%d examples of format %s, %d tokens, %d bad records", examples, format, tokens, tally.count)
+    named = [asdict(record) for record in tally.named]
+    return {"format": format, "examples": examples, "tokens": tokens, "bad": tally.count, "named": named}
+
+
+class _Tally:
+    """Counts the bad records, and the lines before each part of a file."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._file: DataFile | None = None
+        self._lines = 0
+        self.count = 0
+        self.named: list[NamedRecord] = []
+
+    def add(self, chunk: Chunk, encoded: EncodedChunk) -> None:
+        """Raises RefusedError: there are more bad records than may be skipped."""
+        if chunk.file is not self._file:
+            self._file, self._lines = chunk.file, 0
+        for bad in encoded.bad:
+            record = self._named(chunk.file, bad)
+            self.count += 1
+            if len(self.named) < NAMED:
+                self.named.append(record)
+            if self.count > self._limit:
+                raise too_many_bad(chunk.file.field, self.named, self._limit)
+        self._lines += encoded.records
+
+    def _named(self, file: DataFile, bad: BadRecord) -> NamedRecord:
+        before = self._lines if file.kind == "jsonl" else 0
+        return NamedRecord.at(RecordPosition(file, bad.number + before), bad.problem, bad.hint)
+
+
+def too_many_bad(field: str, named: Sequence[NamedRecord], limit: int) -> RefusedError:
+    """Return the error about bad records, of which at least one is named."""
+    first = named[0]
+    if not limit:
+        return RefusedError(f"{field}: {first.text}", first.hint or "Correct that line, or set data.format.")
+    listed = "; ".join(record.text for record in named)
+    return RefusedError(
+        f"{field}: more than {limit} bad lines (data.max_bad_lines), the first of which are: {listed}", first.hint
+    )
+
+
+def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> str:
+    """Return the format of the first record that is readable, or with `skips` of the first that has one; the name of
+    any if there is no record.
+
+    Raises:
+        RefusedError: The record has none of the formats.
+    """
+    columns = columns_of("auto", source.columns)
+    first: tuple[RecordPosition, BadRecordError] | None = None
+    for position, record in numbered_records(files, columns):
+        if isinstance(record, Unreadable):
+            continue
+        try:
+            return detect_format(record, source.columns)
+        except BadRecordError as error:
+            first = first or (position, error)
+            if not skips:
+                break
+    if first is None:
+        return "text"
+    position, problem = first
+    raise too_many_bad(position.file.field, [NamedRecord.at(position, str(problem), problem.hint)], 0)
+
+
+def _encoded(chunks: Sequence[Chunk], encode: Callable[..., EncodedChunk], limit: int) -> Iterator[EncodedChunk]:
+    """Yield the encoded parts in their order. At most a few for each processor are in memory."""
+    size = sum(chunk.file.state.size for chunk in {chunk.file.path: chunk for chunk in chunks}.values())
+    processes = min(usable_processors(), len(chunks), _MAX_PROCESSES)
+    if processes < 2 or size < _SERIAL_BYTES:
+        yield from (encode(chunk, max_bad=limit) for chunk in chunks)
+        return
+    # Not forked: the threads of this process may hold locks, and its GPU cannot be used in a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        processes, mp_context=context, initializer=_start_process, initargs=(encode, os.getpid())
+    ) as pool:
+        waiting: deque[Future[EncodedChunk]] = deque()
+        try:
+            for chunk in chunks:
+                waiting.append(pool.submit(_encode_in_process, chunk, limit))
+                if len(waiting) > 2 * processes:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise MemoryError("a process that encodes data was killed; it may have been out of memory") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_encode: Callable[..., EncodedChunk] | None = None
+
+
+def _start_process(encode: Callable[..., EncodedChunk], parent: int) -> None:
+    global _encode
+    die_with_parent(parent)
+    # The processes share the processors, each with one thread.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _encode = encode
+
+
+def _encode_in_process(chunk: Chunk, limit: int) -> EncodedChunk:
+    assert _encode is not None, "the process was initialised"
+    return _encode(chunk, max_bad=limit)

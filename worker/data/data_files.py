@@ -1,0 +1,158 @@
+"""The files that a source names, and the parts of them that are read at once."""
+
+import glob
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
+from trainyard.contract.spec.text_data import FileSource, listed_paths
+from worker.core.errors import RefusedError
+
+CHUNK_BYTES = 2**22
+"""About the size of a part of a file that one process reads at once."""
+MAX_FILES = 100_000
+
+RecordKind = Literal["jsonl", "parquet", "arrow"]
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What tells whether a file is still the same, without reading it."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of records."""
+
+    field: str
+    """The spec's field that names it, for messages."""
+    path: str
+    kind: RecordKind
+    state: FileState
+    roots: AllowedRoots
+
+    def refuse(self, problem: str, hint: str | None = None) -> RefusedError:
+        """Return an error about this file."""
+        return RefusedError(f"{self.field}: {self.path} {problem}", hint)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a file: bytes from `start` up to `stop` (jsonl), row groups (parquet) or record batches (arrow)."""
+
+    file: DataFile
+    start: int
+    stop: int
+    first_row: int = 0
+    """The rows of the file before this part. Lines are counted as they are read, since no index of them exists."""
+
+
+def find_files(field: str, source: FileSource, roots: AllowedRoots) -> list[DataFile]:
+    """Return the files of a source in their order.
+
+    Raises:
+        RefusedError: A path names no file, one that cannot be read, or one outside of the roots.
+    """
+    kind: RecordKind = "arrow" if source.source == "dataset" else source.source
+    paths = [path for pattern in listed_paths(source.path) for path in _expanded(field, pattern)]
+    if source.source == "dataset":
+        paths = [path for folder in paths for path in _files_of_dataset(field, folder, roots)]
+    if len(paths) > MAX_FILES:
+        raise RefusedError(f"{field}: names {len(paths)} files, more than {MAX_FILES}")
+    return [_examined(field, path, kind, roots) for path in paths]
+
+
+@contextmanager
+def opened(file: DataFile) -> Iterator[BinaryIO]:
+    """Open the file that was found.
+
+    Raises:
+        RefusedError: It cannot be read, was replaced or changed, or is outside of the roots.
+    """
+    with _opened(file.field, file.path, file.roots) as handle:
+        check_unchanged(file, handle)
+        yield handle
+
+
+def check_unchanged(file: DataFile, handle: BinaryIO) -> None:
+    """Raise RefusedError if the open file is another one than was found, or has changed since."""
+    if state_of(handle) != file.state:
+        raise file.refuse("changed while it was read", "Retry the job when the file is complete.")
+
+
+@contextmanager
+def _opened(field: str, path: str, roots: AllowedRoots) -> Iterator[BinaryIO]:
+    try:
+        with open(path, "rb") as handle:
+            # Of the open file, so that nobody can replace a link in between.
+            roots.resolve(Path(f"/proc/self/fd/{handle.fileno()}"))
+            yield handle
+    except OutsideRootsError:
+        message = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
+        raise RefusedError(f"{field}: {path} {message}") from None
+    except OSError as error:
+        raise RefusedError(
+            f"{field}: {path} cannot be read: {error.strerror or error}",
+            "Give the path of a file that the workers' nodes can read.",
+        ) from None
+
+
+def state_of(handle: BinaryIO) -> FileState:
+    status = os.fstat(handle.fileno())
+    return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _expanded(field: str, pattern: str) -> list[str]:
+    """Return the paths of a pattern, sorted. A path that exists is no pattern."""
+    if os.path.lexists(pattern) or not glob.has_magic(pattern):
+        return [pattern]
+    paths = sorted(glob.glob(pattern, recursive=True))
+    if not paths:
+        raise RefusedError(f"{field}: no file matches {pattern} on this node")
+    return paths
+
+
+def _examined(field: str, path: str, kind: RecordKind, roots: AllowedRoots) -> DataFile:
+    if os.path.isdir(path):
+        raise RefusedError(
+            f"{field}: {path} is a folder",
+            f"Name its files by a pattern, such as {path.rstrip('/')}/*; source `dataset` reads folders saved by "
+            "save_to_disk.",
+        )
+    with _opened(field, path, roots) as handle:
+        return DataFile(field, path, kind, state_of(handle), roots)
+
+
+def _files_of_dataset(field: str, folder: str, roots: AllowedRoots) -> list[str]:
+    """Return the files of a folder that `datasets.save_to_disk` wrote, in the order of its state."""
+    if os.path.exists(os.path.join(folder, "dataset_dict.json")):
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        raise RefusedError(
+            f"{field}: {folder} holds several splits: {', '.join(names[:10])}",
+            f"Name the folder of one split, such as {folder.rstrip('/')}/{names[0] if names else 'train'}.",
+        )
+    with _opened(field, os.path.join(folder, "state.json"), roots) as handle:
+        try:
+            names = [_plain_name(item["filename"]) for item in json.load(handle)["_data_files"]]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            problem = "has a state.json that is not that of a saved data set"
+            raise RefusedError(f"{field}: {folder} {problem}", "Save it again with save_to_disk.") from None
+    return [os.path.join(folder, name) for name in names]
+
+
+def _plain_name(name: Any) -> str:
+    """Raises ValueError: it is not the name of one file."""
+    if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
+        raise ValueError("not a file name")
+    return name

@@ -1,0 +1,331 @@
+"""The formats of examples: from the fields of a record to a text, a prompt with its completion, or a conversation."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.contract.spec.text_data import FORMAT_FIELDS
+
+CODE_VERSION = 1
+"""Changes when the same record becomes another example; tokens that were cached with another version are not used."""
+
+ROLES = ("system", "user", "assistant", "tool", "developer")
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+}
+EXPECTED = {
+    "text": "`text`, a string",
+    "completion": "`prompt` and `completion`, two strings",
+    "chat": "`messages`, a list of objects with `role` and `content`, both strings, one `role` being `assistant`",
+    "sharegpt": "`conversations`, a list of objects with `from` and `value`, both strings, one `from` being `gpt`",
+    "alpaca": "`instruction` and `output`, two strings, and `input`, a string or absent",
+}
+"""What a record of each format must have, for messages."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A prompt, and the answer to it that is learned."""
+
+    prompt: str
+    completion: str
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation, as chat templates take it."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None
+    trained: tuple[bool, ...]
+    """Whether each message is learned; shape (messages,)."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction with an optional input, and the answer to it that is learned."""
+
+    instruction: str
+    input: str
+    output: str
+
+    @property
+    def as_chat(self) -> Chat:
+        """The same as a conversation of two messages."""
+        text = "\n\n".join(part for part in (self.instruction, self.input) if part)
+        messages = [{"role": "user", "content": text}, {"role": "assistant", "content": self.output}]
+        return Chat(messages, None, (False, True))
+
+    @property
+    def as_completion(self) -> Completion:
+        """The same with headings, for tokenizers without a chat template."""
+        parts = [("Instruction", self.instruction), ("Input", self.input)]
+        prompt = "".join(f"### {heading}:\n{text}\n\n" for heading, text in parts if text)
+        return Completion(f"{prompt}### Response:\n", self.output)
+
+
+HALF_PAIR = (
+    "has half of a surrogate pair, which is no character",
+    "Remove escapes such as \\ud83d that are not followed by their second half.",
+)
+"""Problem and hint of a record with text that tokenizers cannot encode."""
+
+Example = str | Completion | Chat | Instruction
+
+
+class BadRecordError(ValueError):
+    """A record that holds no example of its format. The message says why, and quotes nothing of it."""
+
+    def __init__(self, problem: str, hint: str | None = None, *, expected: str | None = None) -> None:
+        super().__init__(f"{problem}: expected one JSON object with {expected}" if expected else problem)
+        self.is_misfit = expected is not None
+        self.hint = hint or "Correct that line, or set data.format."
+
+
+def unreadable(reason: str, expected: str) -> BadRecordError:
+    """Return the error about a record that is no JSON, or too large."""
+    return BadRecordError(reason, expected=expected if "JSON" in reason else None)
+
+
+def columns_of(format: str, columns: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the columns that a format reads; those of all formats for `auto`."""
+    formats = list(EXPECTED) if format == "auto" else [format]
+    return frozenset(columns.get(field, field) for name in formats for field in FORMAT_FIELDS[name])
+
+
+def detect_format(record: Any, columns: Mapping[str, str]) -> str:
+    """Return the format of a record.
+
+    Raises:
+        BadRecordError: It has none of the formats.
+    """
+    problems: list[tuple[str, BadRecordError]] = []
+    for name in EXPECTED:
+        try:
+            parse_example(record, name, columns)
+        except BadRecordError as error:
+            problems.append((name, error))
+        else:
+            return name
+    for name, problem in problems:
+        # It is of this format, with something wrong in it.
+        first = FORMAT_FIELDS[name][0]
+        if isinstance(record, dict) and record.get(columns.get(first, first)) is not None and not problem.is_misfit:
+            raise problem
+    raise BadRecordError("has none of the known formats", expected="; or ".join(EXPECTED.values()))
+
+
+def parse_example(record: Any, format: str, columns: Mapping[str, str]) -> Example:
+    """Return the example of a record.
+
+    Args:
+        columns: The names of the record's fields by those of the format, where they differ.
+
+    Raises:
+        BadRecordError: The record does not have the format.
+    """
+    if not isinstance(record, dict):
+        raise _misfit(format)
+    example = _PARSERS[format](lambda field: record.get(columns.get(field, field)))
+    if not all(map(is_encodable, _strings(example))):
+        raise BadRecordError(*HALF_PAIR)
+    return example
+
+
+Fields = Callable[[str], Any]
+
+
+def _text(read: Fields) -> str:
+    return _string(read("text"), "text")
+
+
+def _completion(read: Fields) -> Completion:
+    return Completion(_string(read("prompt"), "completion"), _string(read("completion"), "completion"))
+
+
+def _instruction(read: Fields) -> Instruction:
+    given = read("input")
+    return Instruction(
+        _string(read("instruction"), "alpaca"),
+        "" if given is None else _string(given, "alpaca"),
+        _string(read("output"), "alpaca"),
+    )
+
+
+def _chat(read: Fields) -> Chat:
+    messages = _json_list(read("messages"))
+    if messages is None or not all(isinstance(message, dict) for message in messages):
+        raise _misfit("chat")
+    return _conversation([(_message(number, one), one) for number, one in enumerate(messages, 1)], read, "chat")
+
+
+def _sharegpt(read: Fields) -> Chat:
+    turns = _json_list(read("conversations"))
+    if turns is None or not all(isinstance(turn, dict) for turn in turns):
+        raise _misfit("sharegpt")
+    messages = []
+    for turn in turns:
+        role, text = turn.get("from"), turn.get("value")
+        if not isinstance(role, str) or not isinstance(text, str):
+            raise _misfit("sharegpt")
+        if role not in _SHAREGPT_ROLES:
+            raise BadRecordError(f"has a `from` that is none of {', '.join(_SHAREGPT_ROLES)}")
+        messages.append(({"role": _SHAREGPT_ROLES[role], "content": text}, turn))
+    return _conversation(messages, read, "sharegpt")
+
+
+def _conversation(messages: list[tuple[dict[str, Any], dict[str, Any]]], read: Fields, format: str) -> Chat:
+    """Return the conversation of messages and the records that they come from."""
+    if not any(message["role"] == "assistant" for message, _ in messages):
+        raise _misfit(format)
+    trained = tuple(
+        message["role"] == "assistant" and _weight(number, source)
+        for number, (message, source) in enumerate(messages, 1)
+    )
+    if not any(trained):
+        raise BadRecordError("has weight 0 on every message of the assistant", "Remove that line.")
+    return Chat([message for message, _ in messages], _tools(read("tools")), trained)
+
+
+def _message(number: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as templates take it: with text as its content, and without fields that are null, which tables
+    have for every field of any message."""
+    role = message.get("role")
+    if role not in ROLES:
+        raise _misfit("chat")
+    calls = message.get("tool_calls")
+    content = _content(number, message.get("content"), optional=role == "assistant" and bool(calls))
+    fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key != "weight"}
+    fields |= {"content": content}
+    if calls:
+        fields["tool_calls"] = [_tool_call(number, call) for call in _list(number, calls)]
+    else:
+        fields.pop("tool_calls", None)
+    return fields
+
+
+def _content(number: int, content: Any, *, optional: bool) -> str:
+    if content is None and optional:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _misfit("chat")
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise BadRecordError(f"has a part of message {number} that is not text; only text can be trained")
+    return "".join(part["text"] for part in content)
+
+
+def _tool_call(number: int, call: Any) -> dict[str, Any]:
+    """Return a call whose arguments are an object: most templates write them as JSON, and would quote a string."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRecordError(f"has a call of a tool in message {number} without `function.name`")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            raise BadRecordError(f"has a call of a tool in message {number} whose arguments are not JSON") from None
+    else:
+        arguments = without_nulls(arguments)
+    named = without_nulls(function) | {"arguments": {} if arguments is None else arguments}
+    return dict(without_nulls(call)) | {"function": named}
+
+
+def _tools(value: Any) -> list[Any] | None:
+    if value is None or value == "":
+        return None
+    tools = _json_list(value)
+    if tools is None or not all(isinstance(tool, dict) for tool in tools):
+        raise BadRecordError("has `tools` that are not a list of objects")
+    return [without_nulls(tool) for tool in tools] or None
+
+
+def _weight(number: int, message: dict[str, Any]) -> bool:
+    weight = message.get("weight")
+    if weight is None or weight in (0, 1):
+        return weight != 0
+    raise BadRecordError(f"has a `weight` of message {number} that is not 0 or 1")
+
+
+def _list(number: int, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadRecordError(f"has `tool_calls` of message {number} that are not a list")
+    return value
+
+
+def _json_list(value: Any) -> list[Any] | None:
+    """Return a list, which tables may hold as JSON text; None if it is none."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, list) else None
+
+
+def without_nulls(value: Any) -> Any:
+    """Return JSON data without the fields of objects that are null, which tables have for every field of any row."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _string(value: Any, format: str) -> str:
+    if not isinstance(value, str):
+        raise _misfit(format)
+    return value
+
+
+def _misfit(format: str) -> BadRecordError:
+    return BadRecordError(f"does not have format `{format}`", expected=EXPECTED[format])
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield every text of an example."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Completion):
+        yield from (value.prompt, value.completion)
+    elif isinstance(value, Instruction):
+        yield from (value.instruction, value.input, value.output)
+    elif isinstance(value, Chat):
+        yield from _strings(value.messages)
+        yield from _strings(value.tools)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether tokenizers can encode a text; JSON may escape half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_PARSERS: dict[str, Callable[[Fields], Example]] = {
+    "text": _text,
+    "completion": _completion,
+    "chat": _chat,
+    "sharegpt": _sharegpt,
+    "alpaca": _instruction,
+}

@@ -1,0 +1,263 @@
+"""From the text section of a spec to rows of tokens: tokenised once, laid out, and memory-mapped by every rank."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
+from trainyard.contract.spec.text_data import CHAT_FORMATS, FileSource, TextData, TextMixture, TextSource
+from worker.core.errors import RefusedError
+from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, too_many_bad
+from worker.data.content_digest import ContentDigests
+from worker.data.data_files import DataFile, find_files
+from worker.data.formats import CODE_VERSION
+from worker.data.notices import Notice
+from worker.data.row_layout import LAYOUT_VERSION, held_out_examples, lay_out
+from worker.data.stored_rows import Mixture, StoredExamples, StoredPart, StoredRows, write_layout
+from worker.data.token_cache import CacheEntry, TokenCache
+from worker.data.tokenizers import Tokenizer
+
+Which = Literal["all", "train", "held_out"]
+
+
+@dataclass(frozen=True)
+class PreparedPart:
+    """The rows of one source, by the folders of their entries."""
+
+    tokens: str
+    layout: str
+    rows: int
+    name: str | None = None
+    """Of rows for evaluation: their set, empty for the only one. None: for training."""
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """What the first rank found and built, and all ranks open."""
+
+    parts: list[PreparedPart]
+    notices: list[Notice] = field(default_factory=list)
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> "PreparedText":
+        document = json.loads(text)
+        notices = [Notice(**notice) for notice in document["notices"]]
+        return cls([PreparedPart(**part) for part in document["parts"]], notices)
+
+
+class TextPreparation:
+    """Finds the files of a section, and makes sure that the cache has their tokens and rows."""
+
+    def __init__(
+        self,
+        data: TextData,
+        tokenizer: Tokenizer,
+        length: int,
+        cache: TokenCache,
+        roots: AllowedRoots = UNRESTRICTED_ROOTS,
+    ) -> None:
+        """`length`: tokens of a row at most."""
+        self._data = data
+        self._tokenizer = tokenizer
+        self._length = length
+        self._cache = cache
+        self._roots = roots
+        self._digests = ContentDigests(cache.root / "digests", cache.on_progress)
+        self._notices: list[Notice] = []
+
+    def prepare(self) -> PreparedText:
+        """Tokenise and lay out what the cache does not have.
+
+        Raises:
+            RefusedError: A file or one of its examples is invalid, or a source has no example.
+        """
+        training: list[PreparedPart] = []
+        held_out: list[PreparedPart] = []
+        fraction = self._data.eval_fraction
+        names = self._data.names if isinstance(self._data, TextMixture) else ("",)
+        for name, (section, source) in zip(names, self._data.training_sources.items(), strict=True):
+            entry = self._tokens(section, source)
+            training.append(self._part(section, entry, "train" if fraction else "all", None))
+            if fraction:
+                held_out.append(self._part(section, entry, "held_out", name))
+        for section, source in self._data.evaluation_sources.items():
+            name = section.removeprefix("data.eval_sets.") if section.startswith("data.eval_sets.") else ""
+            held_out.append(self._part(section, self._tokens(section, source), "all", name))
+        rows = tuple(part.rows for part in training)
+        if mixture := _mixture(self._data, rows):
+            self._notices.append(_mixture_notice(mixture))
+        return PreparedText(training + held_out, self._notices)
+
+    def _tokens(self, section: str, source: TextSource) -> CacheEntry:
+        assert isinstance(source, FileSource), "uploaded files have been located"
+        files = find_files(section, source, self._roots)
+        bad_lines = BadLines(self._data.max_bad_lines if self._data.on_bad_line == "skip" else 0)
+        entry = self._cache.entry_or_build(
+            self._token_key(files, source),
+            lambda folder: build_tokens(folder, files, source, self._tokenizer, bad_lines, self._cache.on_progress),
+        )
+        self._check_bad_lines(section, entry.facts, bad_lines)
+        self._note_missing_end(section, entry.facts)
+        return entry
+
+    def _token_key(self, files: list[DataFile], source: TextSource) -> str:
+        # Differs from the plain digest of the files, which others may know.
+        parts = {
+            "version": CODE_VERSION,
+            "tokenizer": self._tokenizer.identity(),
+            "format": source.format,
+            "columns": sorted(source.columns.items()),
+            "files": [(file.kind, self._digests.of(file)) for file in files],
+        }
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def _part(self, section: str, entry: CacheEntry, which: Which, name: str | None) -> PreparedPart:
+        settings = {
+            "version": LAYOUT_VERSION,
+            "tokens": entry.path.name,
+            "digests": sorted(entry.digests.items()),
+            "length": self._length,
+            "packing": self._data.packing,
+            "which": which,
+            "fraction": self._data.eval_fraction if which != "all" else 0,
+        }
+        key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+        layout = self._cache.entry_or_build(key, lambda folder: self._build_layout(folder, entry, which))
+        rows, cut = layout.facts["rows"], layout.facts["cut"]
+        if not rows:
+            suffix = {"all": "", "train": " that is not held out", "held_out": " among those held out"}[which]
+            raise RefusedError(f"{section}: {_paths(section, self._data)} holds no example with a target token{suffix}")
+        if cut:
+            self._notices.append(
+                Notice(
+                    "data_truncated",
+                    f"{section}: {cut} examples are longer than {self._length} tokens and were truncated",
+                    "warning",
+                    {"examples": cut, "max_length": self._length},
+                )
+            )
+        return PreparedPart(str(entry.path), str(layout.path), rows, name)
+
+    def _build_layout(self, folder: Path, entry: CacheEntry, which: Which) -> dict[str, Any]:
+        ends = entry.array(ENDS, "<i8")
+        split = entry.facts["format"] == "text"
+        chosen = np.ones(len(ends), dtype=np.bool_)
+        if which != "all":
+            chosen = held_out_examples(len(ends), self._data.eval_fraction) == (which == "held_out")
+        layout = lay_out(
+            ends, entry.array(TARGETS, "<u1"), self._length, split=split, packed=self._data.packing, chosen=chosen
+        )
+        write_layout(folder, layout)
+        longer = np.diff(ends, prepend=0)[chosen] > self._length
+        return {"rows": len(layout.ends), "cut": 0 if split else int(longer.sum())}
+
+    def _check_bad_lines(self, section: str, facts: Mapping[str, Any], bad_lines: BadLines) -> None:
+        """Raise RefusedError if the entry, which may be of a job that skipped more, has too many bad lines."""
+        named = [NamedRecord(**record) for record in facts["named"]]
+        if facts["bad"] > bad_lines.limit:
+            raise too_many_bad(section, named, bad_lines.limit)
+        if named:
+            listed = "; ".join(record.text for record in named)
+            more = f", and {facts['bad'] - len(named)} more" if facts["bad"] > len(named) else ""
+            places = [{"file": one.file, one.unit: one.number, "problem": one.problem} for one in named]
+            data = {"skipped": facts["bad"], "first": places}
+            message = f"{section}: {facts['bad']} bad lines were skipped: {listed}{more}"
+            self._notices.append(Notice("bad_lines_skipped", message, "warning", data))
+
+    def _note_missing_end(self, section: str, facts: Mapping[str, Any]) -> None:
+        chats = facts["format"] in CHAT_FORMATS or (facts["format"] == "alpaca" and self._tokenizer.has_chat_template)
+        if chats or self._tokenizer.has_end_token:
+            return
+        message = f"{section}: the tokenizer has no end token, so the model does not learn where an example ends"
+        self._notices.append(Notice("no_end_token", message, "warning"))
+
+
+def open_examples(prepared: PreparedText, data: TextData, cache: TokenCache) -> StoredExamples:
+    """Return the examples that were prepared, memory-mapped."""
+    entries: dict[str, CacheEntry] = {}
+
+    def entry(path: str) -> CacheEntry:
+        return entries.setdefault(path, CacheEntry.load(Path(path)))
+
+    stored = [StoredPart(entry(part.tokens), entry(part.layout)) for part in prepared.parts]
+    training = [part for part in prepared.parts if part.name is None]
+    held_out = [part for part in prepared.parts if part.name is not None]
+    digests = "\n".join(part.digest for part in stored[: len(training)])
+    rows = tuple(part.rows for part in training)
+    mixture = _mixture(data, rows)
+    return StoredExamples(
+        (),
+        sum(rows),
+        sum(part.rows for part in held_out),
+        held_out_sets={part.name: part.rows for part in held_out if part.name},
+        rows=StoredRows(stored, cache),
+        packed=data.packing,
+        digest=hashlib.sha256(digests.encode()).hexdigest(),
+        mixture=mixture,
+    )
+
+
+def _mixture_notice(mixture: Mixture) -> Notice:
+    draws = mixture.order(seed=0, shuffle=True).draws
+    parts = list(zip(mixture.names, mixture.rows, draws, strict=True))
+    listed = ", ".join(f"{count} of {name}, which has {rows}" for name, rows, count in parts)
+    data = {name: {"rows": rows, "drawn_per_epoch": count} for name, rows, count in parts}
+    return Notice("data_mixture", f"an epoch has {sum(draws)} rows: {listed}", "info", {"sources": data})
+
+
+def _mixture(data: TextData, rows: tuple[int, ...]) -> Mixture | None:
+    if not isinstance(data, TextMixture):
+        return None
+    return Mixture(data.names, rows, tuple(source.weight for source in data.sources))
+
+
+def _paths(section: str, data: TextData) -> str:
+    source = {**data.training_sources, **data.evaluation_sources}[section]
+    assert isinstance(source, FileSource)
+    return source.path if isinstance(source.path, str) else ", ".join(source.path)
+
+
+Share = Callable[[Callable[[], str]], str]
+"""Computes a text on one rank and returns it on all."""
+
+
+@dataclass(frozen=True)
+class DataAccess:
+    """Where data may be and is kept, and how ranks share the work of reading it."""
+
+    roots: AllowedRoots = UNRESTRICTED_ROOTS
+    """Where the files may be."""
+    cache: TokenCache | None = None
+    """Where tokens are kept. None: in a temporary folder."""
+    share: Share = lambda compute: compute()
+    """Lets one rank prepare what all open."""
+    on_progress: Callable[[], None] = lambda: None
+    """Called now and then, so that the watchdog does not take long files for a stall."""
+
+
+DIRECT = DataAccess()
+"""Everything is read by the one rank that there is."""
+
+
+def load_examples(
+    data: TextData, tokenizer: Tokenizer, length: int, access: DataAccess = DIRECT
+) -> tuple[StoredExamples, list[Notice]]:
+    """Return the rows of a section, each of at most `length` tokens, and what a user should know about them. They
+    depend on the files and the spec alone.
+
+    Raises:
+        RefusedError: A file or an example is invalid, or a link leads out of the roots. The message names the line, and
+            never quotes it.
+    """
+    cache = access.cache or TokenCache(on_progress=access.on_progress)
+    preparation = TextPreparation(data, tokenizer, length, cache, access.roots)
+    prepared = PreparedText.parse(access.share(lambda: preparation.prepare().dump()))
+    return open_examples(prepared, data, cache), prepared.notices
