@@ -103,6 +103,7 @@ class TokenCache:
             document = json.loads((path / DATA_CACHE_ENTRY).read_bytes())
             for name, (size, digest) in document["files"].items():
                 self._check(path / name, size, digest)
+            entry = CacheEntry.load(path)
             os.utime(path / DATA_CACHE_ENTRY)
         except FileNotFoundError:
             return None
@@ -110,7 +111,7 @@ class TokenCache:
             log.warning("tokens %s: the entry of the cache is not valid and is built again: %s", key[:12], error)
             return None
         self.entries.append(path)
-        return CacheEntry.load(path)
+        return entry
 
     def keep_used(self) -> None:
         """Mark the opened entries as used again and again while this process runs, so that they are not removed."""
