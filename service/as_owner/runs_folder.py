@@ -7,13 +7,14 @@ from pathlib import Path
 import structlog
 
 from service.core.errors import ServiceError
+from trainyard.contract.layout import DATA_CACHE
 
 MODE = 0o3733
 """Anybody makes entries, which get the service's group; nobody lists them, or removes or renames those of others."""
 
-OWN_FOLDERS = {"code": 0o711, "files": 0o711, ".trash": 0o700}
+OWN_FOLDERS = {"code": 0o711, "files": 0o711, DATA_CACHE: 0o1733, ".trash": 0o700}
 """The service's folders among the runs, with their modes. Whoever knows the digest of uploaded code, or of a data file,
-can read it."""
+can read it. In the cache, each account makes a folder of its own, which no other can write."""
 
 log = structlog.get_logger("service")
 

@@ -29,6 +29,8 @@ BUILDING = ".building-"
 _USE_SECONDS = 3600.0
 _ABANDONED_SECONDS = 86400.0
 """A folder that has not changed for so long belongs to a builder that was killed."""
+UNUSED_SECONDS = 30 * 86400.0
+"""An entry that no job has used for so long is removed when another one is built."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class TokenCache:
             return entry
         self.root.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._remove_abandoned()
+        self._remove_unused()
         folder = self.root / f"{BUILDING}{secrets.token_hex(8)}"
         folder.mkdir(mode=0o750)
         try:
@@ -160,12 +163,21 @@ class TokenCache:
             except OSError:
                 if self.open(path.name) is not None:
                     return
-                # Renamed before it is removed, so that nobody opens half of it.
-                discarded = self.root / f"{BUILDING}{secrets.token_hex(8)}"
-                with contextlib.suppress(OSError):
-                    path.rename(discarded)
-                    shutil.rmtree(discarded, ignore_errors=True)
+                self._remove(path)
         folder.rename(path)
+
+    def _remove(self, path: Path) -> None:
+        # Renamed before it is removed, so that nobody opens half of it.
+        discarded = self.root / f"{BUILDING}{secrets.token_hex(8)}"
+        with contextlib.suppress(OSError):
+            path.rename(discarded)
+            shutil.rmtree(discarded, ignore_errors=True)
+
+    def _remove_unused(self) -> None:
+        for path in self.root.glob("??/" + "?" * 64):
+            with contextlib.suppress(OSError):
+                if time.time() - (path / DATA_CACHE_ENTRY).lstat().st_mtime > UNUSED_SECONDS:
+                    self._remove(path)
 
     def _remove_abandoned(self) -> None:
         for path in self.root.glob(f"{BUILDING}*"):

@@ -204,7 +204,9 @@ def _data_access(run: RankRun, ranks: "Ranks", progress: ProgressCounter, roots:
     from worker.data.token_cache import TokenCache, own_cache_folder
 
     first = FirstRank(ranks, lambda: progress.mark("starting"))
-    folder = own_cache_folder(run.run_layout.root.parent) or run.run_layout.root / DATA_CACHE
+    # Of the folder of all runs, a container sees this run alone.
+    shared = None if run.spec.environment.container else own_cache_folder(run.run_layout.root.parent)
+    folder = shared or run.run_layout.root / DATA_CACHE
     cache = TokenCache(folder, first.on_progress)
     if ranks.is_first:
         cache.keep_used()

@@ -251,6 +251,27 @@ class TestRaces:
         assert not left.exists()
 
 
+class TestAge:
+    def test_build_removes_entries_that_no_job_has_used(self, data, root, tmp_path, builds):
+        load(data, root)
+        for record in root.glob(f"*/*/{DATA_CACHE_ENTRY}"):
+            old = time.time() - token_cache.UNUSED_SECONDS - 60
+            os.utime(record, (old, old))
+        (tmp_path / "other.jsonl").write_text('{"text": "other"}\n')
+        load(TextFiles(path=str(tmp_path / "other.jsonl")), root)
+        assert len(list(root.glob(f"*/*/{DATA_CACHE_ENTRY}"))) == 2, "tokens and rows of the other file"
+        assert not list(root.glob(f"{BUILDING}*"))
+        load(data, root)
+        assert len(builds) == 3
+
+    def test_build_keeps_entries_that_were_used_lately(self, data, root, tmp_path, builds):
+        load(data, root)
+        (tmp_path / "other.jsonl").write_text('{"text": "other"}\n')
+        load(TextFiles(path=str(tmp_path / "other.jsonl")), root)
+        load(data, root)
+        assert len(builds) == 2
+
+
 class TestAccess:
     def test_folder_and_files_are_closed_to_others(self, data, tmp_path):
         os.umask(os.umask(0o022))
