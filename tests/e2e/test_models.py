@@ -72,7 +72,7 @@ def test_ten_commands_lead_from_a_file_to_text(
     assert [int(number) for number, _ in COMMANDS] == list(range(1, 11))
     shared = service.state_dir.parent / "shared"
     shared.mkdir()
-    environ = environ | {"SHARED": str(shared), "BASE": str(hf.save_llama(shared / "llama", context=128))}
+    environ = environ | {"BASE": str(hf.save_llama(shared / "llama", context=128))}
     hf.write_lines(tmp_path / "chats.jsonl", hf.chats(24))
     hf.write_lines(tmp_path / "held_out.jsonl", hf.chats(4))
     outputs = []
