@@ -47,6 +47,7 @@ class _NoCheckpoints:
     """A checkpoint manager that writes nothing."""
 
     start_step = last_step = saved_ranks = 0
+    initial_weights = ""
     weights_only = False
 
     def bind_sources(self, sources: dict[str, str]) -> None:

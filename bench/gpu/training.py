@@ -147,6 +147,7 @@ class _NoCheckpoints:
     """A checkpoint manager that writes nothing."""
 
     start_step = last_step = saved_ranks = 0
+    initial_weights = ""
     weights_only = is_fork = False
 
     def bind_sources(self, sources: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from service.webhooks.sender import SendResult
 from tests.faults.drive import ServiceStage
 from tests.support.forks import in_a_fork
+from tests.support.seeds import LINES, LINES_DIGEST
 from trainyard.contract.wire.jobs import TERMINAL
 
 KILLED = 137
@@ -223,6 +224,18 @@ def shut_down(stage: ServiceStage) -> None:
     plain(stage)
 
 
+def uploaded(stage: ServiceStage) -> None:
+    """A data file is uploaded in parts; after a crash, the client completes the same upload again."""
+    client, known = stage.world.client, stage.world.settings.state / "upload"
+    if not known.exists():
+        body = {"name": "text.jsonl", "size_bytes": len(LINES), "digest": LINES_DIGEST}
+        upload_id = client.post("/v1/uploads", json=body).json()["id"]
+        known.write_text(upload_id)
+        assert client.put(f"/v1/uploads/{upload_id}?offset=0", content=LINES).status_code == 200
+    assert client.post(f"/v1/uploads/{known.read_text()}/complete").status_code in (200, 201)
+    plain(stage)
+
+
 FAILPOINTS: list[tuple[str, Script]] = [
     ("accept.after-commit", plain),
     ("tick.after-lease", plain),
@@ -276,6 +289,8 @@ FAILPOINTS: list[tuple[str, Script]] = [
     ("remove.after-files", deleted),
     ("post.after-sending", with_webhook),
     ("adoption.before-commit", restored),
+    ("upload.before-commit", uploaded),
+    ("upload.after-commit", uploaded),
 ]
 CANCELLABLE = [
     pytest.param(
@@ -285,7 +300,7 @@ CANCELLABLE = [
         marks=[pytest.mark.slow] if label in (earlier for earlier, _ in FAILPOINTS[:index]) else [],
     )
     for index, (label, script) in enumerate(FAILPOINTS)
-    if script is not deleted
+    if script not in (deleted, uploaded)
 ]
 """The cases in which there is a job to cancel. Those of a failpoint after its first are slow."""
 
@@ -379,6 +394,9 @@ def _check_final_state(stage: ServiceStage, script: Script) -> None:
         assert set(ids) == {one["id"] for one in written}, "a delivery is missing"
         assert len(ids) == len(written) + 1, "the interrupted delivery was not repeated with its id"
         assert {one["state"] for one in written} == {"delivered"}
+    if script is uploaded:
+        (file,) = stage.world.client.get("/v1/files").json()["data"]
+        assert stage.world.client.get(f"/v1/files/{file['id']}/content").content == LINES
     (job,) = stage.world.client.get("/v1/jobs").json()["data"]
     assert job["status"] == ("cancelled" if script in (cancelled, cancelled_while_unconfirmed) else "succeeded"), job
     assert not stage.in_state("running")

@@ -30,14 +30,16 @@ class Slow(Spirals):
         if self.calls % 100 == 0:
             print(HOSTILE, flush=True)
         self.calls += 1
-        time.sleep(0.02)
+        time.sleep(0.05)
         return super().loss_sum(model, batch)
 
 
 def build(spec):
     return Slow(spec)
 """
-"""User code that trains slowly with little CPU, and logs HTML and escape sequences; it imports `spirals.py`."""
+"""User code that trains slowly with little CPU, and logs HTML and escape sequences; it imports `spirals.py`.
+
+Its curves must stay shorter than those that pages read downsampled, for as long as the tests take."""
 
 RUNNING_JOB_NAME = "watched <b>closely</b>"
 """The name of the job that runs this code."""

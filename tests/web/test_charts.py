@@ -166,6 +166,22 @@ def test_outliers_are_clipped_only_on_request(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0095, 2.5, [0.01, 0.1, 1]),
+        (0.04, 2.5, [0.05, 0.1, 0.2, 0.5, 1, 2]),
+        (3e-21, 4.0, [1e-18, 1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 1]),
+        (0.31, 0.33, [0.31, 0.315, 0.32, 0.325, 0.33]),
+    ],
+)
+def test_logarithmic_axis_has_round_values(visit: Visit, low: float, high: float, expected: list[float]) -> None:
+    ticks = visit.go("/compare").evaluate(
+        "async ([url, range]) => (await import(url)).logTicks(range)", [Assets().url("chart_axes.js"), [low, high]]
+    )
+    assert ticks == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize(
     ("address", "expected"),
     [
         ("zoom=3:1&smooth=7&x=nothing", {"range": None, "weight": 0.99, "axis": "step"}),

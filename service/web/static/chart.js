@@ -1,7 +1,7 @@
 // One chart. uPlot draws the axes, follows the pointer and selects ranges; the curves are drawn on its canvas, so that
 // each can have positions of its own.
 
-import { countLabels, firstAfter, nearestPoint, positionRange, secondLabels, valueLabels, valueRange } from "./chart_axes.js";
+import { countLabels, firstAfter, logTicks, nearestPoint, positionRange, secondLabels, valueLabels, valueRange } from "./chart_axes.js";
 import { colour } from "./colours.js";
 import { count, dateTime, duration, number } from "./format.js";
 import { make } from "./page.js";
@@ -89,7 +89,7 @@ export class Chart {
       },
       axes: [
         { ...style, space: 60, size: axis === "time" ? 40 : 26, ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }) },
-        { ...style, space: 30, size: VALUE_AXIS_WIDTH, values: (_, splits) => valueLabels(splits) },
+        { ...style, space: 30, size: VALUE_AXIS_WIDTH, values: (_, splits) => valueLabels(splits), ...(log && { splits: () => logTicks(this.yRange), filter: (_, splits) => splits }) },
       ],
       series: [{}],
       legend: { show: false },

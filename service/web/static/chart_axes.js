@@ -13,8 +13,31 @@ export const countLabels = (splits, increment) =>
 /** The labels of positions on an axis of seconds. */
 export const secondLabels = (splits) => splits.map((value) => (value ? duration(value) : "0"));
 
-/** The labels of positions on an axis of values; on a logarithmic axis, uPlot leaves out some. */
-export const valueLabels = (splits) => splits.map((value) => (value === null ? "" : number(value, 4)));
+/** The labels of values. */
+export const valueLabels = (splits) => splits.map((value) => number(value, 4));
+
+/** About `count` round values within a range. */
+export function linearTicks([low, high], count = 5) {
+  const rough = (high - low) / count;
+  const size = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((one) => one * size >= rough) * size;
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+}
+
+/**
+ * Values for a logarithmic axis: powers of ten, with 2 and 5 times them if there are few, or linear ones within a decade.
+ * uPlot's own do not end for some ranges that do not start at a power of ten.
+ */
+export function logTicks([low, high]) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const stride = Math.max(1, Math.ceil((last - first) / 8));
+  const factors = last - first > 3 ? [1] : [1, 2, 5];
+  const values = [];
+  for (let power = first; power <= last; power += stride) values.push(...factors.map((factor) => Number(`${factor}e${power}`)));
+  const within = values.filter((value) => value >= low && value <= high);
+  return within.length > 1 ? within : linearTicks([low, high]);
+}
 
 /** The smallest and the largest position of all curves; null without a point. */
 export function positionRange(curves) {

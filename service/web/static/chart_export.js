@@ -1,6 +1,6 @@
 // A chart as a file: PNG, SVG or CSV.
 
-import { firstAfter } from "./chart_axes.js";
+import { firstAfter, linearTicks, logTicks } from "./chart_axes.js";
 import { colour } from "./colours.js";
 import { number } from "./format.js";
 import { makeSvg } from "./page.js";
@@ -71,8 +71,8 @@ function drawing(chart, title) {
     makeSvg("rect", { width: WIDTH, height: HEIGHT, fill: colour("surface") }),
     makeSvg("clipPath", { id: "box" }, makeSvg("rect", { x: BOX.left, y: BOX.top, width: BOX.right - BOX.left, height: BOX.bottom - BOX.top })),
     text(title, { x: 12, y: 22, "font-size": 15, "font-weight": 600 }),
-    ...ticks(yRange, log).flatMap((value) => [line({ x1: BOX.left, x2: BOX.right, y1: down(value), y2: down(value) }), text(number(value), { x: BOX.left - 6, y: down(value) + 4, "text-anchor": "end" })]),
-    ...ticks(xRange, false).map((value) => text(times(value), { x: across(value), y: BOX.bottom + 18, "text-anchor": "middle" })),
+    ...(log ? logTicks(yRange) : linearTicks(yRange)).flatMap((value) => [line({ x1: BOX.left, x2: BOX.right, y1: down(value), y2: down(value) }), text(number(value), { x: BOX.left - 6, y: down(value) + 4, "text-anchor": "end" })]),
+    ...linearTicks(xRange).map((value) => text(times(value), { x: across(value), y: BOX.bottom + 18, "text-anchor": "middle" })),
     makeSvg("g", { "clip-path": "url(#box)", fill: "none", "stroke-width": 1.6 }, ...chart.curves.map((curve) =>
       makeSvg("path", { d: path(curve, chart, across, down), stroke: curve.colour, opacity: curve.opacity ?? 1 }, makeSvg("title", {}, curve.name)))));
 }
@@ -89,19 +89,4 @@ function path({ x, y }, { xRange, view: { log } }, across, down) {
     command = "L";
   }
   return parts.join("");
-}
-
-/** About five round values within a range. */
-function ticks([low, high], log) {
-  if (log) {
-    const powers = [];
-    for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power += 1) powers.push(10 ** power);
-    if (powers.length > 1) return powers;
-  }
-  const rough = (high - low) / 5;
-  const size = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find((one) => one * size >= rough) * size;
-  const values = [];
-  for (let value = Math.ceil(low / step) * step; value <= high; value += step) values.push(Number(value.toPrecision(12)));
-  return values;
 }

@@ -37,6 +37,12 @@ export class Charts {
     this.grid.redraw(keys);
   }
 
+  /** Show the curves that were read; until then it is not known whether a zoom needs finer ones. */
+  showLoaded() {
+    this.addMissing();
+    if (this.view.range && !this.zoomed) this.showRange(); else this.redraw();
+  }
+
   /** Show a curve of the loss until the store has one. */
   showPreview({ steps, values }) {
     this.preview = { steps, values: values.map(Number), times: [] };
@@ -100,14 +106,15 @@ export class Charts {
     if (!x) return null;
     const few = series.steps.length < 3 || (key.startsWith("eval/") && series.steps.length < 40);
     return {
-      key, x, name: curveName(key, chart), y: chart.scale === 1 ? series.values : series.values.map((value) => value * chart.scale), dots: few,
+      // Copies, since a curve is drawn again while the store changes.
+      key, x, name: curveName(key, chart), y: series.values.map((value) => value * chart.scale), dots: few,
       colour: slowest === null ? curveColour(n) : colour(key === slowest ? "c2" : "line"), width: series.steps.length > 500 ? 1.1 : 1.6,
     };
   }
 
   /** The positions of a series on the axis of the view; null if the job has no such axis. */
   positions({ steps, times }) {
-    if (this.view.axis === "step") return steps;
+    if (this.view.axis === "step") return steps.slice();
     if (this.view.axis === "time") return times.map((time) => Date.parse(time) / 1000);
     if (this.view.axis === "relative") {
       const start = this.startTime();

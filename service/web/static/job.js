@@ -87,8 +87,7 @@ const readNewEvents = throttled(() => history.loadNew());
 
 const readCurves = throttled(async () => {
   await store.load().finally(() => { store.complete = true; });
-  charts.addMissing();
-  charts.redraw();
+  charts.showLoaded();
   showCurvesSection();
 });
 

@@ -6,6 +6,9 @@ from safetensors.torch import load_file
 
 from tests.integration.worker.harness import run_layout
 from tests.integration.worker.parity_matrix import ADAMW, VARIANTS, gpt
+from trainyard.contract.spec.decoders import GptModel
+from worker.export.gpt import gpt2_weights
+from worker.tasks.builtin_models import build_builtin
 
 STEPS = 8
 SPEC = gpt(
@@ -71,9 +74,13 @@ def test_run_in_bf16_is_continued_in_fp8(alone):
     assert after == pytest.approx({step: losses(alone, "bf16")[step] for step in after}, rel=0.01)
 
 
-def test_export_has_the_weights_in_fp32_under_their_names(alone, folder):
+def test_export_has_the_weights_in_fp32(alone, folder):
     exported = load_file(folder / "export" / "model.safetensors")
-    assert exported.keys() == alone["bf16"]["parameters"].keys()
+    model = GptModel.model_validate(SPEC["model"])
+    shapes = {name: parameter.shape for name, parameter in build_builtin(model).named_parameters()}
+    trained = {name: torch.tensor(alone["fp8"]["parameters"][name]).view(shape) for name, shape in shapes.items()}
+    expected = gpt2_weights(trained, model)
+    assert exported.keys() == expected.keys()
     for name, tensor in exported.items():
         assert tensor.dtype == torch.float32
-        assert torch.equal(tensor.flatten(), torch.tensor(alone["fp8"]["parameters"][name])), name
+        assert torch.equal(tensor, expected[name]), name

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 OWN = {"bench", "jobs_templates", "migrations", "service", "tests", "trainyard", "worker"}
 INSTALLED_WITH = {"anyio": "starlette", "click": "typer", "packaging": "transformers", "tokenizers": "transformers"}
 """Packages that a declared one always installs."""
-EXTRAS = {"service": ("service",), "worker": ("worker", "hf", "fp8", "examples", "tensorboard")}
+EXTRAS = {"service": ("service",), "worker": ("worker", "hf", "data", "fp8", "examples", "tensorboard")}
 
 
 def imported_modules(folder: Path) -> set[str]:
