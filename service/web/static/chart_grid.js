@@ -9,7 +9,7 @@ import { onThemeChange } from "./colours.js";
 import { smoothed } from "./curves.js";
 import { make, setText } from "./page.js";
 
-const DRAW_INTERVAL = 150; // milliseconds, extended after a slow drawing
+const DRAW_INTERVAL = 150; // milliseconds from the second drawing on, extended after a slow one
 export const PINNED = "Pinned";
 const MAX_LEGEND = 6; // names below a chart; of more curves, the table beside the pointer has those near it
 const EXPORTS = [["PNG image", savePng], ["SVG image", saveSvg], ["CSV table", saveCsv]];
@@ -21,7 +21,7 @@ export class ChartGrid {
    * the range has changed; `isOpen(name)` tells whether a section is open at first.
    */
   constructor(root, view, source, { onRange = () => {}, isOpen = () => true } = {}) {
-    Object.assign(this, { root, view, source, onRange, isOpen, panels: new Map(), sections: new Map(), visible: new Set(), dirty: new Set() });
+    Object.assign(this, { root, view, source, onRange, isOpen, panels: new Map(), sections: new Map(), visible: new Set(), dirty: new Set(), interval: 0 });
     this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), { rootMargin: "300px 0px" });
     this.dialog = make("dialog", { class: "enlarged", "aria-label": "Chart" });
     root.after(this.dialog);
@@ -177,11 +177,12 @@ export class ChartGrid {
       for (const id of [...this.dirty].filter((one) => this.visible.has(one))) {
         this.dirty.delete(id);
         this.draw(this.panels.get(id));
+        this.interval = DRAW_INTERVAL;
         await nextTask();
       }
       const elapsed = performance.now() - start;
       setTimeout(() => { this.timer = undefined; if ([...this.dirty].some((id) => this.visible.has(id))) this.schedule(); }, Math.min(400, elapsed * 2));
-    }, DRAW_INTERVAL);
+    }, this.interval);
   }
 
   draw({ definition, chart, output, legend }) {
