@@ -110,6 +110,7 @@ def test_dragging_zooms_and_a_double_click_shows_all(job_page: Page) -> None:
 def test_pointer_and_values_are_shown_in_all_charts(job_page: Page) -> None:
     box = job_page.locator("#chart-loss .u-over").bounding_box()
     assert box is not None
+    job_page.wait_for_function("() => document.querySelector('#chart-norm .frame').chart.plot")
     job_page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
     expect(job_page.locator("#chart-loss .chart-values")).to_contain_text(re.compile(r"step \d+.*loss"))
     job_page.wait_for_function(
