@@ -23,11 +23,11 @@ from torch.utils.tensorboard import SummaryWriter
 folder = pathlib.Path(os.environ["TRAINYARD_CHECKPOINT_DIR"])
 end = pathlib.Path(os.environ["END"])
 mark = folder / "step"
-step = int(mark.read_text()) if mark.exists() else 0
+start = step = int(mark.read_text()) if mark.exists() else 0
 run = wandb.init()
 writer = SummaryWriter("runs")
 mlflow.start_run()
-while not end.exists() or len(list(folder.glob("killed-*"))) < int(os.environ["KILLS"]):
+while step == start or not end.exists() or len(list(folder.glob("killed-*"))) < int(os.environ["KILLS"]):
     step += 1
     value = step + 1 / step
     mlflow.log_metric("mlflow", value, step=step)
