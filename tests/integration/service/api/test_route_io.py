@@ -49,14 +49,15 @@ class FileAccessRecorder:
     def __init__(self) -> None:
         gc.collect()
         IN_TEST.set(True)
-        self._earlier_threads = {thread.ident for thread in threading.enumerate()}
+        self._earlier_threads = {thread.ident: thread for thread in threading.enumerate()}
         self.events: list[str] = []
         self.programs: list[str] = []
         """Command lines of the programs."""
         sys.addaudithook(self._record)
 
     def _record(self, event: str, args: tuple[Any, ...]) -> None:
-        if threading.get_ident() in self._earlier_threads and not IN_TEST.get():
+        earlier = self._earlier_threads.get(threading.get_ident())
+        if earlier is not None and earlier.is_alive() and not IN_TEST.get():  # the system reuses the ids of ended threads
             return
         if event in STARTS:
             self.events.append(event)
