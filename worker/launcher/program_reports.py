@@ -18,6 +18,7 @@ from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import log_folders
+from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import MlflowApi
@@ -61,6 +62,7 @@ class ProgramReports:
             log_folders(layout.code if launch.spec.code else layout.root, run.checkpoints, {**os.environ, **variables}),
             EventClaims(layout, node.index, shared=node.count > 1),
             first,
+            remainder=EventRemainder.find(layout) if node.is_first else None,
         )
         self._mlflow = MlflowApi(self._journal, ArtifactFolder(run.artifacts / "mlflow"))
         self._wandb = WandbApi(self._journal, ArtifactFolder(run.artifacts / "wandb"), self._address)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 LOG_FOLDER_VARIABLES = ("TENSORBOARD_LOGDIR", "TENSORBOARD_LOGGING_DIR")
 """Variables by which a job names its log folder; Hugging Face's Trainer reads the second."""
-_MARK = "tfevents"
+EVENT_FILE_MARK = "tfevents"
 _MAX_DEPTH = 8
 _MAX_FOLDERS = 2000
 _MAX_ENTRIES = 100_000
@@ -64,7 +64,7 @@ def _walk(root: Path) -> Iterator[EventPath]:
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith(".") and entry.name not in _SKIPPED:
                         below.append(entry.path)
-                elif _MARK in entry.name and entry.is_file(follow_symlinks=False):
+                elif EVENT_FILE_MARK in entry.name and entry.is_file(follow_symlinks=False):
                     yield EventPath(Path(entry.path), root, entry.stat(follow_symlinks=False).st_size)
         if depth < _MAX_DEPTH:
             chosen = sorted(below)[: _MAX_FOLDERS - folder_count]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
+from worker.trackers.event_folders import EVENT_FILE_MARK
 from worker.trackers.steps import MetricHistory
 
 _MAX_BYTES = 256 * 1024 * 1024
@@ -22,20 +23,30 @@ def read_history(layout: AttemptLayout, execution: int) -> dict[str, MetricHisto
     written_at = newest_checkpoint(RunLayout(layout.root.parent.parent).checkpoints)
     last: dict[str, int] = {}
     before: dict[str, int] = {}
+    latest: dict[str, tuple[float, int]] = {}
     for name, step, time in _points(layout, execution):
         last[name] = max(step, last.get(name, 0))
+        latest[name] = max((time, step), latest.get(name, (0.0, -1)))
         if written_at is not None and time <= written_at:
             before[name] = max(step, before.get(name, -1))
-    return {name: MetricHistory(step, before.get(name, -1) + 1) for name, step in last.items()}
+    return {
+        name: MetricHistory(step, before.get(name, -1) + 1, latest[name][1], latest[name][0])
+        for name, step in last.items()
+    }
 
 
 def newest_checkpoint(folder: Path) -> float | None:
-    """Return when the newest file below a folder was written, in seconds since 1970; None if there is no file."""
+    """Return when the newest file below a folder was written, in seconds since 1970; None if there is no file.
+
+    Event files do not count: a program may write them to its checkpoint folder.
+    """
     newest: float | None = None
     counted = 0
     for parent, _, names in os.walk(folder):
         for name in names:
             counted += 1
+            if EVENT_FILE_MARK in name:
+                continue
             try:
                 written = os.stat(os.path.join(parent, name)).st_mtime
             except OSError:

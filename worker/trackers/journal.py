@@ -5,7 +5,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,7 @@ from trainyard.contract.wire.reports import (
     MAX_PARAMETER_TEXT,
     MAX_PARAMETERS,
     MAX_POINTS,
+    UNKNOWN_STEP,
     EventsBatch,
     MetricsBatch,
     ParametersReport,
@@ -27,7 +28,7 @@ from trainyard.contract.wire.reports import (
 from trainyard.contract.wire.spool import SpoolBody, format_record
 from worker.reporting.spool_file import SpoolFile
 from worker.trackers.history import read_history
-from worker.trackers.steps import ExecutionSteps
+from worker.trackers.steps import ExecutionSteps, MetricHistory
 
 EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
@@ -96,6 +97,30 @@ class Journal:
                     points=tuple(points[start : start + MAX_POINTS]),
                     progress=self._progress(execution, run),
                 )
+                self._append(run, "metrics", batch)
+        return len(points)
+
+    def add_unread(
+        self, execution: int, values: Callable[[Mapping[str, MetricHistory]], Iterable[TrackedValue]]
+    ) -> int:
+        """Append what earlier executions logged and nobody read, with its own steps; return the number of points.
+
+        Args:
+            values: Returns the values for what is known of earlier executions, by metric.
+
+        Raises:
+            OSError: They could not be written.
+        """
+        with self._lock:
+            run = self._execution(execution)
+            points = [
+                Point(key=allowed_name(value.name), step=value.step or 0, value=number, time=value.time)
+                for value in values(run.steps.history)
+                if (number := _number(value.value)) is not None
+            ]
+            for start in range(0, len(points), MAX_POINTS):
+                part = tuple(points[start : start + MAX_POINTS])
+                batch = MetricsBatch(execution=execution, resumed_from_step=UNKNOWN_STEP, points=part)
                 self._append(run, "metrics", batch)
         return len(points)
 
@@ -175,7 +200,7 @@ class Journal:
         if len(self._names) >= MAX_NAMES:
             self._state(run, execution, "too_many_names", f"only the first {MAX_NAMES} metric names are recorded")
             return None
-        allowed = _NOT_IN_NAME.sub("_", name)[:_MAX_NAME] or "_"
+        allowed = allowed_name(name)
         if allowed != name:
             message = (
                 f"a metric cannot have the name {name[:80]!a}; such names are changed, this one to {allowed[:80]!a}"
@@ -223,6 +248,11 @@ class Journal:
         # Without the file, only the counts of a later execution begin at 0 again.
         with contextlib.suppress(OSError):
             write_atomic(self._counted_file, json.dumps(sorted(names)))
+
+
+def allowed_name(name: str) -> str:
+    """Return the name that a metric has here: characters that it cannot have become `_`."""
+    return _NOT_IN_NAME.sub("_", name)[:_MAX_NAME] or "_"
 
 
 def _number(value: Any) -> float | None:

@@ -17,6 +17,10 @@ class MetricHistory:
     last_step: int
     resumes_at: int
     """The step after the last point that was logged before the newest checkpoint was written."""
+    latest_step: int = -1
+    """The step of the point that was logged last."""
+    latest_at: float = 0.0
+    """When that was, in seconds since 1970."""
 
 
 @dataclass

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from worker.trackers.answers import Reporter, RunPrefixes, TrackerError
+from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import EventPath, event_paths
 from worker.trackers.event_messages import Event, EventArtifact, decode_event
 from worker.trackers.event_records import DamagedRecordError, read_records
+from worker.trackers.event_remainder import EventRemainder
+from worker.trackers.event_runs import EventRuns, begun_at
 from worker.trackers.journal import Journal, TrackedValue
 from worker.trackers.wire_format import MalformedMessageError
 
@@ -31,8 +33,6 @@ _BATCH = 1000
 """Values that are appended to the journal at once."""
 _NOT_IN_PATH = re.compile(r"[^A-Za-z0-9_.\- ]")
 _MAX_PART = 100
-_SESSION = re.compile(r"\d{9,}(\.\d+)?")
-"""The folder that `add_hparams` makes for its values: a time. They belong to the run above it."""
 _YEAR_2200 = 7_258_118_400.0
 
 
@@ -70,22 +70,25 @@ class TensorBoardFollower:
         claims: EventClaims,
         execution: int,
         *,
+        remainder: EventRemainder | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             roots: Folders below which event files are expected.
             execution: The first execution of this launcher.
+            remainder: What the launcher of an earlier attempt left.
         """
         self._journal = journal
         self._artifacts = artifacts
         self._roots = roots
         self._claims = claims
         self._execution = self._next_execution = execution
+        self._remainder = remainder
         self._now = now
         self._past = {one.path: one.size for one in event_paths(roots)}
         self._files: dict[Path, _File] = {}
-        self._runs = _Runs()
+        self._runs = EventRuns()
         self._next_walk = 0.0
         self._stated: set[str] = set()
         self._wake = threading.Event()
@@ -125,7 +128,20 @@ class TensorBoardFollower:
         # Before a restart every rank of the execution has ended, so that what it wrote has just been read.
         self._execution = following
 
+    def read_remainder(self) -> None:
+        """Report what the launcher of an earlier attempt had not read when it was killed."""
+        if self._remainder is None:
+            return
+        try:
+            count = self._journal.add_unread(self._execution, self._remainder.values)
+        except OSError as error:
+            self._state_once("remainder", f"event files of the attempt before cannot be read or stored: {error}")
+            return
+        if count:
+            log.info("%d points of TensorBoard are added that the attempt before had not read", count)
+
     def _run(self) -> None:
+        self.read_remainder()
         closed = False
         while not closed:
             self._wake.wait(_POLL_SECONDS)
@@ -146,7 +162,7 @@ class TensorBoardFollower:
             if (file := self._take(one, at_once=at_once))
         ]
         self._next_walk = began + max(_POLL_SECONDS, (self._now() - began) / _WALK_SHARE)
-        for file in sorted(new, key=lambda file: (_begun(file), len(file.path.parts), file.path)):
+        for file in sorted(new, key=lambda file: (begun_at(file.path, file.offset), len(file.path.parts), file.path)):
             if len(self._files) >= _MAX_FILES:
                 self._state_once("files", f"only the first {_MAX_FILES} event files of TensorBoard are followed")
                 return
@@ -236,33 +252,3 @@ class TensorBoardFollower:
         if kind not in self._stated:
             self._stated.add(kind)
             log.warning(message, exc_info=trace)
-
-
-class _Runs:
-    """Names runs by their folders: relative to the first run's if below it, else to the folder above both."""
-
-    def __init__(self) -> None:
-        self._prefixes = RunPrefixes()
-        self._first: dict[Reporter, Path] = {}
-
-    def prefix(self, reporter: Reporter, folder: Path) -> str:
-        """Return the prefix of the metrics of a rank's run.
-
-        Raises:
-            TrackerError: The program has too many runs.
-        """
-        if _SESSION.fullmatch(folder.name) and reporter in self._first:
-            folder = folder.parent
-        first = self._first.setdefault(reporter, folder)
-        above = first if folder.is_relative_to(first) else Path(os.path.commonpath([first, folder]))
-        return self._prefixes.prefix(reporter, f"{reporter.rank}:{folder}", folder.relative_to(above).as_posix())
-
-
-def _begun(file: _File) -> float:
-    """Return when the writer made its first record, in seconds since 1970."""
-    try:
-        for record in read_records(file.path, file.offset):
-            return decode_event(record.message, {}).time
-    except (OSError, DamagedRecordError, MalformedMessageError):
-        pass
-    return float("inf")
