@@ -16,7 +16,7 @@ from service.openai.hyperparameters import (
     choose_multiplier,
 )
 from service.openai.requests import CreateJob, DpoHyperparameters, SupervisedHyperparameters
-from trainyard.contract.spec.text_data import PAIR_FORMATS
+from trainyard.contract.spec.text_sources import PAIR_FORMATS
 
 _EVALUATIONS_PER_EPOCH = 4
 _MAX_NAME = 120

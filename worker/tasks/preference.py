@@ -11,7 +11,8 @@ from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.objective_rules import preference_beta
 from trainyard.contract.spec.objectives import PAIRED, WITH_REFERENCE
 from trainyard.contract.spec.sections import HfModel
-from trainyard.contract.spec.text_data import PAIR_FORMATS, PREFERENCE_FORMATS, TextData, TextMixture, TextSource
+from trainyard.contract.spec.text_data import TextData, TextMixture
+from trainyard.contract.spec.text_sources import PAIR_FORMATS, PREFERENCE_FORMATS, TextSource
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.data.answers import AnswerExamples, AnswerRows, answer_examples

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from trainyard.contract.spec.objectives import DEFAULT_BETA, PAIRED, Objective
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, HfModel
-from trainyard.contract.spec.text_data import PAIR_FORMATS, PREFERENCE_FORMATS, TextData
+from trainyard.contract.spec.text_data import TextData
+from trainyard.contract.spec.text_sources import PAIR_FORMATS, PREFERENCE_FORMATS
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 _USERS: dict[str, tuple[Objective, ...]] = {
@@ -79,8 +80,8 @@ def _preferences(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 def _formats(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the formats of the data's sources with the fields that name them."""
     if isinstance(spec.data, TextData):
-        for field, source in spec.data.training_sources.items():
-            yield f"{field.rpartition('.')[0]}.format", source.format
+        for section, source in spec.data.described_sources.items():
+            yield f"{section}.format", source.format
 
 
 def ineffective_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

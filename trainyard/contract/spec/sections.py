@@ -23,8 +23,7 @@ from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.objectives import Samples
 from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
-from trainyard.contract.spec.text_data import TextFiles, TextMixture
-from trainyard.contract.spec.uploaded_data import UploadedFiles
+from trainyard.contract.spec.text_data import TextFiles, TextMixture, UploadedFiles
 
 
 class HfModel(Strict):
