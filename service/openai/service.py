@@ -18,7 +18,7 @@ from service.files.service import FileService
 from service.jobs.service import JobAction, apply_action, delete_checkpoints, require_change
 from service.metrics.queries import CurveQuery, read_curves
 from service.openai.base_models import BaseModelEntry, BaseModels
-from service.openai.repository import EVAL_LOSS, TRAIN_LOSS, FineTuneRepository
+from service.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTuneRepository
 from service.openai.requests import CreateJob
 from service.openai.schemas import (
     Document,
@@ -38,7 +38,13 @@ from service.openai.spec import (
 )
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-_RESULT_COLUMNS = "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n"
+_RESULTS = {
+    TRAIN_LOSS: "train_loss",
+    ACCURACIES[TRAIN_LOSS]: "train_accuracy",
+    EVAL_LOSS: "valid_loss",
+    ACCURACIES[EVAL_LOSS]: "valid_mean_token_accuracy",
+}
+"""The columns of the results by our metrics."""
 _OWNER_OF_BASE_MODELS = "administrator"
 
 CheckSpec = Callable[[TrainingSpec], None]
@@ -168,7 +174,7 @@ class FineTuneService:
             repository = FineTuneRepository(session)
             tune, job = repository.get(job_id)
             rows, has_more = repository.checkpoints(job, after, limit)
-            return list_document([checkpoint_document(tune, row) for row in rows], has_more)
+            return list_document([checkpoint_document(tune, job, row) for row in rows], has_more)
 
     def results(self, file_id: str, now: datetime) -> tuple[Document, bytes] | None:
         """Return the file with a job's results, and its content; None if the id is that of no such file.
@@ -234,14 +240,13 @@ def _new_seed(key: str | None) -> int:
 
 
 def _results_csv(database: Database, job_id: str, now: datetime) -> bytes:
-    """Return the losses by step. Trainyard does not measure the accuracy of tokens, so that its columns are empty."""
-    query = CurveQuery((TRAIN_LOSS, EVAL_LOSS), max_points=1_000_000)
+    """Return the losses and accuracies by step; a value that was not measured is empty."""
+    query = CurveQuery(tuple(_RESULTS), max_points=1_000_000, max_total=2_000_000)
     by_step: dict[int, dict[str, float]] = {}
     for series in read_curves(database, job_id, query, now).series:
         for step, value in zip(series.steps, series.values, strict=True):
             by_step.setdefault(step, {})[series.key] = value
-    lines = [_RESULT_COLUMNS]
+    lines = [",".join(["step", *_RESULTS.values()])]
     for step, values in sorted(by_step.items()):
-        train, valid = (repr(values[key]) if key in values else "" for key in (TRAIN_LOSS, EVAL_LOSS))
-        lines.append(f"{step},{train},,{valid},\n")
-    return "".join(lines).encode()
+        lines.append(",".join([str(step), *(repr(values[key]) if key in values else "" for key in _RESULTS)]))
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -34,7 +34,9 @@ def preference_beta(spec: TrainingSpec) -> float:
 
 def objective_metrics(spec: TrainingSpec) -> tuple[str, ...]:
     """Return the names of the metrics of an evaluation that the objective adds."""
-    return () if spec.objective == "sft" else tuple(f"eval/{name}" for name in _SUMS)
+    if spec.task != "causal_lm":
+        return ()
+    return ("eval/mean_token_accuracy",) if spec.objective == "sft" else tuple(f"eval/{name}" for name in _SUMS)
 
 
 def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

@@ -90,7 +90,7 @@ def test_sources_and_evaluation_sets_are_pinned_each(world: World) -> None:
     ):
         error = submit(world.client, {"source": "mixture", **changed}).json()["error"]
         assert error["param"] == param, error
-        assert param != "data.sources.0.wieght" or "did you mean `data.sources.weight`" in error["message"]
+        assert param != "data.sources.0.wieght" or "did you mean `data.sources.0.weight`" in error["message"]
 
 
 def test_contents_of_all_sources_stay_while_a_job_needs_them(world: World) -> None:

@@ -197,20 +197,21 @@ out = job.id
     assert run(f"job_id = {job_id!r}\n{read}")["job"]["status"] == "queued"
     worker = world.worker(job_id)
     worker.execution = worker.claim().json()["execution"]
-    worker.metrics([("train/loss", step, 1.0 / step) for step in range(1, 6)])
-    worker.metrics([("eval/loss", 5, 0.5), ("train/tokens", 5, 640.0)])
-    worker.checkpoint(5, metrics={"eval/loss": 0.5})
+    for step in range(1, 6):
+        worker.metrics([("train/loss", step, 1.0 / step), ("train/mean_token_accuracy", step, step / 8)])
+    worker.metrics([("eval/loss", 5, 0.5), ("eval/mean_token_accuracy", 5, 0.75), ("train/tokens", 5, 640.0)])
+    worker.checkpoint(5, metrics={"eval/loss": 0.5, "train/mean_token_accuracy": 0.625})
     running = run(f"job_id = {job_id!r}\n{read}")
     assert (running["job"]["status"], running["job"]["finished_at"], running["results"]) == ("running", None, [])
     metrics = [one["data"] for one in running["events"] if one["type"] == "metrics"]
-    assert [(one["step"], one.get("train_loss"), one.get("valid_loss")) for one in metrics] == [
-        (5, None, 0.5),
-        (5, 0.2, None),
-        (4, 0.25, None),
-        (3, 1 / 3, None),
-        (2, 0.5, None),
-        (1, 1.0, None),
+    evaluated, *trained = metrics
+    names = ("valid_loss", "valid_mean_token_accuracy", "full_valid_loss", "full_valid_mean_token_accuracy")
+    assert {"step": 5, **dict(zip(names, (0.5, 0.75) * 2, strict=True))}.items() <= evaluated.items()
+    assert "train_loss" not in evaluated
+    assert [(one["step"], one["train_loss"], one["train_mean_token_accuracy"]) for one in trained] == [
+        (step, 1.0 / step, step / 8) for step in (5, 4, 3, 2, 1)
     ]
+    assert all(name not in one for name in names for one in trained)
     ids = [one["id"] for one in running["events"]]
     assert len(ids) == len(set(ids)), "an event is on two pages"
     worker.end("completed")
@@ -222,10 +223,11 @@ out = job.id
     assert model.startswith("ft:tiny:admin::")
     assert done["models"] == ["tiny", model]
     assert [one["fine_tuned_model_checkpoint"] for one in done["checkpoints"]] == [f"{model}:ckpt-step-5"]
-    assert done["checkpoints"][0]["metrics"]["full_valid_loss"] == 0.5
+    metrics = {name: value for name, value in done["checkpoints"][0]["metrics"].items() if value is not None}
+    assert metrics == {"step": 5, "train_mean_token_accuracy": 0.625, "valid_loss": 0.5, "full_valid_loss": 0.5}
     (text,), (file,) = done["results"], done["files"]
     assert text.splitlines()[0] == "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"
-    assert text.splitlines()[-1] == "5,0.2,,0.5,"
+    assert text.splitlines()[-2:] == ["4,0.25,0.5,,", "5,0.2,0.625,0.5,0.75"]
     assert (file["bytes"], file["purpose"]) == (len(text), "fine-tune-results")
     assert [one["id"] for one in done["events"]][-len(ids) :] == ids, "events that were read must not change"
     gone = run(f"""
