@@ -68,8 +68,8 @@ def _preferences(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     objective, data = spec.objective, spec.data
     if spec.strategy == "dp":
         yield "strategy", f"`dp` divides pairs; with objective `{objective}` use `ddp`"
-    if isinstance(data, BuiltinData):
-        yield "data.name", f"`{data.name}` has no preferences, which objective `{objective}` needs; use source `jsonl`"
+    if isinstance(data, BuiltinData) and objective not in PAIRED:
+        yield "data.name", f"`{data.name}` has pairs only, and objective `{objective}` needs labels; use source `jsonl`"
     known = PAIR_FORMATS if objective in PAIRED else PREFERENCE_FORMATS - PAIR_FORMATS
     for field, format in _formats(spec):
         if format not in ("auto", *known):

@@ -86,7 +86,8 @@ class BuiltinData(Strict):
 
     source: Literal["builtin"] = "builtin"
     name: Literal["digits", "stdlib", "parity"]
-    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes. `parity`: a
+    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes, or
+    for an objective of pairs 1,000 passages, each with its continuation as it is and in upper case. `parity`: a
     synthetic regression."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.2
     """Fraction of the examples held out for evaluation; 0 disables evaluation."""
