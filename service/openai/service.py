@@ -15,6 +15,7 @@ from service.core.errors import ConflictError, InvalidRequestError, NotFoundErro
 from service.db.engine import Database
 from service.db.models import DataFile, FineTune, Job
 from service.files.service import FileService
+from service.jobs.repository import JobRepository
 from service.jobs.service import JobAction, apply_action, delete_checkpoints, require_change
 from service.metrics.queries import CurveQuery, read_curves
 from service.openai.base_models import BaseModelEntry, BaseModels
@@ -76,7 +77,7 @@ class FineTuneService:
         """
         require_change(principal)
         check_request(body)
-        base, entry, origin = self._base(body.model)
+        base, entry, origin = self._base(body.model, now)
         request = FineTuneRequest(
             body=body,
             entry=entry,
@@ -107,21 +108,38 @@ class FineTuneService:
         job_id = submit(spec_document(request, chosen), add_rows)
         return self.read(job_id, now)
 
-    def _base(self, name: str) -> tuple[str, BaseModelEntry, str | None]:
+    def _base(self, name: str, now: datetime) -> tuple[str, BaseModelEntry, str | None]:
         """Return the base model, its entry, and for a fine-tuned model the job to start from.
 
         Raises:
-            InvalidRequestError: There is no such model.
+            InvalidRequestError: There is no such model, or its weights are gone.
         """
         if not name.startswith("ft:"):
             return name, self.models.get(name), None
-        match, checkpoint = self._find_model(name)
+        match, step = self._find_model(name)
         if match is None:
-            raise InvalidRequestError(
-                f"there is no fine-tuned model {name[:200]!r}", param="model", code="model_not_found"
-            )
+            message = f"there is no fine-tuned model {name[:200]!r}"
+            raise InvalidRequestError(message, param="model", code="model_not_found")
         base = match.result.split(":")[1]
-        return base, self.models.get(base), f"{match.job_id}:{checkpoint}" if checkpoint else match.job_id
+        return base, self.models.get(base), self._origin(match.job_id, step, now)
+
+    def _origin(self, job_id: str, step: int | None, now: datetime) -> str:
+        """Return the job and step of a model's weights.
+
+        Raises:
+            InvalidRequestError: They are no longer on the disk.
+        """
+        with self.database.read() as session:
+            jobs = JobRepository(session, now)
+            steps = jobs.checkpoint_steps(jobs.get(job_id))
+        if not steps:
+            message = f"names a model whose weights were deleted with the checkpoints of job {job_id}"
+            raise InvalidRequestError(message, param="model", code="model_not_found")
+        if step is not None and step not in steps:
+            listed = ", ".join(map(str, steps))
+            message = f"has no checkpoint of step {step} on the disk; there are those of the steps {listed}"
+            raise InvalidRequestError(message, param="model", code="model_not_found")
+        return f"{job_id}:{steps[-1] if step is None else step}"
 
     def _find_model(self, name: str) -> tuple[FineTune | None, int | None]:
         """Return the job of a fine-tuned model, and the step if the name is that of a checkpoint."""

@@ -153,7 +153,8 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
         fixed |= {"objective": "dpo", "preference": {"beta": chosen.beta}}
         del data["packing"]
     if request.origin is not None:
-        fixed["resume_from"] = request.origin
+        # Not its state: the optimizer and the position belong to the data of that job.
+        fixed |= {"resume_from": request.origin, "resume": "weights"}
     document = _merge(_merge(defaults, entry.spec), fixed)
     document.pop("steps", None)
     return document

@@ -273,3 +273,65 @@ out = [create(), create()]
 """)
     assert ids[0] == ids[1]
     assert len(world.client.get("/v1/jobs").json()["data"]) == 1
+
+
+def test_job_continues_from_a_fine_tuned_model_and_from_its_checkpoints(run: Run, world: World) -> None:
+    first = run("""
+upload = lambda name: client.files.create(file=open(f"{name}.jsonl", "rb"), purpose="fine-tune").id
+out = client.fine_tuning.jobs.create(model="tiny", training_file=upload("chat"), suffix="one").id
+""")
+    world.tick()
+    worker = world.worker(first)
+    worker.execution = worker.claim().json()["execution"]
+    for step in (4, 8):
+        folder = world.app_state.run_layout(first).checkpoint(step).root
+        folder.mkdir(parents=True)
+        for name in ("weights", "manifest.json"):
+            (folder / name).write_text("{}")
+        worker.checkpoint(step)
+    assert run(f"""
+name = "ft:tiny:admin:one:{first[-12:]}"
+file = client.files.create(file=open("chat.jsonl", "rb"), purpose="fine-tune").id
+out = error_of(client.fine_tuning.jobs.create, model=name, training_file=file)[1:3]
+""") == ["model_not_found", "model"], "a job that has not ended has no model"
+    worker.end("completed")
+    world.tick()
+    out = run(f"""
+name = client.fine_tuning.jobs.retrieve({first!r}).fine_tuned_model
+upload = lambda name: client.files.create(file=open(f"{{name}}.jsonl", "rb"), purpose="fine-tune").id
+chat, pairs = upload("chat"), upload("pairs")
+create = client.fine_tuning.jobs.create
+made = [
+    create(model=name, training_file=chat, suffix="two", seed=9),
+    create(model=name + ":ckpt-step-4", training_file=chat),
+    create(model=name, training_file=pairs, method={{"type": "dpo"}}),
+]
+out = {{
+    "name": name, "made": [strict(FineTuningJob, one) for one in made],
+    "missing": error_of(create, model=name + ":ckpt-step-5", training_file=chat),
+    "no_step": error_of(create, model=name + ":ckpt-step-x", training_file=chat),
+    "unknown": error_of(create, model="ft:tiny:admin::nothing", training_file=chat),
+}}
+client.models.delete(name)
+out["deleted"] = error_of(create, model=name, training_file=chat)
+""")
+    names = [out["name"], f"{out['name']}:ckpt-step-4", out["name"]]
+    assert [job["model"] for job in out["made"]] == names
+    specs = [world.job(job["id"])["spec"] for job in out["made"]]
+    assert [(spec["resume_from"], spec["resume"]) for spec in specs] == [
+        (f"{first}:{step}", "weights") for step in (8, 4, 8)
+    ]
+    assert (specs[0]["seed"], [spec["objective"] for spec in specs]) == (9, ["sft", "sft", "dpo"])
+    assert {spec["model"]["path"] for spec in specs} == {world.job(first)["spec"]["model"]["path"]}
+    for case in ("missing", "no_step", "unknown", "deleted"):
+        assert out[case][:3] == ["BadRequestError", "model_not_found", "model"], case
+    assert "those of the steps 4, 8" in out["missing"][3]
+    assert all(world.job(job["id"])["origin"]["job_id"] == first for job in out["made"])
+    second = out["made"][0]["id"]
+    world.tick()
+    worker = world.worker(second)
+    worker.execution = worker.claim().json()["execution"]
+    worker.end("completed")
+    world.tick()
+    model = run(f"out = client.fine_tuning.jobs.retrieve({second!r}).fine_tuned_model")
+    assert model == f"ft:tiny:admin:two:{second[-12:]}", "the name has the base model, not the chain of models"
