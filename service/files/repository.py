@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import get_args
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -9,6 +10,8 @@ from sqlalchemy.orm import Session
 from service.core.errors import NotFoundError
 from service.db.models import DataFile, Job, Upload
 from service.db.paging import PageRequest, fetch_page
+from trainyard.contract.spec.text_sources import FileKind
+from trainyard.contract.spec.uploaded_data import digests_in
 from trainyard.contract.wire.data_files import FileFormat
 from trainyard.contract.wire.jobs import TERMINAL
 
@@ -92,8 +95,7 @@ class FileRepository:
         """Return the digests that files refer to, or jobs that have not ended."""
         digests = set(self._session.scalars(sa.select(DataFile.digest).distinct()))
         data = Job.spec["data"]
-        for field in ("digest", "eval_digest"):
-            value = data[field].as_string()
-            unfinished = sa.select(value).where(Job.status.not_in(TERMINAL), value.is_not(None))
-            digests.update(digest for digest in self._session.scalars(unfinished) if digest is not None)
+        named = data["source"].as_string().in_(("file", "mixture", *get_args(FileKind)))
+        for section in self._session.scalars(sa.select(data).where(Job.status.not_in(TERMINAL), named)):
+            digests.update(digests_in(section))
         return digests

@@ -5,14 +5,12 @@ An event is never changed or withdrawn, and its id states its position, so that 
 
 import re
 from math import isfinite
-from typing import Any
 
 from service.core.errors import InvalidRequestError
 from service.db.engine import Database
-from service.db.models import Event
-from service.metrics.values import json_value
-from service.openai.repository import TRAIN_LOSS, FineTuneRepository, LossPoint
-from service.openai.schemas import Document, list_document, seconds
+from service.db.models import Event, Job
+from service.openai.repository import ACCURACIES, TRAIN_LOSS, FineTuneRepository, LossPoint
+from service.openai.schemas import Document, list_document, metric_values, seconds
 
 _MESSAGE = re.compile(r"ftevent_([0-9]{1,18})", re.ASCII)
 _METRICS = re.compile(r"ftevent_([0-9]{1,18})_([0-9]{1,18})_([0-9]{1,18})", re.ASCII)
@@ -35,9 +33,8 @@ def read_events(database: Database, job_id: str, after: str | None, limit: int) 
         _, job = repository.get(job_id)
         events = repository.events(job, None if position is None else _first_sequence(position), limit + 1)
         losses = repository.losses(job, position, limit + 1)
-    total = (job.progress or {}).get("total_steps")
     entries: list[tuple[_Position, Document]] = [((event.sequence, -1, -1), _message(event)) for event in events]
-    entries += [((point.sequence, point.step, key), _metrics(key, point, total)) for key, point in losses]
+    entries += [((point.sequence, point.step, key), _metrics(job, key, point)) for key, point in losses]
     entries.sort(key=lambda pair: pair[0], reverse=True)
     return list_document([document for _, document in entries[:limit]], len(entries) > limit)
 
@@ -69,17 +66,19 @@ def _message(event: Event) -> Document:
     }
 
 
-def _metrics(key: int, point: LossPoint, total_steps: Any) -> Document:
-    name = "train_loss" if point.key == TRAIN_LOSS else "valid_loss"
+def _metrics(job: Job, key: int, point: LossPoint) -> Document:
+    total_steps = (job.progress or {}).get("total_steps")
+    training = point.key == TRAIN_LOSS
     of = f"/{total_steps}" if isinstance(total_steps, int) else ""
     shown = f"{point.value:.4f}" if isfinite(point.value) else str(point.value)
-    label = "training loss" if name == "train_loss" else "validation loss"
+    label = "training loss" if training else "validation loss"
+    values = metric_values(job, {point.key: point.value, ACCURACIES[point.key]: point.accuracy})
     return {
         "object": "fine_tuning.job.event",
         "id": f"ftevent_{point.sequence}_{point.step}_{key}",
         "created_at": seconds(point.time),
         "level": "info",
         "message": f"Step {point.step}{of}: {label}={shown}",
-        "data": {"step": point.step, "total_steps": total_steps, name: json_value(point.value)},
+        "data": {"step": point.step, "total_steps": total_steps, **values},
         "type": "metrics",
     }

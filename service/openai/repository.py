@@ -12,6 +12,8 @@ from service.db.models import Checkpoint, Event, FineTune, Job, JobLabel, Metric
 from service.metrics.values import decode_value
 
 TRAIN_LOSS, EVAL_LOSS = "train/loss", "eval/loss"
+ACCURACIES = {TRAIN_LOSS: "train/mean_token_accuracy", EVAL_LOSS: "eval/mean_token_accuracy"}
+"""The accuracy of tokens that is reported together with each loss."""
 
 FineTunedJob = tuple[FineTune, Job]
 
@@ -24,6 +26,8 @@ class LossPoint(NamedTuple):
     key: str
     value: float
     time: datetime
+    accuracy: float | None = None
+    """Of tokens; None if it was not measured, as for preferences."""
 
 
 class FineTuneRepository:
@@ -98,10 +102,29 @@ class FineTuneRepository:
             query = query.where(Point.sequence <= before[0], position < sa.tuple_(*before))
         order = (Point.sequence.desc(), Point.step.desc(), Point.key_pk.desc())
         rows: Any = self._session.execute(query.order_by(*order).limit(limit))
-        return [
+        points = [
             (key, LossPoint(sequence, step, name, decode_value(value, special), time))
             for key, sequence, step, name, value, special, time in rows
         ]
+        accuracies = self._accuracies(job, [point.sequence for _, point in points])
+        return [
+            (key, point._replace(accuracy=accuracies.get((point.sequence, point.step, ACCURACIES[point.key]))))
+            for key, point in points
+        ]
+
+    def _accuracies(self, job: Job, sequences: Sequence[int]) -> dict[tuple[int, int, str], float]:
+        """Return the accuracies of these numbers of the job's sequence, by number, step and name. A loss and its
+        accuracy are in one report, so that they are stored with the same number at once."""
+        if not sequences:
+            return {}
+        query = (
+            sa.select(Point.sequence, Point.step, MetricKey.name, Point.value, Point.special)
+            .join(MetricKey, MetricKey.pk == Point.key_pk)
+            .where(Point.job_pk == job.pk, MetricKey.name.in_(ACCURACIES.values()))
+            .where(Point.sequence.between(min(sequences), max(sequences)), Point.sequence.in_(set(sequences)))
+        )
+        rows: Any = self._session.execute(query)
+        return {(number, step, name): decode_value(value, special) for number, step, name, value, special in rows}
 
     def checkpoints(self, job: Job, after: str | None, limit: int) -> tuple[list[Checkpoint], bool]:
         """Return the checkpoints before one, newest first, and whether more follow."""

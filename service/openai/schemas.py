@@ -1,12 +1,13 @@
 """Jobs, files, models and checkpoints as OpenAI's API describes them. Pure functions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import isfinite
 from typing import Any
 
 from service.db.models import Checkpoint, DataFile, FineTune, Job
 from service.jobs.schemas import progress_resource
+from service.metrics.values import json_value
 from service.metrics.x_axis import TOKENS
 
 Document = dict[str, Any]
@@ -14,7 +15,13 @@ Document = dict[str, Any]
 _ENDED = ("succeeded", "failed", "cancelled")
 _HELD = ("running", "pausing", "lost", "cancelling")
 _RESULTS = "file_results_"
-_METRICS = {"eval/loss": "full_valid_loss", "train/loss": "train_loss"}
+_METRICS = {
+    "train/loss": ("train_loss",),
+    "train/mean_token_accuracy": ("train_mean_token_accuracy",),
+    "eval/loss": ("valid_loss", "full_valid_loss"),
+    "eval/mean_token_accuracy": ("valid_mean_token_accuracy", "full_valid_mean_token_accuracy"),
+}
+"""OpenAI's names of our metrics. Those of the whole validation file are left out if evaluations use a part of it."""
 _ERROR_CODES = {"rejected": "invalid_request", "error": "training_error"}
 
 
@@ -127,12 +134,22 @@ def results_document(job: Job, size: int) -> Document:
     }
 
 
-def checkpoint_document(tune: FineTune, checkpoint: Checkpoint) -> Document:
-    """Return OpenAI's `FineTuningJobCheckpoint`."""
-    metrics: Document = {"step": checkpoint.step}
-    for name, value in checkpoint.metrics.items():
-        if name in _METRICS and isinstance(value, int | float):
-            metrics[_METRICS[name]] = value
+def metric_values(job: Job, metrics: Mapping[str, Any]) -> Document:
+    """Return the metrics of a job that OpenAI's API has, by its names; without those that have no value."""
+    partial = job.spec["evaluation"]["limit"] is not None
+    return {
+        name: json_value(metrics[key])
+        for key, names in _METRICS.items()
+        for name in names
+        if isinstance(metrics.get(key), int | float) and not (partial and name.startswith("full_"))
+    }
+
+
+def checkpoint_document(tune: FineTune, job: Job, checkpoint: Checkpoint) -> Document:
+    """Return OpenAI's `FineTuningJobCheckpoint`. Its type has numbers only, which are finite in JSON."""
+    numbers = {key: value for key, value in checkpoint.metrics.items() if isinstance(value, int | float)}
+    finite = {key: value for key, value in numbers.items() if isfinite(value)}
+    metrics = {"step": checkpoint.step, **metric_values(job, finite)}
     return {
         "object": "fine_tuning.job.checkpoint",
         "id": checkpoint.id,

@@ -15,10 +15,11 @@ from service.core.errors import ConflictError, InvalidRequestError, NotFoundErro
 from service.db.engine import Database
 from service.db.models import DataFile, FineTune, Job
 from service.files.service import FileService
+from service.jobs.repository import JobRepository
 from service.jobs.service import JobAction, apply_action, delete_checkpoints, require_change
 from service.metrics.queries import CurveQuery, read_curves
 from service.openai.base_models import BaseModelEntry, BaseModels
-from service.openai.repository import EVAL_LOSS, TRAIN_LOSS, FineTuneRepository
+from service.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTuneRepository
 from service.openai.requests import CreateJob
 from service.openai.schemas import (
     Document,
@@ -38,7 +39,13 @@ from service.openai.spec import (
 )
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-_RESULT_COLUMNS = "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n"
+_RESULTS = {
+    TRAIN_LOSS: "train_loss",
+    ACCURACIES[TRAIN_LOSS]: "train_accuracy",
+    EVAL_LOSS: "valid_loss",
+    ACCURACIES[EVAL_LOSS]: "valid_mean_token_accuracy",
+}
+"""The columns of the results by our metrics."""
 _OWNER_OF_BASE_MODELS = "administrator"
 
 CheckSpec = Callable[[TrainingSpec], None]
@@ -70,7 +77,7 @@ class FineTuneService:
         """
         require_change(principal)
         check_request(body)
-        base, entry, origin = self._base(body.model)
+        base, entry, origin = self._base(body.model, now)
         request = FineTuneRequest(
             body=body,
             entry=entry,
@@ -101,21 +108,38 @@ class FineTuneService:
         job_id = submit(spec_document(request, chosen), add_rows)
         return self.read(job_id, now)
 
-    def _base(self, name: str) -> tuple[str, BaseModelEntry, str | None]:
+    def _base(self, name: str, now: datetime) -> tuple[str, BaseModelEntry, str | None]:
         """Return the base model, its entry, and for a fine-tuned model the job to start from.
 
         Raises:
-            InvalidRequestError: There is no such model.
+            InvalidRequestError: There is no such model, or its weights are gone.
         """
         if not name.startswith("ft:"):
             return name, self.models.get(name), None
-        match, checkpoint = self._find_model(name)
+        match, step = self._find_model(name)
         if match is None:
-            raise InvalidRequestError(
-                f"there is no fine-tuned model {name[:200]!r}", param="model", code="model_not_found"
-            )
+            message = f"there is no fine-tuned model {name[:200]!r}"
+            raise InvalidRequestError(message, param="model", code="model_not_found")
         base = match.result.split(":")[1]
-        return base, self.models.get(base), f"{match.job_id}:{checkpoint}" if checkpoint else match.job_id
+        return base, self.models.get(base), self._origin(match.job_id, step, now)
+
+    def _origin(self, job_id: str, step: int | None, now: datetime) -> str:
+        """Return the job and step of a model's weights.
+
+        Raises:
+            InvalidRequestError: They are no longer on the disk.
+        """
+        with self.database.read() as session:
+            jobs = JobRepository(session, now)
+            steps = jobs.checkpoint_steps(jobs.get(job_id))
+        if not steps:
+            message = f"names a model whose weights were deleted with the checkpoints of job {job_id}"
+            raise InvalidRequestError(message, param="model", code="model_not_found")
+        if step is not None and step not in steps:
+            listed = ", ".join(map(str, steps))
+            message = f"has no checkpoint of step {step} on the disk; there are those of the steps {listed}"
+            raise InvalidRequestError(message, param="model", code="model_not_found")
+        return f"{job_id}:{steps[-1] if step is None else step}"
 
     def _find_model(self, name: str) -> tuple[FineTune | None, int | None]:
         """Return the job of a fine-tuned model, and the step if the name is that of a checkpoint."""
@@ -168,7 +192,7 @@ class FineTuneService:
             repository = FineTuneRepository(session)
             tune, job = repository.get(job_id)
             rows, has_more = repository.checkpoints(job, after, limit)
-            return list_document([checkpoint_document(tune, row) for row in rows], has_more)
+            return list_document([checkpoint_document(tune, job, row) for row in rows], has_more)
 
     def results(self, file_id: str, now: datetime) -> tuple[Document, bytes] | None:
         """Return the file with a job's results, and its content; None if the id is that of no such file.
@@ -234,14 +258,13 @@ def _new_seed(key: str | None) -> int:
 
 
 def _results_csv(database: Database, job_id: str, now: datetime) -> bytes:
-    """Return the losses by step. Trainyard does not measure the accuracy of tokens, so that its columns are empty."""
-    query = CurveQuery((TRAIN_LOSS, EVAL_LOSS), max_points=1_000_000)
+    """Return the losses and accuracies by step; a value that was not measured is empty."""
+    query = CurveQuery(tuple(_RESULTS), max_points=1_000_000, max_total=2_000_000)
     by_step: dict[int, dict[str, float]] = {}
     for series in read_curves(database, job_id, query, now).series:
         for step, value in zip(series.steps, series.values, strict=True):
             by_step.setdefault(step, {})[series.key] = value
-    lines = [_RESULT_COLUMNS]
+    lines = [",".join(["step", *_RESULTS.values()])]
     for step, values in sorted(by_step.items()):
-        train, valid = (repr(values[key]) if key in values else "" for key in (TRAIN_LOSS, EVAL_LOSS))
-        lines.append(f"{step},{train},,{valid},\n")
-    return "".join(lines).encode()
+        lines.append(",".join([str(step), *(repr(values[key]) if key in values else "" for key in _RESULTS)]))
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -16,7 +16,7 @@ from service.openai.hyperparameters import (
     choose_multiplier,
 )
 from service.openai.requests import CreateJob, DpoHyperparameters, SupervisedHyperparameters
-from trainyard.contract.spec.text_data import PAIR_FORMATS
+from trainyard.contract.spec.text_sources import PAIR_FORMATS
 
 _EVALUATIONS_PER_EPOCH = 4
 _MAX_NAME = 120
@@ -153,7 +153,8 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
         fixed |= {"objective": "dpo", "preference": {"beta": chosen.beta}}
         del data["packing"]
     if request.origin is not None:
-        fixed["resume_from"] = request.origin
+        # Not its state: the optimizer and the position belong to the data of that job.
+        fixed |= {"resume_from": request.origin, "resume": "weights"}
     document = _merge(_merge(defaults, entry.spec), fixed)
     document.pop("steps", None)
     return document

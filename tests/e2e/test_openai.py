@@ -187,6 +187,34 @@ def test_dpo_job_learns_the_preferred_answers(tuning_service: ServiceProcess, tm
         assert series.values[-1] > series.values[0], "the margin must grow"
 
 
+_TUNE = """
+upload = lambda name: client.files.create(file=open(name, "rb"), purpose="fine-tune").id
+method = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": 4}}}
+out = client.fine_tuning.jobs.create(model=model, training_file=upload("train.jsonl"), method=method, seed=1).id
+"""
+
+
+def test_second_job_starts_from_the_weights_of_the_first(tuning_service: ServiceProcess, tmp_path: Path) -> None:
+    service = tuning_service
+    service.client().close()
+    token = token_of(service)
+    write_chats(tmp_path / "train.jsonl", 40)
+    model, losses = "tiny-llama", []
+    for _ in range(2):
+        with service.client() as client:
+            job_id = run_program(f"model = {model!r}\n{_TUNE}", service.url, token, "installed", tmp_path)
+            done = wait_for_status(client, job_id, "succeeded", "failed", seconds=200)
+            assert done.status == "succeeded", (done.status_message, done.error)
+            (series,) = client.metrics(job_id, ["train/loss"]).series
+            losses.append(dict(zip(series.steps, series.values, strict=True)))
+        read = f"out = client.fine_tuning.jobs.retrieve({job_id!r}).fine_tuned_model"
+        model = run_program(read, service.url, token, "installed", tmp_path)
+        assert model.startswith("ft:tiny-llama:")
+    first, second = losses
+    assert len(first) == len(second) == 20
+    assert abs(second[1] - first[20]) < abs(second[1] - first[1]), "the second job begins where the first ended"
+
+
 _KILLED_UPLOAD = """
 import os, signal, sys
 from trainyard.client import Client

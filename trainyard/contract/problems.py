@@ -17,8 +17,9 @@ _UNION_TAGS = {
     "targets": {"auto", "names"},
     "micro_size": {"int", "literal['auto']", "constrained-int"},
 }
-_PATHS_TAGS = {"one path", "list of paths"}
-"""Of fields that take one path or several; no field or name has a space."""
+_SOURCE_TAG = "source: "
+_PATHS_TAGS = {"one path", "list of paths", f"{_SOURCE_TAG}jsonl", f"{_SOURCE_TAG}file"}
+"""Of fields that take one path, several, or a source; no field or name has a space."""
 
 MAX_PROBLEMS = 100
 """Problems of one document that are listed."""
@@ -138,7 +139,8 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 def _tags(model: type[BaseModel]) -> set[Any]:
     """Return the values of `source` and `name` that identify a model in its union."""
     fields = (field for key, field in model.model_fields.items() if key in ("source", "name"))
-    return {value for field in fields for value in get_args(field.annotation)}
+    values = {value for field in fields for value in get_args(field.annotation)}
+    return values | {f"{_SOURCE_TAG}{value}" for value in values}
 
 
 def _names(model: type[BaseModel]) -> list[str]:

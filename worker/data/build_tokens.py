@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.contract.spec.text_data import TextSource
+from trainyard.contract.spec.text_sources import TextSource
 from worker.core.errors import RefusedError
 from worker.core.processes import die_with_parent, usable_processors
 from worker.data.data_files import Chunk, DataFile

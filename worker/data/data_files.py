@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
-from trainyard.contract.spec.text_data import FileSource, listed_paths
+from trainyard.contract.spec.text_sources import FileSource, listed_paths
 from worker.core.errors import RefusedError
 
 CHUNK_BYTES = 2**22

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.contract.spec.text_data import FORMAT_FIELDS
+from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
 CODE_VERSION = 1
 """Changes when the same record becomes another example; tokens that were cached with another version are not used."""

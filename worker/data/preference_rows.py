@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from trainyard.contract.spec.text_data import FORMAT_FIELDS, FileSource, TextSource
+from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
 from worker.core.errors import RefusedError
 from worker.data.answers import Answer, AnswerRows, labelled_rows, pair_rows
 from worker.data.build_tokens import NAMED, NamedRecord, too_many_bad

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.spec.text_data import CHAT_FORMATS, FileSource, TextData, TextMixture, TextSource
+from trainyard.contract.spec.text_data import TextData, TextMixture
+from trainyard.contract.spec.text_sources import CHAT_FORMATS, FileSource, TextSource
 from worker.core.errors import RefusedError
 from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, too_many_bad
 from worker.data.content_digest import ContentDigests

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from trainyard.contract.allowed_roots import AllowedRoots
+from trainyard.contract.spec.text_data import TextData, uploads_of
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.spec.uploaded_data import UploadedFiles
+from trainyard.contract.spec.uploaded_data import located, stored_path
 from worker.core.errors import RefusedError
 
 
@@ -17,19 +18,16 @@ def locate_uploads(spec: TrainingSpec, roots: AllowedRoots, runs: Path) -> tuple
     Raises:
         RefusedError: The content of a file was removed.
     """
-    if not isinstance(spec.data, UploadedFiles):
+    if not isinstance(spec.data, TextData) or not (uploads := dict(uploads_of(spec.data))):
         return spec, roots
-    located = spec.data.located(runs)
-    named = {"data.id": (spec.data.id, located.path), "data.eval_id": (spec.data.eval_id, located.eval_path)}
     paths = []
-    for field, (file_id, path) in named.items():
-        if path is None:
-            continue
-        if not Path(str(path)).is_file():
+    for field, source in uploads.items():
+        path = stored_path(source, runs)
+        if not Path(path).is_file():
             raise RefusedError(
-                f"{field}: file {file_id} was deleted, and no unfinished job used it",
+                f"{field}: file {source.id} was deleted, and no unfinished job used it",
                 "Upload it again and submit the job with the new id.",
             )
-        paths.append(str(path))
-    allowed = roots.model_copy(update={"allowed": (*roots.allowed, *paths)})
-    return spec.model_copy(update={"data": located}), allowed
+        paths.append(path)
+    allowed = roots.model_copy(update={"allowed": (*roots.allowed, *dict.fromkeys(paths))})
+    return spec.model_copy(update={"data": located(spec.data, runs)}), allowed

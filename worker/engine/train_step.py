@@ -66,7 +66,8 @@ class TrainStep:
         """Make step `step` (counted from 1) from the global batch `indices` (int64, shape (batch.size,)).
 
         Every rank gets the same `indices`, computes its own share, and makes the same update. No value is read from
-        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm is computed in any case.
+        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm is computed in any case, and what
+        the task measures beside its loss.
         """
         self._learning_rates.set(step)
         marks = StepMarks(self._clock.mark())
@@ -86,7 +87,7 @@ class TrainStep:
             with self._model.accumulating(last=number == len(shares)):
                 forward_started = self._clock.mark()
                 self._progress.mark("forward")
-                parts, values = self._forward(batch, weight, indices, empty=not len(share))
+                parts, values = self._forward(batch, weight, indices, empty=not len(share), measures=log_due)
                 marks.forwards.append((forward_started, self._clock.mark()))
                 self._progress.mark("backward")
                 # One backward for all losses: a second one would reduce the gradients again.
@@ -120,11 +121,11 @@ class TrainStep:
         return share if len(share) else indices[:1]
 
     def _forward(
-        self, batch: Tensors, weight: float, indices: Indices, *, empty: bool
+        self, batch: Tensors, weight: float, indices: Indices, *, empty: bool, measures: bool
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Return each named loss of a micro-batch divided by the global weight, and each measured value divided by its
-        own: fp32, shape ()."""
-        task = measuring(self._task)
+        own, none unless the step `measures`: fp32, shape ()."""
+        task = measuring(self._task) if measures else None
         values: Mapping[str, torch.Tensor] = {}
         with self._precision.autocast():
             if task is None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.contract.spec.sections import BuiltinData, HfModel
-from trainyard.contract.spec.text_data import TextData, paths_of
+from trainyard.contract.spec.text_data import TextData
+from trainyard.contract.spec.text_sources import FileSource, TextSource, UploadedSource, listed_paths
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
-from trainyard.contract.spec.uploaded_data import UploadedFiles
 from trainyard.contract.wire.exported import ExportNote
 
 _PIPELINES = {
@@ -131,14 +131,18 @@ def _data_name(spec: TrainingSpec) -> str:
     """Return the name of the data set, or of its files without their folders, which are of no use elsewhere."""
     if isinstance(spec.data, BuiltinData):
         return spec.data.name
-    if isinstance(spec.data, UploadedFiles):
-        return spec.data.id
     if isinstance(spec.data, TextData):
-        names = [_last_part(path) for field, path in paths_of(spec.data) if not field.startswith("data.eval")]
+        names = [name for source in spec.data.training_sources.values() for name in _source_names(source)]
         return ", ".join(names[:_MAX_NAMES]) + (
             f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         )
     return "the data of the job's own code"
+
+
+def _source_names(source: TextSource) -> list[str]:
+    if isinstance(source, FileSource):
+        return [_last_part(path) for path in listed_paths(source.path)]
+    return [source.id] if isinstance(source, UploadedSource) else []
 
 
 def _last_part(path: str) -> str:

@@ -24,10 +24,12 @@ from worker.data.token_rows import RowExamples
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.deferred.model import DeferredModel
 from worker.tasks.builtin_models import build_builtin
-from worker.tasks.cross_entropy import PLAIN
+from worker.tasks.cross_entropy import PLAIN, Counted, Terms
 
 MAX_ROW_TOKENS = 2048
 """Tokens of a row unless the spec or the model's context sets a limit."""
+ACCURACY = "mean_token_accuracy"
+"""The end of the names of metrics: the fraction of target tokens that the model finds the most likely ones."""
 
 
 class CausalLm:
@@ -67,13 +69,27 @@ class CausalLm:
         return float(self._weights[indices].sum())
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        return _summed_loss(model, batch, self._terms)
+        # Where a model is copied to several GPUs, each of them has its own part.
+        return _loss_of(model, batch, self._terms).sum()
+
+    def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return the summed loss, and the number of target tokens that are the most likely one."""
+        loss, hits = _loss_of(model, batch, Counted(self._terms)).view(-1, 2).sum(dim=0)
+        return loss, {ACCURACY: hits.detach()}
+
+    def metric_weight(self, name: str, indices: Indices) -> float:
+        """Return the number of target tokens."""
+        return self.weight(indices)
+
+    def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        return dict(means)
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
-        return {"eval/loss": _summed_loss(model, batch, PLAIN)}
+        loss, hits = _loss_of(model, batch, Counted(PLAIN)).unbind()
+        return {"eval/loss": loss, f"eval/{ACCURACY}": hits}
 
 
-def _summed_loss(model: nn.Module, batch: Tensors, terms: Loss) -> torch.Tensor:
+def _loss_of(model: nn.Module, batch: Tensors, terms: Terms) -> torch.Tensor:
     if len(batch) == 1:
         tokens = batch[0].long()
         batch = tokens[:, :-1], tokens[:, 1:]

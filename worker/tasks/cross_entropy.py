@@ -1,5 +1,6 @@
 """Cross entropy with label smoothing and z-loss, in one pass over the logits."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,16 @@ class PerRow:
 
 
 PER_ROW = PerRow()
-Terms = Loss | PerRow
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Requests the loss, and the number of targets with the largest logit, which has no gradient: fp32, (2,)."""
+
+    loss: Loss
+
+
+Terms = Loss | PerRow | Counted
 """What a model computes from its logits."""
 
 
@@ -32,7 +42,21 @@ def cross_entropy_of(logits: torch.Tensor, labels: torch.Tensor, terms: Terms) -
     flat = logits.flatten(0, 1), labels.flatten()
     if isinstance(terms, PerRow):
         return each_cross_entropy(*flat).view(labels.shape).sum(dim=1)
-    return summed_cross_entropy(*flat, terms)
+    return summed_terms(*flat, terms)
+
+
+def summed_terms(logits: torch.Tensor, labels: torch.Tensor, terms: Loss | Counted) -> torch.Tensor:
+    """Return the summed loss (fp32, shape ()), or with the number of hits (fp32, (2,)).
+
+    Args:
+        logits: (targets, classes).
+        labels: int64, (targets,); positions with `IGNORED_LABEL` do not count.
+    """
+    if isinstance(terms, Loss):
+        return summed_cross_entropy(logits, labels, terms)
+    # No class has the number `IGNORED_LABEL`.
+    hits = (logits.detach().argmax(dim=-1) == labels).sum()
+    return torch.stack([summed_cross_entropy(logits, labels, terms.loss), hits.float()])
 
 
 def each_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from worker.tasks.cross_entropy import PLAIN, PerRow, Terms, cross_entropy_of, summed_cross_entropy
+from worker.tasks.cross_entropy import PLAIN, PerRow, Terms, cross_entropy_of, summed_terms
 from worker.tasks.row_loss import chunked_row_losses
 
 MAX_LOGITS = 2**26
@@ -15,7 +15,7 @@ MAX_LOGITS = 2**26
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Maps hidden states (tokens, width) and their labels (tokens,) to the summed loss."""
+"""Maps hidden states (tokens, width) and their labels (tokens,) to the summed loss, or a vector that begins with it."""
 
 
 class LogitRule(NamedTuple):
@@ -55,8 +55,8 @@ def summed_loss(
     *,
     max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
-    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape (); or that of each row
-    (`PER_ROW`): fp32, (batch,).
+    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape (); with the number of
+    hits (`Counted`): fp32, (2,); or that of each row (`PER_ROW`): fp32, (batch,).
 
     More than `max_logits` logits are computed in chunks. The head's weights must not be sharded here, so this must run
     inside the forward of the module that owns them.
@@ -77,7 +77,7 @@ def summed_loss(
     hidden = hidden if torch.is_grad_enabled() else hidden.detach()
 
     def loss_of(part: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return summed_cross_entropy(head(part), targets, terms)
+        return summed_terms(head(part), targets, terms)
 
     loss: torch.Tensor = _ChunkedLoss.apply(loss_of, chunk, labels, hidden, *trained)  # type: ignore[no-untyped-call]
     return loss
@@ -120,25 +120,27 @@ class _ChunkedLoss(torch.autograd.Function):
         ctx: Any, loss_of: LossOf, chunk: int, labels: torch.Tensor, hidden: torch.Tensor, *weights: torch.Tensor
     ) -> torch.Tensor:
         *_, needs_hidden = ctx.needs_input_grad[:4]
-        total = torch.zeros((), device=hidden.device)
+        total: torch.Tensor | None = None
         gradient = torch.empty_like(hidden) if needs_hidden else None
         sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
         for start in range(0, len(hidden), chunk):
             part, targets = hidden[start : start + chunk], labels[start : start + chunk]
             loss, of_part, of_weights = _chunk_gradients(loss_of, part, targets, weights, needs_hidden=needs_hidden)
-            total += loss
+            total = loss if total is None else total + loss
             if gradient is not None and of_part is not None:
                 gradient[start : start + chunk] = of_part
             for total_gradient, added in zip(sums, of_weights, strict=True):
                 total_gradient += added
         # Not by `save_for_backward`: the backward scales them in place.
         ctx.gradients = gradient, sums, [weight.dtype for weight in weights]
+        assert total is not None, "there is a chunk"
         return total
 
     @staticmethod
     def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradient, sums, dtypes = ctx.gradients
         del ctx.gradients
+        factor = _loss_in(factor)
         scaled = None if gradient is None else gradient.mul_(factor)
         return (
             None,
@@ -152,11 +154,17 @@ class _ChunkedLoss(torch.autograd.Function):
 def _chunk_gradients(
     loss_of: LossOf, hidden: torch.Tensor, labels: torch.Tensor, weights: Sequence[torch.Tensor], *, needs_hidden: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, Sequence[torch.Tensor]]:
-    """Return the loss of a chunk and its gradients with respect to the hidden states and to the weights."""
+    """Return the values of a chunk, and the gradients of its loss by the hidden states and by the weights."""
     inputs = hidden.detach().requires_grad_(needs_hidden)
     with torch.enable_grad():
-        loss = loss_of(inputs, labels)
+        values = loss_of(inputs, labels)
+        loss = _loss_in(values)
     sources = [*([inputs] if needs_hidden else []), *weights]
     gradients = list(torch.autograd.grad(loss, sources)) if sources else []
     of_hidden = gradients.pop(0) if needs_hidden else None
-    return loss.detach(), of_hidden, gradients
+    return values.detach(), of_hidden, gradients
+
+
+def _loss_in(values: torch.Tensor) -> torch.Tensor:
+    """Return the loss, which is the first value of a vector."""
+    return values[0] if values.ndim else values

@@ -5,16 +5,19 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.objective_rules import preference_beta
 from trainyard.contract.spec.objectives import PAIRED, WITH_REFERENCE
-from trainyard.contract.spec.sections import HfModel
-from trainyard.contract.spec.text_data import PAIR_FORMATS, PREFERENCE_FORMATS, TextData, TextMixture, TextSource
+from trainyard.contract.spec.sections import BuiltinData, HfModel
+from trainyard.contract.spec.text_data import TextData, TextMixture
+from trainyard.contract.spec.text_sources import PAIR_FORMATS, PREFERENCE_FORMATS, TextSource
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
-from worker.data.answers import AnswerExamples, AnswerRows, answer_examples
+from worker.data.answers import Answer, AnswerExamples, AnswerRows, answer_examples, pair_rows
+from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import IGNORED_LABEL, Tensors
 from worker.data.preference_rows import load_answers
 from worker.data.sampler import Indices
@@ -26,6 +29,9 @@ from worker.tasks.cross_entropy import PER_ROW
 from worker.tasks.preference_loss import Answers, dpo_losses, kto_losses, orpo_losses, simpo_losses
 
 Sums = dict[str, torch.Tensor]
+
+STDLIB_PAIRS = 1000
+"""Pairs of the builtin data set, at most."""
 
 
 class PreferenceTask(CausalLm):
@@ -137,11 +143,11 @@ def _lengths(labels: torch.Tensor) -> torch.Tensor:
 
 
 def build_preference_task(
-    spec: TrainingSpec, data: TextData, access: DataAccess = DIRECT, *, row_multiple: int = 1
+    spec: TrainingSpec, data: TextData | BuiltinData, access: DataAccess = DIRECT, *, row_multiple: int = 1
 ) -> PreferenceTask:
     """Return the task of a spec whose objective learns from preferences; `row_multiple`: see `RowExamples.multiple`."""
     match spec.model:
-        case HfModel() as model:
+        case HfModel() as model if isinstance(data, TextData):
             from worker.tasks.hf_model import HfFolder
 
             folder = HfFolder(model.path, access.roots)
@@ -150,10 +156,32 @@ def build_preference_task(
             task = PreferenceTask(build, examples, spec)
             task.defer = lambda: folder.defer(packed=False)
             return task
-        case GptModel() | LlamaModel() as model:
-            examples = _load(spec, data, ByteTokenizer(), model.context, access, row_multiple)
-            return PreferenceTask(lambda: build_builtin(model), examples, spec)
+        case (GptModel() | LlamaModel()) as decoder:
+            if isinstance(data, BuiltinData):
+                examples = stdlib_pairs(data, decoder.context)
+            else:
+                examples = _load(spec, data, ByteTokenizer(), decoder.context, access, row_multiple)
+            return PreferenceTask(lambda: build_builtin(decoder), examples, spec)
     raise RefusedError(f"this worker cannot train that model by objective `{spec.objective}`")
+
+
+def stdlib_pairs(data: BuiltinData, context: int) -> AnswerExamples:
+    """Return pairs from Python's standard library: after the first half of a passage, its second half is preferred to
+    the same in upper case. Passages have `context` bytes and are spread evenly over the files."""
+    passages = windows(load_stdlib(), context).numpy()
+    numbers = np.linspace(0, len(passages) - 1, min(STDLIB_PAIRS, len(passages)), dtype=np.int64)
+    pairs = []
+    for passage in passages[numbers]:
+        prompt, answer = passage[: context // 2], passage[context // 2 :]
+        upper = np.frombuffer(answer.tobytes().upper(), dtype=np.uint8)
+        pairs.append((_answer(prompt, answer), _answer(prompt, upper)))
+    train = len(pairs) - round(len(pairs) * data.eval_fraction)
+    held_out = {"": pair_rows(pairs[train:], context)} if train < len(pairs) else {}
+    return answer_examples(pair_rows(pairs[:train], context), held_out, paired=True, context=context)
+
+
+def _answer(prompt: NDArray[np.uint8], answer: NDArray[np.uint8]) -> Answer:
+    return Answer(prompt.astype(np.int32), answer.astype(np.int32))
 
 
 def _load(

@@ -26,7 +26,7 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
 
         return load_custom(spec)
     multiple = ROW_MULTIPLE if spec.backend == "nccl" else 1
-    if spec.objective != "sft" and isinstance(spec.data, TextData):
+    if spec.objective != "sft" and isinstance(spec.data, TextData | BuiltinData):
         from worker.tasks.preference import build_preference_task
 
         return build_preference_task(spec, spec.data, access, row_multiple=multiple)

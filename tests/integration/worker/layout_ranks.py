@@ -192,14 +192,23 @@ class StepRecorder:
                 module.register_full_backward_pre_hook(check_state)
 
     def wrap(self, task, rank):
-        original = task.loss_sum
-
-        def loss_sum(model, batch):
-            loss = original(model, batch)
+        def factor():
             planted = self.plant and (self.plant["rank"], self.plant["step"]) == (rank, self.step)
-            return loss * float(self.plant["value"]) if planted else loss
+            return float(self.plant["value"]) if planted else None
 
-        task.loss_sum = loss_sum
+        def plant_in(loss):
+            return loss if (value := factor()) is None else loss * value
+
+        original = task.loss_sum
+        task.loss_sum = lambda model, batch: plant_in(original(model, batch))
+        if hasattr(task, "measured_loss"):
+            measured = task.measured_loss
+
+            def measured_loss(model, batch):
+                loss, values = measured(model, batch)
+                return plant_in(loss), values
+
+            task.measured_loss = measured_loss
         return task
 
 

@@ -133,6 +133,14 @@ class TestAnyNumberOfProcesses:
         for step, loss in alone.items():
             assert float(together[step]) == pytest.approx(float(loss), rel=1e-5)
 
+    @pytest.mark.parametrize("key", ["train/mean_token_accuracy", "eval/mean_token_accuracy"])
+    def test_accuracy_of_tokens_is_that_of_one_process(self, layouts, case, world, key):
+        alone, together = (layouts(n)[0][case]["series"].get(key, {}) for n in (1, world))
+        assert bool(alone) == (case in ("tokens", "smoothed"))
+        assert {step: float(value) for step, value in together.items()} == pytest.approx(
+            {step: float(value) for step, value in alone.items()}, rel=1e-5
+        )
+
     def test_gradient_norm_is_global(self, layouts, case, world):
         alone, together = (layouts(n)[0][case]["series"]["train/grad_norm"] for n in (1, world))
         for step, norm in alone.items():

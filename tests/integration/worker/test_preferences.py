@@ -1,11 +1,17 @@
 """Learning from preferences: equal updates on any number of ranks, one reference, exact resumption."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from tests.integration.worker.harness import run_layout
 from tests.support import hf
+from trainyard.contract.spec.sections import BuiltinData
+from trainyard.contract.spec.templates import load_template
+from worker.data.examples import IGNORED_LABEL
+from worker.tasks.preference import stdlib_pairs
 
 pytestmark = pytest.mark.timeout(600)
 """The first test waits for all runs."""
@@ -176,3 +182,34 @@ class TestResumption:
         assert "reference_computed" not in layouts[1][0]["moved/dpo-lora"]["events"]
         expected = series(layouts[1], "dpo-lora")
         assert series(layouts[1], "moved/dpo-lora") == pytest.approx({n: expected[n] for n in (4, 5, 6)}, rel=1e-5)
+
+
+def test_preset_learns_what_is_preferred(tmp_path):
+    preset = {
+        **load_template("dpo_stdlib").spec,
+        "gpus": 1,
+        "steps": 8,
+        "batch": {"size": 8},
+        "log": {"every_steps": 1},
+    }
+    case = preset | {"model": preset["model"] | {"width": 32, "layers": 1}, "checkpoint": {}}
+    case["evaluation"] = {"every_steps": 4, "limit": 20}
+    result = run_layout(1, {"preset": {"spec": case}}, tmp_path / "1")
+    losses = series(result, "preset")
+    assert losses[1] == pytest.approx(math.log(2)), "model and reference are the same at the start"
+    assert losses[8] < losses[1]
+    accuracies = series(result, "preset", "eval/rewards/accuracies")
+    assert accuracies.keys() == {4, 8}
+    assert accuracies[8] > 0.9
+
+
+def test_pairs_of_the_standard_library_share_their_prompt():
+    data = BuiltinData(name="stdlib", eval_fraction=0.1)
+    examples = stdlib_pairs(data, 32)
+    assert (examples.train, examples.held_out) == (900, 100)
+    tokens, labels, _ = examples.train_batch(np.arange(900), torch.device("cpu"))
+    chosen, rejected = tokens.chunk(2)
+    assert torch.equal(chosen[:, :16], rejected[:, :16])
+    texts = [bytes(rows[:, 16:].flatten().to(torch.uint8).tolist()) for rows in (chosen, rejected)]
+    assert texts[0].upper() == texts[1] != texts[0]
+    assert ((labels != IGNORED_LABEL).sum(dim=1) == 16).all()

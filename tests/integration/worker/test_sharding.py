@@ -53,6 +53,11 @@ def tensors(result, case):
     return {name: torch.tensor(values) for name, values in result[0][case]["parameters"].items()}
 
 
+def accuracies(case, part):
+    """Return the names of the accuracies of tokens that the case has."""
+    return () if case["model"] == "mlp" else (f"{part}/mean_token_accuracy",)
+
+
 @pytest.mark.parametrize("case", MATRIX, ids=case_name)
 class TestParityWithOneProcess:
     def test_parameters(self, layouts, case):
@@ -72,16 +77,17 @@ class TestParityWithOneProcess:
         assert first["exported"] == {name: first["parameters"][name] for name in trained}
         assert case["variant"] == "ddp" or all(rank["exported"] == {} for rank in others)
 
-    @pytest.mark.parametrize("key", ["train/loss", "train/grad_norm"])
-    def test_every_step(self, layouts, case, key):
-        alone = series(layouts[1], problem_name(case), key)
-        together = series(layouts[case["ranks"]], case_name(case), key)
-        assert len(alone) == STEPS
-        assert together == pytest.approx(alone, rel=1e-5)
+    def test_every_step(self, layouts, case):
+        for key in ("train/loss", "train/grad_norm", *accuracies(case, "train")):
+            alone = series(layouts[1], problem_name(case), key)
+            together = series(layouts[case["ranks"]], case_name(case), key)
+            assert len(alone) == STEPS
+            assert together == pytest.approx(alone, rel=1e-5), key
 
     def test_evaluation(self, layouts, case):
-        alone = series(layouts[1], problem_name(case), "eval/loss")
-        assert series(layouts[case["ranks"]], case_name(case), "eval/loss") == pytest.approx(alone, rel=1e-5)
+        for key in ("eval/loss", *accuracies(case, "eval")):
+            alone = series(layouts[1], problem_name(case), key)
+            assert series(layouts[case["ranks"]], case_name(case), key) == pytest.approx(alone, rel=1e-5)
 
     def test_gradients_are_clipped(self, layouts, case):
         norms = series(layouts[1], problem_name(case), "train/grad_norm")

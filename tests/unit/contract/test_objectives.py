@@ -51,8 +51,8 @@ def test_beta_has_a_default_for_each_objective(objective, beta):
     ("changes", "expected"),
     [
         (
-            {"objective": "dpo", "data": {"source": "builtin", "name": "stdlib"}},
-            "data.name: `stdlib` has no preferences, which objective `dpo` needs; use source `jsonl`",
+            {"objective": "kto", "data": {"source": "builtin", "name": "stdlib"}},
+            "data.name: `stdlib` has pairs only, and objective `kto` needs labels; use source `jsonl`",
         ),
         (
             {"objective": "dpo", "data": JSONL | {"format": "completion"}},

@@ -271,7 +271,8 @@ class TestEarlyStopping:
         stopping = {"patience": 2, "metric": "eval/loss/web"}
         assert self.problems(early_stopping=stopping, evaluation={"every_steps": 5}, **changes) == [
             "early_stopping.metric: task `causal_lm` has no evaluation metric `eval/loss/web`; use one of eval/loss, "
-            "eval/loss/books, eval/loss/code"
+            "eval/mean_token_accuracy, eval/loss/books, eval/loss/code, eval/mean_token_accuracy/books, "
+            "eval/mean_token_accuracy/code"
         ]
         assert self.problems(data=data | {"eval_path": "/d"}, **{key: changes[key] for key in ("task", "model")}) == [
             "data.eval_sets: cannot be combined with `data.eval_path`; name that file as one of the sets"

@@ -113,9 +113,10 @@ class TestMixture:
 
     def test_held_out_fraction_makes_an_evaluation_set_of_each_source(self):
         sources = ({"path": "/d/a"}, {"path": "/d/b", "name": "books"})
-        metrics = ("eval/loss", "eval/loss/source_1", "eval/loss/books")
+        names = ("eval/loss", "eval/mean_token_accuracy")
+        metrics = (*names, *(f"{name}/{source}" for name in names for source in ("source_1", "books")))
         assert evaluation_metrics(mixture(*sources, eval_fraction=0.1)) == metrics
-        assert evaluation_metrics(mixture(*sources, eval_path="/d/c")) == ("eval/loss",)
+        assert evaluation_metrics(mixture(*sources, eval_path="/d/c")) == names
 
     def test_files_for_evaluation_are_read_as_the_first_source(self):
         first = {"path": "/d/a", "source": "parquet", "format": "alpaca", "columns": {"output": "answer"}}

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.objective_rules import ineffective_objectives, objective_metrics
 from trainyard.contract.spec.sections import BuiltinData, Evaluation
-from trainyard.contract.spec.text_data import TextData, TextMixture
+from trainyard.contract.spec.text_data import TextData, TextMixture, UploadedFiles
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 EVALUATION_METRICS = {
@@ -212,7 +212,8 @@ def _evaluation_data(spec: TrainingSpec) -> tuple[bool, str]:
         case BuiltinData() as data:
             return data.eval_fraction > 0, "set `data.eval_fraction` above 0"
         case TextData() as data:
-            return data.has_evaluation, "set `data.eval_fraction`, `data.eval_path` or `data.eval_sets`"
+            single = "eval_id" if isinstance(data, UploadedFiles) else "eval_path"
+            return data.has_evaluation, f"set `data.eval_fraction`, `data.{single}` or `data.eval_sets`"
     return True, ""
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from trainyard.contract.spec.objectives import DEFAULT_BETA, PAIRED, Objective
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, HfModel
-from trainyard.contract.spec.text_data import PAIR_FORMATS, PREFERENCE_FORMATS, TextData
+from trainyard.contract.spec.text_data import TextData
+from trainyard.contract.spec.text_sources import PAIR_FORMATS, PREFERENCE_FORMATS
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 _USERS: dict[str, tuple[Objective, ...]] = {
@@ -33,7 +34,9 @@ def preference_beta(spec: TrainingSpec) -> float:
 
 def objective_metrics(spec: TrainingSpec) -> tuple[str, ...]:
     """Return the names of the metrics of an evaluation that the objective adds."""
-    return () if spec.objective == "sft" else tuple(f"eval/{name}" for name in _SUMS)
+    if spec.task != "causal_lm":
+        return ()
+    return ("eval/mean_token_accuracy",) if spec.objective == "sft" else tuple(f"eval/{name}" for name in _SUMS)
 
 
 def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
@@ -65,8 +68,8 @@ def _preferences(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     objective, data = spec.objective, spec.data
     if spec.strategy == "dp":
         yield "strategy", f"`dp` divides pairs; with objective `{objective}` use `ddp`"
-    if isinstance(data, BuiltinData):
-        yield "data.name", f"`{data.name}` has no preferences, which objective `{objective}` needs; use source `jsonl`"
+    if isinstance(data, BuiltinData) and objective not in PAIRED:
+        yield "data.name", f"`{data.name}` has pairs only, and objective `{objective}` needs labels; use source `jsonl`"
     known = PAIR_FORMATS if objective in PAIRED else PREFERENCE_FORMATS - PAIR_FORMATS
     for field, format in _formats(spec):
         if format not in ("auto", *known):
@@ -79,8 +82,8 @@ def _preferences(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 def _formats(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the formats of the data's sources with the fields that name them."""
     if isinstance(spec.data, TextData):
-        for field, source in spec.data.training_sources.items():
-            yield f"{field.rpartition('.')[0]}.format", source.format
+        for section, source in spec.data.described_sources.items():
+            yield f"{section}.format", source.format
 
 
 def ineffective_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

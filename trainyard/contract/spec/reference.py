@@ -94,6 +94,8 @@ def _kind(field: Schema) -> str:
             return _list(field)
         case "object":
             values: list[Schema] = list(field.get("patternProperties", {}).values())
+            if values and "oneOf" in values[0]:
+                return f"names, each with {_kind(values[0])}"
             return "names and numbers" if values and values[0].get("type") == "number" else "names and texts"
         case "integer" | "number":
             return _number(field)

@@ -23,8 +23,7 @@ from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.objectives import Samples
 from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
-from trainyard.contract.spec.text_data import TextFiles, TextMixture
-from trainyard.contract.spec.uploaded_data import UploadedFiles
+from trainyard.contract.spec.text_data import TextFiles, TextMixture, UploadedFiles
 
 
 class HfModel(Strict):
@@ -87,7 +86,8 @@ class BuiltinData(Strict):
 
     source: Literal["builtin"] = "builtin"
     name: Literal["digits", "stdlib", "parity"]
-    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes. `parity`: a
+    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes, or
+    for an objective of pairs 1,000 passages, each with its continuation as it is and in upper case. `parity`: a
     synthetic regression."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.2
     """Fraction of the examples held out for evaluation; 0 disables evaluation."""

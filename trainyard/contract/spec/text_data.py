@@ -1,97 +1,29 @@
-"""The sections of a training spec that name texts and conversations: files, and mixtures of sources."""
+"""The sections of a training spec that name texts and conversations: files, uploads, and mixtures of sources."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Field
 
-from trainyard.contract.base import CONTROL_FREE_PATTERN, Float, Path, PositiveFloat, PositiveInt, Strict
+from trainyard.contract.base import Float, PositiveInt, Strict
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.text_sources import (
+    FORMAT_FIELDS,
+    AnyMixtureSource,
+    EvaluationSet,
+    EvaluationSetName,
+    FileDigest,
+    FileId,
+    FileSource,
+    Paths,
+    TextSource,
+    UploadedSource,
+    listed_paths,
+)
 
 MAX_EVALUATION_SETS = 16
 MAX_SOURCES = 64
-MAX_PATHS = 1000
 DEFAULT_BAD_LINES = 100
-
-EvaluationSetName = Annotated[str, StringConstraints(max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""Name of a set of examples for evaluation. It is the end of the names of its metrics."""
-
-FileKind = Literal["jsonl", "parquet", "arrow", "dataset"]
-PairFormat = Literal["preference", "openai_preference"]
-TextFormat = Literal["auto", "text", "completion", "chat", "sharegpt", "alpaca", PairFormat, "unpaired_preference"]
-
-FORMAT_FIELDS: dict[str, tuple[str, ...]] = {
-    "text": ("text",),
-    "completion": ("prompt", "completion"),
-    "chat": ("messages", "tools"),
-    "sharegpt": ("conversations", "tools"),
-    "alpaca": ("instruction", "input", "output"),
-    "preference": ("prompt", "chosen", "rejected", "tools"),
-    "openai_preference": ("input", "preferred_output", "non_preferred_output"),
-    "unpaired_preference": ("prompt", "completion", "label", "tools"),
-}
-"""The fields that each format reads, by which `columns` names them."""
-
-CHAT_FORMATS = frozenset({"chat", "sharegpt"})
-"""The formats that need a chat template."""
-
-PAIR_FORMATS = frozenset({"preference", "openai_preference"})
-"""The formats of pairs of a chosen and a rejected answer."""
-PREFERENCE_FORMATS = PAIR_FORMATS | {"unpaired_preference"}
-"""The formats for objectives that learn from preferences."""
-
-ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CONTROL_FREE_PATTERN)]
-
-
-def _paths_tag(value: Any) -> str:
-    return "one path" if isinstance(value, str) else "list of paths"
-
-
-Paths = Annotated[
-    Annotated[Path, Tag("one path")] | Annotated[tuple[Path, ...], Field(max_length=MAX_PATHS), Tag("list of paths")],
-    Discriminator(_paths_tag),
-]
-"""A file, a glob pattern of files, or a list of these."""
-
-
-def listed_paths(paths: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths and patterns of a `Paths` field as a list."""
-    return (paths,) if isinstance(paths, str) else paths
-
-
-class TextSource(Strict):
-    """How the examples of one source are read; subclasses say where they are."""
-
-    format: TextFormat = "auto"
-    """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}], tools}; `sharegpt`:
-    {conversations: [{from, value}]}; `alpaca`: {instruction, input, output}; `auto`: the format of the first example.
-    With all but `text`, the loss covers only the completion, the output, or the assistant's messages. For
-    `objective: dpo`, `orpo` and `simpo`: `preference`: {prompt, chosen, rejected}, each a text or a list of messages;
-    `openai_preference`: {input, preferred_output, non_preferred_output}; for `kto`: `unpaired_preference`:
-    {prompt, completion, label}.
-    `docs/data.md` describes each."""
-    columns: Annotated[dict[ColumnName, ColumnName], Field(max_length=16)] = Field(default_factory=dict)
-    """The names of the data's columns by the fields of the format, where they differ: `{prompt: question}`."""
-
-
-class FileSource(TextSource):
-    """Files of examples."""
-
-    source: FileKind = "jsonl"
-    """`jsonl`: one JSON object on each line; `parquet`; `arrow`: IPC files or streams; `dataset`: folders saved by
-    `datasets.save_to_disk`."""
-    path: Paths
-    """The file, a glob pattern such as `/data/part-*.jsonl`, or a list of these, below the service's allowed roots.
-    The files are read in the order of the list, and those of a pattern in the order of their names."""
-
-
-class MixtureSource(FileSource):
-    """One source of a mixture."""
-
-    weight: PositiveFloat = 1.0
-    """Share of this source in each epoch, relative to the weights of the others."""
-    name: EvaluationSetName | None = None
-    """Its name in events and in the metrics of evaluations. Absent: `source_1` for the first, and so on."""
 
 
 class TextData(Strict):
@@ -129,6 +61,11 @@ class TextData(Strict):
         raise NotImplementedError
 
     @property
+    def described_sources(self) -> dict[str, TextSource]:
+        """The sources with a format and columns of their own, by their sections."""
+        return {field.rpartition(".")[0]: source for field, source in self.training_sources.items()}
+
+    @property
     def has_evaluation(self) -> bool:
         """Whether any example is for evaluation."""
         return self.eval_fraction > 0 or bool(self.evaluation_sources)
@@ -138,24 +75,56 @@ class TextData(Strict):
         return self.model_copy(update={"on_bad_line": "refuse", "max_bad_lines": DEFAULT_BAD_LINES})
 
 
-class _EvaluationFiles(TextData):
+class _EvaluationSets(TextData):
+    eval_sets: Annotated[dict[EvaluationSetName, EvaluationSet], Field(max_length=MAX_EVALUATION_SETS)] = Field(
+        default_factory=dict
+    )
+    """Several sets of examples for evaluation, by name: paths, which are read as the training examples are, or a source
+    with a format of its own, such as `{source: file, id: file_...}`. Each set has metrics of its own, such as
+    `eval/loss/books` for the set `books`; `eval/loss` is the mean over all sets."""
+
+    @property
+    def evaluation_sources(self) -> dict[str, TextSource]:
+        sets = {f"data.eval_sets.{name}": self._read_alike(given) for name, given in self.eval_sets.items()}
+        return self._single_evaluation() | sets
+
+    @property
+    def evaluation_sets(self) -> tuple[str, ...]:
+        return tuple(self.eval_sets)
+
+    @property
+    def described_sources(self) -> dict[str, TextSource]:
+        named = {f"data.eval_sets.{name}": given for name, given in self.eval_sets.items()}
+        return super().described_sources | {
+            section: given for section, given in named.items() if isinstance(given, TextSource)
+        }
+
+    def _single_evaluation(self) -> dict[str, TextSource]:
+        """Return the source of the only evaluation set, which has no name, by its field."""
+        raise NotImplementedError
+
+    def _read_alike(self, given: EvaluationSet) -> TextSource:
+        """Return a set as a source: paths are read as the first source of the training examples is."""
+        if isinstance(given, TextSource):
+            return given
+        first = next(iter(self.training_sources.values()), FileSource(path=given))
+        kind = first.source if isinstance(first, FileSource) else "jsonl"
+        return FileSource(source=kind, path=given, format=first.format, columns=first.columns)
+
+    def training_part(self) -> TextData:
+        return super().training_part().model_copy(update={"eval_sets": {}})
+
+
+class _EvaluationFiles(_EvaluationSets):
     eval_path: Paths | None = None
     """Files with the examples for evaluation, read as the training examples are; those of a mixture as its first source
     is. Absent: no evaluation, unless `eval_sets` or `eval_fraction` is set."""
-    eval_sets: Annotated[dict[EvaluationSetName, Paths], Field(max_length=MAX_EVALUATION_SETS)] = Field(
-        default_factory=dict
-    )
-    """Files with several sets of examples for evaluation, by name, instead of `eval_path`. Each set has metrics of its
-    own, such as `eval/loss/books` for the set `books`; `eval/loss` is the mean over all sets."""
 
-    @property
-    def evaluation_paths(self) -> dict[str, str | tuple[str, ...]]:
-        """The files for evaluation by the fields that name them."""
-        single = {} if self.eval_path is None else {"data.eval_path": self.eval_path}
-        return single | {f"data.eval_sets.{name}": path for name, path in self.eval_sets.items()}
+    def _single_evaluation(self) -> dict[str, TextSource]:
+        return {} if self.eval_path is None else {"data.eval_path": self._read_alike(self.eval_path)}
 
     def training_part(self) -> TextData:
-        return super().training_part().model_copy(update={"eval_path": None, "eval_sets": {}})
+        return super().training_part().model_copy(update={"eval_path": None})
 
 
 class TextFiles(_EvaluationFiles, FileSource):
@@ -165,20 +134,37 @@ class TextFiles(_EvaluationFiles, FileSource):
     def training_sources(self) -> dict[str, TextSource]:
         return {"data.path": self}
 
-    @property
-    def evaluation_sources(self) -> dict[str, TextSource]:
-        return _read_like(self, self.evaluation_paths)
+
+class UploadedFiles(_EvaluationSets, UploadedSource):
+    """JSONL files that were uploaded (`trainyard files upload`, `POST /v1/files`)."""
+
+    eval_id: FileId | None = None
+    """The file with the examples for evaluation, read as the training examples are. Absent: no evaluation, unless
+    `eval_sets` or `eval_fraction` is set."""
+    eval_digest: FileDigest | None = None
+    """SHA-256 of its content. Absent: set at submission."""
 
     @property
-    def evaluation_sets(self) -> tuple[str, ...]:
-        return tuple(self.eval_sets)
+    def training_sources(self) -> dict[str, TextSource]:
+        return {"data.id": self}
+
+    def _single_evaluation(self) -> dict[str, TextSource]:
+        if self.eval_id is None:
+            return {}
+        source = UploadedSource(id=self.eval_id, digest=self.eval_digest, format=self.format, columns=self.columns)
+        return {"data.eval_id": source}
+
+    def training_part(self) -> TextData:
+        """Return the section with the same values for the same training examples: the id of a file does not matter."""
+        update = {"eval_id": None, "eval_digest": None} | ({"id": ""} if self.digest else {})
+        return super().training_part().model_copy(update=update)
 
 
 class TextMixture(_EvaluationFiles):
     """Several sources of texts, drawn from by their weights."""
 
     source: Literal["mixture"] = "mixture"
-    sources: Annotated[tuple[MixtureSource, ...], Field(max_length=MAX_SOURCES)]
+    sources: Annotated[tuple[AnyMixtureSource, ...], Field(max_length=MAX_SOURCES)]
     """The sources. An epoch has as many rows as all of them together, of which each source contributes its share by
     weight, rounded to whole rows. A source that is smaller than its share repeats within an epoch; one that is larger
     continues in the next epoch where it stopped."""
@@ -190,36 +176,36 @@ class TextMixture(_EvaluationFiles):
 
     @property
     def training_sources(self) -> dict[str, TextSource]:
-        return {f"data.sources.{index}.path": source for index, source in enumerate(self.sources)}
-
-    @property
-    def evaluation_sources(self) -> dict[str, TextSource]:
-        return _read_like(self.sources[0], self.evaluation_paths) if self.sources else {}
+        fields = ("id" if isinstance(source, UploadedSource) else "path" for source in self.sources)
+        return {
+            f"data.sources.{index}.{field}": source
+            for index, (field, source) in enumerate(zip(fields, self.sources, strict=True))
+        }
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
-        return self.names if self.eval_fraction else tuple(self.eval_sets)
+        return self.names if self.eval_fraction else super().evaluation_sets
 
-
-def _read_like(source: FileSource, paths: Mapping[str, str | tuple[str, ...]]) -> dict[str, TextSource]:
-    return {
-        field: FileSource(source=source.source, path=path, format=source.format, columns=source.columns)
-        for field, path in paths.items()
-    }
+    def training_part(self) -> TextData:
+        sources = tuple(
+            source.model_copy(update={"id": ""}) if isinstance(source, UploadedSource) and source.digest else source
+            for source in self.sources
+        )
+        return super().training_part().model_copy(update={"sources": sources})
 
 
 def text_data_problems(data: TextData) -> Iterator[Problem]:
     """Yield a problem for every conflict between the fields of the section."""
-    if isinstance(data, _EvaluationFiles):
-        if data.eval_path is not None and data.eval_sets:
-            message = "cannot be combined with `data.eval_path`; name that file as one of the sets"
-            yield Problem(param="data.eval_sets", message=message)
-        for field in data.evaluation_paths if data.eval_fraction else ():
-            yield Problem(param=field, message="cannot be combined with `data.eval_fraction`; remove one of them")
-            break
+    single = [field for field in data.evaluation_sources if not field.startswith("data.eval_sets.")]
+    if single and data.evaluation_sets and not data.eval_fraction:
+        message = f"cannot be combined with `{single[0]}`; name that file as one of the sets"
+        yield Problem(param="data.eval_sets", message=message)
+    for field in data.evaluation_sources if data.eval_fraction else ():
+        yield Problem(param=field, message="cannot be combined with `data.eval_fraction`; remove one of them")
+        break
     yield from _empty_lists(data)
-    for field, source in data.training_sources.items():
-        yield from _column_problems(field.rpartition(".")[0], source)
+    for section, source in data.described_sources.items():
+        yield from _column_problems(section, source)
     if isinstance(data, TextMixture):
         for index, name in enumerate(data.names):
             if name in data.names[:index]:
@@ -232,7 +218,7 @@ def _empty_lists(data: TextData) -> Iterator[Problem]:
     if isinstance(data, TextMixture) and not data.sources:
         yield Problem(param="data.sources", message="must have at least one source")
         return
-    for field, source in {**data.training_sources, **data.evaluation_sources}.items():
+    for field, source in _fields_of(data):
         if isinstance(source, FileSource) and not source.path:
             yield Problem(param=field, message="must have at least one path")
 
@@ -249,8 +235,23 @@ def _column_problems(section: str, source: TextSource) -> Iterator[Problem]:
 
 def paths_of(data: TextData) -> Iterator[tuple[str, str]]:
     """Yield every path or pattern of the section, with the field that names it."""
-    for field, source in {**data.training_sources, **data.evaluation_sources}.items():
+    for field, source in _fields_of(data):
         if isinstance(source, FileSource):
             several = not isinstance(source.path, str)
             for index, path in enumerate(listed_paths(source.path)):
                 yield (f"{field}.{index}" if several else field), path
+
+
+def uploads_of(data: TextData) -> Iterator[tuple[str, UploadedSource]]:
+    """Yield every uploaded file of the section, with the field of its id."""
+    for field, source in _fields_of(data):
+        if isinstance(source, UploadedSource):
+            yield field, source
+
+
+def _fields_of(data: TextData) -> Iterator[tuple[str, TextSource]]:
+    """Yield every source with the field that says where its examples are."""
+    described = data.described_sources
+    for field, source in {**data.training_sources, **data.evaluation_sources}.items():
+        name = "id" if isinstance(source, UploadedSource) else "path"
+        yield (f"{field}.{name}" if field in described else field), source

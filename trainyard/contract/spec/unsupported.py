@@ -14,7 +14,8 @@ from trainyard.contract.spec.sbatch_options import disallowed_options
 from trainyard.contract.spec.sections import ConvnetModel, HfModel
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.stored_dtypes import dtype_problems
-from trainyard.contract.spec.text_data import CHAT_FORMATS, TextData, paths_of
+from trainyard.contract.spec.text_data import TextData, paths_of
+from trainyard.contract.spec.text_sources import CHAT_FORMATS
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 DIGITS_CLASSES = 10
@@ -233,10 +234,10 @@ def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "`stdlib` is for the builtin models; use source `jsonl` with a model of source `hf`",
         )
     if isinstance(spec.data, TextData) and not isinstance(spec.model, HfModel):
-        for field, source in spec.data.training_sources.items():
+        for section, source in spec.data.described_sources.items():
             if source.format in CHAT_FORMATS:
                 message = "needs a chat template, which only models of source `hf` have; use `completion`"
-                yield f"{field.rpartition('.')[0]}.format", f"`{source.format}` {message}"
+                yield f"{section}.format", f"`{source.format}` {message}"
 
 
 def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

@@ -1,59 +1,102 @@
-"""The section of a training spec that names uploaded data files."""
+"""Uploaded files in the sections of a spec: their digests, which are set at submission, and where workers find them."""
 
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import StringConstraints
+from typing import Any, NamedTuple
 
 from trainyard.contract.data_files import data_file
-from trainyard.contract.spec.text_data import TextData, TextFiles, TextSource
-from trainyard.contract.validation_messages import DIGEST_PATTERN, FILE_ID_PATTERN
+from trainyard.contract.spec.text_data import TextData, TextFiles, TextMixture, UploadedFiles
+from trainyard.contract.spec.text_sources import (
+    FileSource,
+    MixtureSource,
+    TextFormat,
+    UploadedMixtureSource,
+    UploadedSource,
+)
 
-FileId = Annotated[str, StringConstraints(pattern=FILE_ID_PATTERN)]
-_Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
+
+class Content(NamedTuple):
+    """What an uploaded file holds."""
+
+    digest: str
+    format: TextFormat
 
 
-class UploadedFiles(TextData, TextSource):
-    """JSONL files that were uploaded (`trainyard files upload`, `POST /v1/files`)."""
+def pinned(data: TextData, contents: Mapping[str, Content]) -> TextData:
+    """Return the section with the digests of its uploaded files, and their formats instead of `auto`.
 
-    source: Literal["file"] = "file"
-    id: FileId
-    """The file with the training examples: `file_...`."""
-    digest: _Digest | None = None
-    """SHA-256 of its content. Absent: set at submission, so that the job always reads the same examples."""
-    eval_id: FileId | None = None
-    """The file with the examples for evaluation, read as the training examples are. Absent: no evaluation, unless
-    `eval_fraction` is set."""
-    eval_digest: _Digest | None = None
-    """SHA-256 of its content. Absent: set at submission."""
+    Args:
+        contents: By the field of the file's id, for every uploaded file.
+    """
+    update = _replaced(data, lambda field, source: source.model_copy(update=_pin(source, contents[field])))
+    if isinstance(data, UploadedFiles):
+        update |= _pin(data, contents["data.id"])
+        if data.eval_id is not None:
+            update["eval_digest"] = contents["data.eval_id"].digest
+    return data.model_copy(update=update)
 
-    @property
-    def training_sources(self) -> dict[str, TextSource]:
-        return {"data.id": self}
 
-    @property
-    def evaluation_sources(self) -> dict[str, TextSource]:
-        if self.eval_id is None:
-            return {}
-        return {"data.eval_id": TextSource(format=self.format, columns=self.columns)}
+def _pin(source: UploadedSource, content: Content) -> dict[str, Any]:
+    format = content.format if source.format == "auto" else source.format
+    return {"digest": content.digest, "format": format}
 
-    @property
-    def evaluation_sets(self) -> tuple[str, ...]:
-        return ()
 
-    def training_part(self) -> TextData:
-        """Return the section with the same values for the same training examples: the id of a file does not matter."""
-        update = {"eval_id": None, "eval_digest": None} | ({"id": ""} if self.digest else {})
-        return super().training_part().model_copy(update=update)
+def located(data: TextData, runs: Path) -> TextData:
+    """Return the section that names the same examples by paths.
 
-    def located(self, runs: Path) -> TextFiles:
-        """Return the section that names the same examples by paths.
+    Args:
+        runs: The folder of all runs.
+    """
 
-        Args:
-            runs: The folder of all runs.
-        """
-        assert self.digest is not None, "the digest is set at submission"
-        evaluation = None if self.eval_digest is None else str(data_file(runs, self.eval_digest))
-        own = {"source", "id", "digest", "eval_id", "eval_digest"}
-        options = {name: getattr(self, name) for name in type(self).model_fields if name not in own}
-        return TextFiles(source="jsonl", path=str(data_file(runs, self.digest)), eval_path=evaluation, **options)
+    def locate(_: str, source: UploadedSource) -> FileSource:
+        own = {"path": stored_path(source, runs), "format": source.format, "columns": source.columns}
+        if isinstance(source, UploadedMixtureSource):
+            return MixtureSource(weight=source.weight, name=source.name, **own)
+        return FileSource(**own)
+
+    update = _replaced(data, locate)
+    if not isinstance(data, UploadedFiles):
+        return data.model_copy(update=update)
+    evaluation = None if data.eval_digest is None else str(data_file(runs, data.eval_digest))
+    own = {"source", "id", "digest", "eval_id", "eval_digest"}
+    options = {name: getattr(data, name) for name in type(data).model_fields if name not in own}
+    return TextFiles(path=stored_path(data, runs), eval_path=evaluation, **(options | update))
+
+
+def stored_path(source: UploadedSource, runs: Path) -> str:
+    """Return the path of the content of a file whose digest is set."""
+    assert source.digest is not None, "the digest is set at submission"
+    return str(data_file(runs, source.digest))
+
+
+def _replaced(data: TextData, change: Callable[[str, UploadedSource], Any]) -> dict[str, Any]:
+    """Return the fields of the section that list sources, with each uploaded file replaced.
+
+    Args:
+        change: Takes the field of the file's id, and the source.
+    """
+    update: dict[str, Any] = {}
+    if isinstance(data, TextMixture):
+        update["sources"] = tuple(
+            change(f"data.sources.{index}.id", source) if isinstance(source, UploadedSource) else source
+            for index, source in enumerate(data.sources)
+        )
+    if isinstance(data, TextFiles | TextMixture | UploadedFiles):
+        update["eval_sets"] = {
+            name: change(f"data.eval_sets.{name}.id", given) if isinstance(given, UploadedSource) else given
+            for name, given in data.eval_sets.items()
+        }
+    return update
+
+
+def digests_in(section: Any) -> Iterator[str]:
+    """Yield the digests of uploaded files in the `data` section of a stored spec, of whatever release."""
+    if isinstance(section, dict):
+        for key, value in section.items():
+            if key in ("digest", "eval_digest") and isinstance(value, str):
+                yield value
+            else:
+                yield from digests_in(value)
+    elif isinstance(section, list):
+        for value in section:
+            yield from digests_in(value)

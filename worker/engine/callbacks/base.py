@@ -25,7 +25,8 @@ class StepResult:
     losses: dict[str, torch.Tensor]
     """fp32, shape () each: this rank's part of each named loss of the task; the only name of a single loss is empty."""
     measured: dict[str, torch.Tensor]
-    """fp32, shape () each: this rank's part of the mean of each value that the task measures beside its loss."""
+    """fp32, shape () each: this rank's part of the mean of each value that the task measures beside its loss; none in a
+    step that is not logged."""
     grad_norm: torch.Tensor | None
     """fp32, shape (): the 2-norm of the unscaled gradients before clipping; None where it was not computed."""
     marks: StepMarks

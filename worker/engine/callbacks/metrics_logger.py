@@ -13,8 +13,12 @@ from worker.engine.optim import LearningRates
 from worker.engine.precision import Precision
 from worker.engine.step_sync import Rows, StepSync
 from worker.reporting.reporter import Reporter
+from worker.tasks.causal_lm import ACCURACY
 
 log = logging.getLogger(__name__)
+
+_STORED = ("train/loss", f"train/{ACCURACY}")
+"""Metrics of training that a checkpoint records."""
 
 
 class MetricsLogger(Callback):
@@ -83,7 +87,7 @@ class MetricsLogger(Callback):
         losses = {name: math.fsum(column) for name, column in zip(names, columns, strict=True)}
         performance = self._performance.metrics([row[len(names) :] for row in rows])
         if step == self._step:
-            self.latest["train/loss"] = losses["train/loss"]
+            self.latest |= {name: losses[name] for name in _STORED if name in losses}
         self._reporter.points(step, {**self._complete(losses), **metrics, **performance}, self._progress(step))
         if self._is_first:
             loss, speed = losses["train/loss"], performance["perf/examples_per_second"]

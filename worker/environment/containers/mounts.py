@@ -5,8 +5,9 @@ from pathlib import Path
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.containers import Container, Mount, is_image_path, is_plain_path, parse_mount
+from trainyard.contract.spec.text_data import TextData, uploads_of
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.spec.uploaded_data import UploadedFiles
+from trainyard.contract.spec.uploaded_data import stored_path
 from worker.environment.packages import OUR_PACKAGES, package_folder
 from worker.environment.prepare import EnvironmentRejectedError
 
@@ -40,10 +41,9 @@ def upload_mounts(spec: TrainingSpec, runs: Path, mounts: Iterable[Mount]) -> tu
     Args:
         runs: The folder of all runs.
     """
-    if not isinstance(spec.data, UploadedFiles):
+    if not isinstance(spec.data, TextData):
         return ()
-    located = spec.data.located(runs)
-    files = [str(path) for path in (located.path, located.eval_path) if path is not None]
+    files = dict.fromkeys(stored_path(source, runs) for _, source in uploads_of(spec.data))
     visible = [Path(mount.target) for mount in mounts]
     hidden = [file for file in files if not any(Path(file).is_relative_to(folder) for folder in visible)]
     return tuple(Mount(file, file, read_only=True) for file in hidden)

@@ -64,6 +64,47 @@ def test_format_of_the_file_must_fit_the_spec(world: World) -> None:
     assert answer.json()["error"]["param"] == "data.eval_id"
 
 
+def test_sources_and_evaluation_sets_are_pinned_each(world: World) -> None:
+    first, second, third = (upload(world.client, LINES * count) for count in (1, 2, 3))
+    chat = upload(world.client, CHAT)
+    sets = {"held": {"source": "file", "id": third["id"]}}
+    sources = [{"source": "file", "id": first["id"], "weight": 2}, {"source": "file", "id": second["id"]}]
+    answer = submit(world.client, {"source": "mixture", "sources": sources, "eval_sets": sets})
+    assert answer.status_code == 201, answer.text
+    data = answer.json()["spec"]["data"]
+    assert [source["digest"] for source in data["sources"]] == [first["digest"], second["digest"]]
+    assert {(one["digest"], one["format"]) for one in data["eval_sets"].values()} == {(third["digest"], "text")}
+    single = submit(world.client, {"id": first["id"], "eval_sets": sets}).json()["spec"]["data"]
+    assert (single["digest"], single["eval_sets"]["held"]["digest"]) == (first["digest"], third["digest"])
+    for changed, param in (
+        ({"sources": [sources[0], {**sources[1], "id": "file_" + "0" * 26}]}, "data.sources.1.id"),
+        ({"sources": [{**sources[1], "digest": third["digest"]}]}, "data.sources.0.digest"),
+        ({"sources": [{**sources[1], "id": chat["id"]}]}, "data.sources.0.format"),
+        ({"sources": [{**sources[1], "wieght": 1}]}, "data.sources.0.wieght"),
+        ({"sources": [{"source": "file"}]}, "data.sources.0.id"),
+        ({"sources": sources, "eval_sets": {"held": {**sets["held"], "id": "x"}}}, "data.eval_sets.held.id"),
+        (
+            {"sources": sources, "eval_sets": {"held": {"source": "file", "id": chat["id"]}}},
+            "data.eval_sets.held.format",
+        ),
+    ):
+        error = submit(world.client, {"source": "mixture", **changed}).json()["error"]
+        assert error["param"] == param, error
+        assert param != "data.sources.0.wieght" or "did you mean `data.sources.0.weight`" in error["message"]
+
+
+def test_contents_of_all_sources_stay_while_a_job_needs_them(world: World) -> None:
+    made = [upload(world.client, LINES * count) for count in (1, 2, 3)]
+    sources = [{"source": "file", "id": one["id"]} for one in made[:2]]
+    sets = {"held": {"source": "file", "id": made[2]["id"]}}
+    submit(world.client, {"source": "mixture", "sources": sources, "eval_sets": sets})
+    for one in made:
+        world.client.delete(f"/v1/files/{one['id']}")
+    age(world)
+    world.run_maintenance()
+    assert len(stored(world)) == 3
+
+
 def test_plan_and_sweep_read_the_files_of_each_member(world: World) -> None:
     first, second = upload(world.client), upload(world.client, LINES * 2)
     spec = {**SPEC, "data": {"source": "file", "id": first["id"]}}

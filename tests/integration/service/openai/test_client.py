@@ -197,20 +197,21 @@ out = job.id
     assert run(f"job_id = {job_id!r}\n{read}")["job"]["status"] == "queued"
     worker = world.worker(job_id)
     worker.execution = worker.claim().json()["execution"]
-    worker.metrics([("train/loss", step, 1.0 / step) for step in range(1, 6)])
-    worker.metrics([("eval/loss", 5, 0.5), ("train/tokens", 5, 640.0)])
-    worker.checkpoint(5, metrics={"eval/loss": 0.5})
+    for step in range(1, 6):
+        worker.metrics([("train/loss", step, 1.0 / step), ("train/mean_token_accuracy", step, step / 8)])
+    worker.metrics([("eval/loss", 5, 0.5), ("eval/mean_token_accuracy", 5, 0.75), ("train/tokens", 5, 640.0)])
+    worker.checkpoint(5, metrics={"eval/loss": 0.5, "train/mean_token_accuracy": 0.625})
     running = run(f"job_id = {job_id!r}\n{read}")
     assert (running["job"]["status"], running["job"]["finished_at"], running["results"]) == ("running", None, [])
     metrics = [one["data"] for one in running["events"] if one["type"] == "metrics"]
-    assert [(one["step"], one.get("train_loss"), one.get("valid_loss")) for one in metrics] == [
-        (5, None, 0.5),
-        (5, 0.2, None),
-        (4, 0.25, None),
-        (3, 1 / 3, None),
-        (2, 0.5, None),
-        (1, 1.0, None),
+    evaluated, *trained = metrics
+    names = ("valid_loss", "valid_mean_token_accuracy", "full_valid_loss", "full_valid_mean_token_accuracy")
+    assert {"step": 5, **dict(zip(names, (0.5, 0.75) * 2, strict=True))}.items() <= evaluated.items()
+    assert "train_loss" not in evaluated
+    assert [(one["step"], one["train_loss"], one["train_mean_token_accuracy"]) for one in trained] == [
+        (step, 1.0 / step, step / 8) for step in (5, 4, 3, 2, 1)
     ]
+    assert all(name not in one for name in names for one in trained)
     ids = [one["id"] for one in running["events"]]
     assert len(ids) == len(set(ids)), "an event is on two pages"
     worker.end("completed")
@@ -222,10 +223,11 @@ out = job.id
     assert model.startswith("ft:tiny:admin::")
     assert done["models"] == ["tiny", model]
     assert [one["fine_tuned_model_checkpoint"] for one in done["checkpoints"]] == [f"{model}:ckpt-step-5"]
-    assert done["checkpoints"][0]["metrics"]["full_valid_loss"] == 0.5
+    metrics = {name: value for name, value in done["checkpoints"][0]["metrics"].items() if value is not None}
+    assert metrics == {"step": 5, "train_mean_token_accuracy": 0.625, "valid_loss": 0.5, "full_valid_loss": 0.5}
     (text,), (file,) = done["results"], done["files"]
     assert text.splitlines()[0] == "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"
-    assert text.splitlines()[-1] == "5,0.2,,0.5,"
+    assert text.splitlines()[-2:] == ["4,0.25,0.5,,", "5,0.2,0.625,0.5,0.75"]
     assert (file["bytes"], file["purpose"]) == (len(text), "fine-tune-results")
     assert [one["id"] for one in done["events"]][-len(ids) :] == ids, "events that were read must not change"
     gone = run(f"""
@@ -271,3 +273,65 @@ out = [create(), create()]
 """)
     assert ids[0] == ids[1]
     assert len(world.client.get("/v1/jobs").json()["data"]) == 1
+
+
+def test_job_continues_from_a_fine_tuned_model_and_from_its_checkpoints(run: Run, world: World) -> None:
+    first = run("""
+upload = lambda name: client.files.create(file=open(f"{name}.jsonl", "rb"), purpose="fine-tune").id
+out = client.fine_tuning.jobs.create(model="tiny", training_file=upload("chat"), suffix="one").id
+""")
+    world.tick()
+    worker = world.worker(first)
+    worker.execution = worker.claim().json()["execution"]
+    for step in (4, 8):
+        folder = world.app_state.run_layout(first).checkpoint(step).root
+        folder.mkdir(parents=True)
+        for name in ("weights", "manifest.json"):
+            (folder / name).write_text("{}")
+        worker.checkpoint(step)
+    assert run(f"""
+name = "ft:tiny:admin:one:{first[-12:]}"
+file = client.files.create(file=open("chat.jsonl", "rb"), purpose="fine-tune").id
+out = error_of(client.fine_tuning.jobs.create, model=name, training_file=file)[1:3]
+""") == ["model_not_found", "model"], "a job that has not ended has no model"
+    worker.end("completed")
+    world.tick()
+    out = run(f"""
+name = client.fine_tuning.jobs.retrieve({first!r}).fine_tuned_model
+upload = lambda name: client.files.create(file=open(f"{{name}}.jsonl", "rb"), purpose="fine-tune").id
+chat, pairs = upload("chat"), upload("pairs")
+create = client.fine_tuning.jobs.create
+made = [
+    create(model=name, training_file=chat, suffix="two", seed=9),
+    create(model=name + ":ckpt-step-4", training_file=chat),
+    create(model=name, training_file=pairs, method={{"type": "dpo"}}),
+]
+out = {{
+    "name": name, "made": [strict(FineTuningJob, one) for one in made],
+    "missing": error_of(create, model=name + ":ckpt-step-5", training_file=chat),
+    "no_step": error_of(create, model=name + ":ckpt-step-x", training_file=chat),
+    "unknown": error_of(create, model="ft:tiny:admin::nothing", training_file=chat),
+}}
+client.models.delete(name)
+out["deleted"] = error_of(create, model=name, training_file=chat)
+""")
+    names = [out["name"], f"{out['name']}:ckpt-step-4", out["name"]]
+    assert [job["model"] for job in out["made"]] == names
+    specs = [world.job(job["id"])["spec"] for job in out["made"]]
+    assert [(spec["resume_from"], spec["resume"]) for spec in specs] == [
+        (f"{first}:{step}", "weights") for step in (8, 4, 8)
+    ]
+    assert (specs[0]["seed"], [spec["objective"] for spec in specs]) == (9, ["sft", "sft", "dpo"])
+    assert {spec["model"]["path"] for spec in specs} == {world.job(first)["spec"]["model"]["path"]}
+    for case in ("missing", "no_step", "unknown", "deleted"):
+        assert out[case][:3] == ["BadRequestError", "model_not_found", "model"], case
+    assert "those of the steps 4, 8" in out["missing"][3]
+    assert all(world.job(job["id"])["origin"]["job_id"] == first for job in out["made"])
+    second = out["made"][0]["id"]
+    world.tick()
+    worker = world.worker(second)
+    worker.execution = worker.claim().json()["execution"]
+    worker.end("completed")
+    world.tick()
+    model = run(f"out = client.fine_tuning.jobs.retrieve({second!r}).fine_tuned_model")
+    assert model == f"ft:tiny:admin:two:{second[-12:]}", "the name has the base model, not the chain of models"

@@ -16,6 +16,7 @@ DIGEST, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 def spec_of(**data: object) -> TrainingSpec:
     model = {"source": "builtin", "name": "gpt", "layers": 1, "width": 16, "heads": 2, "context": 16}
     named = {"source": "file", "id": "file_" + "0" * 26, "digest": DIGEST, **data}
+    named = {name: value for name, value in named.items() if value is not None}
     return parse_spec({"task": "causal_lm", "model": model, "data": named, "steps": 1})
 
 
@@ -37,6 +38,44 @@ def test_files_are_located_and_allowed_although_the_runs_are_excluded(tmp_path: 
     secret.write_text("")
     with pytest.raises(OutsideRootsError):
         allowed.resolve(secret)
+
+
+def store(runs: Path, *digests: str) -> None:
+    for digest in digests:
+        path = data_file(runs, digest)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+
+
+def test_uploads_of_a_mixture_and_of_evaluation_sets_are_located(tmp_path: Path) -> None:
+    store(tmp_path, DIGEST, OTHER)
+    upload = {"source": "file", "id": "file_" + "0" * 26}
+    sources = [{**upload, "digest": DIGEST, "weight": 2, "name": "mine", "format": "text"}, {"path": "/data/a.jsonl"}]
+    sets = {"held": {**upload, "digest": OTHER, "format": "completion"}, "old": "/data/old.jsonl"}
+    spec = spec_of(source="mixture", sources=sources, eval_sets=sets, id=None, digest=None)
+    located, allowed = locate_uploads(spec, AllowedRoots(allowed=("/data",)), tmp_path)
+    first, second = located.data.sources
+    mine = (first.source, first.path, first.weight, first.name, first.format)
+    assert mine == ("jsonl", str(data_file(tmp_path, DIGEST)), 2, "mine", "text")
+    assert second == spec.data.sources[1]
+    held, old = located.data.evaluation_sources.values()
+    assert (held.path, held.format) == (str(data_file(tmp_path, OTHER)), "completion")
+    assert (old.source, old.path, old.format) == ("jsonl", "/data/old.jsonl", "text")
+    assert set(allowed.allowed) == {"/data", str(data_file(tmp_path, DIGEST)), str(data_file(tmp_path, OTHER))}
+
+
+@pytest.mark.parametrize("field", ["data.sources.0.id", "data.eval_sets.held.id"])
+def test_each_removed_content_is_named(field: str, tmp_path: Path) -> None:
+    store(tmp_path, DIGEST if field.startswith("data.eval") else OTHER)
+    upload = {"source": "file", "id": "file_" + "0" * 26}
+    spec = spec_of(
+        source="mixture",
+        sources=[{**upload, "digest": DIGEST}],
+        eval_sets={"held": {**upload, "digest": OTHER}},
+        **dict.fromkeys(("id", "digest")),
+    )
+    with pytest.raises(RefusedError, match=rf"^{field}: file file_0000.* was deleted"):
+        locate_uploads(spec, AllowedRoots(), tmp_path)
 
 
 def test_removed_content_is_reported_by_the_id(tmp_path: Path) -> None:

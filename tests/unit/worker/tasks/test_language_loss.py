@@ -9,7 +9,7 @@ from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.optimization import Loss
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import language_loss
-from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
+from worker.tasks.cross_entropy import PLAIN, Counted, summed_cross_entropy
 from worker.tasks.gpt import Gpt
 from worker.tasks.language_loss import summed_loss
 
@@ -47,6 +47,34 @@ def test_pieces_give_the_same_loss_and_gradients(tokens, terms):
     assert result.item() == pytest.approx(loss.item(), rel=1e-6)
     for one, other in zip(pieces, gradients, strict=True):
         assert torch.linalg.norm(one - other) <= 1e-6 * torch.linalg.norm(other)
+
+
+@pytest.mark.parametrize("most", [10**9, 4 * VOCABULARY])
+@pytest.mark.parametrize("terms", TERMS)
+def test_hits_are_counted_beside_an_unchanged_loss(most, terms):
+    expected, gradients, _ = loss_and_gradients(most, terms, scale=3.0)
+    torch.manual_seed(0)
+    head = nn.Linear(WIDTH, VOCABULARY)
+    hidden, labels = problem()
+    hits = head(hidden).argmax(dim=-1)
+    labels[1], labels[2, :3] = hits[1], hits[2, :3]
+    labels[1, 0] = IGNORED_LABEL
+    hidden.requires_grad_()
+    plain = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), terms, max_logits=most)
+    counted = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), Counted(terms), max_logits=most)
+    assert counted[0] == plain
+    assert counted[1] == (hits == labels).sum() == 9
+    with torch.no_grad():
+        evaluated = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), Counted(terms), max_logits=most)
+    assert torch.equal(evaluated, counted)
+    hidden, labels = problem()
+    hidden.requires_grad_()
+    head.zero_grad()
+    loss, _ = summed_loss(hidden, labels, head, VOCABULARY, head.parameters(), Counted(terms), max_logits=most)
+    (loss * 3.0).backward()
+    assert loss == expected
+    for one, other in zip([hidden.grad, head.weight.grad, head.bias.grad], gradients, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_it_is_torchs_own_sum():
