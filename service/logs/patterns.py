@@ -87,4 +87,5 @@ def compile_pattern(
 
 def _reason(error: Exception) -> str:
     reason = error.args[0] if error.args else error
-    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+    text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+    return text.split(": (?m")[0]

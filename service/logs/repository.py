@@ -45,7 +45,7 @@ class LogRepository:
         return {key: value for key, value in self._session.execute(query)}
 
     def chunks(self, attempt_id: str, rank: str, *, offset: int, limit: int) -> list[LogChunk]:
-        """Return the chunks with the bytes from `offset` on, about `limit` bytes of them."""
+        """Return the chunks with the bytes from `offset` on: `limit` bytes of them, or all up to the end."""
         query = sa.select(LogChunk).where(
             LogChunk.attempt_id == attempt_id,
             LogChunk.rank == rank,
@@ -56,7 +56,7 @@ class LogRepository:
         chunks, size = [], 0
         for chunk in self._session.scalars(query.order_by(LogChunk.offset).execution_options(yield_per=8)):
             chunks.append(chunk)
-            size += len(chunk.data)
+            size += chunk.offset + len(chunk.data) - max(offset, chunk.offset)
             if size >= limit:
                 break
         return chunks

@@ -194,13 +194,25 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         visit.assert_clean()
 
 
-def test_log_lines_are_shown_as_text_and_filtered(visit: Visit, running_job: Any) -> None:
+def test_log_lines_are_shown_as_text_and_searched(visit: Visit, running_job: Any) -> None:
     page = visit.go(f"/jobs/{running_job.id}")
-    expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red\na needle here\nlast")
+    log = page.locator("#log")
+    expect(log).to_contain_text("<script>alert(1)</script> red\na needle here\nlast", use_inner_text=True)
     expect(page.get_by_role("heading", name=RUNNING_JOB_NAME, exact=True)).to_be_visible()
-    page.get_by_label("Filter log").fill("needle")
-    expect(page.locator("#log")).to_have_text(re.compile(r"^(a needle here\s?)+$"))
-    expect(page.locator("#log-matches")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
+    page.get_by_label("Search the log").fill("/^a NEEDLE/")
+    expect(log).to_have_text(re.compile(r"^(a needle here\s?)+$"))
+    expect(page.locator("#log-matches")).to_have_text(re.compile(r"^\d+ matching lines?$"))
+    count = log.locator(".line").count()
+    page.wait_for_function(
+        f"() => document.querySelectorAll('#log .line').length > {count}"
+    )  # new lines are searched too
+    page.locator("#log .at").first.focus()
+    page.keyboard.press("Enter")
+    expect(log.locator(".marked")).to_have_text("a needle here")
+    expect(log).to_contain_text("last")
+    expect(page).to_have_url(re.compile(r"[?&]line=\d+"))
+    page.reload()
+    expect(log.locator(".marked")).to_have_text("a needle here")
 
 
 MARKS = "(document.querySelector('#chart-loss .frame').chart.view?.marks ?? [])"
