@@ -144,7 +144,7 @@ def test_row_shows_the_status_message_until_there_is_progress(visit: Visit) -> N
 
 
 def test_failure_title_names_the_rank_that_failed_first(module: Callable[[str], Call]) -> None:
-    title = module("job_summary.js")
+    title = module("job_failure.js")
     assert title("failureTitle", {"rank": 3, "host": "node2"}) == "First failure: rank 3 on node2"
     assert title("failureTitle", {"rank": None, "host": None}) == "Failed"
 
