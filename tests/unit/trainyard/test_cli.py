@@ -245,9 +245,9 @@ class TestJobs:
         assert sum("KeyError" in line for line in shown) == 1
         assert run("show", "a1", "--traceback").stdout.splitlines()[-2:] == ["Traceback", "  long"]
         service.on(
-            "GET", "/v1/jobs/a1", {**failed, "failure_summary": {"last_lines": ["no such dataset"], "fixes": fixes}}
+            "GET", "/v1/jobs/a2", {**failed, "failure_summary": {"last_lines": ["no such dataset"], "fixes": fixes}}
         )
-        shown = [line.strip() for line in run("show", "a1").stdout.splitlines()]
+        shown = [line.strip() for line in run("show", "a2").stdout.splitlines()]
         assert shown[-3:] == ["last output:", "no such dataset", "fix: submit it with --set optimizer.lr=0.1"]
 
     def test_show_prints_what_the_program_reported(self, service, run):
