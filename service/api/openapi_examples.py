@@ -134,6 +134,14 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "value": 0.5,
             "time": _TIME,
         },
+        "LogLines": {
+            "object": "list",
+            "data": [{"offset": 8192, "text": "WARNING: the learning rate is 0", "level": "warning"}],
+            "attempt": 1,
+            "has_more": False,
+            "next_offset": 10240,
+        },
+        "LogPosition": {"object": "log_position", "attempt": 1, "rank": "0", "offset": 8192, "time": _TIME},
         "ArtifactResource": {
             "object": "artifact",
             "path": "trace/rank-0.json",

@@ -11,6 +11,7 @@ from service.core.skipped_rows import log_skipped_row
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.parameters import Reported
 from service.jobs.states import SUSPENDED
+from trainyard.contract.failure_summaries import summarize_failure
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
@@ -47,6 +48,7 @@ def job_resource(
         in_list: Whether the parameters, tags and notes are bounded for a list of jobs.
     """
     reported = Reported.from_json(job.parameters).shown(in_list=in_list)
+    failure = Failure.model_validate(job.failure) if job.failure else None
     return JobResource(
         id=job.id,
         name=job.name,
@@ -67,7 +69,8 @@ def job_resource(
         metrics_omitted=max(0, len(job.latest) - MAX_SHOWN_METRICS),
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
-        error=Failure.model_validate(job.failure) if job.failure else None,
+        error=failure,
+        failure_summary=summarize_failure(failure, job.spec) if failure and not in_list else None,
         metadata=job.labels,
         parameters=reported.parameters,
         tags=reported.tags,

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from datetime import datetime
 
+from sqlalchemy.orm import Session
+
 from service.core.errors import InvalidRequestError, LogOffsetError, NotFoundError
 from service.db.engine import Database
-from service.db.models import LogChunk
+from service.db.models import Attempt, LogChunk
 from service.jobs.repository import JobRepository
 from service.logs.repository import LogRepository
 
@@ -71,6 +73,7 @@ class LogWriter:
                         offset=stream.size,
                         data=new,
                         sequence=sequence,
+                        received_at=self._now,
                     ),
                 )
             stream.size += len(new)
@@ -88,32 +91,51 @@ def read_log(
     *,
     attempt: int | None,
     tail: int | None,
+    before: int | None = None,
     offset: int,
     limit: int,
     now: datetime,
 ) -> tuple[int, bytes]:
     """Return bytes of a rank's log and the offset of the first: from `offset` on, or the last `tail` lines.
 
+    Args:
+        before: With `tail`, the lines that end before this byte.
+
     Raises:
         NotFoundError: There is no such job, attempt or log; the message lists the existing logs.
     """
     with database.read() as session:
-        jobs, logs = JobRepository(session, now), LogRepository(session, database)
-        job = jobs.get(job_id)
-        row = jobs.find_attempt(job, attempt)
-        if row is None and attempt is not None:
-            raise NotFoundError(f"the job has no attempt {attempt}", param="attempt", code="attempt_not_found")
+        logs = LogRepository(session, database)
+        row, size = find_log(session, logs, job_id, rank, attempt, now)
         if row is None:
             return 0, b""
-        sizes = logs.sizes(row.id)
-        if rank not in sizes:
-            if (not sizes and attempt is None) or rank == LAUNCH or int(rank) < job.gpus:
-                return 0, b""  # the rank exists and has written nothing yet
-            existing = f"logs exist for: {', '.join(sorted(sizes))}" if sizes else "the attempt has no logs yet"
-            raise NotFoundError(f"there is no log of rank {rank} in attempt {row.number}; {existing}", param="rank")
         if tail is not None:
-            return _tail(logs, row.id, rank, tail, limit)
-        return _from_offset(logs, row.id, rank, offset, limit, sizes[rank])
+            return _tail(logs, row.id, rank, tail, limit, size if before is None else min(before, size))
+        return _from_offset(logs, row.id, rank, offset, limit, size)
+
+
+def find_log(
+    session: Session, logs: LogRepository, job_id: str, rank: str, attempt: int | None, now: datetime
+) -> tuple[Attempt | None, int]:
+    """Return the attempt of a log, by default the job's newest, and the log's size; no attempt before the first one.
+
+    Raises:
+        NotFoundError: There is no such job, attempt or log; the message lists the existing logs.
+    """
+    jobs = JobRepository(session, now)
+    job = jobs.get(job_id)
+    row = jobs.find_attempt(job, attempt)
+    if row is None:
+        if attempt is not None:
+            raise NotFoundError(f"the job has no attempt {attempt}", param="attempt", code="attempt_not_found")
+        return None, 0
+    sizes = logs.sizes(row.id)
+    if rank in sizes:
+        return row, sizes[rank]
+    if (not sizes and attempt is None) or rank == LAUNCH or int(rank) < job.gpus:
+        return row, 0  # the rank exists and has written nothing yet
+    existing = f"logs exist for: {', '.join(sorted(sizes))}" if sizes else "the attempt has no logs yet"
+    raise NotFoundError(f"there is no log of rank {rank} in attempt {row.number}; {existing}", param="rank")
 
 
 def _from_offset(
@@ -132,17 +154,17 @@ def _from_offset(
     return first + skip, data[skip : skip + limit]
 
 
-def _tail(logs: LogRepository, attempt_id: str, rank: str, lines: int, limit: int) -> tuple[int, bytes]:
+def _tail(logs: LogRepository, attempt_id: str, rank: str, lines: int, limit: int, end: int) -> tuple[int, bytes]:
     # A log may have as many chunks as bytes, so each chunk is looked at once.
     chunks: list[bytes] = []
-    size, breaks, end = 0, 0, 0
-    for chunk in logs.chunks_from_end(attempt_id, rank):
-        end = end or chunk.offset + len(chunk.data)
-        chunks.append(chunk.data)
-        size += len(chunk.data)
-        breaks += chunk.data.count(b"\n")
+    size, breaks = 0, 0
+    for offset, data in logs.raw_chunks(attempt_id, rank, before=end):
+        part = data[: end - offset]
+        chunks.append(part)
+        size += len(part)
+        breaks += part.count(b"\n")
         if breaks > lines or size >= limit:
             break
-    data = b"".join(reversed(chunks))
-    last = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+    text = b"".join(reversed(chunks))[-limit:]
+    last = b"".join(text.splitlines(keepends=True)[-lines:]) if lines else b""
     return end - len(last), last

@@ -53,6 +53,8 @@ FORMS = ("sign_in", "sign_out")
 QUERIES = {
     "append_log": {"rank": "0", "offset": "0"},
     "send_part": {"offset": "0"},
+    "search_log": {"text": "x"},
+    "find_log_position": {"time": TIME},
     "get_mlflow_experiment": {"experiment_id": "0"},
     "find_mlflow_experiment": {"experiment_name": "Default"},
     "get_mlflow_history": {"metric_key": "train/loss"},

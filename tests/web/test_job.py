@@ -194,13 +194,25 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         visit.assert_clean()
 
 
-def test_log_lines_are_shown_as_text_and_filtered(visit: Visit, running_job: Any) -> None:
+def test_log_lines_are_shown_as_text_and_searched(visit: Visit, running_job: Any) -> None:
     page = visit.go(f"/jobs/{running_job.id}")
-    expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red\na needle here\nlast")
+    log = page.locator("#log")
+    expect(log).to_contain_text("<script>alert(1)</script> red\na needle here\nlast", use_inner_text=True)
     expect(page.get_by_role("heading", name=RUNNING_JOB_NAME, exact=True)).to_be_visible()
-    page.get_by_label("Filter log").fill("needle")
-    expect(page.locator("#log")).to_have_text(re.compile(r"^(a needle here\s?)+$"))
-    expect(page.locator("#log-matches")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
+    page.get_by_label("Search the log").fill("/^a NEEDLE/")
+    expect(log).to_have_text(re.compile(r"^(a needle here\s?)+$"))
+    expect(page.locator("#log-matches")).to_have_text(re.compile(r"^\d+ matching lines?$"))
+    count = log.locator(".line").count()
+    page.wait_for_function(
+        f"() => document.querySelectorAll('#log .line').length > {count}"
+    )  # new lines are searched too
+    page.locator("#log .at").first.focus()
+    page.keyboard.press("Enter")
+    expect(log.locator(".marked")).to_have_text("a needle here")
+    expect(log).to_contain_text("last")
+    expect(page).to_have_url(re.compile(r"[?&]line=\d+"))
+    page.reload()
+    expect(log.locator(".marked")).to_have_text("a needle here")
 
 
 MARKS = "(document.querySelector('#chart-loss .frame').chart.view?.marks ?? [])"
@@ -256,12 +268,23 @@ def test_failure_shows_rank_and_fix_and_can_be_retried(
     page = visit.go(f"/jobs/{job.id}")
     expect(page.locator("#failure-title")).to_contain_text("First failure: rank 0", timeout=90_000)
     expect(page.locator("#failure-hint")).to_contain_text("Lower optimizer.lr")
-    page.get_by_text("Traceback", exact=True).click()
+    expect(page.locator("#summary")).to_have_text(re.compile(r"^Failed after step \d+ of 400\.$"))
+    page.get_by_text("Whole traceback", exact=True).click()
     expect(page.locator("#traceback")).to_contain_text("TrainingError")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.get_by_role("button", name="Copy the traceback").click()
-    expect(page.get_by_role("button", name="Copy the traceback")).to_have_text("Copied")
+    page.get_by_role("button", name="Copy the text").click()
+    expect(page.get_by_role("button", name="Copy the text")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == page.locator("#traceback").text_content()
+    page.get_by_role("button", name="Retry").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("likely to fail in the same way")
+    expect(dialog.get_by_role("button", name="From the last checkpoint")).to_be_hidden()
+    expect(dialog.get_by_role("link", name="Fork with optimizer.lr = 100000000")).to_be_visible()
+    dialog.get_by_role("button", name="Keep job").click()
+    page.locator("#fixes").get_by_role("link", name="Fork with optimizer.lr = 100000000").click()
+    editor = page.locator("#editor textarea")
+    expect(editor).to_have_value(re.compile(r"name: too-hot\n.*lr: 100000000", re.DOTALL))
+    page.go_back()
     fork = page.request.get(f"{visit.url}/submit?fork={job.id}").text()
     assert "too-hot" in fork
     assert "resume_from: " not in fork, "it has no checkpoint"

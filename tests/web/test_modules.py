@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
@@ -143,13 +144,13 @@ def test_row_shows_the_status_message_until_there_is_progress(visit: Visit) -> N
 
 
 def test_failure_title_names_the_rank_that_failed_first(module: Callable[[str], Call]) -> None:
-    title = module("job_summary.js")
+    title = module("job_failure.js")
     assert title("failureTitle", {"rank": 3, "host": "node2"}) == "First failure: rank 3 on node2"
     assert title("failureTitle", {"rank": None, "host": None}) == "Failed"
 
 
 def test_log_lines_have_no_escapes_and_only_what_was_written_last(module: Callable[[str], Call]) -> None:
-    clean = module("log_view.js")
+    clean = module("log_lines.js")
     assert clean("cleanLines", "a\r\n\x1b[31mred\x1b[0m\n10%\r20%\r") == ["a", "red", "20%\r"]
     assert clean("cleanLines", "\n" + "x" * 4000) == ["", "x" * 4000]
     assert clean("cleanLines", "x" * 4001)[0].startswith("x" * 4000 + " … [line cut after 4000 characters;")
@@ -166,7 +167,10 @@ SECONDS_OF = """async ([url, name, text]) => {
 @pytest.mark.parametrize(
     ("script", "export", "unit", "end"),
     [
-        *[("log_view.js", "cleanLines", unit, "") for unit in ("x", "\r", "\x1b", "\x1b]", "\x1b[", "x\r", "0 \x1b]x")],
+        *[
+            ("log_lines.js", "cleanLines", unit, "")
+            for unit in ("x", "\r", "\x1b", "\x1b]", "\x1b[", "x\r", "0 \x1b]x")
+        ],
         ("yaml_fields.js", "fieldsOf", " ", "x"),
         ("yaml_fields.js", "fieldsOf", " #", "\u2028"),
     ],
@@ -225,3 +229,27 @@ def test_line_fills_its_box(module: Callable[[str], Call]) -> None:
     assert line("linePath", [[0, 3.0], [1, 3.0]], box) == "M56.0 109.0L632.0 109.0"
     assert line("sparklinePath", [1.0, "NaN", 2.0]) == "M1.0 18.0L79.0 2.0"
     assert line("sparklinePath", [1.0]) == ""
+
+
+def test_times_of_day_are_local_and_in_the_past(module: Callable[[str], Call]) -> None:
+    time_in = module("log_lines.js")
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp() * 1000  # 13:00 where the browser is
+    for text, expected in {
+        "12:30": datetime(2026, 1, 31, 11, 30, tzinfo=UTC),
+        "14:05:09": datetime(2026, 1, 30, 13, 5, 9, tzinfo=UTC),
+        "2026-01-02 14:05": datetime(2026, 1, 2, 13, 5, tzinfo=UTC),
+        "2026-01-02T14:05Z": datetime(2026, 1, 2, 14, 5, tzinfo=UTC),
+    }.items():
+        assert time_in("timeIn", text, noon).astimezone(UTC) == expected
+    assert [time_in("timeIn", text, noon) for text in ("soon", "", "2026-99-99", "1234")] == [None] * 4
+
+
+def test_lines_of_a_stream_continue_the_last_one(module: Callable[[str], Call]) -> None:
+    continued = module("log_lines.js")
+    open_line = {"offset": 10, "raw": "ab", "text": "ab"}
+    got = continued("continuedLines", open_line, 12, "ü\ncd")
+    assert got["replaces"] is True
+    assert [(line["offset"], line["text"]) for line in got["lines"]] == [(10, "abü"), (15, "cd")]
+    got = continued("continuedLines", {**open_line, "raw": "ab\n"}, 13, "x\n\ny\n")
+    assert got["replaces"] is False
+    assert [(line["offset"], line["text"]) for line in got["lines"]] == [(13, "x"), (15, ""), (16, "y")]

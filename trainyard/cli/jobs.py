@@ -128,7 +128,12 @@ def _row(job: JobResource) -> tuple[str | Text, ...]:
     return job.id, job.name, status_text(job.status), step, loss, format_age(job.created_at), job.created_by
 
 
-def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+def show(
+    ctx: typer.Context,
+    job_id: JobArgument,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Also print the whole traceback of an error.")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show one job: status, progress, metrics and errors.
 
     Example: trainyard show last
@@ -142,7 +147,10 @@ def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -
     for label, value in _facts(job):
         print_line(f"{label:<12}{value}" if label else value)
     if job.error is not None and job.error.traceback:
-        print(sanitize(job.error.traceback).rstrip())
+        if traceback or job.failure_summary is None:
+            print(sanitize(job.error.traceback).rstrip())
+        elif job.failure_summary.is_traceback:
+            print_line(f"the whole traceback: trainyard show {job.id} --traceback")
     if result is not None:
         print_comm_check(result)
 

@@ -4,16 +4,33 @@ import codecs
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.arguments import JobArgument, JsonOption, find_job, make_client
+from trainyard.cli.arguments import JobArgument, JsonOption, SinceOption, find_job, make_client
 from trainyard.cli.errors import UsageError, print_note
+from trainyard.cli.log_search import (
+    ALL_RANKS,
+    LineFilter,
+    lines_around,
+    offset_around,
+    print_matches,
+    ranks_of,
+)
 from trainyard.cli.output import print_error, print_json, print_text
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
 from trainyard.client.retry import backoff, is_transient
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
+
+
+class Level(StrEnum):
+    """Which lines `--level` selects."""
+
+    WARNING = "warning"
+    ERROR = "error"
+
 
 POLL_SECONDS = 1.0
 GIVE_UP_SECONDS = 3600.0
@@ -22,35 +39,74 @@ GIVE_UP_SECONDS = 3600.0
 def logs(
     ctx: typer.Context,
     job_id: JobArgument,
-    rank: Annotated[str, typer.Option(help="Rank, or `launch` for the launcher.")] = "0",
+    rank: Annotated[str, typer.Option(help="Rank, `launch` for the launcher, or with --grep `all`.")] = "0",
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Number of the attempt; default: the current one and later ones.")
     ] = None,
     tail: Annotated[int | None, typer.Option(min=0, help="Start with this many lines from the end.")] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only lines with this text, or matching `/a regular expression/`."),
+    ] = None,
+    level: Annotated[Level | None, typer.Option(help="Only errors, or warnings and errors.")] = None,
+    since: SinceOption = None,
+    around: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Only the lines around a step, a time, or the last `error`.")
+    ] = None,
+    context: Annotated[int, typer.Option("-C", "--context", min=1, max=1000, help="Lines before and after.")] = 20,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the log until the job ends.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a job's log.
 
-    Example: trainyard logs last --follow
+    Example: trainyard logs last --grep "/loss (nan|inf)/"
     """
-    if rank != "launch" and not rank.isdecimal():
-        raise UsageError(f"--rank takes a number or `launch`, not {rank!r}")
+    wanted = LineFilter(grep, level.value if level else None, since)
+    searched = grep is not None or level is not None
+    _check_rank(rank, searched=searched)
+    _check_options(searched=searched, live=follow or tail is not None, since=since is not None, around=bool(around))
     with make_client(ctx) as client:
         job = find_job(client, job_id)
+        if searched:
+            print_matches(client, job, ranks_of(job, rank), attempt, wanted, as_json=as_json)
+            return
+        if around is not None:
+            found, place = offset_around(client, job, rank, attempt, around)
+            for line in lines_around(client, job, rank, found, place, context):
+                print_json({"rank": rank, "text": line}) if as_json else print_text(f"{line}\n")
+            return
         position = LogPosition(attempt or (job.attempt.number if job.attempt else None), rank, tail=tail)
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        source = (
-            Follower(client, job, position, fixed=attempt is not None).chunks()
-            if follow
-            else read(client, job, position)
-        )
-        for start, chunk in source:
-            text = decoder.decode(chunk.data)
-            if as_json:
-                print_json({"attempt": start.attempt, "rank": rank, "offset": chunk.offset, "text": text})
-            else:
-                print_text(text)
+        if since is not None and position.attempt is not None:
+            offset = client.log_position(job.id, time=since, rank=rank, attempt=position.attempt).offset
+            position = replace(position, offset=offset, tail=None)
+        _print(client, job, position, follow=follow, fixed=attempt is not None, as_json=as_json)
+
+
+def _check_rank(rank: str, *, searched: bool) -> None:
+    if rank not in ("launch", ALL_RANKS) and not rank.isdecimal():
+        raise UsageError(f"--rank takes a number or `launch`, not {rank!r}")
+    if rank == ALL_RANKS and not searched:
+        raise UsageError("--rank all needs --grep or --level")
+
+
+def _check_options(*, searched: bool, live: bool, since: bool, around: bool) -> None:
+    if searched and (live or around):
+        raise UsageError("--grep and --level search the whole log: give no --follow, --tail or --around with them")
+    if around and (live or since):
+        raise UsageError("--around prints one part of the log: give no --follow, --tail or --since with it")
+
+
+def _print(
+    client: Client, job: JobResource, position: "LogPosition", *, follow: bool, fixed: bool, as_json: bool
+) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    source = Follower(client, job, position, fixed=fixed).chunks() if follow else read(client, job, position)
+    for start, chunk in source:
+        text = decoder.decode(chunk.data)
+        if as_json:
+            print_json({"attempt": start.attempt, "rank": start.rank, "offset": chunk.offset, "text": text})
+        else:
+            print_text(text)
 
 
 @dataclass(frozen=True)

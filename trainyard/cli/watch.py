@@ -1,5 +1,6 @@
 """Watching a job: a progress bar on a terminal, plain lines elsewhere, JSON lines with --json."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from trainyard.cli.output import console, one_line, print_error, print_json, pri
 from trainyard.cli.run_state import SEPARATOR, RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
 from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.wire.failure_summary import Fix
 from trainyard.contract.wire.jobs import JobResource
 
 LINE_INTERVAL_SECONDS = 5.0
@@ -227,14 +229,32 @@ def export_suggestion(job: JobResource) -> str:
 
 
 def error_lines(job: JobResource) -> list[str]:
-    """Return the lines about the first error: its rank, type and message, and a hint."""
-    error = job.error
+    """Return the lines about the first error: the user's own line or the last output, a hint, and forks with a fix.
+
+    The error itself is left out where the status message states it.
+    """
+    error, summary = job.error, job.failure_summary
     if error is None:
         return []
-    if error.message == job.status_message:
-        # The status message has the same text.
-        return [f"hint: {error.hint}"] if error.hint else []
     rank = "" if error.rank is None else f" on rank {error.rank}"
     host = f" ({error.host})" if error.host else ""
-    first = f"first error{rank}{host}: {error.type}: {error.message}"
-    return [first, f"hint: {error.hint}"] if error.hint else [first]
+    stated = job.status_message.rstrip(".") in (error.message.rstrip("."), error.summary.rstrip("."))
+    lines = [] if stated else [f"first error{rank}{host}: {error.type}: {error.message}"]
+    if summary is not None and summary.frame is not None:
+        frame = summary.frame
+        lines.append(f"{frame.file}, line {frame.line}, in {frame.function}")
+        lines += [f"    {line}" for line in frame.source.splitlines()]
+    elif summary is not None and summary.last_lines:
+        lines += ["last output:", *(f"    {line}" for line in summary.last_lines)]
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    if summary is not None:
+        lines += [f"fix: {_fork_command(job, fix)}" for fix in summary.fixes]
+    return lines
+
+
+def _fork_command(job: JobResource, fix: Fix) -> str:
+    values = [f"{path}={json.dumps(value)}" for path, value in fix.fields.items()]
+    if job.last_checkpoint_step is None:  # without a checkpoint, there is nothing to fork from
+        return f"submit it with {' '.join(f'--set {value}' for value in values)}"
+    return f"trainyard fork {job.id} {' '.join(f'--set {value}' for value in values)}"

@@ -1,5 +1,7 @@
 """Tables of the global feed and of rank logs."""
 
+from datetime import datetime
+
 from sqlalchemy import ForeignKey, Index, LargeBinary, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -49,7 +51,11 @@ class LogChunk(Base):
     """Consecutive bytes of a log."""
 
     __tablename__ = "log_chunks"
-    __table_args__ = (UniqueConstraint("attempt_id", "rank", "offset"), Index(None, "job_pk", "sequence"))
+    __table_args__ = (
+        UniqueConstraint("attempt_id", "rank", "offset"),
+        Index(None, "job_pk", "sequence"),
+        Index(None, "attempt_id", "rank", "received_at", "offset"),
+    )
 
     pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
@@ -58,3 +64,5 @@ class LogChunk(Base):
     offset: Mapped[int]
     data: Mapped[bytes] = mapped_column(LargeBinary)
     sequence: Mapped[int]
+    received_at: Mapped[datetime | None]
+    """When the service received it; none if an older release did."""

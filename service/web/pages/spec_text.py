@@ -8,6 +8,7 @@ import yaml
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.kind_changes import default_values
 from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.yaml_loader import load_yaml
 
 
 def spec_yaml(document: Mapping[str, Any]) -> str:
@@ -34,3 +35,29 @@ def brief_spec(document: Mapping[str, Any]) -> dict[str, Any]:
     except SpecError:
         return dict(document)
     return {"version": spec.version, **brief} if same else dict(document)
+
+
+def longer(document: dict[str, Any]) -> str | None:
+    """Double the length of a run in its spec; return the field, or None if the length follows from the data."""
+    for name in ("steps", "epochs"):
+        value = document.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            document[name] = value * 2
+            return name
+    return None
+
+
+def set_field(document: dict[str, Any], path: str, text: str) -> None:
+    """Set the field with this path to a value in YAML; nothing happens if the text is none, or the path leads through
+    a value that has no fields."""
+    try:
+        value = load_yaml(text)
+    except SpecError:
+        return
+    *sections, name = path.split(".")
+    for section in sections:
+        inner = document.setdefault(section, {})
+        if not isinstance(inner, dict):
+            return
+        document = inner
+    document[name] = value

@@ -1,18 +1,20 @@
 """The page for writing a spec, with its plan."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
+from pydantic import StringConstraints
 
 from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.json_body import SlotRoute
 from service.api.routes.templates import templates_by_name
 from service.jobs.listing import read_job
 from service.web.dependencies import PagesDep, VisitorDep
-from service.web.pages.spec_text import brief_spec, spec_yaml
+from service.web.pages.spec_text import brief_spec, longer, set_field, spec_yaml
 from trainyard.contract.spec.templates import Template, code_folder
 from trainyard.contract.spec.user_code import CODE_TASKS
 
@@ -20,6 +22,7 @@ router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 DEFAULT_PRESET = "digits_ddp"
 
+FieldChange = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+){0,5}=[^\n]*$", max_length=400)]
 JobId = Annotated[str | None, Query(max_length=40)]
 
 
@@ -32,11 +35,13 @@ def show_submit(
     fork: JobId = None,
     source: Annotated[str | None, Query(alias="from", max_length=40)] = None,
     preset: Annotated[str | None, Query(max_length=64)] = None,
+    changes: Annotated[list[FieldChange] | None, Query(alias="set", max_length=20)] = None,
 ) -> HTMLResponse:
-    """Return the page. `fork` starts from a job's spec and newest checkpoint, `from` from a copy of a job's spec."""
+    """Return the page. `fork` starts from a job's spec and newest checkpoint, `from` from a copy of a job's spec.
+    `set=optimizer.lr=0.1` changes a field of either."""
     templates = templates_by_name().values()
     texts = {template.name: preset_text(template) for template in templates}
-    origin, text = origin_spec(app_state, now, fork=fork, copy=source)
+    origin, text = origin_spec(app_state, now, fork=fork, copy=source, changes=changes or ())
     preset_name = preset if preset in texts else DEFAULT_PRESET
     return pages.render(
         "submit.html",
@@ -65,7 +70,7 @@ def preset_code() -> dict[str, str]:
 
 
 def origin_spec(
-    app_state: AppState, now: datetime, *, fork: str | None, copy: str | None
+    app_state: AppState, now: datetime, *, fork: str | None, copy: str | None, changes: Sequence[str]
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the job that the spec comes from, and the spec as YAML; None and "" if neither is given.
 
@@ -77,6 +82,12 @@ def origin_spec(
     job = read_job(app_state.database, source_id, app_state.settings.runs, now)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
+    remark = ""
     if fork and job.last_checkpoint_step is not None:
         document["resume_from"] = job.id
-    return {"id": job.id, "name": job.name, "step": job.last_checkpoint_step}, spec_yaml(document)
+        if job.status == "succeeded" and (length := longer(document)):
+            remark = f"# All steps are done, so `{length}` is doubled.\n"
+    for change in changes:
+        path, _, value = change.partition("=")
+        set_field(document, path, value)
+    return {"id": job.id, "name": job.name, "step": job.last_checkpoint_step}, remark + spec_yaml(document)

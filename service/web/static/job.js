@@ -12,7 +12,7 @@ import { JobSamples } from "./job_samples.js";
 import { TERMINAL } from "./job_status.js";
 import { showJob } from "./job_summary.js";
 import { LogView } from "./log_view.js";
-import { showUses } from "./model_use.js";
+import { isExported, showUses } from "./model_use.js";
 import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
 import { follow } from "./stream.js";
 
@@ -74,9 +74,9 @@ function showMarks() {
 
 const readCheckpoints = throttled(async () => {
   const checkpoints = await callAll(`${root}/checkpoints`);
-  showCheckpoints(job.id, checkpoints);
+  showCheckpoints(job.id, checkpoints, TERMINAL.has(job.status));
   charts.setMarks({ checkpoint: checkpoints.map((one) => ({ step: one.step, time: one.created_at })) });
-  byId("export").hidden = !(job.status === "succeeded" && job.spec.checkpoint?.export);
+  byId("export").hidden = !isExported(job);
 });
 
 const readSamples = throttled(async () => {

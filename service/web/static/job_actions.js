@@ -1,6 +1,7 @@
 // The buttons that change a job: those that its status allows, for users who may change it.
 
 import { call } from "./api.js";
+import { failureSummary, fixAddress, fixLabel } from "./job_failure.js";
 import { byId, confirmAction, openDialog, toast, toastError } from "./page.js";
 import { pauseReads } from "./read_pause.js";
 
@@ -71,8 +72,22 @@ async function requestBody(name, job) {
   }
   if (name !== "retry") return undefined;
   const dialog = byId("retry");
-  const step = job.last_checkpoint_step;
-  dialog.querySelector("p").textContent = step === null ? "No checkpoint yet: restarts from step 0." : `The last checkpoint is at step ${step}. A start from scratch deletes checkpoints and metrics.`;
+  showRetry(dialog, job);
   const answer = await openDialog(dialog);
   return ["checkpoint", "scratch"].includes(answer) ? { from: answer } : null;
+}
+
+/** What a retry would do: without a checkpoint it starts anew, and where it would fail again, a fork with a fix comes first. */
+function showRetry(dialog, job) {
+  const step = job.last_checkpoint_step;
+  const { fixes, repeats } = failureSummary(job);
+  const fix = repeats && byId("fork") ? fixes[0] : undefined;
+  const start = step === null ? "No checkpoint yet: restarts from step 0." : `The last checkpoint is at step ${step}. A start from scratch deletes checkpoints and metrics.`;
+  dialog.querySelector("p").textContent = repeats && job.status === "failed" ? `Without a change, it is likely to fail in the same way. ${start}` : start;
+  const [scratch, checkpoint, link] = [dialog.querySelector('[value="scratch"]'), dialog.querySelector('[value="checkpoint"]'), byId("retry-fix")];
+  checkpoint.hidden = step === null;
+  scratch.className = step !== null ? "danger" : fix ? "" : "primary";
+  checkpoint.className = fix ? "" : "primary";
+  link.hidden = !fix;
+  if (fix) { link.href = fixAddress(job.id, fix); link.textContent = `Fork with ${fixLabel(fix)}`; }
 }

@@ -2,7 +2,7 @@
 
 import { call, query } from "./api.js";
 import { bytes, count, duration, number } from "./format.js";
-import { byId, formatTimes, make } from "./page.js";
+import { byId, formatTimes, make, setText } from "./page.js";
 
 const EXIT_REASONS = {
   completed: "completed", error: "failed", out_of_memory: "out of memory", disk_full: "disk full", stalled: "stalled", rejected: "rejected",
@@ -46,8 +46,9 @@ const durations = (created, started, end) =>
   started ? `waited ${duration((started - created) / 1000)}, ran ${duration((end - started) / 1000)}` : `waited ${duration((end - created) / 1000)}`;
 
 /** Show the stored checkpoints, newest first. */
-export function showCheckpoints(jobId, checkpoints) {
+export function showCheckpoints(jobId, checkpoints, ended) {
   byId("no-checkpoints").hidden = checkpoints.length > 0;
+  setText(byId("no-checkpoints"), ended ? "None were saved." : "None yet.");
   byId("checkpoints").tBodies[0].replaceChildren(...[...checkpoints].reverse().map((one) => make("tr", {},
     make("td", {}, make("strong", { text: count(one.step) }), " ",
       one.best ? make("span", { class: "chip good", text: "best" }) : null, " ", one.latest ? make("span", { class: "chip", text: "latest" }) : null),

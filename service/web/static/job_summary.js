@@ -4,12 +4,14 @@ import { STEPLESS } from "./chart_list.js";
 import { bytes, count, duration, NOTHING, number, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
+import { showFailure } from "./job_failure.js";
 import { byId, make, setText } from "./page.js";
 
 /** One sentence about what the job does, or why it waits. */
 export function summary(job) {
-  let text = (job.status_message || job.status).replace(/\.$/, "");
   const progress = job.progress;
+  if (job.status === "failed" && job.error) return `Failed${progress?.step ? ` after step ${count(progress.step)} of ${count(progress.total_steps)}` : ""}.`; // the panel below states the error
+  let text = (job.status_message || job.status).replace(/\.$/, "");
   if (job.status === "running" && progress) {
     text += `: step ${count(progress.step)} of ${count(progress.total_steps)}`;
     if (etaOf(progress) !== null) text += `, about ${duration(progress.eta_seconds)} left`;
@@ -29,7 +31,7 @@ export function showJob(job) {
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
   showFacts(job);
   showParameters(job);
-  showFailure(job.error);
+  showFailure(job);
 }
 
 /** Show what the program reported about itself: parameters, tags and notes. */
@@ -74,18 +76,4 @@ export function factsOf(job) {
 function runtime(job) {
   if (!job.started_at) return NOTHING;
   return duration(((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000);
-}
-
-/** The title of a failure: the rank that failed first, and its host. */
-export const failureTitle = (error) => `${error.rank === null ? "Failed" : `First failure: rank ${error.rank}`}${error.host ? ` on ${error.host}` : ""}`;
-
-function showFailure(error) {
-  byId("failure").hidden = !error;
-  if (!error) return;
-  setText(byId("failure-title"), failureTitle(error));
-  setText(byId("failure-message"), `${error.type}: ${error.message}`);
-  byId("failure-hint").hidden = !error.hint;
-  setText(byId("failure-hint").querySelector("span"), error.hint ?? "");
-  byId("failure-traceback").hidden = !error.traceback;
-  setText(byId("traceback"), error.traceback ?? "");
 }

@@ -1,37 +1,48 @@
-// The log of one rank: its last lines from the API, then the lines of the stream; a search shows matching lines only.
+// The log of one rank: a moving part of it from the API, the lines of the stream, and searches by the service.
 
-import { query, request } from "./api.js";
-import { byId, make, setText } from "./page.js";
+import { call, query, request } from "./api.js";
+import { continuedLines, linesOf, timeIn } from "./log_lines.js";
+import { LogSearch, searchPage, wanted } from "./log_search.js";
+import { LogWindow } from "./log_window.js";
+import { byId, make, setText, toast, toastError } from "./page.js";
 
-const MAX_LINES = 4000;
-const MAX_LINE_LENGTH = 4000;
-const CUT = ` … [line cut after ${MAX_LINE_LENGTH} characters; download the log for the rest]`;
-// Escape sequences of terminals, for colours and cursor moves, and control characters.
-const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g;
+const FIRST_LINES = 1000;
+const MORE_LINES = 500;
+const BYTES = 128 * 1024;
+const BEFORE_BYTES = 16 * 1024; // read before a line that a link names
+const TYPING = 250; // milliseconds
+const REPEAT = 1000; // milliseconds between searches of new lines
 
 export class LogView {
   /** `changed()` is called when another rank is selected, since the stream sends the log of one rank. */
   constructor(job, changed) {
     this.job = job;
     this.box = byId("log");
-    this.lines = [""];
     this.attempt = null;
     this.newest = job.attempt?.number ?? null;
-    this.nextOffset = 0;
-    byId("rank").addEventListener("change", () => { this.load(); changed(); });
-    byId("log-attempt").addEventListener("change", () => { this.attempt = Number(byId("log-attempt").value); this.load(); });
-    byId("log-search").addEventListener("input", () => this.draw());
-    byId("follow").addEventListener("change", () => this.scroll());
+    this.end = 0; // offset behind what is shown
+    this.window = new LogWindow(this.box, {
+      link: (offset) => this.address(offset),
+      near: (edge) => this.extend(edge),
+      open: (offset) => this.openLine(offset),
+    });
+    this.readAddress();
+    byId("rank").addEventListener("change", () => { this.load(); this.storeAddress(null); changed(); });
+    byId("log-attempt").addEventListener("change", () => { this.attempt = Number(byId("log-attempt").value); this.load(); this.storeAddress(null); });
+    byId("log-search").addEventListener("input", () => { clearTimeout(this.typing); this.typing = setTimeout(() => this.startSearch(), TYPING); });
+    byId("log-level").addEventListener("change", () => this.startSearch());
+    byId("log-error").addEventListener("click", () => this.showPreviousError());
+    byId("log-goto").addEventListener("submit", (event) => { event.preventDefault(); this.goTo(byId("log-place").value); });
+    byId("follow").addEventListener("change", () => { if (byId("follow").checked) this.follow(); });
     this.box.addEventListener("scroll", () => {
-      const atEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 24;
-      if (!this.scrolling) byId("follow").checked = atEnd;
+      if (!this.scrolling) byId("follow").checked = this.isAtEnd && this.window.isScrolledToEnd && !this.search;
       this.scrolling = false;
     });
   }
 
-  get rank() {
-    return byId("rank").value;
-  }
+  get rank() { return byId("rank").value; }
+  get shownAttempt() { return this.attempt ?? this.newest; }
+  get selection() { return { rank: this.rank, attempt: this.shownAttempt }; }
 
   /** Set the numbers of the attempts. The newest one is shown until the user selects another. */
   setAttempts(numbers) {
@@ -42,74 +53,262 @@ export class LogView {
     }
     const newest = numbers.at(-1) ?? null;
     if (newest !== this.newest) {
+      const wasNewest = this.attempt === null;
       this.newest = newest;
-      if (this.attempt === null || this.attempt !== newest) { this.attempt = null; this.load(); }
+      if (wasNewest) this.load();
     }
     select.value = String(this.shownAttempt);
   }
 
-  get shownAttempt() {
-    return this.attempt ?? this.newest;
+  // -- the address -----------------------------------------------------------------------------------------------------
+
+  readAddress() {
+    const parameters = new URLSearchParams(location.search);
+    const rank = parameters.get("rank");
+    if ([...byId("rank").options].some((option) => option.value === rank)) byId("rank").value = rank;
+    this.attempt = Number(parameters.get("attempt")) || null;
+    this.line = parameters.has("line") ? Number(parameters.get("line")) || 0 : null;
+    byId("log-search").value = parameters.get("grep") ?? "";
+    byId("log-level").value = parameters.get("level") ?? "";
   }
 
-  async load() {
-    const selection = { rank: this.rank, attempt: this.shownAttempt };
-    byId("log-file").href = `/v1/jobs/${this.job.id}/logs${query(selection)}`;
-    byId("log-file").download = `${this.job.id}-rank-${this.rank}.log`;
-    this.pending = [];
-    try {
-      const response = await request(`/v1/jobs/${this.job.id}/logs${query({ ...selection, tail: MAX_LINES })}`);
-      const text = await response.text();
-      if (selection.rank !== this.rank || selection.attempt !== this.shownAttempt) return;
-      this.nextOffset = Number(response.headers.get("X-Trainyard-Next-Offset"));
-      this.lines = cleanLines(text);
-    } catch (error) {
-      this.lines = [`(${error.message})`, ""];
-      this.nextOffset = 0;
+  address(line, searched = false) {
+    const parameters = new URLSearchParams(location.search);
+    const values = {
+      rank: this.rank === "0" ? null : this.rank,
+      attempt: this.attempt ?? (line === null ? null : this.shownAttempt),
+      line,
+      grep: searched ? byId("log-search").value : null,
+      level: searched ? byId("log-level").value : null,
+    };
+    for (const [name, value] of Object.entries(values)) {
+      if (value === null || value === "") parameters.delete(name);
+      else parameters.set(name, String(value));
     }
+    const text = parameters.toString();
+    return `${location.pathname}${text ? `?${text}` : ""}`;
+  }
+
+  storeAddress(line) {
+    history.replaceState(null, "", this.address(line, Boolean(this.search)));
+  }
+
+  // -- reading ---------------------------------------------------------------------------------------------------------
+
+  /** Show what the address asks for at first, and the end of the log afterwards. */
+  async load() {
+    byId("log-file").href = `/v1/jobs/${this.job.id}/logs${query(this.selection)}`;
+    byId("log-file").download = `${this.job.id}-rank-${this.rank}.log`;
+    const { line } = this;
+    this.line = null;
+    if (line !== null) { await this.openLine(line, { scroll: true }); return; }
+    if (byId("log-search").value || byId("log-level").value) { this.startSearch(); return; }
+    await this.loadEnd();
+  }
+
+  /** Show the end of the log. */
+  async loadEnd() {
+    this.endSearch();
+    this.pending = [];
+    const shown = await this.read({ tail: FIRST_LINES });
+    if (!shown) return;
+    this.window.show(shown.lines);
+    this.hasOlder = shown.offset > 0 && shown.lines.length > 0;
+    this.end = shown.end;
+    this.isAtEnd = true;
     const { pending } = this;
     this.pending = null;
-    for (const entry of pending) this.append(entry);
-    this.draw();
+    for (const entry of pending ?? []) this.append(entry);
+    this.finish();
   }
+
+  /** Bytes of the log as lines; null if another log was selected meanwhile, or if the service refused. */
+  async read(range) {
+    const { selection } = this;
+    try {
+      const response = await request(`/v1/jobs/${this.job.id}/logs${query({ ...selection, ...range })}`);
+      const bytes = new Uint8Array(await response.arrayBuffer());
+      if (selection.rank !== this.rank || selection.attempt !== this.shownAttempt) return null;
+      const offset = Number(response.headers.get("X-Trainyard-Offset"));
+      return { offset, end: Number(response.headers.get("X-Trainyard-Next-Offset")), lines: linesOf(bytes, offset), size: bytes.length };
+    } catch (error) {
+      this.pending = null;
+      if (!this.window.lines.length) this.showText(`(${error.message})`);
+      return null;
+    }
+  }
+
+  /** Read more lines at an edge of what is shown. */
+  async extend(edge) {
+    if (this.extending || this.pending) return;
+    if (this.search) { if (edge === "bottom" && !this.search.complete) this.search.more(); return; }
+    if (edge === "top" ? !this.hasOlder || this.window.first === null : this.isAtEnd) return;
+    this.extending = true;
+    try {
+      const shown = await this.read(edge === "top" ? { before: this.window.first, tail: MORE_LINES } : { offset: this.end, limit: BYTES });
+      if (!shown || this.search) return;
+      if (edge === "top") {
+        this.hasOlder = shown.lines.length > 0 && shown.offset > 0;
+        this.window.prepend(shown.lines);
+        if (this.window.trim("bottom")) this.setEndAfterTrim();
+      } else {
+        this.joinAtEnd(shown);
+      }
+    } finally {
+      this.extending = false;
+    }
+  }
+
+  /** Append what was read behind the last line; a page of bytes may end within a line. */
+  joinAtEnd({ offset, end, lines, size }) {
+    const { last } = this.window;
+    if (last && !last.raw.endsWith("\n") && lines.length) {
+      const joined = continuedLines(last, offset, lines[0].raw);
+      this.window.removeLast();
+      lines.splice(0, 1, ...joined.lines);
+    }
+    this.window.append(lines);
+    this.end = end;
+    this.isAtEnd = size < BYTES;
+    if (this.window.trim("top")) this.hasOlder = true;
+  }
+
+  setEndAfterTrim() {
+    // The last line is read again with what follows.
+    this.end = this.window.last.offset;
+    this.window.removeLast();
+    this.isAtEnd = false;
+    byId("follow").checked = false;
+  }
+
+  /** Show the log around a byte, and mark its line. */
+  async openLine(offset, { scroll = false } = {}) {
+    this.endSearch();
+    byId("follow").checked = false;
+    const start = Math.max(0, offset - BEFORE_BYTES);
+    const shown = await this.read({ offset: start, limit: BYTES });
+    if (!shown) return;
+    const { lines } = shown;
+    // The first line may be cut; one that is longer than what was read before it stays.
+    if (shown.offset > 0 && lines.length > 1 && lines[1].offset <= offset) lines.shift();
+    this.hasOlder = (lines[0]?.offset ?? 0) > 0;
+    this.end = shown.end;
+    this.isAtEnd = shown.size < BYTES;
+    this.scrolling = true;
+    this.window.show(lines);
+    this.window.mark(offset);
+    this.storeAddress(this.window.marked);
+    if (!lines.length) this.showText("No output here.");
+    if (scroll) this.box.scrollIntoView({ block: "center" });
+  }
+
+  // -- live lines ------------------------------------------------------------------------------------------------------
 
   /** Add a `log` event of the stream. */
   add(entry) {
     if (entry.rank !== this.rank || entry.attempt !== this.shownAttempt) return;
-    if (this.pending) this.pending.push(entry);
-    else { this.append(entry); this.scheduleDraw(); }
+    if (this.pending) { this.pending.push(entry); return; }
+    if (this.search) {
+      if (this.search.complete) this.repeat ??= setTimeout(() => { this.repeat = undefined; this.search?.more(); }, REPEAT);
+      return;
+    }
+    if (!this.isAtEnd) return;
+    this.append(entry);
+    this.timer ??= setTimeout(() => { this.timer = undefined; this.finish(); }, 200);
   }
 
   append({ offset, text }) {
-    if (offset < this.nextOffset) return; // the response of the API includes it
-    this.nextOffset = offset + 1;
-    this.lines.push(...cleanLines(this.lines.pop() + text));
-    if (this.lines.length > MAX_LINES * 2) this.lines.splice(0, this.lines.length - MAX_LINES);
+    if (offset < this.end || !text) return; // the response of the API includes it
+    const { replaces, lines } = continuedLines(this.window.last, offset, text);
+    if (!this.window.lines.length) this.window.clear();
+    if (replaces) this.window.removeLast();
+    this.window.append(lines);
+    this.end = Math.max(offset + 1, lines.at(-1).offset + new TextEncoder().encode(lines.at(-1).raw).length);
   }
 
-  scheduleDraw() {
-    this.timer ??= setTimeout(() => { this.timer = undefined; this.draw(); }, 200);
+  /** After lines were appended at the end: follow them, and keep the document small. */
+  finish() {
+    if (!this.window.lines.length) { this.showText("No output yet."); return; }
+    if (byId("follow").checked && !this.search) {
+      if (this.window.trim("top")) this.hasOlder = true;
+      this.scrollToEnd();
+    } else if (this.window.trim("bottom")) {
+      this.setEndAfterTrim();
+    }
   }
 
-  draw() {
-    const search = byId("log-search").value.toLowerCase();
-    const matches = search ? this.lines.filter((line) => line.toLowerCase().includes(search)) : this.lines;
-    setText(byId("log-matches"), search ? `${matches.length} of ${this.lines.length} lines` : "");
-    const text = matches.slice(-MAX_LINES).join("\n");
-    setText(this.box, text.trim() ? text : search ? "No matching lines." : "No output yet.");
-    this.scroll();
+  follow() {
+    byId("log-search").value = "";
+    byId("log-level").value = "";
+    if (this.search || !this.isAtEnd) this.loadEnd();
+    else { this.window.unmark(); this.scrollToEnd(); }
+    this.storeAddress(null);
   }
 
-  scroll() {
-    if (!byId("follow").checked) return;
-    this.scrolling = this.box.scrollTop + this.box.clientHeight < this.box.scrollHeight - 1;
-    this.box.scrollTop = this.box.scrollHeight;
+  scrollToEnd() {
+    this.scrolling = !this.window.isScrolledToEnd;
+    this.window.scrollToEnd();
+  }
+
+  showText(text) {
+    this.window.clear();
+    setText(this.box, text);
+  }
+
+  // -- search and jumps ------------------------------------------------------------------------------------------------
+
+  startSearch() {
+    const search = wanted(byId("log-search").value.trim(), byId("log-level").value);
+    if (!search.text && !search.level) { byId("follow").checked = true; this.loadEnd().then(() => this.storeAddress(null)); return; }
+    this.endSearch();
+    byId("follow").checked = false;
+    setText(byId("log-matches"), "searching…");
+    let empty = true;
+    this.search = new LogSearch(this.job.id, this.selection, search, {
+      changed: (lines) => {
+        if (empty) this.window.clear();
+        this.window.append(lines, { focusable: true });
+        empty = !this.window.lines.length;
+        if (empty) this.showText("No matching lines.");
+      },
+      reached: ({ count, complete }) => setText(byId("log-matches"), `${count}${complete ? "" : "+"} matching line${count === 1 ? "" : "s"}`),
+      failed: (error) => { setText(byId("log-matches"), ""); this.showText(`(${error.message})`); },
+    });
+    this.storeAddress(null);
+    return this.search.more();
+  }
+
+  endSearch() {
+    this.search?.stop();
+    this.search = null;
+    setText(byId("log-matches"), "");
+  }
+
+  /** Show the error before the marked line, or the last one. */
+  async showPreviousError() {
+    try {
+      const found = await searchPage(this.job.id, this.selection, { level: "error" }, { order: "desc", limit: 1, offset: this.window.marked });
+      if (found.data.length) await this.openLine(found.data[0].offset);
+      else toast(this.window.marked === null ? "No line reports an error." : "No earlier line reports an error.");
+    } catch (error) {
+      toastError(error);
+    }
+  }
+
+  /** Show the log at a step, or at a time in the user's time zone. */
+  async goTo(place) {
+    const step = /^\s*(?:step\s*)?(\d[\d\s\u202f]*)$/i.exec(place);
+    const time = step ? null : timeIn(place, new Date(this.job.finished_at ?? Date.now()));
+    if (!step && !time) { toast("Enter a step such as 400, or a time such as 14:05.", { bad: true }); return; }
+    const wantedPlace = step ? { step: step[1].replace(/\D/g, "") } : { time: time.toISOString() };
+    try {
+      // The newest attempt that did a step is found by the service.
+      const attempt = step && this.attempt === null ? undefined : this.shownAttempt;
+      const position = await call(`/v1/jobs/${this.job.id}/logs/position${query({ rank: this.rank, attempt, ...wantedPlace })}`);
+      if (position.attempt !== this.shownAttempt) { this.attempt = position.attempt; byId("log-attempt").value = String(position.attempt); }
+      await this.openLine(position.offset);
+    } catch (error) {
+      toastError(error);
+    }
   }
 }
-
-/** The lines of a text without escape sequences; of an overwritten line, what was written last; long lines cut. */
-export const cleanLines = (text) => text.replaceAll("\r\n", "\n").split("\n").map((line) => cut(lastWritten(line).replace(ESCAPES, "")));
-
-const lastWritten = (line) => line.slice(line.lastIndexOf("\r", line.length - 2) + 1);
-
-const cut = (line) => (line.length > MAX_LINE_LENGTH ? line.slice(0, MAX_LINE_LENGTH) + CUT : line);

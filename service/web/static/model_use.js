@@ -7,10 +7,13 @@ const TASKS = ["causal_lm", "image_classification", "regression", "custom"]; // 
 /** A text as one word of a shell. */
 const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
+/** Whether a job has exported a model: a task whose loop trains one, at its end. */
+export const isExported = ({ status, spec }) => status === "succeeded" && TASKS.includes(spec.task) && Boolean(spec.checkpoint?.export);
+
 /** The lines for a job's export, or for its newest checkpoint if it has ended without an export: title and code of each. */
 export function usesOf(job) {
   const { spec } = job;
-  const exported = job.status === "succeeded" && Boolean(spec.checkpoint?.export);
+  const exported = isExported(job);
   const saved = ["succeeded", "failed", "cancelled"].includes(job.status) && job.last_checkpoint_step !== null;
   if (!TASKS.includes(spec.task) || !spec.model || !(exported || saved)) return [];
   const reads = spec.task === "causal_lm";

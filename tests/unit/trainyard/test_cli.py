@@ -221,8 +221,34 @@ class TestJobs:
             "parameters": {},
             "tags": {},
             "metrics_omitted": 0,
-            **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes", "sweep_id", "notes")),
+            **dict.fromkeys((*empty, "last_checkpoint_step", "error", "failure_summary", "origin")),
+            **dict.fromkeys(("disk_bytes", "sweep_id", "notes")),
         }
+
+    def test_show_prints_the_users_line_and_fixes(self, service, run):
+        failure = {"rank": 0, "type": "KeyError", "message": "'hot'", "traceback": "Traceback\n  long"}
+        frame = {"file": "train.py", "line": 4, "function": "lookup", "source": "return table[name]\n       ~~~~~"}
+        fixes = [{"fields": {"optimizer.lr": 0.1}}]
+        summary = {"frame": frame, "is_traceback": True, "fixes": fixes}
+        failed = job(
+            "a1", status="failed", status_message="rank 0: KeyError: 'hot'", error=failure, failure_summary=summary
+        )
+        service.on("GET", "/v1/jobs/a1", {**failed, "last_checkpoint_step": 7})
+        shown = run("show", "a1").stdout.splitlines()
+        assert [line.strip() for line in shown[-5:]] == [
+            "train.py, line 4, in lookup",
+            "return table[name]",
+            "~~~~~",
+            "fix: trainyard fork a1 --set optimizer.lr=0.1",
+            "the whole traceback: trainyard show a1 --traceback",
+        ]
+        assert sum("KeyError" in line for line in shown) == 1
+        assert run("show", "a1", "--traceback").stdout.splitlines()[-2:] == ["Traceback", "  long"]
+        service.on(
+            "GET", "/v1/jobs/a2", {**failed, "failure_summary": {"last_lines": ["no such dataset"], "fixes": fixes}}
+        )
+        shown = [line.strip() for line in run("show", "a2").stdout.splitlines()]
+        assert shown[-3:] == ["last output:", "no such dataset", "fix: submit it with --set optimizer.lr=0.1"]
 
     def test_show_prints_what_the_program_reported(self, service, run):
         reported = {

@@ -7,6 +7,7 @@ from trainyard.client.request import LogChunk
 from trainyard.contract.wire.curves import CurveAxis
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import EventResource, JobResource
+from trainyard.contract.wire.logs import LogLevel, LogLine
 
 if TYPE_CHECKING:
     from trainyard.client._async.client import AsyncClient
@@ -87,9 +88,23 @@ class AsyncJobHandle:
         attempt: int | None = None,
         tail: int | None = None,
         offset: int | None = None,
+        before: int | None = None,
     ) -> LogChunk:
         """Return a chunk of a log; see `AsyncClient.logs`."""
-        return await self._client.logs(self.id, rank=rank, attempt=attempt, tail=tail, offset=offset)
+        return await self._client.logs(self.id, rank=rank, attempt=attempt, tail=tail, offset=offset, before=before)
+
+    async def search_logs(
+        self,
+        text: str | None = None,
+        *,
+        regex: bool = False,
+        level: LogLevel | None = None,
+        rank: int | str = 0,
+        attempt: int | None = None,
+    ) -> list[LogLine]:
+        """Return the matching lines of a whole log; see `AsyncClient.search_logs`."""
+        lines = self._client.search_logs(self.id, text, regex=regex, level=level, rank=rank, attempt=attempt)
+        return [line async for line in lines]
 
     async def events(self, *, after: str | None = None) -> list[EventResource]:
         """Return the job's events, oldest first."""

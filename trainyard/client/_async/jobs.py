@@ -37,6 +37,7 @@ from trainyard.contract.wire.jobs import (
     ResolutionResource,
     ScriptResource,
 )
+from trainyard.contract.wire.logs import LogLevel, LogLine, LogLines, LogPosition
 from trainyard.contract.wire.pages import Page
 
 
@@ -267,6 +268,7 @@ class AsyncJobCalls(AsyncTransport):
         attempt: int | None = None,
         tail: int | None = None,
         offset: int | None = None,
+        before: int | None = None,
     ) -> LogChunk:
         """Return a chunk of the log of one rank, or of the launcher (`rank="launch"`).
 
@@ -274,9 +276,56 @@ class AsyncJobCalls(AsyncTransport):
             attempt: number of the attempt; default: the newest.
             tail: only that many lines from the end.
             offset: only the bytes from this offset on.
+            before: with `tail`, the lines before this offset.
         """
-        params = without_none(rank=rank, attempt=attempt, tail=tail, offset=offset)
+        params = without_none(rank=rank, attempt=attempt, tail=tail, offset=offset, before=before)
         return await self._send(Request("GET", job_path(job_id, "logs"), LogChunk.from_response, params))
+
+    async def search_logs(
+        self,
+        job_id: str,
+        text: str | None = None,
+        *,
+        regex: bool = False,
+        case_sensitive: bool = False,
+        level: LogLevel | None = None,
+        rank: int | str = 0,
+        attempt: int | None = None,
+        offset: int | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """Iterate over the matching lines of a whole log, whatever its size.
+
+        Args:
+            text: a part of the lines, or with `regex` a regular expression in the syntax of RE2.
+            level: only errors, or warnings and errors.
+            attempt: number of the attempt; default: the newest.
+            offset: begin at this byte; with `newest_first`, end before it.
+        """
+        given = {"regex": regex or None, "case_sensitive": case_sensitive or None, "text": text, "level": level}
+        order = "desc" if newest_first else None
+        params = without_none(**given, rank=rank, attempt=attempt, order=order, offset=offset, limit=1000)
+        while True:
+            page = await self._send(Request("GET", job_path(job_id, "logs", "search"), model(LogLines), params))
+            for line in page.data:
+                yield line
+            if not page.has_more:
+                return
+            params = {**params, "offset": page.next_offset, **without_none(attempt=page.attempt)}
+
+    async def log_position(
+        self,
+        job_id: str,
+        *,
+        time: datetime | None = None,
+        step: int | None = None,
+        rank: int | str = 0,
+        attempt: int | None = None,
+    ) -> LogPosition:
+        """Return where a log was at a time, or when a step was done; of a step, in the newest attempt that did it."""
+        at = None if time is None else format_time(time)
+        params = without_none(time=at, step=step, rank=rank, attempt=attempt)
+        return await self._send(Request("GET", job_path(job_id, "logs", "position"), model(LogPosition), params))
 
     async def script(self, job_id: str, *, attempt: int | None = None) -> ScriptResource:
         """Return the batch script that was submitted for an attempt; default: the newest."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 
+from trainyard.contract.failure_summaries import NON_FINITE_LOSS
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
 from worker.engine.callbacks.base import Callback, StepResult
@@ -126,7 +127,7 @@ class NonFiniteGuard(Callback):
             raise TrainingError(message, _HINT)
         first = int(min(row[0] for row in rows))
         if first < _NO_STEP:
-            raise TrainingError(f"the loss became NaN or infinite at step {first}", _HINT)
+            raise TrainingError(f"{NON_FINITE_LOSS} at step {first}", _HINT)
 
     def _find_first_bad(self, step: int) -> None:
         first = step + 1 - len(self._unchecked)

@@ -30,6 +30,8 @@ CROSS_CHECKED = {
     "profile_job",
     "enter_job",
     "get_log",
+    "search_log",
+    "find_log_position",
     "create_webhook",
     "create_token",
     "sign_in_with_munge",

@@ -1,8 +1,10 @@
 """Specs as YAML for editing."""
 
+from typing import Any
+
 import pytest
 
-from service.web.pages.spec_text import brief_spec, spec_yaml
+from service.web.pages.spec_text import brief_spec, longer, set_field, spec_yaml
 from trainyard.contract.spec.templates import load_template, template_names
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 from trainyard.contract.spec.yaml_loader import load_yaml
@@ -31,3 +33,29 @@ def test_brief_spec_has_no_defaults_of_the_optimizer(name: str) -> None:
         {"task": "custom", "target": "a:b", "code": "sha256:" + "0" * 64, "steps": 1, "optimizer": {"name": name}}
     )
     assert brief_spec(dump_spec(spec))["optimizer"] == {"name": name}
+
+
+def test_fields_are_set_by_their_paths() -> None:
+    document: dict[str, Any] = {"steps": 4, "optimizer": {"name": "sgd"}}
+    set_field(document, "optimizer.lr", "0.5")
+    set_field(document, "batch.size", "8")
+    set_field(document, "name", '"a, b"')
+    set_field(document, "steps.x", "1")
+    set_field(document, "seed", "[")
+    assert document == {
+        "steps": 4,
+        "optimizer": {"name": "sgd", "lr": 0.5},
+        "batch": {"size": 8},
+        "name": "a, b",
+    }
+
+
+def test_a_longer_run_has_twice_the_steps_or_epochs() -> None:
+    assert [longer(document) for document in ({"steps": 4}, {"epochs": 1.5}, {"steps": "x"})] == [
+        "steps",
+        "epochs",
+        None,
+    ]
+    document = {"epochs": 1.5}
+    longer(document)
+    assert document == {"epochs": 3.0}

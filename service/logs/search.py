@@ -1,0 +1,114 @@
+"""Search in a whole log: one request reads it for a limited time, and the next one continues."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from service.db.engine import Database
+from service.logs.blocks import Block, blocks, blocks_from_end
+from service.logs.patterns import LinePattern
+from service.logs.repository import LogRepository
+from service.logs.service import find_log
+from trainyard.contract.wire.logs import LogLine, LogLines
+
+MAX_SECONDS = 1.0
+"""Time that one request searches. What it did not reach, the next one does."""
+MAX_LINE = 2000
+"""Bytes of a line in a response."""
+
+Order = Literal["asc", "desc"]
+
+
+@dataclass(frozen=True)
+class LogSearch:
+    """Which lines to find, where to begin, and in which direction."""
+
+    pattern: LinePattern
+    offset: int | None = None
+    """Begin at this byte; in descending order, end before it. Default: the beginning, or the end."""
+    order: Order = "asc"
+    limit: int = 100
+
+
+def search_log(
+    database: Database,
+    job_id: str,
+    rank: str,
+    search: LogSearch,
+    *,
+    attempt: int | None,
+    now: datetime,
+    clock: Callable[[], float] = time.monotonic,
+) -> LogLines:
+    """Return the next matching lines of one rank's log.
+
+    Raises:
+        NotFoundError: There is no such job, attempt or log.
+    """
+    deadline = clock() + MAX_SECONDS
+    with database.read() as session:
+        logs = LogRepository(session, database)
+        row, size = find_log(session, logs, job_id, rank, attempt, now)
+        if row is None:
+            return LogLines(data=[], has_more=False, next_offset=search.offset or 0)
+        found = _search(_blocks(logs, row.id, rank, search, size), search, size, lambda: clock() > deadline)
+        return found.model_copy(update={"attempt": row.number})
+
+
+def _blocks(logs: LogRepository, attempt_id: str, rank: str, search: LogSearch, size: int) -> Iterator[Block]:
+    if search.order == "asc":
+        begin = search.offset or 0
+        return blocks(logs.raw_chunks(attempt_id, rank, first=begin), begin)
+    end = size if search.offset is None else min(search.offset, size)
+    return blocks_from_end(logs.raw_chunks(attempt_id, rank, before=end), end)
+
+
+def _search(parts: Iterable[Block], search: LogSearch, size: int, is_late: Callable[[], bool]) -> LogLines:
+    ascending = search.order == "asc"
+    lines: list[LogLine] = []
+    reached = min(search.offset or 0, size) if ascending else 0
+    for block in parts:
+        found = list(matching_lines(block, search.pattern))
+        for line, end in found if ascending else reversed(found):
+            lines.append(line)
+            if len(lines) == search.limit:
+                return LogLines(data=lines, has_more=True, next_offset=end if ascending else line.offset)
+        reached = block.offset + len(block.data) if ascending else block.offset
+        if is_late():
+            more = reached < size if ascending else reached > 0
+            return LogLines(data=lines, has_more=more, next_offset=reached)
+        if ascending and reached >= size and block.data[-1:] != b"\n":
+            reached = block.offset + block.data.rfind(b"\n") + 1  # The last line may get longer.
+    return LogLines(data=lines, has_more=False, next_offset=reached)
+
+
+def matching_lines(block: Block, pattern: LinePattern) -> Iterator[tuple[LogLine, int]]:
+    """Yield the matching lines of a block, each with the offset behind it."""
+    data, position = block.data, 0
+    while position < len(data):
+        match = pattern.first.search(data, position)
+        if match is None:
+            return
+        start = data.rfind(b"\n", 0, match.start()) + 1
+        end = data.find(b"\n", match.start())
+        end = len(data) if end < 0 else end
+        accepted, level = pattern.accepts(data[start:end])
+        position = end + 1
+        if accepted:
+            text = _excerpt(data[start:end], match.start() - start, match.end() - start)
+            yield LogLine(offset=block.offset + start, text=text, level=level), block.offset + position
+
+
+def _excerpt(line: bytes, start: int, end: int) -> str:
+    """Return a line's text around a match: of one that progress bars overwrote, the part with the match."""
+    line = line.removesuffix(b"\r")
+    first = line.rfind(b"\r", 0, start) + 1
+    last = line.find(b"\r", end)
+    first, last = max(first, min(start - MAX_LINE // 4, len(line))), len(line) if last < 0 else last
+    shown = line[first : min(last, first + MAX_LINE)]
+    text = shown.decode(errors="replace")
+    before = "… " if first and line[first - 1 : first] != b"\r" else ""
+    after = " …" if first + len(shown) < last else ""
+    return f"{before}{text}{after}"

@@ -1,0 +1,53 @@
+// The panel of a failed job: the error, the user's own line or the last output, and forks with a fix.
+
+import { specValue } from "./format.js";
+import { byId, make, setText } from "./page.js";
+
+/** The title of a failure: the rank that failed first, and its host. */
+export const failureTitle = (error) => `${error.rank === null ? "Failed" : `First failure: rank ${error.rank}`}${error.host ? ` on ${error.host}` : ""}`;
+
+/** The changed fields of a fix: `optimizer.lr = 0.1`. */
+export const fixLabel = ({ fields }) => Object.entries(fields).map(([path, value]) => `${path} = ${specValue(value)}`).join(", ");
+
+/** The address of the submit page with a fork of a job whose fields have other values. */
+export function fixAddress(jobId, { fields }) {
+  const parameters = new URLSearchParams({ fork: jobId });
+  for (const [path, value] of Object.entries(fields)) parameters.append("set", `${path}=${JSON.stringify(value)}`);
+  return `/submit?${parameters}`;
+}
+
+/** The summary of a failure; an empty one while the job has none. */
+export const failureSummary = (job) => job.failure_summary ?? { frame: null, is_traceback: false, last_lines: [], fixes: [], repeats: false };
+
+/** Show the panel, if the job has an error. An update must not end a selection of text. */
+export function showFailure(job) {
+  const { error } = job;
+  byId("failure").hidden = !error;
+  if (!error) return;
+  const { frame, is_traceback: isTraceback, last_lines: lines, fixes } = failureSummary(job);
+  setText(byId("failure-title"), failureTitle(error));
+  setText(byId("failure-message"), `${error.type}: ${error.message}`);
+  byId("failure-frame").hidden = !frame;
+  setText(byId("failure-place"), frame ? `${frame.file}, line ${frame.line}, in ${frame.function}` : "");
+  byId("failure-source").hidden = !frame?.source;
+  setText(byId("failure-source"), frame?.source ?? "");
+  byId("failure-output").hidden = lines.length === 0;
+  setText(byId("failure-lines"), lines.join("\n"));
+  byId("failure-hint").hidden = !error.hint;
+  setText(byId("failure-hint").querySelector("span"), error.hint ?? "");
+  showFixes(job, fixes);
+  byId("failure-traceback").hidden = !error.traceback;
+  setText(byId("failure-traceback").querySelector("summary"), isTraceback ? "Whole traceback" : "More output");
+  setText(byId("traceback"), error.traceback ?? "");
+}
+
+function showFixes(job, fixes) {
+  const box = byId("fixes");
+  const shown = JSON.stringify(fixes);
+  box.hidden = fixes.length === 0 || !byId("fork");
+  if (box.dataset.shown === shown) return;
+  box.dataset.shown = shown;
+  box.replaceChildren(...fixes.map((fix, number) => make("a", {
+    class: number ? "button" : "button primary", href: fixAddress(job.id, fix), title: fix.note || undefined, text: `Fork with ${fixLabel(fix)}`,
+  })));
+}

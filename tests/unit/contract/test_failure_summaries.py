@@ -1,0 +1,123 @@
+"""What is shown first of a failure, for tracebacks and output of any origin."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.contract.failure_summaries import NON_FINITE_LOSS, summarize_failure, user_frame
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import Failure
+from worker.core.memory_hints import memory_hint
+
+CODE = "/shared/runs/job_1/attempts/1-94ff7c1d98af0d22/code"
+OURS = """Traceback (most recent call last):
+  File "/opt/venv/lib/python3.12/site-packages/worker/rank/main.py", line 87, in main
+    _run_task(run)
+  File "/home/me/trainyard/worker/engine/train_step.py", line 246, in task_losses
+    return task.loss_sum(model, batch)
+           ^^^^^^^^^^^^^^^^^^^
+"""
+USER = f"""  File "{CODE}/sub/bad.py", line 8, in loss_sum
+    batch["hot"]
+    ~~~~~^^^^^^^
+"""
+LIBRARY = """  File "/opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", line 1, in _call_impl
+    return forward_call(*args)
+  File "<frozen importlib._bootstrap>", line 1, in _find
+"""
+
+
+def failure(text: str = "", **fields: Any) -> Failure:
+    return Failure.model_validate({"type": "KeyError", "message": "'hot'", "traceback": text, **fields})
+
+
+@pytest.mark.parametrize(
+    "text", [OURS + USER, OURS + USER + LIBRARY, "line 1\nline 2\n" + OURS + USER + "KeyError: 'hot'\n"]
+)
+def test_last_frame_of_the_user_is_found(text: str) -> None:
+    summary = summarize_failure(failure(text), {})
+    assert summary.frame is not None
+    assert summary.frame.model_dump() == {
+        "file": "sub/bad.py",
+        "line": 8,
+        "function": "loss_sum",
+        "source": 'batch["hot"]\n~~~~~^^^^^^^',
+    }
+    assert (summary.is_traceback, summary.last_lines) == (True, [])
+
+
+def test_code_outside_of_the_upload_is_the_users_too() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/home/me/project/worker_pool.py", line 3, in <module>\n    run()\n'
+    )
+    frame = user_frame(text + LIBRARY)
+    assert frame is not None
+    assert (frame.file, frame.source) == ("/home/me/project/worker_pool.py", "run()")
+
+
+def test_last_of_several_tracebacks_counts() -> None:
+    first = OURS + USER + "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    second = f'Traceback (most recent call last):\n  File "{CODE}/main.py", line 9, in main\n    retry()\nKeyError: 2\n'
+    frame = user_frame(first + second)
+    assert frame is not None
+    assert (frame.file, frame.line) == ("main.py", 9)
+
+
+def test_frames_of_trainyard_alone_are_no_frame_of_the_user() -> None:
+    assert summarize_failure(failure(OURS + LIBRARY), {}).frame is None
+
+
+def test_output_without_a_traceback_is_its_last_lines() -> None:
+    text = "\n".join(f"line {number}" for number in range(50)) + "\n\n"
+    summary = summarize_failure(failure(text, type="ScriptFailed", final=True), {})
+    assert summary.last_lines == [f"line {number}" for number in range(40, 50)]
+    assert (summary.frame, summary.is_traceback, summary.repeats) == (None, False, True)
+    assert summarize_failure(failure(), {}).last_lines == []
+
+
+def test_output_of_earlier_executions_is_left_out() -> None:
+    start = "2026-11-25 16:37:47,355 INFO rank 0, execution {}, pid 964\n"
+    text = f"{start.format(1)}loading\nfirst\n{start.format(2)}loading\nno such dataset\n"
+    assert summarize_failure(failure(text), {}).last_lines == ["loading", "no such dataset"]
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("on_device", [True, False])
+def test_fixes_are_those_of_a_memory_hint(gpus: int, *, on_device: bool) -> None:
+    document = {
+        "task": "causal_lm",
+        "steps": 1,
+        "model": {"source": "builtin", "name": "gpt"},
+        "data": {"source": "builtin", "name": "stdlib"},
+        "batch": {"size": 64},
+        "gpus": gpus,
+    }
+    hint = memory_hint(parse_spec(document), on_device=on_device)
+    fixes = summarize_failure(failure(type="OutOfMemoryError", hint=hint), document).fixes
+    assert fixes[0].fields == {"batch.micro_size": 32 if gpus == 1 else 8}
+    assert fixes[1].fields == {"activation_checkpointing": "full"}
+    for fix in fixes:
+        [(path, value)] = fix.fields.items()
+        section, _, name = path.partition(".")
+        parse_spec({**document, section: {**document.get(section, {}), name: value} if name else value})  # type: ignore[dict-item]
+
+
+def test_a_loss_that_is_not_finite_asks_for_a_lower_rate() -> None:
+    spec = {"optimizer": {"name": "sgd", "lr": 3e-3, "clip_norm": None}}
+    summary = summarize_failure(failure(type="TrainingError", message=f"{NON_FINITE_LOSS} at step 4"), spec)
+    assert [fix.fields for fix in summary.fixes] == [{"optimizer.lr": 3e-4}, {"optimizer.clip_norm": 1.0}]
+    assert summary.repeats
+    assert summarize_failure(failure(message=f"{NON_FINITE_LOSS} at step 4"), {"optimizer": {"lr": "x"}}).fixes == []
+
+
+def test_fields_that_a_hint_must_not_change_are_ignored() -> None:
+    hint = "Try (1) run_as: root; (2) argv: rm; (3) batch.micro_size: 4 (same); (4) container.image: evil"
+    assert [fix.fields for fix in summarize_failure(failure(hint=hint), {}).fixes] == [{"batch.micro_size": 4}]
+
+
+@given(st.text(max_size=400), st.text(max_size=200), st.dictionaries(st.text(max_size=9), st.integers(), max_size=3))
+def test_any_text_is_summarised(text: str, hint: str, spec: dict[str, Any]) -> None:
+    report = failure("Traceback (most recent call last):\n" + text).model_copy(update={"hint": hint})
+    assert len(summarize_failure(report, spec).model_dump_json()) < 20_000

@@ -1,0 +1,107 @@
+"""What to show of a failure: the user's frame, the last output, and fixes that a spec can have. Pure functions."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.contract.wire.failure_summary import FailureSummary, Fix, Frame
+from trainyard.contract.wire.reports import Failure
+
+NON_FINITE_LOSS = "the loss became NaN or infinite"
+"""How the message begins of a run that ended because its loss was not finite."""
+_LAST_LINES = 10
+_MAX_LINE = 500
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>[^\n]{1,200})$')
+_EXECUTION = re.compile(r"^.{0,40}INFO rank \d+, execution \d+, pid \d+\n", re.MULTILINE)
+"""The line with which the log of a rank begins, and again after each restart."""
+_UPLOADED = re.compile(r"/attempts/[^/]+/code/(?P<path>.+)$")
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/worker/(?:\w+/)*\w+\.py$|/trainyard/\w+\.py$")
+_OF_HINT = re.compile(r"\((\d)\) ([a-z_]+(?:\.[a-z_]+)*): ([\w.+-]{1,40})(?: \(([^()]*)\))?")
+_FIXABLE = frozenset(
+    {
+        "batch.micro_size",
+        "activation_checkpointing",
+        "precision",
+        "strategy",
+        "lora_rank",
+        "lora.base_dtype",
+        "fsdp.cpu_offload",
+    }
+)
+"""The fields of memory hints whose value is all that a fix needs. A hint comes from the job, so others are ignored."""
+
+
+def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSummary:
+    """Return what a person looks at first."""
+    text = failure.traceback
+    is_traceback = _HEADER in text
+    non_finite = failure.message.startswith(NON_FINITE_LOSS)
+    return FailureSummary(
+        frame=user_frame(text),
+        is_traceback=is_traceback,
+        last_lines=[] if is_traceback else last_lines(text),
+        fixes=[*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")],
+        repeats=non_finite or failure.final,
+    )
+
+
+def last_lines(text: str) -> list[str]:
+    """Return the last lines that are not empty, of the last execution only."""
+    *_, last = _EXECUTION.split(text)
+    lines = [line.rstrip()[:_MAX_LINE] for line in last.splitlines()[-200:]]
+    return [line for line in lines if line][-_LAST_LINES:]
+
+
+def user_frame(text: str) -> Frame | None:
+    """Return the last frame of the last traceback that is neither in a library nor in Trainyard."""
+    start = text.rfind(_HEADER)
+    if start < 0:
+        return None
+    lines = text[start:].splitlines()
+    for number in range(len(lines) - 1, -1, -1):
+        match = _FRAME.match(lines[number])
+        if match is None:
+            continue
+        uploaded = _UPLOADED.search(match["file"])
+        if uploaded is None and _LIBRARY.search(match["file"]):
+            continue
+        return Frame(
+            file=uploaded["path"] if uploaded else match["file"],
+            line=int(match["line"]),
+            function=match["function"],
+            source=_source(lines[number + 1 :]),
+        )
+    return None
+
+
+def _source(following: Sequence[str]) -> str:
+    """Return the source below a frame: indented by four, with marks of carets and tildes."""
+    source = []
+    for line in following[:4]:
+        if not line.startswith("    ") or _FRAME.match(line):
+            break
+        source.append(line[4:_MAX_LINE].rstrip())
+    return "\n".join(source)
+
+
+def _fixes_of_hint(hint: str) -> Iterator[Fix]:
+    for _, field, value, note in _OF_HINT.findall(hint):
+        if field in _FIXABLE:
+            yield Fix(fields={field: _scalar(value)}, note=note)
+
+
+def _scalar(text: str) -> Any:
+    return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text, text)
+
+
+def _lower_rate(spec: Mapping[str, Any]) -> Iterator[Fix]:
+    """Yield a tenth of the learning rate, and the clipping of gradients if there is none."""
+    optimizer = spec.get("optimizer")
+    if not isinstance(optimizer, Mapping):
+        return
+    rate = optimizer.get("lr")
+    if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < float("inf"):
+        yield Fix(fields={"optimizer.lr": float(f"{rate / 10:.3g}")}, note="a tenth")
+    if optimizer.get("clip_norm", "absent") is None:
+        yield Fix(fields={"optimizer.clip_norm": 1.0}, note="limits each update")

@@ -1,0 +1,43 @@
+"""Matching lines of a log, and positions in it."""
+
+from typing import Literal
+
+from trainyard.contract.base import Resource, Timestamp
+
+LogLevel = Literal["warning", "error"]
+"""The severity of a line, recognised by the words that loggers and tracebacks use."""
+
+
+class LogLine(Resource):
+    """One line of a log."""
+
+    offset: int
+    """Offset of its first byte. It never changes, so that a link to the line stays valid."""
+    text: str
+    """The line without its end; a long one is cut."""
+    level: LogLevel | None = None
+
+
+class LogLines(Resource):
+    """The matching lines of one part of a log. The whole log was searched once `has_more` is false."""
+
+    object: Literal["list"] = "list"
+    data: list[LogLine]
+    attempt: int | None = None
+    """The attempt whose log was searched; none before the job's first attempt."""
+    has_more: bool
+    """Whether a part of the log was not searched: the response is full, or the time for one request is over."""
+    next_offset: int
+    """The `offset` of the request that continues."""
+
+
+class LogPosition(Resource):
+    """Where a log was at a time."""
+
+    object: Literal["log_position"] = "log_position"
+    attempt: int
+    rank: str
+    offset: int
+    """Offset of the first line that was received at this time or later; the end of the log if there is none."""
+    time: Timestamp
+    """The requested time; of a step, when it was done."""
