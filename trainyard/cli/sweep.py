@@ -202,7 +202,7 @@ def show(detail: SweepDetail) -> None:
         step = f"{member.progress.step}/{member.progress.total_steps}" if member.progress else "-"
         values = [str(member.values.get(field, "-")) for field in detail.fields]
         loss = format_number(member.metrics.get("eval/loss", member.metrics.get("train/loss")))
-        rows.append((member.job_id, *values, status_text(member.status or "deleted"), step, loss))
+        rows.append((member.job_id or "-", *values, status_text(member.status or "deleted"), step, loss))
     print_table(("JOB", *detail.fields, "STATUS", "STEP", "LOSS"), rows)
 
 
