@@ -74,9 +74,9 @@ def _listed(sweep: Sweep, trials: Sequence[SweepTrial]) -> list[dict[str, Any]]:
 def _criterion(jobs: Sequence[Job]) -> tuple[str, Literal["min", "max"]]:
     """Return the metric by which the members of a grid are ranked, and its mode."""
     criterion = best_criterion((jobs[0].spec.get("checkpoint") or {}).get("keep_best") if jobs else None)
-    if jobs and not any(criterion.metric in job.latest for job in jobs):
-        if any(_FALLBACK_METRIC in job.latest for job in jobs):
-            return _FALLBACK_METRIC, "min"
+    has_metric = any(criterion.metric in job.latest for job in jobs)
+    if not has_metric and any(_FALLBACK_METRIC in job.latest for job in jobs):
+        return _FALLBACK_METRIC, "min"
     return criterion.metric, criterion.mode
 
 

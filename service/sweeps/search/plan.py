@@ -101,7 +101,10 @@ def _rungs(search: Search, spec: TrainingSpec, metric: str) -> tuple[int, ...]:
     first = search.min_steps or max(1, spec.steps // _RUNG_FRACTION)
     rungs = rung_steps(first, spec.steps, search.eta, every)
     if not rungs:
-        message = f"the first rung is at step {first}, rounded up to a step with `{metric}`, which a run of {spec.steps} steps has not"
+        message = (
+            f"the first rung is at step {first}, rounded up to a step with `{metric}`; a run of {spec.steps} steps has "
+            "none before its end"
+        )
         raise SpecError([Problem(param="search.min_steps", message=message)])
     return rungs
 

@@ -12,6 +12,7 @@ from pydantic.config import JsonDict
 
 from trainyard.contract.base import Float, PositiveFloat, PositiveInt, Strict, reject_bool
 from trainyard.contract.bounds import PlainData
+from trainyard.contract.spec.field_types import is_text
 from trainyard.contract.validation_messages import FIELD_PATH_PATTERN
 from trainyard.contract.wire.reports import MetricKey
 
@@ -107,6 +108,9 @@ def _check_bounds(low: float, high: float, *, log: bool) -> None:
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _CONDITION = re.compile(r"^(?P<range>.*?)\s+if\s+(?P<field>[^\s=]+)=(?P<values>.*)$", re.DOTALL)
+MAX_RANGE_TEXT = 4096
+RangeText = Annotated[str, StringConstraints(max_length=MAX_RANGE_TEXT)]
+"""A range as text: `parse_range`."""
 RANGE_FORMS = "log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, intlog:LOW:HIGH or choice:VALUE,VALUE"
 
 
@@ -119,20 +123,27 @@ def typed_value(text: str) -> Any:
     return {"true": True, "false": False, "null": None}.get(text, text)
 
 
-def parse_range(value: Any) -> Any:
+def parse_range(value: Any, *, as_text: bool = False) -> Any:
     """Return a range in text form, such as `log:1e-5:1e-1`, as data; anything else unchanged.
+
+    Args:
+        as_text: The field accepts only text, so that the choice `1` is a text.
 
     Raises:
         ValueError: the text has another form.
     """
     if not isinstance(value, str):
         return value
+    if len(value) > MAX_RANGE_TEXT:
+        raise ValueError(f"has more than {MAX_RANGE_TEXT} characters")
     if condition := _CONDITION.match(value):
         choices = [typed_value(part) for part in condition["values"].split(",")]
-        return parse_range(condition["range"]) | {"when": {"field": condition["field"], "values": choices}}
+        given = parse_range(condition["range"], as_text=as_text)
+        return {**given, "when": {"field": condition["field"], "values": choices}}
     kind, _, rest = value.strip().partition(":")
     if kind == "choice" and rest:
-        return {"type": "choice", "values": [typed_value(part) for part in rest.split(",")]}
+        read = str.strip if as_text else typed_value
+        return {"type": "choice", "values": [read(part) for part in rest.split(",")]}
     bounds = rest.split(":")
     if kind not in ("log", "uniform", "int", "intlog") or len(bounds) != 2:
         raise ValueError(f"is no range; use {RANGE_FORMS}, optionally with ` if FIELD=VALUE,VALUE`")
@@ -140,9 +151,20 @@ def parse_range(value: Any) -> Any:
     return {"type": "int" if "int" in kind else "float", "low": low, "high": high, "log": "log" in kind}
 
 
+def _parse_text_fields(space: Any) -> Any:
+    """Parse the ranges of fields that accept only text, which their own validators cannot know."""
+    if not isinstance(space, dict):
+        return space
+    textual = {path for path, value in space.items() if isinstance(value, str) and isinstance(path, str)}
+    return {
+        path: parse_range(value, as_text=True) if path in textual and is_text(path) else value
+        for path, value in space.items()
+    }
+
+
 Range = Annotated[
     Annotated[FloatRange | IntRange | Choice, Field(discriminator="type")],
-    BeforeValidator(parse_range, json_schema_input_type=str | FloatRange | IntRange | Choice),
+    BeforeValidator(parse_range, json_schema_input_type=RangeText | FloatRange | IntRange | Choice),
 ]
 
 
