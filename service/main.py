@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.connection_limits import limited_protocol
 from service.api.dependencies import AppState
+from service.api.routes.sweeps import accept_trial
 from service.as_owner.calls import start_problem
 from service.as_owner.runs_folder import closed_parents, prepare_runs_folder
 from service.auth.principals import ensure_admin_token, register_admin_token
@@ -52,6 +53,7 @@ from service.server import (
     tune_interpreter,
     usable_connections,
 )
+from service.sweeps.search import searcher
 from service.web.app import create_app
 from service.webhooks import dispatcher as webhooks
 from service.webhooks.sender import Sender
@@ -247,11 +249,28 @@ def _background_services(app_state: AppState) -> list[BackgroundService]:
     delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
     dispatcher.is_stopping = delivery.is_stopping
     app_state.notify_webhooks = delivery.notify
-    background: list[BackgroundService] = [loop, cleanup, delivery]
+    searching = PeriodicTask("sweeps", make_searcher(app_state, loop.lease).run_once, searcher.SECONDS)
+    app_state.notify_sweeps = searching.notify
+    background: list[BackgroundService] = [loop, cleanup, delivery, searching]
     if app_state.database.dialect == "postgresql":
         watcher = ChangeWatcher(app_state.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
     return background
+
+
+def make_searcher(app_state: AppState, lease: LeaderLease) -> searcher.SweepSearcher:
+    """Build the task that proposes, continues and stops the trials of searches."""
+    return searcher.SweepSearcher(
+        database=app_state.database,
+        lease=lease,
+        clock=app_state.clock,
+        accept=partial(accept_trial, app_state),
+        run_in_process=app_state.process_pool.run,
+        quotas=app_state.quotas,
+        run_as=app_state.settings.run_as,
+        failpoint=lambda label: app_state.failpoint(label),
+        on_change=lambda: app_state.notify_reconciler(),
+    )
 
 
 def make_scheduler(app_state: AppState) -> Scheduler:

@@ -71,6 +71,8 @@ class AppState:
         """Wakes the maintenance task to delete files."""
         self.notify_webhooks: Callable[[], None] = _do_nothing
         """Wakes the webhook dispatcher."""
+        self.notify_sweeps: Callable[[], None] = _do_nothing
+        """Wakes the task that proposes the trials of searches."""
         self.file_listings = FileListings()
         self.resolver: Resolver = HostLookups().resolve
         """Resolves the host names of webhooks."""

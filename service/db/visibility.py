@@ -29,7 +29,14 @@ def visible_owner() -> str | None:
 @contextmanager
 def all_jobs() -> Iterator[None]:
     """Lift the restriction in a block, whose result is not shown to the user as it is."""
-    token = _OWNER.set(None)
+    with jobs_of(None):
+        yield
+
+
+@contextmanager
+def jobs_of(owner: str | None) -> Iterator[None]:
+    """Restrict the sessions of a block to the jobs of one user; None: all jobs."""
+    token = _OWNER.set(owner)
     try:
         yield
     finally:

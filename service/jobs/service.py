@@ -117,7 +117,14 @@ def resume(jobs: JobRepository, job: Job, by: str) -> None:
         raise ConflictError(f"job {job.id} is being cancelled; it cannot be resumed", code="job_cancelling")
     if job.desired == "paused":
         job.desired = "run"
+        _pass_pause_step(job)
         jobs.add_event(job, "resume_requested", f"resumed by {by}")
+
+
+def _pass_pause_step(job: Job) -> None:
+    """Let a run that has paused at its step go on to the end."""
+    if job.pause_at_step is not None and (job.last_checkpoint_step or 0) >= job.pause_at_step:
+        job.pause_at_step = None
 
 
 def _ended(job: Job) -> str:
@@ -141,6 +148,7 @@ def retry(start: Literal["checkpoint", "scratch"], quotas: UserQuotas) -> JobAct
         if start == "scratch":
             _discard_results(jobs, job)
         job.desired, job.pause_requested_at = "run", None
+        _pass_pause_step(job)
         job.retries_used = job.continuations_without_progress = 0
         job.failure = job.finished_at = None
         step = job.last_checkpoint_step

@@ -42,6 +42,7 @@ TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
 FINAL_STATUS: Mapping[StatusReason, JobStatus] = {
     "completed": "succeeded",
     "user_cancelled": "cancelled",
+    "stopped_early": "cancelled",
     "cancelled_outside": "cancelled",
     "error": "failed",
     "out_of_memory": "failed",

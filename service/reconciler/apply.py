@@ -66,6 +66,9 @@ class DecisionWriter:
                 row.estimated_start = decision.estimated_start
                 if decision.request_stop and row.stop_requested_at is None:
                     row.stop_requested_at = now
+            if decision.status == "paused" and exit_record is not None and exit_record.reason == "paused":
+                # A pause at a step that was fixed before: the job stays so until somebody wants it to go on.
+                fresh.desired = "paused"
             session.flush()
             if decision.status is not None:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)

@@ -239,7 +239,7 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
     if exit_reason in ("error", "out_of_memory", "disk_full", "stalled", "rejected"):
         failure = snapshot.exit_record.failure if snapshot.exit_record else _OUT_OF_MEMORY
         return _after_error(snapshot, exit_reason, failure)
-    if snapshot.pausing:
+    if snapshot.pausing or exit_reason == "paused":
         return _paused(snapshot, exit_reason)
     if exit_reason == "user_cancelled":
         by = f" ({snapshot.observation.message})" if snapshot.observation and snapshot.observation.message else ""
@@ -302,7 +302,7 @@ def _paused(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
         return Decision(status="pausing", message=MSG_PAUSING)
     if not snapshot.claimed:
         message = "Paused before the start. The job was removed from the scheduler's queue."
-    elif snapshot.exit_record is not None and snapshot.exit_record.reason in CONTINUE_REASONS:
+    elif snapshot.exit_record is not None and snapshot.exit_record.reason in CONTINUE_REASONS | {"paused"}:
         message = f"Paused after step {snapshot.exit_record.step}. The allocation was released."
     else:
         message = "Paused without an exit record: it resumes from its last checkpoint. The allocation was released."

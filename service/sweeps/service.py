@@ -1,7 +1,6 @@
 """What a user can request of sweeps: submit, read and cancel one. Each is one transaction."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -13,11 +12,10 @@ from service.core.errors import InvalidSpecError, PermissionDeniedError, Service
 from service.core.ids import new_id
 from service.core.settings import RunAs
 from service.db.engine import Database
-from service.db.models import Job, Sweep
+from service.db.models import Sweep
 from service.db.paging import PageRequest
 from service.jobs.quota import UserQuotas, check_gpu_quota
 from service.jobs.repository import JobRepository
-from service.jobs.schemas import progress_resource, shown_metrics
 from service.jobs.service import require_change
 from service.jobs.submission import (
     SubmissionResult,
@@ -30,12 +28,14 @@ from service.jobs.submission import (
 )
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from service.sweeps.repository import SweepRepository
+from service.sweeps.resources import sweep_detail, sweep_resources
+from service.sweeps.search.submission import new_search
+from service.sweeps.values import typed_values
 from trainyard.contract.problems import MAX_PROBLEMS, Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import (
     SweepDetail,
-    SweepMember,
     SweepRequest,
     SweepResource,
     Values,
@@ -77,14 +77,19 @@ def submit(
         ConflictError: the key was used for another request, or too many of the user's jobs are queued.
     """
     require_change(principal)
-    check_size(request.size, options.max_members)
-    values = variants(request)
-    accepted = accept_all([member_spec(request.spec, changes) for changes in values])
+    check_size(request, options.max_members)
 
     def check_member(member: AcceptedSpec) -> None:
         check(member)
         _check_member(principal, member.spec, options.quotas)
 
+    digest = request_digest(_digested(request) | ({"force": True} if options.force else {}))
+    if request.search is not None:
+        search = new_search(principal, request, request.search, accept_all, check_member, now)
+        search.force = options.force
+        return _store(database, principal, search, [], options, digest, now)
+    values = variants(request)
+    accepted = accept_all([member_spec(request.spec, changes) for changes in values])
     members = _accepted_members(request, zip(values, accepted, strict=False), check_member)
     sweep = Sweep(
         id=new_id("swp", now),
@@ -94,14 +99,27 @@ def submit(
         max_parallel=request.max_parallel,
         members=[],
     )
-    digest = request_digest({"sweep": request.model_dump()} | ({"force": True} if options.force else {}))
     return _store(database, principal, sweep, list(zip(values, members, strict=True)), options, digest, now)
 
 
-def check_size(size: int, limit: int) -> None:
+def _digested(request: SweepRequest) -> dict[str, Any]:
+    # Without a search as before there were any, so that keys stay valid.
+    return {"sweep": request.model_dump(exclude=None if request.search else {"search"})}
+
+
+def check_size(request: SweepRequest, limit: int) -> None:
     """Raises InvalidSpecError: a sweep has too many members."""
-    if size > limit:
-        raise InvalidSpecError([Problem(param="grid", message=f"results in {size} members; the limit is {limit}")])
+    if request.size > limit:
+        param = "search.max_trials" if request.search else "grid"
+        raise InvalidSpecError(
+            [Problem(param=param, message=f"results in {request.size} members; the limit is {limit}")]
+        )
+
+
+def check_listed(count: int, limit: int) -> None:
+    """Raises InvalidSpecError: a request lists too many members."""
+    if count > limit:
+        raise InvalidSpecError([Problem(param="members", message=f"has {count} members; the limit is {limit}")])
 
 
 def _accepted_members(
@@ -175,7 +193,8 @@ def _store(
         repository = JobRepository(session, now)
         if key is not None and (stored := claim_key(database, repository, principal, key, digest)):
             return stored
-        check_user_quotas(session, principal, options.quotas, now, count=len(members))
+        if members:
+            check_user_quotas(session, principal, options.quotas, now, count=len(members))
         unix_uid = job_account(session, principal.name, options.run_as)
         jobs = []
         for changes, accepted in members:
@@ -183,15 +202,17 @@ def _store(
             job.unix_uid = unix_uid
             job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
             jobs.append(job)
-            sweep.members.append({"job_id": job.id, "values": dict(changes)})
-        SweepRepository(session).add(sweep)
+            sweep.members.append({"job_id": job.id, "values": typed_values(changes, job.spec)})
+        sweeps = SweepRepository(session)
+        sweeps.add(sweep)
         for job, (_, accepted) in zip(jobs, members, strict=True):
             repository.add(job)
             if options.force:
                 record_override(repository, job)
             record_warnings(repository, job, accepted.warnings)
         set_audit_target(sweep.id)
-        response = _detail(sweep, jobs, now).model_dump(mode="json")
+        session.flush()
+        response = sweep_detail(sweeps, sweep, now).model_dump(mode="json")
         if key is not None:
             repository.store_response(principal.id, key, response)
     return SubmissionResult(response, replayed=False)
@@ -201,7 +222,7 @@ def read(database: Database, sweep_id: str, now: datetime) -> SweepDetail:
     """Return a sweep with its members. Raises NotFoundError."""
     with database.read() as session:
         repository = SweepRepository(session)
-        return _detail(repository.get(sweep_id), repository.list_jobs(sweep_id), now)
+        return sweep_detail(repository, repository.get(sweep_id), now)
 
 
 def list_page(database: Database, page: PageRequest) -> tuple[list[SweepResource], bool]:
@@ -209,54 +230,22 @@ def list_page(database: Database, page: PageRequest) -> tuple[list[SweepResource
     with database.read() as session:
         repository = SweepRepository(session)
         rows, has_more = repository.list_page(page)
-        counts = repository.count_by_status([row.id for row in rows])
-    return [SweepResource(**_fields(row, counts.get(row.id, {}))) for row in rows], has_more
+        return sweep_resources(repository, rows), has_more
 
 
 def cancel(database: Database, principal: Principal, sweep_id: str, now: datetime) -> SweepDetail:
     """Record that every member that has not ended is to end. Repeating the request changes nothing."""
     with database.write() as session:
         repository, jobs = SweepRepository(session), JobRepository(session, now)
-        sweep = repository.get(sweep_id)
+        sweep = repository.get_for_update(repository.get(sweep_id).id)
         if principal.role == "user" and sweep.created_by != principal.name:
             raise PermissionDeniedError(f"sweep {sweep_id} belongs to {sweep.created_by}")
         require_change(principal)
+        if sweep.state == "running":
+            sweep.state, sweep.message = "cancelled", f"Cancelled by {principal.name}."
         for member in repository.list_jobs(sweep_id):
             job = jobs.get_for_update(member.pk)
             if job.status not in TERMINAL and job.desired != "cancelled":
                 job.desired = "cancelled"
                 jobs.add_event(job, "cancel_requested", f"cancellation of the sweep requested by {principal.name}")
-        return _detail(sweep, repository.list_jobs(sweep_id), now)
-
-
-def _fields(sweep: Sweep, counts: dict[str, int]) -> dict[str, Any]:
-    changed = dict.fromkeys(path for member in sweep.members for path in member["values"])
-    return {
-        "id": sweep.id,
-        "name": sweep.name,
-        "created_by": sweep.created_by,
-        "created_at": sweep.created_at,
-        "max_parallel": sweep.max_parallel,
-        "fields": list(changed),
-        "size": len(sweep.members),
-        "counts": counts,
-    }
-
-
-def _detail(sweep: Sweep, jobs: Sequence[Job], now: datetime) -> SweepDetail:
-    by_id = {job.id: job for job in jobs}
-    members = [_member(member, by_id.get(member["job_id"]), now) for member in sweep.members]
-    return SweepDetail(**_fields(sweep, dict(Counter(job.status for job in jobs))), members=members)
-
-
-def _member(member: dict[str, Any], job: Job | None, now: datetime) -> SweepMember:
-    if job is None:
-        return SweepMember(job_id=member["job_id"], values=member["values"], status_message="deleted")
-    return SweepMember(
-        job_id=job.id,
-        values=member["values"],
-        status=job.status,
-        status_message=job.status_message,
-        progress=progress_resource(job, now),
-        metrics=shown_metrics(job.latest),
-    )
+        return sweep_detail(repository, sweep, now)

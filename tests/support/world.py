@@ -18,6 +18,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
+from service.main import make_searcher
 from service.maintenance.run_removal import RunRemoval
 from service.maintenance.task import MaintenanceTask
 from service.reconciler.reconciler import Reconciler
@@ -33,11 +34,13 @@ from service.scheduler.base import (
     SubmitOutcome,
     SubmittedJob,
 )
+from service.sweeps.search.searcher import SweepSearcher
 from service.web.app import create_app
 from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.sender import Sender
 from trainyard.contract.layout import AttemptLayout, RunLayout, attempt_folder_name
 from trainyard.contract.wire.cluster import ClusterSnapshot
+from trainyard.contract.wire.launch import LaunchDocument
 
 
 @dataclass
@@ -118,6 +121,10 @@ class FakeScheduler:
     def set_states(self, state: Literal["pending", "running", "ended", "absent"], message: str = "") -> None:
         """Set the state of all submitted jobs."""
         self.states = {tag: Observation(state, message) for tag in self.states}
+
+    def end(self, tag: str) -> None:
+        """End one submitted job."""
+        self.states[tag] = Observation("ended")
 
 
 _first_app: list[FastAPI] = []
@@ -230,6 +237,18 @@ class World:
             self.database, lease, self.settings, self.clock, removal, app_state.audit_log.flush, app_state.failpoint
         ).run_once()
 
+    def search(self, times: int = 1) -> None:
+        """Advance the searches of sweeps, as the service that holds the leader lease does; proposals are drawn here."""
+        self.reconciler.lease.acquire(self.clock())
+        for _ in range(times):
+            self.new_searcher().run_once()
+
+    def new_searcher(self) -> SweepSearcher:
+        """The searches of a restarted service."""
+        made = make_searcher(self.app_state, self.reconciler.lease)
+        made.run_in_process = lambda _owner, function, *arguments: function(*arguments)
+        return made
+
     def deliver_webhooks(self, sender: Sender | None = None) -> int:
         """Run the webhook dispatcher once and return the number of messages that it tried to send."""
         self.reconciler.lease.acquire(self.clock())
@@ -257,6 +276,11 @@ class World:
         attempt = self.job(job_id)["attempt"]
         token = self.folder(job_id, attempt["number"]).token.read_text().strip()
         return FakeWorker(self.new_client(token), attempt["id"], self)
+
+    def launch_document(self, job_id: str) -> LaunchDocument:
+        """The launch document of the job's current attempt."""
+        number = self.job(job_id)["attempt"]["number"]
+        return LaunchDocument.model_validate_json(self.folder(job_id, number).launch.read_bytes())
 
     def start(self, job_id: str) -> "FakeWorker":
         """Submit a queued job to the scheduler and let its worker claim it."""

@@ -21,14 +21,8 @@ JobArgument = Annotated[
         help="Id, unique prefix or suffix of an id (at least 4 characters), name (its newest job), or `last`.",
     ),
 ]
-JobsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="JOB",
-        autocompletion=complete_job,
-        help="Ids, unique prefixes or suffixes of ids (at least 4 characters), names (newest job), or `last`.",
-    ),
-]
+JOBS_HELP = "Ids, unique prefixes or suffixes of ids (at least 4 characters), names (newest job), or `last`."
+JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB", autocompletion=complete_job, help=JOBS_HELP)]
 SpecArgument = Annotated[
     str,
     typer.Argument(

@@ -6,9 +6,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from trainyard.cli.arguments import JobArgument, JobsArgument, JsonOption, WatchOption, find_job, find_jobs, make_client
+from trainyard.cli.arguments import (
+    JOBS_HELP,
+    JobArgument,
+    JobsArgument,
+    JsonOption,
+    WatchOption,
+    find_job,
+    find_jobs,
+    make_client,
+)
+from trainyard.cli.completion import complete_job, complete_sweep
 from trainyard.cli.errors import FAILED, UsageError, report_error
 from trainyard.cli.output import print_json, print_line
+from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watch import watch
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
@@ -71,20 +82,37 @@ def resume(ctx: typer.Context, job_ids: JobsArgument, follow: WatchOption = Fals
 
 def retry(
     ctx: typer.Context,
-    job_ids: JobsArgument,
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="JOB", autocompletion=complete_job, help=JOBS_HELP)
+    ] = None,
     scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Discard checkpoints and metrics, and start from the beginning.")
     ] = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option(metavar="SWEEP", autocompletion=complete_sweep, help="Members of this sweep; with --failed."),
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All failed members of the sweep.")] = False,
     follow: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run failed or cancelled jobs again, from their last checkpoints.
 
     Example: trainyard retry last --from-scratch
+    All failed members of a sweep: trainyard retry --sweep last --failed
     """
+    if (sweep is not None) != failed or (sweep is not None) == bool(job_ids):
+        raise UsageError("name jobs, or use --sweep SWEEP --failed for all failed members of a sweep")
+    if sweep is not None:
+        with make_client(ctx) as client:
+            members = find_sweep(client, sweep).members
+        job_ids = [member.job_id for member in members if member.job_id and member.status == "failed"]
+        if not job_ids:
+            print_line("no member of the sweep has failed")
+            return
     start = "scratch" if scratch else "checkpoint"
     _for_each_job(
-        ctx, job_ids, lambda client, job: (client.retry(job.id, start=start), ""), follow=follow, as_json=as_json
+        ctx, job_ids or [], lambda client, job: (client.retry(job.id, start=start), ""), follow=follow, as_json=as_json
     )
 
 

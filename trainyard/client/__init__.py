@@ -21,20 +21,26 @@ from trainyard.client.errors import (
 from trainyard.client.programs import run
 from trainyard.client.request import LogChunk
 from trainyard.client.stream import StreamEvent
+from trainyard.contract.wire.search import Choice, Condition, FloatRange, IntRange, Search
 
 __all__ = [
     "AsyncClient",
     "AsyncJobHandle",
     "AuthenticationError",
+    "Choice",
     "Client",
+    "Condition",
     "ConflictError",
     "ConnectionFailedError",
+    "FloatRange",
+    "IntRange",
     "InvalidRequestError",
     "JobHandle",
     "LogChunk",
     "NotFoundError",
     "PermissionDeniedError",
     "RateLimitedError",
+    "Search",
     "ServerError",
     "SettingError",
     "StreamEvent",

@@ -52,6 +52,8 @@ class Outcome:
 
     step: int
     completed: bool
+    paused: bool
+    """Whether it was interrupted at the step `pause_at_step` of the launch document."""
     module: nn.Module
     """The model as the export shall have it: with the average of its weights if the spec says so."""
     best_step: int | None = None
@@ -75,8 +77,9 @@ class Trainer:
         progress: ProgressCounter | None = None,
         callbacks: Sequence[Callback] = (),
         inputs: RunInputs | None = None,
+        pause_at: int | None = None,
     ) -> None:
-        """`callbacks` come in addition to the trainer's own."""
+        """`callbacks` come in addition to the trainer's own. `pause_at` is a step after which `run` returns."""
         self._spec = spec
         self._task = task
         self._ranks = ranks
@@ -90,6 +93,7 @@ class Trainer:
         self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
+        self._last_step = min(self.total_steps, pause_at or self.total_steps)
         model, deferred = build_initial_model(spec, task, ranks, reporter)
         add_embedding_noise(model, spec.loss.neftune_alpha)
         choose_packed_attention(spec, task, model, ranks.device, reporter)
@@ -120,8 +124,8 @@ class Trainer:
         return self._model.module
 
     def run(self) -> Outcome:
-        """Train from the latest checkpoint to the last step, or to the step at which the ranks agree to stop or the
-        evaluations no longer improve.
+        """Train from the latest checkpoint to the last step, or to the step at which it is to pause, the ranks agree to
+        stop or the evaluations no longer improve.
 
         Raises:
             RefusedError: the task or the checkpoint does not fit the spec.
@@ -132,15 +136,15 @@ class Trainer:
             self._evaluate(step)
         if self._spec.batch.loaders:
             # Batches of their own: these processes are ahead, and each change of the epoch shuffles all examples.
-            ahead = map(_global_batches(self._spec, self._task).at, range(step, self.total_steps))
+            ahead = map(_global_batches(self._spec, self._task).at, range(step, self._last_step))
             self._train_step.start_loaders(ahead, processes=self._spec.batch.loaders, seed=self._spec.seed)
         with self._step_sync.delivering():
-            while step < self.total_steps and not self._stops_early and not self._step_sync.should_stop():
+            while step < self._last_step and not self._stops_early and not self._step_sync.should_stop():
                 step += 1
                 for callback in self._callbacks:
                     callback.on_step_start(step)
                 result = self._train_step.run(step, self._batches.at(step - 1), log_due=self._log_due(step))
-                if self._train_step.prefetches and step < self.total_steps:
+                if self._train_step.prefetches and step < self._last_step:
                     self._train_step.prefetch(self._batches.at(step))
                 for callback in reversed(self._callbacks):
                     callback.on_step_end(result)
@@ -162,7 +166,10 @@ class Trainer:
         best = self._early_stopping.best_step if self._early_stopping and step < self.total_steps else None
         best = best if completed else None
         metrics = dict(self._metrics.latest)
-        return Outcome(step, completed=completed, module=self._model.module, best_step=best, metrics=metrics)
+        paused = not completed and step >= self._last_step
+        return Outcome(
+            step, completed=completed, paused=paused, module=self._model.module, best_step=best, metrics=metrics
+        )
 
     @property
     def _stops_early(self) -> bool:

@@ -195,7 +195,8 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
             job_id=run.launch.job_id,
         )
     progress.mark("ending")
-    _leave(run, ranks, reporter, step=outcome.step, completed=outcome.completed, best_step=outcome.best_step)
+    reason = "completed" if outcome.completed else "paused" if outcome.paused else run.stop.reason()
+    _leave(run, ranks, reporter, step=outcome.step, reason=reason, best_step=outcome.best_step)
 
 
 def _data_access(run: RankRun, ranks: "Ranks", progress: ProgressCounter, roots: "AllowedRoots") -> "DataAccess":
@@ -256,6 +257,7 @@ def _build_trainer(
         progress=progress,
         callbacks=[Profiler(run.spec.profile, run.run_layout.profiles, ranks, reporter, requests, agreed_request)],
         inputs=load_inputs(run.spec, run.run_layout, run.launch.roots),
+        pause_at=run.launch.pause_at_step,
     )
 
 
@@ -267,7 +269,7 @@ def _check_communication(run: RankRun) -> None:
     reporter = _open_reporter(run, 0, first=ranks.is_first)
     check = CommCheck(ranks, run.spec.backend, reporter, run.stop)
     completed = check.run(run.run_layout)
-    _leave(run, ranks, reporter, step=check.step, completed=completed)
+    _leave(run, ranks, reporter, step=check.step, reason="completed" if completed else run.stop.reason())
 
 
 def _open_reporter(run: RankRun, start: int, *, first: bool) -> "NullReporter | SpoolReporter":
@@ -323,7 +325,7 @@ def _leave(
     reporter: "NullReporter | SpoolReporter",
     *,
     step: int,
-    completed: bool,
+    reason: str,
     best_step: int | None = None,
 ) -> None:
     """Write the exit record and leave the process group. Without the barrier first, gloo aborts some of the ranks."""
@@ -332,7 +334,6 @@ def _leave(
     ranks.barrier()
     if ranks.is_first:
         reporter.flush_to_disk()
-        reason = "completed" if completed else run.stop.reason()
         record = FinishRecord.model_validate(
             {
                 "execution": run.execution,

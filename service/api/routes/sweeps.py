@@ -1,15 +1,20 @@
 """Routes of sweeps."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from service.api.dependencies import AppStateDep, NowDep, SweepWindowDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, NowDep, SweepWindowDep, UserDep
 from service.api.json_body import JsonRoute
+from service.auth.principals import Principal
 from service.code.service import check_code
+from service.core.errors import InvalidSpecError
 from service.core.settings import Settings
 from service.core.thread_slots import change_thread_slots, run_in_thread_slot
+from service.db.visibility import jobs_of
+from service.jobs.quota import check_gpu_quota
 from service.jobs.schemas import page_of
 from service.jobs.submission import SubmissionResult
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
@@ -27,8 +32,43 @@ class _SweepRoute(JsonRoute):
         members = document.get("members") if isinstance(document, dict) else None
         if isinstance(members, list):
             settings: Settings = request.app.state.app_state.settings
-            sweep_service.check_size(len(members), settings.max_sweep_members)
+            sweep_service.check_listed(len(members), settings.max_sweep_members)
         return document
+
+
+def accept_members(
+    app_state: AppState, user: Principal, documents: list[dict[str, Any]], now: datetime
+) -> Iterator[AcceptedSpec | RejectedSpec]:
+    """Yield each document as an accepted spec with the digests of its files, or with its problems."""
+    for accepted in app_state.batch_acceptance.accept_all(user.name, documents, now):
+        yield accepted if isinstance(accepted, RejectedSpec) else pin_or_reject(app_state.files, accepted)
+
+
+def check_member(app_state: AppState, user: Principal, accepted: AcceptedSpec) -> None:
+    """Raises ServiceError: the user may not submit the spec."""
+    app_state.secrets.require(user, accepted.spec)
+    check_code(user, accepted.spec, app_state.settings)
+
+
+def accept_trial(
+    app_state: AppState, user: Principal, document: dict[str, Any], now: datetime
+) -> AcceptedSpec | RejectedSpec:
+    """Return the spec of a trial of a search, as if its user submitted it now.
+
+    Raises:
+        ServiceError: it cannot be checked now.
+    """
+    is_private = app_state.settings.run_as == "owner" and user.role != "admin"
+    with jobs_of(user.name if is_private else None):
+        accepted = next(iter(accept_members(app_state, user, [document], now)))
+        if isinstance(accepted, RejectedSpec):
+            return accepted
+        try:
+            check_member(app_state, user, accepted)
+            check_gpu_quota(app_state.quotas, user.role, accepted.spec)
+        except InvalidSpecError as error:
+            return RejectedSpec(tuple(error.problems))
+    return accepted
 
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=_SweepRoute)
@@ -50,12 +90,10 @@ async def submit(
     settings = app_state.settings
 
     def check(accepted: AcceptedSpec) -> None:
-        app_state.secrets.require(user, accepted.spec)
-        check_code(user, accepted.spec, settings)
+        check_member(app_state, user, accepted)
 
     def accept_all(documents: list[dict[str, Any]]) -> Iterable[AcceptedSpec | RejectedSpec]:
-        for accepted in app_state.batch_acceptance.accept_all(user.name, documents, now):
-            yield accepted if isinstance(accepted, RejectedSpec) else pin_or_reject(app_state.files, accepted)
+        return accept_members(app_state, user, documents, now)
 
     options = sweep_service.SubmissionOptions(
         app_state.quotas, settings.max_sweep_members, idempotency_key, force, settings.run_as
@@ -71,6 +109,7 @@ async def submit(
         response.headers["Idempotent-Replayed"] = "true"
     else:
         app_state.notify_reconciler()
+        app_state.notify_sweeps()
     return result.response
 
 

@@ -14,12 +14,12 @@ from service.db.models.jobs import (
     Job,
     JobLabel,
     JobParameter,
-    Sweep,
 )
 from service.db.models.metrics import DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
 from service.db.models.registry import ModelVersion, RegisteredModel
 from service.db.models.secrets import Secret
 from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
+from service.db.models.sweeps import Sweep, SweepTrial
 from service.db.models.webhooks import Delivery, Webhook
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "SignInNonce",
     "StartEstimate",
     "Sweep",
+    "SweepTrial",
     "Token",
     "UnixUser",
     "Upload",

@@ -1,4 +1,4 @@
-"""Tables of jobs: the job, its labels, attempts, executions, events and checkpoints, and sweeps."""
+"""Tables of jobs: the job, its labels, attempts, executions, events and checkpoints."""
 
 from datetime import datetime
 from typing import Any
@@ -86,6 +86,8 @@ class Job(Base):
     """The sweep of which the job is a member."""
     sweep_parallel: Mapped[int | None]
     """Maximum number of members of that sweep at the scheduler at once."""
+    pause_at_step: Mapped[int | None]
+    """The step after which the worker saves a checkpoint and pauses by itself."""
 
 
 class JobLabel(Base):
@@ -223,20 +225,6 @@ class Checkpoint(Base):
     removing: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether its deletion was requested; its files may still exist."""
     sequence: Mapped[int]
-
-
-class Sweep(Base):
-    """Several variants of one spec. Its members are the jobs with its `sweep_id`."""
-
-    __tablename__ = "sweeps"
-
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(String(120))
-    created_by: Mapped[str] = mapped_column(String(128))
-    created_at: Mapped[datetime]
-    max_parallel: Mapped[int | None]
-    members: Mapped[list[Any]]
-    """The members in the order of submission, each `{"job_id", "values"}`."""
 
 
 class IdempotencyKey(Base):

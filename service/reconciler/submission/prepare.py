@@ -176,6 +176,7 @@ class Preparation:
             max_restarts=attempt.max_restarts,
             first_execution=job.first_execution,
             checkpoint_step=job.last_checkpoint_step,
+            pause_at_step=job.pause_at_step,
             settle_seconds=_SETTLE_SECONDS if self.slurm and job.open_spool is not None else 0,
             heartbeat_seconds=_HEARTBEAT_SECONDS if self.slurm else _LOCAL_HEARTBEAT_SECONDS,
             origin=Origin.model_validate(job.origin) if job.origin else None,

@@ -17,7 +17,14 @@ from trainyard.contract.problems import MAX_PROBLEMS, SpecError
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.sweeps import SweepRequest
 
-PLAIN_DATA = {"SweepRequest.spec", "SweepRequest.grid", "SweepRequest.members", "WorkerEvent.data"}
+PLAIN_DATA = {
+    "SweepRequest.spec",
+    "SweepRequest.grid",
+    "SweepRequest.members",
+    "Choice.values",
+    "Condition.values",
+    "WorkerEvent.data",
+}
 """Fields that hold any JSON; their depth and number of values are bounded by a validator."""
 
 _UNBOUNDED_PATTERN = re.compile(r"(?<!\\)[*+]|\{\d+,\}")

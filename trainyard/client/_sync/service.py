@@ -4,6 +4,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from trainyard.client._sync.transport import Transport
 from trainyard.client.request import (
     JSON,
@@ -23,6 +25,7 @@ from trainyard.contract.wire.diagnostics import DiagnosticsReport
 from trainyard.contract.wire.files import UsageResource
 from trainyard.contract.wire.orphans import OrphanResource
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
+from trainyard.contract.wire.search import Search
 from trainyard.contract.wire.sweeps import SweepDetail, SweepResource
 
 
@@ -51,21 +54,26 @@ class ServiceCalls(Transport):
         *,
         grid: Mapping[str, Sequence[Any]] | None = None,
         members: Sequence[Mapping[str, Any]] | None = None,
+        search: Search | Mapping[str, Any] | None = None,
         max_parallel: int | None = None,
         name: str | None = None,
         idempotency_key: str | None = None,
         force: bool = False,
     ) -> SweepDetail:
-        """Submit several variants of a spec: all of them, or none.
+        """Submit several variants of a spec: listed ones, all or none; or a search, which proposes them as it runs.
 
         Args:
             grid: fields and the values of each; every combination is a job.
             members: instead of a grid, the changed fields of each job.
-            max_parallel: the number of members that may be in the scheduler at once; default: all.
+            search: instead of a grid, such as `Search(algorithm="asha", space={"optimizer.lr": "log:1e-5:1e-1"})`.
+            max_parallel: the number of members that may be in the scheduler at once; default: all, or 4 of a search.
             force: submit even if the plan exceeds the GPUs' memory.
         """
         document = plain_spec(spec)
-        body = without_none(spec=document, grid=grid, members=members, max_parallel=max_parallel, name=name)
+        ranges = search if search is None else to_jsonable_python(search, exclude_none=True)
+        body = without_none(
+            spec=document, grid=grid, members=members, search=ranges, max_parallel=max_parallel, name=name
+        )
         headers = {"Idempotency-Key": new_key(idempotency_key), **JSON}
         params = force_param(force)
         return self._send(Request("POST", "/v1/sweeps", model(SweepDetail), params, headers, json_body(body)))

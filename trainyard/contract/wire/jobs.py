@@ -28,6 +28,7 @@ Desired = Literal["run", "paused", "cancelled"]
 StatusReason = Literal[
     "completed",
     "user_cancelled",
+    "stopped_early",
     "cancelled_outside",
     "error",
     "out_of_memory",

@@ -57,6 +57,9 @@ class LaunchDocument(Strict):
     checkpoint_step: NonNegativeInt | None = None
     """Step of the run's newest checkpoint, as far as the service knows. If no valid checkpoint is left, the run is
     refused: it does not start again from the beginning by itself."""
+    pause_at_step: PositiveInt | None = None
+    """The step after which the ranks save a checkpoint and end, if it is before the last one. The run continues from
+    there in a later attempt."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
     accelerator: Literal["cpu", "cuda"] = "cpu"

@@ -53,6 +53,7 @@ def is_metric_key(text: str) -> bool:
 
 ExitReason = Literal[
     "completed",
+    "paused",
     "error",
     "out_of_memory",
     "disk_full",
@@ -64,8 +65,8 @@ ExitReason = Literal[
     "node_failure",
 ]
 """How an execution ended, as reported by the worker. After `preempted`, and `time_limit` if the spec permits, the job
-continues from a checkpoint. `disk_full`: a filesystem was full or read-only. `node_failure`: a node was lost; no rank
-caused the failure."""
+continues from a checkpoint. `paused`: the run has reached `pause_at_step` of the launch document. `disk_full`: a
+filesystem was full or read-only. `node_failure`: a node was lost; no rank caused the failure."""
 
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 

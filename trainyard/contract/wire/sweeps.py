@@ -1,51 +1,30 @@
 """Sweeps: the request, the resources, and the specs of the members. Pure functions."""
 
 import itertools
-import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
-from pydantic.config import JsonDict
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, reject_bool
 from trainyard.contract.bounds import PlainData, PlainMapping
 from trainyard.contract.spec.templates import set_path
-from trainyard.contract.validation_messages import FIELD_PATH_PATTERN
 from trainyard.contract.wire.jobs import JobProgress, JobStatus
+from trainyard.contract.wire.search import CLOSED, FieldPath, Search, reject_duplicates, reject_nested_paths
 
 MAX_AXES = 10
+DEFAULT_PARALLEL = 4
+"""Members of a search that run at once: more of them learn less from each other."""
 MAX_CHANGES = 64
 """Changed fields of one member."""
 
-FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH_PATTERN)]
-"""The path of a field of a spec, such as `optimizer.lr`."""
-
 Values = Mapping[str, Any]
 
-_CLOSED: JsonDict = {"additionalProperties": False}
-
-
-def _reject_duplicate_values(values: list[Any]) -> list[Any]:
-    counts = Counter(json.dumps(value, sort_keys=True, default=str) for value in values)
-    if duplicate := next((value for value, count in counts.items() if count > 1), None):
-        raise ValueError(f"contains {duplicate!s:.80} twice, which would create the same job twice")
-    return values
-
-
-def _reject_nested_paths(changed: dict[str, Any]) -> dict[str, Any]:
-    for path in changed:
-        if outer := next((other for other in changed if path.startswith(f"{other}.")), None):
-            raise ValueError(f"contains `{path}` and `{outer}`, which overlap")
-    return changed
-
-
-Axis = Annotated[list[PlainData], Field(min_length=1, max_length=1000), AfterValidator(_reject_duplicate_values)]
+Axis = Annotated[list[PlainData], Field(min_length=1, max_length=1000), AfterValidator(reject_duplicates)]
 Member = Annotated[
     dict[FieldPath, PlainData],
-    Field(min_length=1, max_length=MAX_CHANGES, json_schema_extra=_CLOSED),
-    AfterValidator(_reject_nested_paths),
+    Field(min_length=1, max_length=MAX_CHANGES, json_schema_extra=CLOSED),
+    AfterValidator(reject_nested_paths),
 ]
 
 
@@ -72,28 +51,36 @@ class SweepRequest(Strict):
     """Display name. Absent: the name of the spec."""
     spec: PlainMapping
     """The spec, as for `POST /v1/jobs`."""
-    grid: Annotated[dict[FieldPath, Axis], AfterValidator(_reject_nested_paths)] = Field(
-        default_factory=dict, max_length=MAX_AXES, json_schema_extra=_CLOSED
+    grid: Annotated[dict[FieldPath, Axis], AfterValidator(reject_nested_paths)] = Field(
+        default_factory=dict, max_length=MAX_AXES, json_schema_extra=CLOSED
     )
     """The values of each field; every combination is a member."""
     members: list[Member] = Field(default_factory=list, max_length=1000)
     """Instead of a grid: the changed fields of each member."""
+    search: Search | None = None
+    """Instead of a grid: ranges, from which the values of each member are chosen while the sweep runs."""
     max_parallel: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(reject_bool)] | None = None
-    """Maximum number of members in the scheduler at once; the others stay `queued`. Absent: all."""
+    """Maximum number of members in the scheduler at once; the others stay `queued`. Absent: all, or 4 of a search."""
 
     @model_validator(mode="after")
     def _require_grid_or_members(self) -> Self:
-        if bool(self.grid) == bool(self.members):
-            raise ValueError("give either `grid` or `members`")
+        if bool(self.grid) + bool(self.members) + (self.search is not None) != 1:
+            raise ValueError("give one of `grid`, `members` and `search`")
         return self
 
     @property
     def size(self) -> int:
-        """The number of members."""
+        """The number of members, at most."""
+        if self.search is not None:
+            return self.search.trial_limit
         count = 1
         for values in self.grid.values():
             count *= len(values)
         return len(self.members) or count
+
+
+SweepState = Literal["running", "finished", "cancelled", "failed"]
+MemberState = Literal["waiting", "running", "paused", "stopped_early", "completed", "failed", "cancelled", "deleted"]
 
 
 class SweepResource(Resource):
@@ -111,9 +98,20 @@ class SweepResource(Resource):
                 "fields": ["optimizer.lr"],
                 "size": 3,
                 "counts": {"running": 2, "queued": 1},
+                "state": "running",
                 "members": [
-                    {"job_id": "job_01kdvdna00az9cxjnszk8v8abh", "values": {"optimizer.lr": 0.001}, "status": "running"}
+                    {
+                        "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
+                        "values": {"optimizer.lr": 0.001},
+                        "status": "running",
+                        "state": "running",
+                        "value": 0.25,
+                        "rank": 1,
+                    }
                 ],
+                "metric": "eval/loss",
+                "mode": "min",
+                "best": "job_01kdvdna00az9cxjnszk8v8abh",
             }
         }
     )
@@ -130,24 +128,54 @@ class SweepResource(Resource):
     """Number of submitted members; deleted members are not in `counts`."""
     counts: dict[JobStatus, int] = Field(default_factory=dict)
     """Number of members by status."""
+    algorithm: str = "grid"
+    """How values are chosen; `members` if they were listed."""
+    state: SweepState = "finished"
+    """Of a search: `running` while members are proposed or run. Else `finished` when all members have ended."""
+    message: str = ""
+    """Of a search: why it has ended, or what it waits for."""
 
 
 class SweepMember(Resource):
     """One member with its changes and status."""
 
-    job_id: str
+    job_id: str | None
+    """None: its spec was rejected, which `status_message` explains."""
     values: dict[str, Any]
     status: JobStatus | None = None
     """None: the job was deleted."""
     status_message: str = ""
     progress: JobProgress | None = None
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
+    number: int = 0
+    """Its position in the sweep, from 0."""
+    state: MemberState = "waiting"
+    """`paused`: at a rung, and may continue. `stopped_early`: ended at a rung, since others were better."""
+    value: AnyFloat | None = None
+    """The value of the sweep's metric: the last one, or that of the last rung of a member that was paused there."""
+    rank: int | None = None
+    """1 is the best. Members that have trained for more rungs come first. None: failed, or without a value."""
+    rungs: dict[str, AnyFloat | None] = Field(default_factory=dict)
+    """Of `asha` and `hyperband`: the value at each rung that it has reached, by step."""
 
 
 class SweepDetail(SweepResource):
     """A sweep with its members, in the order of submission."""
 
     members: list[SweepMember]
+    metric: str = ""
+    """The metric that members are ranked by."""
+    mode: Literal["min", "max"] = "min"
+    best: str | None = None
+    """The job with rank 1."""
+    search: Search | None = None
+    rung_steps: list[int] = Field(default_factory=list)
+    """Of `asha` and `hyperband`: the steps at which members are paused."""
+    gpu_seconds: float = 0.0
+    """GPU time of all members so far: allocated GPUs times time."""
+    importance: dict[str, float] = Field(default_factory=dict)
+    """Of a search: each field's share of what separates good members from the others (PED-ANOVA); empty until about
+    ten members have a value."""
 
 
 def variants(request: SweepRequest) -> list[dict[str, Any]]:

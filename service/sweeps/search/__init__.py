@@ -1,0 +1,1 @@
+"""Searches: sweeps whose members are proposed while they run."""
