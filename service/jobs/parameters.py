@@ -122,6 +122,11 @@ def index_text(value: Scalar) -> str:
     return text[:MAX_INDEX_TEXT]
 
 
+def parse_number(text: str) -> float | None:
+    """Return the number that a text is; None for any other text."""
+    return float(text) if len(text) <= MAX_INDEX_TEXT and _NUMBER.fullmatch(text) else None
+
+
 def _number_text(text: str) -> str:
     number = float(text)
     if not math.isfinite(number):

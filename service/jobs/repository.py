@@ -14,6 +14,7 @@ from service.db.models import Attempt, Checkpoint, Event, Execution, Idempotency
 from service.db.paging import PageRequest, fetch_page
 from service.jobs.outbox import enqueue_status_change
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
+from service.jobs.table.value_repository import ValueRepository
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 from trainyard.contract.wire.reports import is_metric_key
 
@@ -32,6 +33,7 @@ class JobRepository:
         self._session.add(job)
         self._session.flush()
         self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
+        ValueRepository(self._session).add_jobs([job])
         self._session.info.setdefault("changed_job_pks", set()).add(job.pk)
         created = self._event(job, 1, "created", f"submitted by {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
