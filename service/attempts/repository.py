@@ -9,8 +9,6 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Checkpoint, Event, JobParameter
 from service.jobs.parameters import Entry, index_text
-from service.jobs.table.value_repository import ValueRepository
-from service.jobs.table.values import Values
 
 MAX_CHECKPOINTS = 1000
 """Checkpoints of one job that are known. Rows remain after their files, so a long job reaches this."""
@@ -59,10 +57,6 @@ class AttemptRepository:
         rows = [{"key": key, "value": value, "job_id": job_id} for key, value in sorted(new - old)]
         if rows:
             self._session.execute(sa.insert(JobParameter), rows)
-
-    def save_values(self, job_pk: int, before: Values, after: Values) -> None:
-        """Replace the rows by which the runs table filters and sorts where they differ."""
-        ValueRepository(self._session).replace(job_pk, before, after)
 
     def find_checkpoint(self, job_pk: int, step: int) -> Checkpoint | None:
         return self._session.scalar(sa.select(Checkpoint).where(Checkpoint.job_pk == job_pk, Checkpoint.step == step))

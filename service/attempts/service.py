@@ -17,7 +17,6 @@ from service.jobs.parameters import Reported, merge
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import pending_profile
-from service.jobs.table.values import reported_values
 from trainyard.contract.base import sanitize
 from trainyard.contract.wire.reports import (
     MAX_PARAMETER_CHARS,
@@ -180,7 +179,7 @@ class AttemptService:
             if repr(merged) != repr(before):  # 1 == True
                 job.parameters, job.updated_at = merged.to_json(), self._now
                 attempts.save_parameters(job.id, before.parameters, merged.parameters)
-                attempts.save_values(job.pk, reported_values(before), reported_values(merged))
+                jobs.save_values(job, before, merged)
         self._count("parameters", len(report.parameters))
 
     def record_rejected(self, count: int, first: str) -> None:

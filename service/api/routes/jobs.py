@@ -30,6 +30,7 @@ from service.core.thread_slots import run_in_thread_slot
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
 from service.jobs.access import read_access
+from service.jobs.editing import edit
 from service.jobs.listing import JobFilter, read_job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, page_of
@@ -51,6 +52,7 @@ from trainyard.contract.wire.jobs import (
     ScriptResource,
 )
 from trainyard.contract.wire.pages import Page
+from trainyard.contract.wire.views import JobChanges
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 lost_router = APIRouter(prefix="/v1/lost-jobs", tags=["jobs"], route_class=JsonRoute)
@@ -193,6 +195,13 @@ def resolve_lost(
 def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Get a job: its spec, status, progress and current attempt."""
     return read_job(app_state.database, job_id, app_state.settings.runs, now)
+
+
+@router.patch("/{job_id}", operation_id="edit_job")
+def edit_job(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: JobChanges) -> JobResource:
+    """Rename, tag or archive a job, or write its notes. Its run is not affected."""
+    add_audit_detail(fields=sorted(body.model_fields_set))
+    return job_service.apply_action(app_state.database, user, job_id, edit(body), runs=app_state.settings.runs, now=now)
 
 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")

@@ -28,7 +28,7 @@ class ValueRepository:
     def add_jobs(self, jobs: Sequence[Job]) -> None:
         """Insert the values of new jobs' specs and parameters."""
         by_job = {job.pk: spec_values(job.spec) | reported_values(Reported.from_json(job.parameters)) for job in jobs}
-        numbers = self._numbers({named for values in by_job.values() for named in values})
+        numbers = self.add_keys({named for values in by_job.values() for named in values})
         rows = [
             {"job_pk": job_pk, "key_pk": numbers[named], "number": value.number, "text": value.text}
             for job_pk, values in by_job.items()
@@ -43,7 +43,7 @@ class ValueRepository:
 
     def write(self, job_pk: int, changes: Mapping[Named, StoredValue | None]) -> None:
         """Set these values of a job; None removes one."""
-        numbers = self._numbers({named for named, value in changes.items() if value is not None})
+        numbers = self.add_keys({named for named, value in changes.items() if value is not None})
         removed = self.key_numbers([named for named, value in changes.items() if value is None])
         keys = sorted(removed.values())
         for start in range(0, len(keys), _ROWS):
@@ -74,7 +74,7 @@ class ValueRepository:
         self._known.update(numbers)
         return numbers
 
-    def _numbers(self, names: Collection[Named]) -> dict[Named, int]:
+    def add_keys(self, names: Collection[Named]) -> dict[Named, int]:
         """Return the numbers of keys; those without one get one, always in one order to avoid deadlocks."""
         numbers = self.key_numbers(names)
         missing = sorted(named for named in names if named not in numbers)

@@ -221,6 +221,8 @@ class TestJobs:
             "parameters": {},
             "tags": {},
             "metrics_omitted": 0,
+            "archived": False,
+            "values": None,
             **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes", "sweep_id", "notes")),
         }
 

@@ -37,7 +37,8 @@ def listed(world: World, **params: Any) -> list[str]:
 def refused(world: World, **params: Any) -> dict[str, Any]:
     answer = world.client.get("/v1/jobs", params=params)
     assert answer.status_code == 422, answer.text
-    return answer.json()["error"]
+    error: dict[str, Any] = answer.json()["error"]
+    return error
 
 
 @pytest.fixture
