@@ -6,6 +6,7 @@ time of this process is more telling than the latency; on Postgres it does not i
 """
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -23,7 +24,8 @@ from service.core.ids import new_job_id
 from service.db.migrate import upgrade
 from service.db.models import Job, JobLabel
 from service.jobs.table.value_repository import ValueRepository
-from service.jobs.table.values import spec_values
+from service.jobs.table.values import Named, spec_values
+from service.metrics.summaries import METRIC_KINDS
 from tests.support.postgres import running_server
 from tests.support.world import SPEC, World
 from trainyard.contract.spec.resolve import resolve
@@ -45,6 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument("--only", default="", help="measure only the filters whose label matches this expression")
     options = parser.parse_args()
     print(f"{options.jobs} jobs, pages of 20, {options.requests} requests each, p95 below {LIMIT_SECONDS * 1000:g} ms")
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, running_server() as server:
@@ -54,7 +57,7 @@ def main() -> int:
             upgrade(url)
             world = World(url, Path(folder) / name, rate_burst=10**6)
             fill(world, options.jobs)
-            slow += measure(name, world, options.requests)
+            slow += measure(name, world, options.requests, options.only)
             world.database.dispose()
     return 1 if slow else 0
 
@@ -88,7 +91,7 @@ def add_values(world: World, spec: dict[str, Any]) -> None:
     One job in 200 has no metrics, and one in 1,000 has a rare parameter.
     """
     mixed = "(({0} * 2654435761) % 1000003)"
-    numbers = {
+    numbers: dict[Named, str] = {
         ("spec", "optimizer.lr"): "0.0001 * (1 + j.pk % 7)",
         ("spec", "seed"): "j.pk % 5",
         ("parameter", "width"): mixed.format("j.pk"),
@@ -96,17 +99,17 @@ def add_values(world: World, spec: dict[str, Any]) -> None:
     for number in range(METRICS):
         name = "eval/loss" if number == 0 else f"metric/{number}"
         value = mixed.format(f"(j.pk + {number})")
-        for kind in ("metric", "min", "max", "min_step", "max_step"):
+        for kind in METRIC_KINDS:
             numbers[kind, name] = value
     plain = {named: value for named, value in spec_values(spec).items() if named not in numbers}
-    rare = ("parameter", "rare")
+    rare: Named = ("parameter", "rare")
     with world.database.write() as session:
         keys = ValueRepository(session).add_keys([*numbers, *plain, rare])
     cast = "double precision" if world.database.dialect == "postgresql" else "REAL"
     insert = "INSERT INTO job_values (job_pk, key_pk, number, text) SELECT j.pk,"
     with world.database.write() as session:
-        for named, value in plain.items():
-            values = {"key": keys[named], "number": value.number, "text": value.text}
+        for named, stored in plain.items():
+            values = {"key": keys[named], "number": stored.number, "text": stored.text}
             typed = f"CAST(:number AS {cast}), CAST(:text AS VARCHAR(200))"
             session.execute(sa.text(f"{insert} :key, {typed} FROM jobs j"), values)
         for named, sql in numbers.items():
@@ -148,7 +151,7 @@ def _row(number: int, created_at: Any, spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measure(name: str, world: World, requests: int) -> int:
+def measure(name: str, world: World, requests: int, only: str = "") -> int:
     """Print a line for each filter. Return how many exceeded the limit."""
     now = world.clock()
     month = {
@@ -192,6 +195,8 @@ def measure(name: str, world: World, requests: int) -> int:
     print(f"  {'empty request':<28} {empty}")
     slow = 0
     for label, params in filters.items():
+        if not re.search(only, label):
+            continue
         timing = Timing.measure(requests, partial(send_request, world, "/v1/jobs", params))
         slow += timing.p95 > LIMIT_SECONDS
         print(f"  {label:<28} {timing}{'  too slow' if timing.p95 > LIMIT_SECONDS else ''}")

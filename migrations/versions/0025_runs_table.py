@@ -29,6 +29,10 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("runtime", _NUMBER, sa.Computed("finished_at - started_at", persisted=persisted)))
     for column in _TIMES:
         op.create_index(f"ix_jobs_{column}_id", "jobs", [column, "id"])
+    is_archived = sa.text("archived_at IS NOT NULL")
+    op.create_index(
+        "ix_jobs_archived_at", "jobs", ["archived_at"], sqlite_where=is_archived, postgresql_where=is_archived
+    )
     op.create_table(
         "value_keys",
         sa.Column("pk", _NUMBER, primary_key=True, autoincrement=True),
@@ -44,15 +48,14 @@ def upgrade() -> None:
         sa.Column("text", _TEXT),
         sqlite_with_rowid=False,
     )
-    for column in ("number", "text"):
-        present = sa.text(f"{column} IS NOT NULL")
-        op.create_index(
-            f"ix_job_values_key_pk_{column}_job_pk",
-            "job_values",
-            ["key_pk", column, "job_pk"],
-            sqlite_where=present,
-            postgresql_where=present,
-        )
+    op.create_index("ix_job_values_key_pk_number_job_pk", "job_values", ["key_pk", "number", "job_pk"])
+    op.create_index(
+        "ix_job_values_key_pk_text_job_pk",
+        "job_values",
+        ["key_pk", "text", "job_pk"],
+        sqlite_where=sa.text("text IS NOT NULL"),
+        postgresql_where=sa.text("text IS NOT NULL"),
+    )
     op.create_table(
         "value_states",
         _job_pk("value_states"),
@@ -83,5 +86,6 @@ def downgrade() -> None:
         op.drop_table(table)
     for column in _TIMES:
         op.drop_index(f"ix_jobs_{column}_id", "jobs")
+    op.drop_index("ix_jobs_archived_at", "jobs")
     op.drop_column("jobs", "runtime")
     op.drop_column("jobs", "archived_at")

@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path
 
 from service.api.dependencies import AppStateDep, NowDep, UserDep, window_of
-from service.api.idempotency import UnsupportedKey, reject_key
 from service.api.json_body import JsonRoute
 from service.db.paging import PageRequest
 from service.jobs.schemas import page_of
@@ -37,11 +36,8 @@ def list_all(app_state: AppStateDep, user: UserDep, window: ViewWindowDep) -> Pa
 
 
 @router.post("", status_code=201, operation_id="create_view")
-def create(
-    app_state: AppStateDep, user: UserDep, now: NowDep, body: ViewRequest, idempotency_key: UnsupportedKey = None
-) -> ViewResource:
+def create(app_state: AppStateDep, user: UserDep, now: NowDep, body: ViewRequest) -> ViewResource:
     """Save a view of the runs table under a name of yours that is not in use."""
-    reject_key(idempotency_key)
     return views.create(app_state.database, user, body, now)
 
 

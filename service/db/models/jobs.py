@@ -29,6 +29,12 @@ class Job(Base):
             sqlite_where=text("deletion_requested_at IS NOT NULL"),
             postgresql_where=text("deletion_requested_at IS NOT NULL"),
         ),
+        Index(
+            None,
+            "archived_at",
+            sqlite_where=text("archived_at IS NOT NULL"),
+            postgresql_where=text("archived_at IS NOT NULL"),
+        ),
         Index(None, "sweep_id", "id"),
         Index(None, "started_at", "id"),
         Index(None, "finished_at", "id"),

@@ -28,14 +28,7 @@ class JobValue(Base):
     __tablename__ = "job_values"
     # Filters and sorts read a key's values in their order; the last column is what pages are continued by.
     __table_args__ = (
-        Index(
-            None,
-            "key_pk",
-            "number",
-            "job_pk",
-            sqlite_where=text("number IS NOT NULL"),
-            postgresql_where=text("number IS NOT NULL"),
-        ),
+        Index(None, "key_pk", "number", "job_pk"),
         Index(
             None,
             "key_pk",

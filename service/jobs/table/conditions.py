@@ -52,6 +52,15 @@ _ATTRIBUTES: Mapping[ColumnName, str] = {
     "archived": "archived_at",
 }
 
+INDEXED_COLUMNS = frozenset({"id", "name", "status", "user", "sweep"})
+
+
+def is_equality(node: Comparison | Membership | Exists) -> bool:
+    """Whether an index finds the jobs of a condition on a column."""
+    if isinstance(node, Membership):
+        return not node.negated
+    return isinstance(node, Comparison) and node.operator == "="
+
 
 def column_of(name: ColumnName, job: Any = Job) -> Any:
     """Return the column, of `jobs` or of an alias of it."""
@@ -64,6 +73,8 @@ class ConditionBuilder:
 
     keys: Mapping[Key, ResolvedKey]
     now: datetime
+    as_sets: bool = False
+    """Whether the database finds the jobs of each condition once, by its index, instead of looking up each job."""
 
     def of_value(self, node: Comparison | Membership | Exists, row: type[JobValue], ref: ValueRef) -> Condition:
         """Return the condition on a row of `job_values` of the key of a positive comparison."""
@@ -97,11 +108,15 @@ class ConditionBuilder:
             if job is not None:
                 return self.of_column(node, key.name, job)
             other: Any = aliased(Job)
+            if self.as_sets and key.name in INDEXED_COLUMNS and is_equality(node):
+                return sa.and_(job_pk.in_(sa.select(other.pk).where(self.of_column(node, key.name, other))))
             of_job = sa.exists().where(other.pk == job_pk, self.of_column(node, key.name, other))
             return of_job.correlate_except(other)
         row: Any = aliased(JobValue)
         if isinstance(key, TagKey):
             return self._of_tag(node, row, job_pk)
+        if self.as_sets:
+            return sa.and_(job_pk.in_(sa.select(row.job_pk).where(self.of_value(node, row, key))))
         return sa.exists().where(row.job_pk == job_pk, self.of_value(node, row, key)).correlate_except(row)
 
     def _of_tag(self, node: Comparison | Membership | Exists, row: Any, job_pk: Any) -> Condition:

@@ -4,9 +4,8 @@ A page is read from the index of what it is sorted by, whose rows are in order, 
 query. If one condition alone leaves few jobs, those are read by its own index and sorted here.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -15,7 +14,15 @@ from sqlalchemy.orm import Session, aliased
 from service.core.errors import NotFoundError
 from service.db.models import Job, JobValue, ValueKey
 from service.db.paging import PageRequest
-from service.jobs.table.conditions import Condition, ConditionBuilder, column_of, conjuncts
+from service.db.visibility import visible_owner
+from service.jobs.table.conditions import (
+    INDEXED_COLUMNS,
+    Condition,
+    ConditionBuilder,
+    column_of,
+    conjuncts,
+    is_equality,
+)
 from service.jobs.table.keys import ColumnKey, TagKey, ValueRef
 from trainyard.contract.job_query import Comparison, Exists, Membership, Node
 
@@ -23,7 +30,8 @@ FEW = 4000
 """Jobs that are sorted here."""
 _ENOUGH = 200
 """Jobs of one condition for which no smaller condition is looked for."""
-_INDEXED_COLUMNS = ("id", "name", "status", "user", "sweep")
+_FIRST = 1000
+"""Rows of an order that are checked one by one, before the jobs of each condition are looked for by their indexes."""
 _RANGES = ("=", "<", "<=", ">", ">=")
 
 Phase = Literal["number", "text", "missing"]
@@ -68,38 +76,32 @@ class TablePages:
 
     # -- conditions --------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _of_job(self) -> list[Condition]:
-        """The conditions on columns of `jobs`."""
-        conditions: list[Condition] = [Job.deletion_requested_at.is_(None)]
+    def _shown(self, job_pk: Any) -> list[Condition]:
+        """Return the conditions that every list has, by indexes of the few jobs that do not meet them.
+
+        A look at each job's row would cost more than all other conditions.
+        """
+        conditions: list[Condition] = [job_pk.not_in(_pks(lambda job: job.deletion_requested_at.is_not(None)))]
+        owner = visible_owner()
+        if owner is not None:
+            conditions.append(job_pk.in_(_pks(lambda job: job.created_by == owner)))
         if self._query.archived is not None:
-            archived = Job.archived_at.is_not(None) if self._query.archived else Job.archived_at.is_(None)
-            conditions.append(archived)
-        for node in self._conjuncts:
-            key = self._builder.keys[node.key] if isinstance(node, Comparison | Membership | Exists) else None
-            if isinstance(node, Comparison | Membership | Exists) and isinstance(key, ColumnKey):
-                conditions.append(self._builder.of_column(node, key.name))
+            archived = _pks(lambda job: job.archived_at.is_not(None))
+            conditions.append(job_pk.in_(archived) if self._query.archived else job_pk.not_in(archived))
         return conditions
 
-    def _others(self, job_pk: Any, *, without: Sequence[Node] = ()) -> list[Condition]:
-        """Return the other conditions, for the job of a row."""
-        rest = [node for node in self._conjuncts if node not in without and not self._is_on_column(node)]
-        return [self._builder.build(node, job_pk, Job if job_pk is Job.pk else None) for node in rest]
-
-    def _is_on_column(self, node: Node) -> bool:
-        if not isinstance(node, Comparison | Membership | Exists):
-            return False
-        return isinstance(self._builder.keys[node.key], ColumnKey)
+    def _matching(
+        self, builder: ConditionBuilder, job_pk: Any, *, without: Sequence[Node] = (), job: Any = None
+    ) -> list[Condition]:
+        """Return the conditions of the query, for the job of a row."""
+        return [builder.build(node, job_pk, job) for node in self._conjuncts if node not in without]
 
     # -- few jobs, sorted here ---------------------------------------------------------------------------------------
 
     def _few(self) -> list[int] | None:
         """Return the jobs of the condition that leaves the fewest, if those are few."""
         best: list[int] | None = None
-        for node in self._conjuncts:
-            query = self._by_index(node)
-            if query is None:
-                continue
+        for query in self._by_index():
             pks = list(self._session.scalars(query.limit(FEW + 1)))
             if len(pks) <= FEW and (best is None or len(pks) < len(best)):
                 best = pks
@@ -107,31 +109,31 @@ class TablePages:
                 return best
         return best
 
-    def _by_index(self, node: Node) -> sa.Select[Any] | None:
-        """Return the query for the jobs of one condition, if an index has them."""
-        if not isinstance(node, Comparison | Membership | Exists) or (isinstance(node, Membership) and node.negated):
-            return None
-        if isinstance(node, Comparison) and node.operator not in _RANGES:
-            return None
-        key = self._builder.keys[node.key]
-        if isinstance(key, ColumnKey):
-            is_equal = isinstance(node, Membership) or (isinstance(node, Comparison) and node.operator == "=")
-            if key.name not in _INDEXED_COLUMNS or not is_equal:
-                return None
-            return sa.select(Job.pk).where(self._builder.of_column(node, key.name))
-        if isinstance(key, ValueRef):
-            return sa.select(JobValue.job_pk).where(self._builder.of_value(node, JobValue, key))
-        if isinstance(node, Comparison) and isinstance(key, TagKey) and node.operator == "=":
-            tag = sa.select(ValueKey.pk).where(ValueKey.kind == "tag", ValueKey.name == str(node.value))
-            return sa.select(JobValue.job_pk).where(JobValue.key_pk == tag.scalar_subquery())
-        return None
+    def _by_index(self) -> Iterator[sa.Select[Any]]:
+        """Yield the queries for the jobs of one key's conditions, as far as an index has them."""
+        ranges: dict[ValueRef, list[Condition]] = {}
+        for node in self._conjuncts:
+            if not isinstance(node, Comparison | Membership | Exists):
+                continue
+            key = self._builder.keys[node.key]
+            if isinstance(key, ColumnKey):
+                if key.name in INDEXED_COLUMNS and is_equality(node):
+                    yield sa.select(Job.pk).where(self._builder.of_column(node, key.name))
+            elif isinstance(key, TagKey):
+                if isinstance(node, Comparison) and node.operator == "=":
+                    tag = sa.select(ValueKey.pk).where(ValueKey.kind == "tag", ValueKey.name == str(node.value))
+                    yield sa.select(JobValue.job_pk).where(JobValue.key_pk == tag.scalar_subquery())
+            elif isinstance(node, Exists) or is_equality(node) or getattr(node, "operator", "") in _RANGES:
+                ranges.setdefault(key, []).append(self._builder.of_value(node, JobValue, key))
+        for conditions in ranges.values():
+            yield sa.select(JobValue.job_pk).where(*conditions)
 
     def _sorted(self, few: Sequence[int], after: Position | None, request: PageRequest) -> Iterator[int]:
         """Yield the jobs among these that match, in order."""
         positions: list[Position] = []
         for start in range(0, len(few), 1000):
-            chosen: Any = sa.bindparam("pks", few[start : start + 1000], expanding=True, literal_execute=True)
-            query = self._with_sort_value().where(Job.pk.in_(chosen), *self._of_job, *self._others(Job.pk))
+            query = self._with_sort_value().where(Job.pk.in_(_literal(few[start : start + 1000])), *self._shown(Job.pk))
+            query = query.where(*self._matching(self._builder, Job.pk, job=Job))
             positions += [self._position_of(*row) for row in self._session.execute(query)]
         for phase in ("number", "text", "missing"):
             of_phase = [(each[1], each[2]) for each in positions if each[0] == phase]
@@ -151,47 +153,72 @@ class TablePages:
             if after is not None and _phase_number(after[0]) > _phase_number(phase):
                 continue
             start = after if after is not None and after[0] == phase else None
-            query = self._phase_query(phase, start, descending=request.descending)
-            pks = [] if query is None else list(self._session.scalars(query.limit(left)))
+            pks = self._scan_phase(phase, start, left, descending=request.descending)
             yield from pks
             left -= len(pks)
             if left <= 0:
                 return
 
-    def _phase_query(self, phase: Phase, after: Position | None, *, descending: bool) -> sa.Select[Any] | None:
+    def _scan_phase(self, phase: Phase, after: Position | None, count: int, *, descending: bool) -> list[int]:
+        """Return the next jobs of one phase: from its first rows if those suffice, else from all of them."""
+        order = self._order(phase, after, descending=descending)
+        if order is None:
+            return []
+        query, job_pk, without = order
+        if len(without) < len(self._conjuncts):
+            first = list(self._session.scalars(query.limit(_FIRST)))
+            pks = self._matching_of(first, without)[:count]
+            if len(pks) >= count or len(first) < _FIRST:
+                return pks
+        sets = replace(self._builder, as_sets=True)
+        query = query.where(*self._matching(sets, job_pk, without=without, job=Job if job_pk is Job.pk else None))
+        return list(self._session.scalars(query.where(*self._shown(job_pk)).limit(count)))
+
+    def _matching_of(self, pks: Sequence[int], without: Sequence[Node]) -> list[int]:
+        """Return those of the jobs that match, in the same order."""
+        matching = self._matching(self._builder, Job.pk, without=without, job=Job)
+        query = sa.select(Job.pk).where(Job.pk.in_(_literal(pks)), *self._shown(Job.pk), *matching)
+        found = set(self._session.scalars(query))
+        return [pk for pk in pks if pk in found]
+
+    def _order(
+        self, phase: Phase, after: Position | None, *, descending: bool
+    ) -> tuple[sa.Select[Any], Any, Sequence[Node]] | None:
+        """Return the rows of a phase in order, the column with their job, and the conditions that they meet already."""
         sort = self._query.sort
         if isinstance(sort, ColumnKey):
-            return self._column_query(column_of(sort.name), sort.name == "created", phase, after, descending=descending)
+            query = self._column_query(
+                column_of(sort.name), sort.name == "created", phase, after, descending=descending
+            )
+            return None if query is None else (query, Job.pk, ())
+        own = [node for node in self._conjuncts if self._is_on(node, sort)]
         if phase == "missing":
-            return None if self._needs_value(sort) else self._missing_query(sort, after, descending=descending)
+            return None if own else (self._missing_query(sort, after, descending=descending), Job.pk, ())
         if sort.pk is None:
             return None
         row: Any = JobValue
         value = row.number if phase == "number" else row.text
-        own = [node for node in self._conjuncts if self._is_on(node, sort)]
         conditions = [self._builder.of_value(node, row, sort) for node in own]  # type: ignore[arg-type]
         query = sa.select(row.job_pk).where(row.key_pk == sort.pk, value.is_not(None), *conditions)
-        query = query.where(sa.exists().where(Job.pk == row.job_pk, *self._of_job).correlate_except(Job))
-        return _ordered(query.where(*self._others(row.job_pk, without=own)), (value, row.job_pk), after, descending)
+        if phase == "text":
+            query = query.where(row.number.is_(None))
+        return _ordered(query, (value, row.job_pk), after, descending), row.job_pk, own
 
     def _is_on(self, node: Node, sort: ValueRef) -> bool:
         """Whether a condition is one on the value that the table is sorted by."""
         return isinstance(node, Comparison | Membership | Exists) and self._builder.keys[node.key] == sort
 
-    def _needs_value(self, sort: ValueRef) -> bool:
-        return any(self._is_on(node, sort) for node in self._conjuncts)
-
     def _missing_query(self, sort: ValueRef, after: Position | None, *, descending: bool) -> sa.Select[Any]:
         row: Any = aliased(JobValue)
         has = sa.exists().where(row.job_pk == Job.pk, row.key_pk == (-1 if sort.pk is None else sort.pk))
-        query = sa.select(Job.pk).where(~has.correlate_except(row), *self._of_job, *self._others(Job.pk))
+        query = sa.select(Job.pk).where(~has.correlate_except(row))
         return _ordered(query, (Job.pk,), after, descending)
 
     def _column_query(
         self, column: Any, is_created: bool, phase: Phase, after: Position | None, *, descending: bool
     ) -> sa.Select[Any] | None:
         """Return the query in the order of a column; the id decides between jobs with one value."""
-        query = sa.select(Job.pk).where(*self._of_job, *self._others(Job.pk))
+        query = sa.select(Job.pk)
         if is_created:
             return _ordered(query, (Job.pk,), after, descending) if phase == "number" else None
         if phase == "text":
@@ -226,6 +253,17 @@ class TablePages:
         if number is not None:
             return "number", number, pk
         return ("missing", 0, pk) if text is None else ("text", text, pk)
+
+
+def _pks(condition: Callable[[Any], Condition]) -> sa.Select[Any]:
+    """Return the query for the keys of all jobs that meet a condition, independent of the enclosing query."""
+    job: Any = aliased(Job)
+    return sa.select(job.pk).where(condition(job))
+
+
+def _literal(pks: Sequence[int]) -> Any:
+    """Return keys as part of the statement: thousands of parameters take longer than the query."""
+    return sa.bindparam("pks", list(pks), expanding=True, literal_execute=True)
 
 
 def _phase_number(phase: Phase) -> int:

@@ -1,8 +1,8 @@
 """The runs table: changes of what a job is called, keys of queries, and saved views."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints
 
 from trainyard.contract.base import DisplayName, Resource, Strict, Timestamp
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
@@ -36,12 +36,6 @@ class JobChanges(Strict):
     """Notes in Markdown; an empty text removes them."""
     archived: bool | None = None
     """Whether lists leave the job out unless they are asked for it. Only jobs that have ended can be archived."""
-
-    @model_validator(mode="after")
-    def _require_change(self) -> Self:
-        if not self.model_fields_set:
-            raise ValueError("give at least one of name, tags, notes and archived")
-        return self
 
 
 class JobKeyResource(Resource):

@@ -58,7 +58,7 @@ def test_archived_jobs_are_listed_on_request_only(world: World) -> None:
 
 def test_limits_and_malformed_changes_are_refused(world: World) -> None:
     job = world.submit()
-    edit(world, job, 422)
+    edit(world, job)
     edit(world, job, 422, name="")
     edit(world, job, 422, tags={"": "x"})
     edit(world, job, 422, notes="x" * 20_001)
