@@ -200,8 +200,6 @@ class TablePages:
         value = row.number if phase == "number" else row.text
         conditions = [self._builder.of_value(node, row, sort) for node in own]  # type: ignore[arg-type]
         query = sa.select(row.job_pk).where(row.key_pk == sort.pk, value.is_not(None), *conditions)
-        if phase == "text":
-            query = query.where(row.number.is_(None))
         return _ordered(query, (value, row.job_pk), after, descending), row.job_pk, own
 
     def _is_on(self, node: Node, sort: ValueRef) -> bool:

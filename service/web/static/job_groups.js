@@ -28,14 +28,19 @@ export function meanAndDeviation(values) {
   return { mean, deviation: numbers.length > 1 ? Math.sqrt(squares / (numbers.length - 1)) : null, count: numbers.length };
 }
 
-/** The text of a column in the row of a group: `0.512 ± 0.03`, the one value that all jobs have, or how many differ. */
-export function groupText(values) {
+const isNumber = (value) => typeof value === "number" || ["NaN", "Infinity", "-Infinity"].includes(value);
+
+/**
+ * The text of a column in the row of a group: `0.512 ± 0.03`, the one value that all jobs have, or how many differ.
+ * `format` shows a number.
+ */
+export function groupText(values, format = number) {
   const present = values.filter((value) => value !== null && value !== undefined);
   const distinct = new Set(present);
   if (!present.length) return "";
-  if (distinct.size === 1 && present.length === values.length) return typeof present[0] === "number" ? number(present[0]) : String(present[0]);
-  const statistics = present.every((value) => typeof value === "number" || Number.isNaN(asNumber(value)) === (value === "NaN")) ? meanAndDeviation(present) : null;
+  if (distinct.size === 1 && present.length === values.length) return typeof present[0] === "number" ? format(present[0]) : String(present[0]);
+  const statistics = present.every(isNumber) ? meanAndDeviation(present) : null;
   if (!statistics) return `${distinct.size} values`;
-  const deviation = statistics.deviation === null ? "" : ` ± ${number(statistics.deviation, 2)}`;
-  return `${number(statistics.mean)}${deviation}`;
+  const deviation = statistics.deviation === null ? "" : ` ± ${format(statistics.deviation, 2)}`;
+  return `${format(statistics.mean)}${deviation}`;
 }

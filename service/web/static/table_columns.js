@@ -1,7 +1,7 @@
 // The columns of the table of jobs: what each shows, how it is sorted, and its head.
 
 import { sparklinePath } from "./curve_preview.js";
-import { age, asNumber, count, dateTime, duration, number, strategyLabel } from "./format.js";
+import { age, count, dateTime, duration, number, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { make, makeSvg, setText } from "./page.js";
@@ -80,7 +80,7 @@ const BUILT_IN = {
     fill(cell, job) { fillTags(cell.firstElementChild, Object.entries(job.tags).map(tagText)); },
   },
   notes: text("Notes", null, 200, (job) => (job.notes ?? "").split("\n")[0], { valueOf: (job) => job.notes }),
-  runtime: text("Runtime", "runtime", 100, (job) => { const seconds = runtimeOf(job); return seconds === null ? "" : duration(seconds); }, { valueOf: (job) => runtimeOf(job), right: true }),
+  runtime: text("Runtime", "runtime", 100, (job) => { const seconds = runtimeOf(job); return seconds === null ? "" : duration(seconds); }, { valueOf: (job) => runtimeOf(job), right: true, format: (seconds) => duration(seconds) }),
 };
 export const BUILT_IN_NAMES = Object.keys(BUILT_IN);
 
@@ -100,7 +100,7 @@ function runtimeOf(job) {
 export function columnOf(name) {
   if (BUILT_IN[name]) return { name, className: name, ...BUILT_IN[name] };
   return {
-    name, label: name, sort: name, width: Math.max(90, Math.min(200, name.length * 8 + 44)), className: "value", isValue: true,
+    name, label: name, sort: name, width: Math.max(130, Math.min(220, name.length * 8 + 30)), className: "value", isValue: true,
     valueOf: (job) => job.values?.[name] ?? null,
     cell: () => make("td", { "data-label": name }),
     fill(cell, job) {
@@ -116,7 +116,7 @@ export function columnOf(name) {
 export function valueText(value) {
   if (value === null) return "";
   if (typeof value === "number") return Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : number(value, 5);
-  return Number.isNaN(asNumber(value)) ? String(value) : String(value);
+  return String(value);
 }
 
 /** The keys whose values the API must return for these columns. */

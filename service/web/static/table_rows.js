@@ -7,12 +7,12 @@ import { valueText } from "./table_columns.js";
 export class TableRows {
   /** `context` has `job(id)`, `group(id)`, `note(id)`, `curve(id)`, `selected` and `colour(id)`. */
   constructor(context) {
-    Object.assign(this, { context, columns: [], fixed: [] });
+    Object.assign(this, { context, columns: [], shown: new Set() });
   }
 
   /** Show these columns in rows that are made from now on. */
-  use(columns, fixed) {
-    Object.assign(this, { columns, fixed, shown: new Set(columns.map(({ name }) => name)) });
+  use(columns) {
+    Object.assign(this, { columns, shown: new Set(columns.map(({ name }) => name)) });
   }
 
   kindOf(id) {
@@ -64,7 +64,11 @@ export class TableRows {
         button.setAttribute("aria-expanded", String(!group.closed));
         setText(button, `${group.label} ${title} · ${group.jobs.length}`);
         cell.title = button.textContent;
-      } else setText(cell, groupText(group.jobs.map((job) => column.valueOf(job))));
+      } else {
+        const values = group.jobs.map((job) => column.valueOf(job));
+        setText(cell, groupText(values, column.format));
+        if (column.isValue) cell.classList.toggle("right", values.some((value) => typeof value === "number"));
+      }
       if (column.isValue) cell.dataset.label = column.name;
     });
   }
