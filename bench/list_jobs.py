@@ -6,6 +6,7 @@ time of this process is more telling than the latency; on Postgres it does not i
 """
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -22,6 +23,9 @@ import sqlalchemy as sa
 from service.core.ids import new_job_id
 from service.db.migrate import upgrade
 from service.db.models import Job, JobLabel
+from service.jobs.table.value_repository import ValueRepository
+from service.jobs.table.values import Named, spec_values
+from service.metrics.summaries import METRIC_KINDS
 from tests.support.postgres import running_server
 from tests.support.world import SPEC, World
 from trainyard.contract.spec.resolve import resolve
@@ -29,9 +33,12 @@ from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
 LIMIT_SECONDS = 0.100
+METRICS = 20
 HALF_LABELS = ("even", "odd")
 TERMINAL_STATUSES = ("succeeded", "succeeded", "succeeded", "failed", "cancelled")
-NOT_ALL_VISIBLE = "SELECT sum(relpages - relallvisible) FROM pg_class WHERE relname IN ('jobs', 'job_labels')"
+NOT_ALL_VISIBLE = (
+    "SELECT sum(relpages - relallvisible) FROM pg_class WHERE relname IN ('jobs', 'job_labels', 'job_values')"
+)
 BOTH_LABELS = {"metadata[even]": "yes", "metadata[odd]": "yes"}
 
 
@@ -40,6 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument("--only", default="", help="measure only the filters whose label matches this expression")
     options = parser.parse_args()
     print(f"{options.jobs} jobs, pages of 20, {options.requests} requests each, p95 below {LIMIT_SECONDS * 1000:g} ms")
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, running_server() as server:
@@ -49,7 +57,7 @@ def main() -> int:
             upgrade(url)
             world = World(url, Path(folder) / name, rate_burst=10**6)
             fill(world, options.jobs)
-            slow += measure(name, world, options.requests)
+            slow += measure(name, world, options.requests, options.only)
             world.database.dispose()
     return 1 if slow else 0
 
@@ -71,8 +79,43 @@ def fill(world: World, count: int) -> None:
         with world.database.write() as session:
             session.execute(sa.insert(Job), rows)
             session.execute(sa.insert(JobLabel), labels)
+    add_values(world, spec)
     world.clock.now = created_at
     gather_statistics(world)
+
+
+def add_values(world: World, spec: dict[str, Any]) -> None:
+    """Insert the values of all jobs: every field of the spec, and the summaries of 20 metrics.
+
+    The learning rate has 7 values, the seed 5, the width a different value for each job, and the metrics random ones.
+    One job in 200 has no metrics, and one in 1,000 has a rare parameter.
+    """
+    mixed = "(({0} * 2654435761) % 1000003)"
+    numbers: dict[Named, str] = {
+        ("spec", "optimizer.lr"): "0.0001 * (1 + j.pk % 7)",
+        ("spec", "seed"): "j.pk % 5",
+        ("parameter", "width"): mixed.format("j.pk"),
+    }
+    for number in range(METRICS):
+        name = "eval/loss" if number == 0 else f"metric/{number}"
+        value = mixed.format(f"(j.pk + {number})")
+        for kind in METRIC_KINDS:
+            numbers[kind, name] = value
+    plain = {named: value for named, value in spec_values(spec).items() if named not in numbers}
+    rare: Named = ("parameter", "rare")
+    with world.database.write() as session:
+        keys = ValueRepository(session).add_keys([*numbers, *plain, rare])
+    cast = "double precision" if world.database.dialect == "postgresql" else "REAL"
+    insert = "INSERT INTO job_values (job_pk, key_pk, number, text) SELECT j.pk,"
+    with world.database.write() as session:
+        for named, stored in plain.items():
+            values = {"key": keys[named], "number": stored.number, "text": stored.text}
+            typed = f"CAST(:number AS {cast}), CAST(:text AS VARCHAR(200))"
+            session.execute(sa.text(f"{insert} :key, {typed} FROM jobs j"), values)
+        for named, sql in numbers.items():
+            where = "" if named[0] in ("spec", "parameter") else " WHERE j.pk % 200 <> 1"
+            session.execute(sa.text(f"{insert} {keys[named]}, CAST({sql} AS {cast}), NULL FROM jobs j{where}"))
+        session.execute(sa.text(f"{insert} {keys[rare]}, 1, NULL FROM jobs j WHERE j.pk % 1000 = 3"))
 
 
 def gather_statistics(world: World) -> None:
@@ -84,7 +127,7 @@ def gather_statistics(world: World) -> None:
             return
         # An autovacuum that started in the meantime can leave pages that are not marked as all-visible.
         for _ in range(20):
-            connection.execute(sa.text("VACUUM ANALYZE jobs, job_labels"))
+            connection.execute(sa.text("VACUUM ANALYZE jobs, job_labels, job_values"))
             if connection.scalar(sa.text(NOT_ALL_VISIBLE)) == 0:
                 return
             time.sleep(1)
@@ -108,7 +151,7 @@ def _row(number: int, created_at: Any, spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measure(name: str, world: World, requests: int) -> int:
+def measure(name: str, world: World, requests: int, only: str = "") -> int:
     """Print a line for each filter. Return how many exceeded the limit."""
     now = world.clock()
     month = {
@@ -144,17 +187,63 @@ def measure(name: str, world: World, requests: int) -> int:
         "name, creator: never": {"name": "run 7", "created_by": "user3"},
         "few, creator, metadata": {"status": "lost", "created_by": "user7", "metadata[team]": "team2"},
         "name, metadata, month": {"name": "run 7", "metadata[team]": "team2", **month},
+        **table_queries(last_of(world, "eval/loss", "-")),
     }
     empty = Timing.measure(requests, lambda: send_request(world, "/livez"))
     rows = time_of_read_by_key(world, [job["id"] for job in page["data"]], requests)
     print(f"\n{name}: the rows of a page by key, p50 {rows * 1000:.1f} ms")
-    print(f"  {'empty request':<24} {empty}")
+    print(f"  {'empty request':<28} {empty}")
     slow = 0
     for label, params in filters.items():
+        if not re.search(only, label):
+            continue
         timing = Timing.measure(requests, partial(send_request, world, "/v1/jobs", params))
         slow += timing.p95 > LIMIT_SECONDS
-        print(f"  {label:<24} {timing}{'  too slow' if timing.p95 > LIMIT_SECONDS else ''}")
+        print(f"  {label:<28} {timing}{'  too slow' if timing.p95 > LIMIT_SECONDS else ''}")
     return slow
+
+
+def last_of(world: World, sort: str, sign: str) -> str:
+    """Return the id of a job in the middle of an order."""
+    where = {"where": f"{sort} < 500000", "sort": f"{sign}{sort}"}
+    data: list[dict[str, Any]] = world.client.get("/v1/jobs", params=where).json()["data"]
+    return str(data[-1]["id"])
+
+
+def table_queries(middle: str) -> dict[str, dict[str, Any]]:
+    """Return the requests of the runs table: orders by each kind of key, and queries."""
+    columns = {"columns": ["optimizer.lr", "eval/loss", "min(metric/3)", "seed", "width", "tag"], "brief": "true"}
+    orders = {
+        "sort: field, few values": "optimizer.lr",
+        "sort: text of a field": "-optimizer.name",
+        "sort: parameter": "-width",
+        "sort: last of a metric": "eval/loss",
+        "sort: smallest of a metric": "-min(metric/7)",
+        "sort: step of the best": "best_step(eval/loss)",
+        "sort: rare parameter": "-rare",
+        "sort: runtime": "-runtime",
+        "sort: name": "name",
+        "sort: status": "-status",
+    }
+    queries = {
+        "where: range of a metric": ("eval/loss < 500000", "eval/loss"),
+        "where: two fields": ("optimizer.lr = 0.0003 and seed = 2", "-eval/loss"),
+        "where: half of the jobs": ("width > 500000 and metric/3 < 500000", "eval/loss"),
+        "where: never together": ("metric/3 < 100000 and metric/3 > 99990 and seed = 3", "-width"),
+        "where: opposite ranges": ("metric/3 < 300000 and min(metric/3) > 300000", "eval/loss"),
+        "where: rare": ("exists rare and status = succeeded", "eval/loss"),
+        "where: or, not": ("(seed = 1 or seed = 3) and not (status = failed or eval/loss > 900000)", "-metric/5"),
+        "where: newest": ("optimizer.lr < 0.0004 and eval/loss < 300000", ""),
+        "where: name contains": ('name ~ "run 7" and eval/loss < 300000', "eval/loss"),
+        "where: without the metric": ("not exists eval/loss", "-width"),
+        "where: few of a user": ("user = user3 and status = lost", "eval/loss"),
+    }
+    return {
+        **{label: {"sort": sort} for label, sort in orders.items()},
+        "sort: a page from the middle": {"sort": "-eval/loss", "after": middle},
+        "sort, six columns": {"sort": "eval/loss", "limit": 50, **columns},
+        **{label: {"where": where, **({"sort": sort} if sort else {})} for label, (where, sort) in queries.items()},
+    }
 
 
 @dataclass(frozen=True)

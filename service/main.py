@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +33,9 @@ from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine_slurm, run_checks
 from service.maintenance import task as maintenance
 from service.maintenance.run_removal import RunRemoval
+from service.metrics import summaries
 from service.metrics.retention import cutoff, trim
+from service.metrics.summaries import BackFill, Summarizer
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
@@ -157,6 +160,7 @@ def serve(settings: Settings) -> int:
         if (problem := app_state.secrets.check_key()) is not None:
             structlog.get_logger("service").warning(f"users' secrets cannot be read: {problem}")
         _admin_token(app_state)
+        database.after_commit.append(Summarizer(database).on_commit)
         background = _background_services(app_state) if settings.reconcile else []
         connections = usable_connections(settings.max_connections)
         config = uvicorn.Config(
@@ -251,7 +255,9 @@ def _background_services(app_state: AppState) -> list[BackgroundService]:
     app_state.notify_webhooks = delivery.notify
     searching = PeriodicTask("sweeps", make_searcher(app_state, loop.lease).run_once, searcher.SECONDS)
     app_state.notify_sweeps = searching.notify
-    background: list[BackgroundService] = [loop, cleanup, delivery, searching]
+    filling = BackFill(app_state.database, time.monotonic)
+    values = PeriodicTask("values", filling.run_once, summaries.SECONDS)
+    background: list[BackgroundService] = [loop, cleanup, delivery, searching, values]
     if app_state.database.dialect == "postgresql":
         watcher = ChangeWatcher(app_state.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))

@@ -1,7 +1,7 @@
 """searches of sweeps: their state and trials, and the step at which a job pauses by itself
 
 Revision ID: 0026
-Revises: 0024
+Revises: 0025
 """
 
 import sqlalchemy as sa
@@ -9,7 +9,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0026"
-down_revision = "0024"
+down_revision = "0025"
 branch_labels = None
 depends_on = None
 
@@ -52,8 +52,6 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("sweep_trials")
     op.drop_index("ix_sweeps_state", "sweeps")
-    with op.batch_alter_table("sweeps") as batch:
-        for column in reversed(_COLUMNS):
-            batch.drop_column(column)
-    with op.batch_alter_table("jobs") as batch:
-        batch.drop_column("pause_at_step")
+    for column in reversed(_COLUMNS):
+        op.drop_column("sweeps", column)
+    op.drop_column("jobs", "pause_at_step")

@@ -1,14 +1,14 @@
 """times of log chunks
 
 Revision ID: 0027
-Revises: 0024
+Revises: 0026
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0027"
-down_revision = "0024"
+down_revision = "0026"
 branch_labels = None
 depends_on = None
 

@@ -36,6 +36,7 @@ from service.api.routes import (
     sweeps,
     tokens,
     usage,
+    views,
     webhooks,
     worker,
 )
@@ -93,6 +94,8 @@ _ROUTERS = (
     tokens.audit_router,
     sign_in.router,
     secrets.router,
+    views.keys_router,
+    views.router,
     webhooks.router,
     health,
 )

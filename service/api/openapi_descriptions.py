@@ -6,6 +6,7 @@ PARAMETERS = {
     "job_id": "Id of the job: `job_...`.",
     "sweep_id": "Id of the sweep: `swp_...`.",
     "checkpoint_id": "Id of the checkpoint: `ckpt_...`.",
+    "view_id": "Id of the saved view: `view_...`.",
     "webhook_id": "Id of the webhook: `whk_...`.",
     "file_id": "Id of the data file: `file_...`.",
     "upload_id": "Id of the upload: `upl_...`.",

@@ -87,6 +87,21 @@ _START_ESTIMATE = {
     "message": "Slurm would accept the job and estimates a start at 2026-01-01 12:05:00 UTC on node1 in partition gpu.",
 }
 
+_VIEW = {
+    "object": "view",
+    "id": "view_01kdvdna00az9cxjnszk8v8abh",
+    "name": "Best baselines",
+    "shared": True,
+    "where": "tag = baseline and status = succeeded",
+    "sort": "eval/loss",
+    "columns": ["name", "optimizer.lr", "eval/loss"],
+    "group": "optimizer.lr",
+    "page": "",
+    "created_by": "anna",
+    "created_at": _TIME,
+    "updated_at": _LATER,
+}
+
 EXAMPLES: Mapping[str, Any] = MappingProxyType(
     {
         "TrainingSpec": _SPEC,
@@ -251,6 +266,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "request_id": "req_01kdvdna00az9cxjnszk8v8abh",
             "outcome": "done",
         },
+        "ViewResource": _VIEW,
         "WebhookRequest": {"url": "https://example.org/hook", "statuses": ["succeeded", "failed"]},
         "WebhookResource": _WEBHOOK,
         "NewWebhookResource": {**_WEBHOOK, "secret": "whsec_c2VjcmV0"},

@@ -179,6 +179,7 @@ class AttemptService:
             if repr(merged) != repr(before):  # 1 == True
                 job.parameters, job.updated_at = merged.to_json(), self._now
                 attempts.save_parameters(job.id, before.parameters, merged.parameters)
+                jobs.save_values(job, before, merged)
         self._count("parameters", len(report.parameters))
 
     def record_rejected(self, count: int, first: str) -> None:

@@ -17,6 +17,9 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 PublicId = String(40).with_variant(String(40, collation="C"), "postgresql")
 """An id, compared bytewise as in SQLite; the collation of a language takes Postgres twice as long."""
 
+ValueText = String(200).with_variant(String(200, collation="C"), "postgresql")
+"""A text by which jobs are sorted, compared as `PublicId`."""
+
 ModelName = String(100).with_variant(String(100, collation="C"), "postgresql")
 """The name of a registered model, compared as `PublicId`."""
 

@@ -43,6 +43,8 @@ class JobFilter:
     """Exclusive."""
     sweep: str | None = None
     """A sweep id."""
+    archived: bool | None = None
+    """Whether archived jobs match alone, or the other ones; None: all jobs."""
 
 
 def read_job(database: Database, job_id: str, runs: Path, now: datetime) -> JobResource:
@@ -98,6 +100,9 @@ def filtered_query(session: Session, job_filter: JobFilter) -> tuple[sa.Select[A
     ):
         if value is not None:
             query = query.where(column == value)
+    if job_filter.archived is not None:
+        archived = Job.archived_at.is_not(None) if job_filter.archived else Job.archived_at.is_(None)
+        query = query.where(archived)
     has_pairs = bool(job_filter.metadata or job_filter.parameters)
     # A second alias lets Postgres join the indexes of labels and status before it reads any row of `jobs`.
     status = aliased(Job) if postgres and has_pairs and job_filter.statuses else Job

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETER_TEXT, MAX_PARAMETERS, ParametersReport
+from trainyard.contract.wire.views import MAX_NOTES
 
 Scalar = bool | int | float | str | None
 Entry = tuple[int, Any]
@@ -58,12 +59,13 @@ class Reported:
     def shown(self, *, in_list: bool = False) -> Shown:
         """Return the values; in a list of jobs `MAX_LISTED` of each kind, and texts cut to `MAX_LISTED_TEXT`."""
         count, length = (MAX_LISTED, MAX_LISTED_TEXT) if in_list else (MAX_PARAMETERS, MAX_PARAMETER_TEXT)
+        notes_length = MAX_LISTED_TEXT if in_list else MAX_NOTES
 
         def cut(entries: Mapping[str, Entry]) -> dict[str, Any]:
             first = islice(entries.items(), count)
             return {name: value[:length] if isinstance(value, str) else value for name, (_, value) in first}
 
-        return Shown(cut(self.parameters), cut(self.tags), None if self.notes is None else self.notes[1][:length])
+        return Shown(cut(self.parameters), cut(self.tags), self.notes[1][:notes_length] or None if self.notes else None)
 
 
 def merge(reported: Reported, report: ParametersReport) -> tuple[Reported, int]:
@@ -120,6 +122,11 @@ def index_text(value: Scalar) -> str:
     else:
         text = _number_text(str(value))
     return text[:MAX_INDEX_TEXT]
+
+
+def parse_number(text: str) -> float | None:
+    """Return the number that a text is; None for any other text."""
+    return float(text) if len(text) <= MAX_INDEX_TEXT and _NUMBER.fullmatch(text) else None
 
 
 def _number_text(text: str) -> str:

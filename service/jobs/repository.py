@@ -13,7 +13,10 @@ from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
 from service.jobs.outbox import enqueue_status_change
+from service.jobs.parameters import Reported
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
+from service.jobs.table.value_repository import ValueRepository
+from service.jobs.table.values import reported_values
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 from trainyard.contract.wire.reports import is_metric_key
 
@@ -32,11 +35,16 @@ class JobRepository:
         self._session.add(job)
         self._session.flush()
         self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
+        ValueRepository(self._session).add_jobs([job])
         self._session.info.setdefault("changed_job_pks", set()).add(job.pk)
         created = self._event(job, 1, "created", f"submitted by {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
         enqueue_status_change(self._session, job, self.now)
+
+    def save_values(self, job: Job, before: Reported, after: Reported) -> None:
+        """Change the values by which the runs table filters to those of other parameters and tags."""
+        ValueRepository(self._session).replace(job.pk, reported_values(before), reported_values(after))
 
     def get(self, job_id: str) -> Job:
         """Raises NotFoundError: the job does not exist, or its deletion was requested."""

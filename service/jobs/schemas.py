@@ -75,6 +75,7 @@ def job_resource(
         parameters=reported.parameters,
         tags=reported.tags,
         notes=reported.notes,
+        archived=job.archived_at is not None,
         spec=job.spec,
         run_directory=str(run.root),
         disk_bytes=job.disk_bytes,

@@ -150,7 +150,7 @@ def retry(start: Literal["checkpoint", "scratch"], quotas: UserQuotas) -> JobAct
         job.desired, job.pause_requested_at = "run", None
         _pass_pause_step(job)
         job.retries_used = job.continuations_without_progress = 0
-        job.failure = job.finished_at = None
+        job.failure = job.finished_at = job.archived_at = None
         step = job.last_checkpoint_step
         origin = "the beginning" if step is None else f"the checkpoint of step {step}"
         jobs.add_event(job, RETRY, f"retry from {origin} requested by {by}", data={"from": start})

@@ -19,7 +19,7 @@ _RULES = [
     (r"\bAsync(?=[A-Z])", ""),
     (r"\b_async\b", "_sync"),
     (r"\ba(close|read|iter_bytes)\b", r"\1"),
-    (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     ("asynchronous client", "synchronous client"),
 ]
 

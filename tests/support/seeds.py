@@ -55,6 +55,7 @@ def seed(world: World) -> Seeds:
     queued = world.submit(name="waiting", metadata={"team": "nlp"})
     deletable_jobs = [_cancelled(world) for _ in range(VICTIMS)]
     secrets = [_secret(world, f"OLD_{number}_TOKEN") for number in range(VICTIMS)]
+    views = [_view(world, f"view {number}") for number in range(VICTIMS + 1)]
     webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
     kinds = ("kept", "deleted", "unnamed", "renamed")
@@ -94,6 +95,7 @@ def seed(world: World) -> Seeds:
             "token_id": tokens[:1],
             "user_name": ["daemon"],
             "webhook_id": webhooks[:1],
+            "view_id": views[:1],
             "sweep_id": [sweep["id"]],
             "model_name": models["kept"][:1],
             "alias": ["prod"],
@@ -104,6 +106,7 @@ def seed(world: World) -> Seeds:
         special={
             "delete_job": {"job_id": deletable_jobs},
             "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:2]},
+            "delete_view": {"view_id": views[1:]},
             "delete_webhook": {"webhook_id": webhooks[1:]},
             "delete_file": {"file_id": files[1:]},
             **{name: {"job_id": [tunes[0]["id"]]} for name in _FINE_TUNE_ROUTES},
@@ -182,6 +185,12 @@ def _cancelled(world: World) -> str:
 
 def _webhook(world: World) -> str:
     answer = world.client.post("/v1/webhooks", json={"url": "https://example.org/hook"})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def _view(world: World, name: str) -> str:
+    answer = world.client.post("/v1/views", json={"name": name})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 

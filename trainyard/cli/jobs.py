@@ -1,131 +1,31 @@
-"""`list`, `show` and `profile`."""
+"""`show` and `profile`."""
 
 import json
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from trainyard.cli.arguments import (
     JobArgument,
     JsonOption,
-    SinceOption,
-    SweepOption,
-    UntilOption,
     find_job,
     make_client,
 )
-from trainyard.cli.completion import complete_status
-from trainyard.cli.errors import UsageError
 from trainyard.cli.output import (
     format_age,
     format_duration,
     format_metric,
-    format_number,
     format_size,
-    print_error,
     print_json,
-    print_json_lines,
     print_line,
     print_table,
     sanitize,
-    status_text,
 )
-from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watch import error_lines, export_suggestion
 from trainyard.client import Client
-from trainyard.contract.wire.jobs import JobResource, JobStatus
+from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
-
-ParamOption = Annotated[
-    list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", help="Only jobs that reported this, like lr=3e-4; repeatable."),
-]
-
-
-def list_jobs(
-    ctx: typer.Context,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(autocompletion=complete_status, help="Only jobs with this status; can be repeated."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,
-    by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs of this user.")] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only jobs whose name contains this, or with this id.")
-    ] = None,
-    sweep: SweepOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    labels: Annotated[
-        list[str] | None,
-        typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this label; can be repeated."),
-    ] = None,
-    parameters: ParamOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number, newest first.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="List all.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """List jobs, newest first.
-
-    Example: trainyard list --status running
-    """
-    for value in status or ():
-        _require_status(value)
-    with make_client(ctx) as client:
-        handles = client.jobs(
-            status=status or None,
-            name=name,
-            created_by=by,
-            created_after=since,
-            created_before=until,
-            search=search,
-            sweep=find_sweep(client, sweep).id if sweep else None,
-            metadata=_pairs("--metadata", labels or [], "team=nlp"),
-            parameters=_pairs("--param", parameters or [], "lr=3e-4"),
-            limit=None if everything else limit,
-        )
-        jobs = (handle.resource for handle in handles)
-        if as_json:
-            print_json_lines(jobs)
-            return
-        rows = [_row(job) for job in jobs]
-    filtered = any((name, by, since, until, labels, parameters, search, sweep))
-    _print_jobs(rows, status, filtered=filtered)
-
-
-def _require_status(value: str) -> None:
-    statuses = get_args(JobStatus)
-    if value not in statuses:
-        near = get_close_matches(value, statuses, n=1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"--status: there is no status {value!r}; {meant}statuses: {', '.join(statuses)}")
-
-
-def _print_jobs(rows: list[tuple[str | Text, ...]], status: list[str] | None, *, filtered: bool) -> None:
-    if rows:
-        headings = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
-        print_table(headings, rows, optional=("BY", "CREATED", "LOSS", "STEP"))
-    elif filtered:
-        print_error("no matching jobs")
-    else:
-        suffix = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"
-        print_error(f"no jobs{suffix}")
-
-
-def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
-    parts = [text.partition("=") for text in texts]
-    if odd := [key for key, equals, _ in parts if not equals]:
-        raise UsageError(f"{option} takes key=value, like {example}; not {odd[0]!r}")
-    return {key: value for key, _, value in parts}
-
-
-def _row(job: JobResource) -> tuple[str | Text, ...]:
-    step = f"{job.progress.step}/{job.progress.total_steps}" if job.progress else "-"
-    loss = format_number(job.metrics.get("train/loss"))
-    return job.id, job.name, status_text(job.status), step, loss, format_age(job.created_at), job.created_by
 
 
 def show(
@@ -158,7 +58,7 @@ def show(
 def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     reason = f" ({job.status_reason})" if job.status_reason else ""
     yield "job", job.id
-    yield "name", job.name
+    yield "name", f"{job.name}{' (archived)' if job.archived else ''}"
     yield "status", f"{job.status}{reason}: {job.status_message}"
     yield "created", f"{format_age(job.created_at)} by {job.created_by}"
     if job.started_at is not None and job.finished_at is not None:
@@ -183,14 +83,15 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
 
 
 def _reported(job: JobResource) -> Iterator[tuple[str, str]]:
-    """Yield the parameters, tags and notes that the program reported."""
-    for title, values in (("parameters", job.parameters), ("tags", job.tags)):
+    """Yield the metadata, parameters, tags and notes."""
+    for title, values in (("metadata", job.metadata), ("parameters", job.parameters), ("tags", job.tags)):
         if values:
             yield title, ""
         for name, value in sorted(values.items()):
             yield "", f"  {name:<32}{value if isinstance(value, str) else json.dumps(value)}"
     if job.notes:
-        yield "notes", job.notes
+        for number, line in enumerate(job.notes.splitlines()):
+            yield "notes" if number == 0 else " ", line
 
 
 def _attempt(job: JobResource) -> str:

@@ -25,7 +25,7 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BREAKS = re.compile(r"[\n\u2028\u2029]")
 
-_NO_WRAP = re.compile(r"[a-z]+_[0-9a-z]{26}|ty-\S+|step-\d+|[▁-█x]{2,}")
+_NO_WRAP = re.compile(r"[a-z]+_[0-9a-z]{26}|[0-9a-hjkmnp-tv-z]{8}|ty-\S+|step-\d+|[▁-█x]{2,}")
 """An id, a checkpoint's folder or a curve, which must not be broken over two lines."""
 _GAP = 2
 _MIN_COLUMN_WIDTH = 20

@@ -30,11 +30,14 @@ from service.core.thread_slots import run_in_thread_slot
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
 from service.jobs.access import read_access
-from service.jobs.listing import JobFilter, read_job, read_page
+from service.jobs.editing import edit
+from service.jobs.listing import JobFilter, read_job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, page_of
 from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
+from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
 from service.specs.data_files import pin_files
+from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
 from trainyard.contract.wire.job_access import AccessRequest, AccessResource
 from trainyard.contract.wire.jobs import (
     AttemptResource,
@@ -49,6 +52,7 @@ from trainyard.contract.wire.jobs import (
     ScriptResource,
 )
 from trainyard.contract.wire.pages import Page
+from trainyard.contract.wire.views import JobChanges
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 lost_router = APIRouter(prefix="/v1/lost-jobs", tags=["jobs"], route_class=JsonRoute)
@@ -116,6 +120,17 @@ _PARAMETERS = {
 }
 
 
+_WHERE = (
+    'A query such as `optimizer.lr < 1e-3 and eval/loss < 2 and tag = "baseline"`: fields of the spec, parameters, '
+    "tags, metrics and columns of jobs, compared by = != < <= > >= ~ (contains), in (...) and exists, joined by "
+    "and, or and not."
+)
+_SORT = (
+    "A key of `where`, such as `eval/loss` or `min(eval/loss)`; with `-` before it, descending. It replaces `order`."
+)
+_COLUMNS = "A key of `where` whose value each job has in `values`; can be repeated."
+
+
 @router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA, _PARAMETERS]})
 def list_jobs(
     request: Request,
@@ -132,8 +147,13 @@ def list_jobs(
     created_after: Annotated[QueryTimestamp | None, Query(description="At this time or later, RFC 3339.")] = None,
     created_before: Annotated[QueryTimestamp | None, Query(description="Before this time.")] = None,
     sweep: Annotated[str | None, Query(max_length=40, description="Only members of this sweep.")] = None,
+    where: Annotated[str, Query(max_length=MAX_QUERY, description=_WHERE)] = "",
+    sort: Annotated[str, Query(max_length=MAX_KEY + 1, description=_SORT)] = "",
+    columns: Annotated[list[str] | None, Query(max_length=MAX_COLUMNS, description=_COLUMNS)] = None,
+    archived: Annotated[Literal["no", "only", "all"], Query(description="Whether archived jobs are listed.")] = "no",
+    brief: Annotated[bool, Query(description="Leave out specs, metrics, parameters and notes.")] = False,
 ) -> Page[JobResource]:
-    """List jobs, newest first, filtered by status, name, creator, time, sweep, labels, parameters or a search text."""
+    """List jobs, newest first or by `sort`, filtered by a query, status, name, creator, time, sweep, labels, ..."""
     job_filter = JobFilter(
         statuses=tuple(status or ()),
         name=name,
@@ -145,7 +165,15 @@ def list_jobs(
         created_before=created_before,
         sweep=sweep,
     )
-    return read_page(app_state.database, window, job_filter, app_state.settings.runs, now)
+    request_of_table = TableRequest(
+        where=where,
+        sort=sort,
+        columns=tuple(columns or ()),
+        archived={"no": False, "only": True, "all": None}[archived],
+        brief=brief,
+        job_filter=job_filter,
+    )
+    return list_table(app_state.database, window, request_of_table, app_state.settings.runs, now)
 
 
 @lost_router.post("/resolve", status_code=202, operation_id="resolve_lost_jobs")
@@ -167,6 +195,13 @@ def resolve_lost(
 def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Get a job: its spec, status, progress and current attempt."""
     return read_job(app_state.database, job_id, app_state.settings.runs, now)
+
+
+@router.patch("/{job_id}", operation_id="edit_job")
+def edit_job(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: JobChanges) -> JobResource:
+    """Rename, tag or archive a job, or write its notes. Its run is not affected."""
+    add_audit_detail(fields=sorted(body.model_fields_set))
+    return job_service.apply_action(app_state.database, user, job_id, edit(body), runs=app_state.settings.runs, now=now)
 
 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")

@@ -20,6 +20,7 @@ from service.db.models.registry import ModelVersion, RegisteredModel
 from service.db.models.secrets import Secret
 from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
 from service.db.models.sweeps import Sweep, SweepTrial
+from service.db.models.table import JobValue, SavedView, ValueKey, ValueState
 from service.db.models.webhooks import Delivery, Webhook
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "JobKey",
     "JobLabel",
     "JobParameter",
+    "JobValue",
     "Lease",
     "LogChunk",
     "LogStream",
@@ -52,6 +54,7 @@ __all__ = [
     "Orphan",
     "Point",
     "RegisteredModel",
+    "SavedView",
     "Secret",
     "SignInNonce",
     "StartEstimate",
@@ -60,6 +63,8 @@ __all__ = [
     "Token",
     "UnixUser",
     "Upload",
+    "ValueKey",
+    "ValueState",
     "WebSession",
     "Webhook",
 ]

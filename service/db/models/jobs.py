@@ -3,11 +3,11 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, false, text
+from sqlalchemy import BigInteger, Computed, ForeignKey, Index, String, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base
-from service.db.types import Json, PublicId
+from service.db.types import BigInt, Json, PublicId
 
 
 class Job(Base):
@@ -29,7 +29,16 @@ class Job(Base):
             sqlite_where=text("deletion_requested_at IS NOT NULL"),
             postgresql_where=text("deletion_requested_at IS NOT NULL"),
         ),
+        Index(
+            None,
+            "archived_at",
+            sqlite_where=text("archived_at IS NOT NULL"),
+            postgresql_where=text("archived_at IS NOT NULL"),
+        ),
         Index(None, "sweep_id", "id"),
+        Index(None, "started_at", "id"),
+        Index(None, "finished_at", "id"),
+        Index(None, "runtime", "id"),
     )
 
     pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -54,6 +63,10 @@ class Job(Base):
     updated_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    runtime: Mapped[int | None] = mapped_column(BigInt, Computed("finished_at - started_at"))
+    """Microseconds from the first start to the end, of a job that has ended."""
+    archived_at: Mapped[datetime | None]
+    """Since when lists leave the job out unless they are asked for it."""
     sequence: Mapped[int] = mapped_column(default=0)
     """The newest number of the job's sequence: each entry of the job's stream has one. The UPDATE that raises it locks
     the row, so that the numbers of a job are committed in order."""

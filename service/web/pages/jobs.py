@@ -1,6 +1,6 @@
 """The table of jobs, and the page of one job."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
@@ -8,12 +8,16 @@ from fastapi.responses import HTMLResponse
 from service.api.dependencies import AppStateDep, JobWindowDep, NowDep
 from service.api.json_body import SlotRoute
 from service.api.query_params import metadata_filter, parameters_filter
+from service.core.errors import InvalidRequestError
 from service.db.paging import PageRequest
-from service.jobs.listing import JobFilter, read_job, read_page
+from service.jobs.listing import JobFilter, read_job
+from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
 from service.metrics.queries import CurveQuery, read_curves
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import spec_yaml
+from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
 from trainyard.contract.wire.jobs import JobResource, JobStatus
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
@@ -31,7 +35,14 @@ STATUS_GROUPS: tuple[tuple[str, tuple[JobStatus, ...]], ...] = (
 )
 """The status filters of the table, with the statuses that each selects."""
 
-_ROW_FIELDS = {"id", "name", "status", "status_message", "created_by", "created_at", "progress", "sweep_id"}
+_ROW_FIELDS = {
+    *("id", "name", "status", "status_message", "created_by", "created_at", "started_at", "finished_at", "progress"),
+    *("sweep_id", "tags", "notes", "archived", "values"),
+}
+BUILT_IN_COLUMNS = frozenset(
+    {"status", "name", "progress", "loss", "gpus", "strategy", "owner", "age", "tags", "notes", "runtime"}
+)
+"""Columns of the page that need no value of the service."""
 _ROW_SPEC_FIELDS = ("gpus", "strategy", "precision", "lora_rank")
 
 
@@ -59,6 +70,11 @@ def show_jobs(
     search: Annotated[str, Query(max_length=120)] = "",
     created_by: Annotated[str | None, Query(max_length=128)] = None,
     sweep: Annotated[str | None, Query(max_length=40)] = None,
+    where: Annotated[str, Query(max_length=MAX_QUERY)] = "",
+    sort: Annotated[str, Query(max_length=MAX_KEY + 1)] = "",
+    columns: Annotated[list[str] | None, Query(max_length=MAX_COLUMNS)] = None,
+    group: Annotated[str, Query(max_length=MAX_KEY)] = "",
+    archived: Annotated[Literal["no", "only", "all"], Query()] = "no",
 ) -> HTMLResponse:
     """Return the table of jobs. Its filters are those of the API and are stored in the address."""
     job_filter = JobFilter(
@@ -69,7 +85,19 @@ def show_jobs(
         metadata=metadata_filter(request),
         parameters=parameters_filter(request),
     )
-    page = read_page(app_state.database, window, job_filter, app_state.settings.runs, now)
+    keys = dict.fromkeys([*(columns or ()), *([group] if group else [])])
+    table = TableRequest(
+        where=where,
+        sort=sort,
+        columns=tuple(key for key in keys if key not in BUILT_IN_COLUMNS),
+        archived={"no": False, "only": True, "all": None}[archived],
+        job_filter=job_filter,
+    )
+    page, error = Page[JobResource](data=[]), None
+    try:
+        page = list_table(app_state.database, window, table, app_state.settings.runs, now)
+    except InvalidRequestError as refusal:
+        error = refusal.message
     return pages.render(
         "jobs.html",
         visitor,
@@ -79,7 +107,14 @@ def show_jobs(
         groups=STATUS_GROUPS,
         search=search,
         created_by=created_by or "",
-        data={"jobs": [row_fields(job) for job in page.data], "has_more": page.has_more, "last_id": page.last_id},
+        where=where,
+        archived=archived,
+        data={
+            "jobs": [row_fields(job) for job in page.data],
+            "has_more": page.has_more,
+            "last_id": page.last_id,
+            "error": error,
+        },
     )
 
 

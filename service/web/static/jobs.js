@@ -1,179 +1,235 @@
-// The table of jobs: filters in the address, pages loaded on demand, live rows, and actions on selected jobs.
+// The table of jobs: a query, columns, groups and a selection in the address; pages loaded on demand, and live rows.
 
-import { call, query } from "./api.js";
-import { asNumber, count } from "./format.js";
-import { fillRow, fractionDone, LOSS, newRow, rowFields } from "./job_rows.js";
+import { query } from "./api.js";
+import { connectActions, showActions } from "./bulk_actions.js";
+import { columnHeads } from "./column_heads.js";
+import { chooseColumns } from "./column_picker.js";
+import { count } from "./format.js";
+import { GROUP, groupsOf, rowsOf } from "./job_groups.js";
+import { JobList } from "./job_list.js";
+import { LOSS, rowFields } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
-import { byId, confirmAction, data, formatTimes, mayChange, setText, showConnection, toast, toastError, visitor } from "./page.js";
+import { byId, data, formatTimes, setText, showConnection, toastError, visitor } from "./page.js";
+import { queryBox } from "./query_box.js";
+import { SavedViews } from "./saved_views.js";
+import { SelectionCharts } from "./selection_charts.js";
 import { Sparklines } from "./sparklines.js";
 import { follow } from "./stream.js";
 import { SweepMembers } from "./sweep_members.js";
+import { columnOf, keysOfColumns } from "./table_columns.js";
+import { TableRows } from "./table_rows.js";
+import { DEFAULT_COLUMNS, filtersIn, readTableView, writeTableView } from "./table_view.js";
 import { VirtualRows } from "./virtual_rows.js";
 
-const PAGE_SIZE = 200;
-const NEWEST = 50; // jobs that are read again to find new ones
-const SORT_LIMIT = 10_000; // jobs loaded for a sort, since the API sorts by age only; "Load more" adds as many
-const REDRAW_INTERVAL = 400; // milliseconds between two redraws while pages load
+const MAX_GROUPED = 2000; // jobs that are loaded for groups
 const MAX_COMPARED = 20;
-
-const jobs = new Map(data.jobs.map((job) => [job.id, job]));
-let order = [];
-let hasMore = data.has_more;
-let lastId = data.last_id;
-let loading = null;
-let generation = 0; // incremented when the filters change, so that a running load stops
-let limit = SORT_LIMIT;
-const selected = new Set();
-const sparklines = new Sparklines((id) => table.refresh(id));
-const members = new SweepMembers(() => table.refresh());
+const VALUES_INTERVAL = 5000; // milliseconds between two reads of columns whose values change
 
 const parameters = () => new URLSearchParams(location.search);
-const filters = () => {
-  const current = parameters();
-  for (const name of ["sort", "limit", "after"]) current.delete(name);
-  for (const [name, value] of [...current]) if (value === "") current.delete(name);
-  return current;
-};
-const sorting = () => {
-  const [key, direction] = (parameters().get("sort") ?? "age").split(":");
-  return { key, descending: direction ? direction === "desc" : key === "age" };
-};
+const view = readTableView(parameters());
+const selected = new Set(view.selected);
+const closed = new Set();
+let groups = new Map();
 
+const jobs = new JobList(data, requested, (isNew) => { if (isNew === false) showValues(); else show(); });
+const sparklines = new Sparklines((id) => table.refresh(id));
+const members = new SweepMembers(() => table.refresh());
+const charts = new SelectionCharts(byId("charts-panel"));
+const rows = new TableRows({
+  selected,
+  job: (id) => jobs.get(id),
+  group: (id) => ({ ...groups.get(id), label: groupColumn().label, closed: closed.has(id) }),
+  note: (id) => members.changesOf(id),
+  curve: (id) => sparklines.valuesOf(id),
+  colour: (id) => charts.colourOf(id),
+});
 const table = new VirtualRows(byId("rows"), {
-  columns: 9,
-  create: newRow,
-  fill: (row, id) => fillRow(row, jobs.get(id), { selected: selected.has(id), curve: sparklines.valuesOf(id), note: members.changesOf(id) }),
-  visible: (ids) => {
-    const visible = ids.map((id) => jobs.get(id));
-    sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
+  scroller: byId("table-frame"),
+  create: (id) => rows.create(id),
+  fill: (row, id) => rows.fill(row, id),
+  kindOf: (id) => rows.kindOf(id),
+  visible(ids) {
+    const visible = ids.filter((id) => jobs.get(id)).map((id) => jobs.get(id));
+    if (view.columns.includes("loss")) sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
     members.request(visible);
   },
-  nearEnd: () => { if (hasMore && !sortsInBrowser()) loadMore(); },
+  nearEnd: () => { if (!view.group) loadMore(); },
 });
+const heads = columnHeads(view, changeView);
+const box = queryBox((where) => changeView({ where }));
 
-// -- loading and sorting -----------------------------------------------------------------------------------------------
+const groupColumn = () => columnOf(view.group);
 
-const SORT_KEYS = {
-  status: (job) => job.status,
-  name: (job) => job.name.toLowerCase(),
-  progress: fractionDone,
-  loss: (job) => asNumber(job.metrics[LOSS] ?? NaN),
-  gpus: (job) => job.spec.gpus ?? 1,
-  strategy: (job) => `${job.spec.strategy} ${job.spec.precision} ${job.spec.lora_rank ?? 0}`,
-  owner: (job) => job.created_by,
-};
+// -- reading -----------------------------------------------------------------------------------------------------------
 
-/** Whether the browser sorts the loaded jobs; the API sorts by age only. */
-const sortsInBrowser = () => Boolean(SORT_KEYS[sorting().key]);
-
-function show() {
-  const { key, descending } = sorting();
-  for (const head of document.querySelectorAll("th[data-sort]")) {
-    if (head.dataset.sort === key) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
-    else head.removeAttribute("aria-sort");
-  }
-  order = [...jobs.keys()].sort(SORT_KEYS[key] ? byKey(SORT_KEYS[key], descending) : byAge(descending));
-  byId("empty").hidden = order.length > 0;
-  byId("no-matches").hidden = filters().size === 0;
-  byId("no-jobs").hidden = filters().size > 0;
-  byId("jobs").hidden = order.length === 0;
-  byId("more").hidden = !hasMore;
-  table.show(order);
-  setText(byId("loaded"), loadedText());
-}
-
-/** The number of loaded jobs, and whether there are more. */
-function loadedText() {
-  const loaded = `${count(order.length)} ${order.length === 1 ? "job" : "jobs"}`;
-  if (!hasMore) return loaded;
-  if (!sortsInBrowser()) return `${loaded} loaded`;
-  return loading ? `${loaded} loaded; loading more to sort …` : `the newest ${loaded}, sorted; older jobs are not included`;
-}
-
-function byKey(key, descending) {
-  const sign = descending ? -1 : 1;
-  return (one, other) => {
-    const [a, b] = [key(jobs.get(one)), key(jobs.get(other))];
-    if (a === b || (Number.isNaN(a) && Number.isNaN(b))) return one < other ? 1 : -1;
-    if (Number.isNaN(a)) return 1; // jobs without a value are last in both directions
-    if (Number.isNaN(b)) return -1;
-    return a < b ? -sign : sign;
-  };
-}
-
-/** Ids are in the order of creation. */
-const byAge = (descending) => (one, other) => ((one < other) === descending ? 1 : -1);
-
-function addJobs(loaded) {
-  for (const job of loaded) jobs.set(job.id, rowFields(job));
-}
-
-/** Load one more page, or as many as a sort needs. */
-function loadMore() {
-  loading ??= loadPages(generation).then(() => true, toastError).then((succeeded) => {
-    loading = null;
-    // Drawing the end of the table loads more, so it is not drawn again if the service does not answer.
-    if (succeeded || sortsInBrowser()) show();
-  });
-  setText(byId("loaded"), loadedText());
-  return loading;
-}
-
-async function loadPages(own) {
-  let shown = performance.now();
-  do {
-    const page = await listJobs(filters(), { limit: PAGE_SIZE, after: lastId, order: oldestFirst() ? "asc" : "desc" });
-    addJobs(page.data);
-    hasMore = page.has_more;
-    lastId = page.last_id ?? lastId;
-    if (performance.now() - shown > REDRAW_INTERVAL) { show(); shown = performance.now(); }
-  } while (hasMore && sortsInBrowser() && jobs.size < limit && own === generation);
-}
-
-const oldestFirst = () => sorting().key === "age" && !sorting().descending;
-
-/** A page of `GET /v1/jobs`; `search` has the filters. */
-function listJobs(search, page) {
-  const filter = Object.fromEntries([...new Set(search.keys())].map((name) => [name, search.getAll(name)]));
-  return call(`/v1/jobs${query({ ...filter, ...page })}`);
+/** The parameters of the list: the filters, the query, the order, and the keys of the columns. */
+function requested() {
+  const search = filtersIn(parameters());
+  if (view.where) search.set("where", view.where);
+  if (view.sort) search.set("sort", view.sort);
+  for (const key of keysOfColumns(view.group ? [...new Set([...view.columns, view.group])] : view.columns)) search.append("columns", key);
+  return search;
 }
 
 async function reload() {
-  generation += 1;
-  limit = SORT_LIMIT;
-  await loading;
-  const requested = filters();
-  const page = await listJobs(requested, { limit: PAGE_SIZE, order: oldestFirst() ? "asc" : "desc" });
-  if (requested.toString() !== filters().toString()) return;
-  jobs.clear();
-  addJobs(page.data);
-  hasMore = page.has_more;
-  lastId = page.last_id;
-  for (const id of selected) if (!jobs.has(id)) selected.delete(id);
-  showSelection();
-  show();
-  if (hasMore && sortsInBrowser()) loadMore();
+  try {
+    await jobs.reload();
+    box.showError(null);
+    if (view.group) await loadForGroups();
+  } catch (error) {
+    if (error.param === "where") box.showError(error.message);
+    else toastError(error);
+  }
 }
 
-// -- filters and sorting are stored in the address ---------------------------------------------------------------------
+async function loadForGroups() {
+  await jobs.load(MAX_GROUPED);
+}
 
-function changeAddress(change) {
-  const changed = parameters();
+let failed = false; // drawing the end of the table loads more, which stops when the service does not answer
+
+function loadMore() {
+  if (failed || !jobs.hasMore) return;
+  Promise.resolve(jobs.more()).catch((error) => { failed = true; toastError(error); setText(byId("loaded"), loadedText()); byId("more").hidden = false; });
+}
+
+// -- showing -----------------------------------------------------------------------------------------------------------
+
+function show() {
+  failed = false;
+  groups = view.group ? new Map(groupsOf(jobs.all(), (job) => groupColumn().valueOf(job)).map((group) => [group.id, group])) : new Map();
+  const ids = view.group ? rowsOf([...groups.values()], closed) : jobs.order;
+  const isFiltered = Boolean(view.where) || filtersIn(parameters()).size > 0;
+  byId("empty").hidden = ids.length > 0;
+  byId("no-matches").hidden = !isFiltered;
+  byId("no-jobs").hidden = isFiltered;
+  byId("table-frame").hidden = ids.length === 0;
+  byId("more").hidden = !jobs.hasMore;
+  table.show(ids);
+  alignHeads();
+  setText(byId("loaded"), loadedText());
+  showSelection();
+}
+
+/** Put the heads of columns with numbers above these. */
+function alignHeads() {
+  const first = jobs.all().slice(0, 50);
+  for (const column of orderedColumns().filter(({ isValue }) => isValue)) {
+    const isNumber = first.some((job) => typeof column.valueOf(job) === "number");
+    document.querySelector(`th[data-column="${CSS.escape(column.name)}"]`)?.classList.toggle("right", isNumber);
+  }
+}
+
+/** Show changed values of the jobs that are in the table. */
+function showValues() {
+  if (view.group) show();
+  else { table.ids = jobs.order; table.refresh(); table.schedule(); }
+}
+
+function loadedText() {
+  const size = jobs.order.length;
+  const text = `${count(size)} ${size === 1 ? "job" : "jobs"}${jobs.hasMore ? " loaded" : ""}`;
+  return view.group ? `${text} in ${count(groups.size)} ${groups.size === 1 ? "group" : "groups"}` : text;
+}
+
+/** Show the columns of the view: their heads, widths and places. */
+function showColumns() {
+  const columns = orderedColumns();
+  const values = columns.filter((column) => column.isValue).length;
+  const lines = { values: Math.min(4, values), progress: Number(view.columns.includes("progress")), line: Number(view.columns.includes("loss") || view.columns.includes("age")) };
+  for (const [name, size] of Object.entries(lines)) byId("jobs").style.setProperty(`--${name}`, String(size));
+  rows.use(columns);
+  heads.show(columns);
+  showWidths(columns);
+  table.rebuild(columns.length + 1);
+  alignHeads();
+}
+
+/** Pinned columns are the first ones. */
+const orderedColumns = () => [...view.columns.filter((name) => view.fixed.includes(name)), ...view.columns.filter((name) => !view.fixed.includes(name))].map(columnOf);
+
+function showWidths(columns = orderedColumns()) {
+  const select = 38;
+  let left = select;
+  const rules = [];
+  const group = byId("columns-widths");
+  group.replaceChildren(newCol(select), ...columns.map(({ name, width }) => newCol(view.widths[name] ?? width)));
+  columns.forEach(({ name, width }, n) => {
+    if (!view.fixed.includes(name)) return;
+    rules.push([n + 2, left]);
+    left += view.widths[name] ?? width;
+  });
+  byId("jobs").style.minWidth = `${select + columns.reduce((sum, { name, width }) => sum + (view.widths[name] ?? width), 0)}px`;
+  pinned.replaceSync(rules.map(([n, x], i) => `@media (min-width: 721px) { #jobs tr:not(.spacer) > :nth-child(${n}) { position: sticky; left: ${x}px; z-index: 1; }
+    #jobs thead th:nth-child(${n}) { z-index: 3; } ${i === rules.length - 1 ? `#jobs tr:not(.spacer) > :nth-child(${n}) { box-shadow: 1px 0 0 var(--line); }` : ""} }`).join("\n"));
+}
+
+function newCol(width) {
+  const col = document.createElement("col");
+  col.style.width = `${width}px`;
+  return col;
+}
+
+const pinned = new CSSStyleSheet();
+document.adoptedStyleSheets = [...document.adoptedStyleSheets, pinned];
+
+// -- the view is stored in the address ---------------------------------------------------------------------------------
+
+function storeAddress(change = () => {}) {
+  const changed = writeTableView(view, parameters());
   change(changed);
   for (const [name, value] of [...changed]) if (value === "") changed.delete(name);
   history.replaceState(null, "", `/jobs${changed.size ? `?${changed}` : ""}`);
 }
 
+/** Change fields of the view, and show what follows from them. */
+function changeView(values, { isResize = false } = {}) {
+  const before = requested().toString();
+  Object.assign(view, values);
+  if (isResize) { showWidths(); return; }
+  storeAddress();
+  if ("sort" in values) heads.showSort();
+  if ("columns" in values || "fixed" in values) showColumns();
+  else if ("widths" in values) showWidths();
+  byId("grouped").hidden = !view.group;
+  if (view.group) setText(byId("grouped").querySelector("b"), groupColumn().label);
+  if (requested().toString() !== before) { byId("table-frame").scrollTop = 0; reload(); }
+  else if ("group" in values) { show(); if (view.group) loadForGroups().catch(toastError); }
+}
+
+/** Show a saved view. */
+function open(saved) {
+  history.replaceState(null, "", `/jobs${saved.size ? `?${saved}` : ""}`);
+  location.reload();
+}
+
 let inputTimer;
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
-byId("filters").addEventListener("input", () => {
+byId("filters").addEventListener("input", (event) => {
+  if (event.target.id === "where") return;
   clearTimeout(inputTimer);
   inputTimer = setTimeout(applyFilters, 200);
 });
 
+/** Apply the filters of the form. */
+function applyFilters() {
+  const before = requested().toString();
+  storeAddress((address) => {
+    for (const name of ["status", "search", "archived"]) address.delete(name); // always in the same order
+    for (const one of document.querySelectorAll("[data-statuses]:checked")) {
+      for (const status of one.dataset.statuses.split(" ")) address.append("status", status);
+    }
+    address.set("search", byId("filters").elements.search.value.trim());
+    if (byId("archived").checked) address.set("archived", "only");
+    if (byId("mine").checked) address.set("created_by", visitor.name);
+    else if (address.get("created_by") === visitor.name) address.delete("created_by");
+  });
+  if (requested().toString() !== before) reload();
+}
+
 /** Show the name of the sweep that the address filters by, with a link to its comparison. */
 async function showSweepFilter() {
-  const id = filters().get("sweep");
+  const id = parameters().get("sweep");
   if (!id) return;
   const sweep = await members.load(id);
   if (!sweep) return;
@@ -185,124 +241,103 @@ async function showSweepFilter() {
 
 byId("sweep-filter").querySelector("button").addEventListener("click", () => {
   byId("sweep-filter").hidden = true;
-  changeAddress((address) => address.delete("sweep"));
-  reload().catch(toastError);
+  storeAddress((address) => address.delete("sweep"));
+  reload();
 });
-
-/** Apply the filters of the form. */
-function applyFilters() {
-  const before = filters().toString();
-  changeAddress((address) => {
-    for (const name of ["status", "search"]) address.delete(name); // always in the same order
-    for (const box of document.querySelectorAll("[data-statuses]:checked")) {
-      for (const status of box.dataset.statuses.split(" ")) address.append("status", status);
-    }
-    address.set("search", byId("filters").elements.search.value.trim());
-    if (byId("mine").checked) address.set("created_by", visitor.name);
-    else if (address.get("created_by") === visitor.name) address.delete("created_by");
-  });
-  if (filters().toString() !== before) reload().catch(toastError);
-}
-
-document.querySelector("thead").addEventListener("click", (event) => {
-  const head = event.target.closest("th[data-sort]");
-  if (!head) return;
-  const key = head.dataset.sort;
-  const before = sorting();
-  const descending = key === before.key ? !before.descending : key === "age";
-  changeAddress((address) => address.set("sort", key === "age" && descending ? "" : `${key}:${descending ? "desc" : "asc"}`));
-  if (sorting().key === "age") reload().catch(toastError);
-  else { show(); if (hasMore && sortsInBrowser()) loadMore(); }
+byId("grouped").querySelector("button").addEventListener("click", () => changeView({ group: "" }));
+byId("choose-columns").addEventListener("click", async () => {
+  const columns = await chooseColumns(view.columns);
+  if (columns) changeView({ columns: columns.length ? columns : [...DEFAULT_COLUMNS] });
 });
-
-byId("more").addEventListener("click", () => { limit = jobs.size + SORT_LIMIT; loadMore(); });
+byId("more").addEventListener("click", () => { failed = false; loadMore(); });
 
 // -- the selection -----------------------------------------------------------------------------------------------------
 
-const cancellable = () => [...selected].map((id) => jobs.get(id)).filter((job) => job && !TERMINAL.has(job.status) && mayChange(job.created_by));
+const selectedJobs = () => [...selected].map((id) => jobs.get(id)).filter(Boolean);
 
 function showSelection() {
-  byId("selection").hidden = selected.size === 0;
-  setText(byId("selection-count"), `${selected.size} selected`);
-  byId("compare").hidden = selected.size < 2 || selected.size > MAX_COMPARED;
-  byId("compare").href = `/compare${query({ job: [...selected] })}`;
-  byId("cancel").hidden = cancellable().length === 0;
+  const chosen = selectedJobs();
+  byId("selection").hidden = chosen.length === 0;
+  setText(byId("selection-count"), `${chosen.length} selected`);
+  byId("compare").hidden = chosen.length < 2 || chosen.length > MAX_COMPARED;
+  byId("compare").href = `/compare${query({ job: chosen.map((job) => job.id) })}`;
+  showActions(chosen);
+  showCharts(chosen);
 }
 
-byId("rows").addEventListener("change", (event) => {
-  const row = event.target.closest("tr.job");
-  if (!row) return;
-  if (event.target.checked) selected.add(row.dataset.id);
-  else selected.delete(row.dataset.id);
-  showSelection();
-});
+function showCharts(chosen) {
+  const isOpen = view.charts && chosen.length > 0;
+  byId("toggle-charts").hidden = chosen.length === 0;
+  byId("toggle-charts").setAttribute("aria-pressed", String(isOpen));
+  byId("charts-panel").hidden = !isOpen;
+  byId("workspace").classList.toggle("with-charts", isOpen);
+  if (isOpen) charts.show(chosen.map(({ id, name }) => ({ id, name: members.changesOf(id) ?? name }))).then(() => table.refresh(), toastError);
+}
 
-function clearSelection() {
-  selected.clear();
+function select(ids, isSelected) {
+  for (const id of ids) if (isSelected) selected.add(id); else selected.delete(id);
+  view.selected = [...selected].slice(0, MAX_COMPARED);
+  storeAddress();
   showSelection();
   table.refresh();
 }
 
-byId("clear").addEventListener("click", clearSelection);
+byId("rows").addEventListener("change", (event) => {
+  const { id } = event.target.closest("tr").dataset;
+  const ids = id.startsWith(GROUP) ? groups.get(id).jobs.map((job) => job.id) : [id];
+  select(ids, event.target.checked);
+});
+byId("rows").addEventListener("click", (event) => {
+  const id = event.target.closest(".toggle-group")?.closest("tr").dataset.id;
+  if (!id) return;
+  if (closed.has(id)) closed.delete(id); else closed.add(id);
+  show();
+});
+byId("clear").addEventListener("click", () => select([...selected], false));
+byId("toggle-charts").addEventListener("click", () => { changeView({ charts: !view.charts }); showSelection(); });
 
-byId("cancel").addEventListener("click", async () => {
-  const targets = cancellable();
-  const title = targets.length === 1 ? `Cancel ${targets[0].name}?` : `Cancel ${targets.length} jobs?`;
-  if (!(await confirmAction(title, "Running jobs will stop. Checkpoints and metrics are kept."))) return;
-  const results = await Promise.allSettled(targets.map((job) => call(`/v1/jobs/${job.id}/cancel`, { method: "POST" })));
-  const failed = results.filter((result) => result.status === "rejected");
-  for (const { status, value } of results) if (status === "fulfilled") update(value.id, rowFields(value));
-  clearSelection();
-  if (failed.length) toast(`${failed.length} could not be cancelled: ${failed[0].reason.message}`, { bad: true });
-  else toast(`Cancelling ${targets.length === 1 ? "one job" : `${targets.length} jobs`}.`);
+connectActions(selectedJobs, (name, results) => {
+  const shown = new URLSearchParams(location.search).get("archived") ?? "no";
+  for (const { job, answer } of results) {
+    const isGone = name === "delete" || (shown === "no" && answer.archived) || (shown === "only" && !answer.archived);
+    if (isGone) jobs.remove(job.id);
+    else jobs.update(job.id, { ...rowFields(answer), values: job.values });
+    if (isGone) selected.delete(job.id);
+  }
+  if (name === "cancel") selected.clear();
+  show();
 });
 
 // -- live updates ------------------------------------------------------------------------------------------------------
 
-function update(id, change) {
-  const job = jobs.get(id);
-  if (!job) return;
-  jobs.set(id, { ...job, ...change });
-  table.refresh(id);
-}
-
-/** Read the newest jobs again: updates since the page was rendered, and jobs that are new or match the filters now. */
-async function refreshNewest() {
-  if (oldestFirst()) return;
-  const page = await listJobs(filters(), { limit: NEWEST }).catch(() => null);
-  if (!page) return;
-  const hasNew = page.data.some((job) => !jobs.has(job.id));
-  addJobs(page.data);
-  if (hasNew) show();
-  else table.refresh();
-}
-
 let newestTimer;
 function scheduleNewest() {
-  newestTimer ??= setTimeout(() => { newestTimer = undefined; refreshNewest(); }, 300);
+  newestTimer ??= setTimeout(() => { newestTimer = undefined; jobs.refresh(); }, 300);
 }
 
-const statusFilter = () => filters().getAll("status");
+const statusFilter = () => parameters().getAll("status");
 
 follow("/v1/stream", {
   onState(state) {
     showConnection(state);
-    if (state === "live") refreshNewest();
+    if (state === "live") jobs.refresh();
   },
   on: {
     status({ job_id: id, status, status_message, progress }) {
-      if (!jobs.has(id)) { scheduleNewest(); return; }
-      if (TERMINAL.has(status)) sparklines.reload(id);
-      update(id, { status, status_message, progress: progress ?? jobs.get(id).progress });
+      if (!jobs.get(id)) { scheduleNewest(); return; }
+      if (TERMINAL.has(status)) { sparklines.reload(id); scheduleNewest(); }
+      jobs.update(id, { status, status_message, progress: progress ?? jobs.get(id).progress });
+      table.refresh(id);
       if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
     },
     metrics({ job_id: id, values, progress }) {
-      if (!jobs.has(id)) return;
+      if (!jobs.get(id)) return;
       const loss = values[LOSS];
-      update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss } }), progress });
+      jobs.update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss } }), progress });
+      table.refresh(id);
       if (loss !== undefined && progress) sparklines.add(id, progress.step, loss);
     },
-    reset: () => reload().catch(toastError),
+    reset: () => reload(),
   },
 });
 
@@ -311,14 +346,23 @@ function removeRowLater(id) {
   setTimeout(() => {
     const job = jobs.get(id);
     if (!job || statusFilter().length === 0 || statusFilter().includes(job.status)) return;
-    jobs.delete(id);
+    jobs.remove(id);
     show();
   }, 3000);
 }
 
+setInterval(() => {
+  const isActive = jobs.all().slice(0, 50).some((job) => !TERMINAL.has(job.status));
+  if (!document.hidden && isActive && (keysOfColumns(view.columns).length || view.sort)) jobs.refresh();
+}, VALUES_INTERVAL);
+
+new SavedViews(() => writeTableView(view, parameters()), open);
+box.set(view.where);
+if (data.error) box.showError(data.error);
+showColumns();
 show();
+byId("grouped").hidden = !view.group;
+if (view.group) { setText(byId("grouped").querySelector("b"), groupColumn().label); loadForGroups().catch(toastError); }
 showSweepFilter().catch(() => {}); // the name is optional
 formatTimes();
 if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) applyFilters(); // typed before the script ran
-if (sortsInBrowser()) { if (hasMore) loadMore(); }
-else if (oldestFirst()) reload().catch(toastError);

@@ -3,16 +3,19 @@
 const MARGIN = 12; // rows in the document above and below the visible ones
 
 export class VirtualRows {
-  /** `create()` makes an empty row, `fill(row, id)` fills it, `visible(ids)` gets the drawn ids, `nearEnd()` is called near the last row. */
-  constructor(body, { columns, create, fill, visible, nearEnd }) {
-    Object.assign(this, { body, create, fill, visible, nearEnd });
+  /**
+   * `create(id)` makes an empty row, `fill(row, id)` fills it, `kindOf(id)` tells which rows can be filled for one another,
+   * `visible(ids)` gets the drawn ids, `nearEnd()` is called near the last row. `scroller` may scroll besides the window.
+   */
+  constructor(body, { scroller, create, fill, kindOf, visible, nearEnd }) {
+    Object.assign(this, { body, scroller, create, fill, kindOf, visible, nearEnd });
     this.ids = [];
     this.rows = new Map();
-    this.above = newSpacer(columns);
-    this.below = newSpacer(columns);
+    this.above = newSpacer();
+    this.below = newSpacer();
     this.range = [-1, -1];
     this.measure();
-    addEventListener("scroll", () => this.schedule(), { passive: true });
+    for (const one of [window, scroller]) one.addEventListener("scroll", () => this.schedule(), { passive: true });
     addEventListener("resize", () => { this.measure(); this.range = [-1, -1]; this.schedule(); });
   }
 
@@ -21,6 +24,15 @@ export class VirtualRows {
     this.ids = ids;
     this.range = [-1, -1];
     this.draw();
+  }
+
+  /** Make all rows again, for other columns. */
+  rebuild(columns) {
+    for (const spacer of [this.above, this.below]) spacer.firstElementChild.colSpan = columns;
+    this.rows.clear();
+    this.body.replaceChildren();
+    this.measure();
+    this.show(this.ids);
   }
 
   /** Fill one drawn row again, or all of them. */
@@ -38,9 +50,11 @@ export class VirtualRows {
   }
 
   draw() {
-    const top = -this.body.getBoundingClientRect().top;
-    const first = Math.max(0, Math.floor(top / this.height) - MARGIN);
-    const last = Math.min(this.ids.length, Math.ceil((top + innerHeight) / this.height) + MARGIN);
+    const frame = this.scroller.getBoundingClientRect();
+    const start = this.body.getBoundingClientRect().top;
+    const [upper, lower] = [Math.max(0, frame.top), Math.min(innerHeight, frame.bottom)];
+    const first = Math.max(0, Math.floor((upper - start) / this.height) - MARGIN);
+    const last = Math.min(this.ids.length, Math.ceil((lower - start) / this.height) + MARGIN);
     if (last > this.ids.length - MARGIN * 3) this.nearEnd();
     if (first === this.range[0] && last === this.range[1]) return;
     this.range = [first, last];
@@ -50,8 +64,9 @@ export class VirtualRows {
   drawRange(ids, before, after) {
     const drawn = new Set(ids);
     // Rows that leave the range are reused for other jobs, except the one with the focus.
-    const reusable = [...this.rows].filter(([id, row]) => !drawn.has(id) && !row.contains(document.activeElement)).map(([, row]) => row);
-    const rows = new Map(ids.map((id) => [id, this.rows.get(id) ?? reusable.pop() ?? this.create()]));
+    const reusable = {};
+    for (const [id, row] of this.rows) if (!drawn.has(id) && !row.contains(document.activeElement)) (reusable[this.kindOf(id)] ??= []).push(row);
+    const rows = new Map(ids.map((id) => [id, this.rows.get(id) ?? reusable[this.kindOf(id)]?.pop() ?? this.create(id)]));
     for (const [id, row] of rows) this.fill(row, id);
     this.rows = rows;
     setHeight(this.above, before * this.height);
@@ -65,11 +80,11 @@ export class VirtualRows {
   }
 }
 
-function newSpacer(columns) {
+function newSpacer() {
   const row = document.createElement("tr");
   row.className = "spacer";
   row.setAttribute("aria-hidden", "true");
-  row.appendChild(document.createElement("td")).colSpan = columns;
+  row.appendChild(document.createElement("td"));
   return row;
 }
 

@@ -221,6 +221,8 @@ class TestJobs:
             "parameters": {},
             "tags": {},
             "metrics_omitted": 0,
+            "archived": False,
+            "values": None,
             **dict.fromkeys((*empty, "last_checkpoint_step", "error", "failure_summary", "origin")),
             **dict.fromkeys(("disk_bytes", "sweep_id", "notes")),
         }

@@ -8,6 +8,7 @@ from trainyard.client._async.models import AsyncModelCalls
 from trainyard.client._async.service import AsyncServiceCalls
 from trainyard.client._async.streams import AsyncStreamCalls
 from trainyard.client._async.transport import AsyncTransport
+from trainyard.client._async.views import AsyncViewCalls
 
 
 class AsyncClient(
@@ -18,5 +19,6 @@ class AsyncClient(
     AsyncModelCalls,
     AsyncServiceCalls,
     AsyncAccessCalls,
+    AsyncViewCalls,
 ):
     __doc__ = AsyncTransport.__doc__

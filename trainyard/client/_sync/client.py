@@ -9,6 +9,7 @@ from trainyard.client._sync.models import ModelCalls
 from trainyard.client._sync.service import ServiceCalls
 from trainyard.client._sync.streams import StreamCalls
 from trainyard.client._sync.transport import Transport
+from trainyard.client._sync.views import ViewCalls
 
 
 class Client(
@@ -19,5 +20,6 @@ class Client(
     ModelCalls,
     ServiceCalls,
     AccessCalls,
+    ViewCalls,
 ):
     __doc__ = Transport.__doc__

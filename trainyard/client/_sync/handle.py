@@ -1,6 +1,7 @@
 # Generated from _async/handle.py by tests/support/generate_sync_client.py; do not edit.
 """A handle of one job: its last known state, and the calls about it without its id."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from trainyard.client.notebook import job_html
@@ -68,6 +69,18 @@ class JobHandle:
     def retry(self, *, start: str = "checkpoint") -> JobResource:
         """Run the failed or cancelled job again, from its last `checkpoint` or from `scratch`."""
         return self._update(self._client.retry(self.id, start=start))
+
+    def edit(
+        self,
+        *,
+        name: str | None = None,
+        tags: Mapping[str, str | None] | Sequence[str] | None = None,
+        notes: str | None = None,
+        archived: bool | None = None,
+    ) -> JobResource:
+        """Rename, tag or archive the job, or write its notes; see `Client.edit`."""
+        changed = self._client.edit(self.id, name=name, tags=tags, notes=notes, archived=archived)
+        return self._update(changed)
 
     def metrics(
         self,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.client._sync.handle import JobHandle
+from trainyard.client._sync.job_list import JobList
 from trainyard.client._sync.transport import Transport
 from trainyard.client.code_archive import CodeArchive, pack
 from trainyard.client.errors import ConflictError, NotFoundError, TrainyardError
@@ -159,14 +160,22 @@ class JobCalls(Transport):
         search: str | None = None,
         order: str = "desc",
         limit: int | None = None,
-    ) -> Iterator[JobHandle]:
-        """Iterate over jobs, newest first; pages are fetched as they are needed.
+        where: str | None = None,
+        sort: str | None = None,
+        columns: Sequence[str] = (),
+        archived: str | None = None,
+    ) -> JobList:
+        """Iterate over jobs, newest first; pages are fetched as they are needed. `table()` returns them as columns.
 
         Args:
             status: one status, or several of which a job has any.
             parameters: values that the jobs' programs reported; numbers compare by value.
             created_after: a time, or its text with a time zone, such as 2026-01-01T00:00:00Z.
             limit: the number of jobs over all pages; default: all.
+            where: a query such as `optimizer.lr < 1e-3 and eval/loss < 2`; see docs/runs-table.md.
+            sort: a key of queries such as `eval/loss`; with `-` before it, descending. It replaces `order`.
+            columns: keys of queries whose values each job has in `values`.
+            archived: `no` (default), `only` or `all`.
         """
         filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
         filters |= {f"parameters[{key}]": str(value) for key, value in (parameters or {}).items()}
@@ -179,8 +188,12 @@ class JobCalls(Transport):
             "order": order,
             "sweep": sweep,
             "search": search,
+            "where": where,
+            "sort": sort,
+            "columns": list(columns),
+            "archived": archived,
         }
-        return self._handles(paged("/v1/jobs", JobResource, limit, **params, **filters))
+        return JobList(self._handles(paged("/v1/jobs", JobResource, limit, **params, **filters)), columns)
 
     def _handles(self, request: Request[Page[JobResource]]) -> Iterator[JobHandle]:
         for resource in self._pages(request):

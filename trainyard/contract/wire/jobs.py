@@ -144,9 +144,11 @@ class JobResource(Resource):
     """What the program reported through its tracker, such as the learning rate. Lists of jobs have 64 at most, and
     texts of at most 200 characters."""
     tags: dict[str, str] = Field(default_factory=dict)
-    """The program's tags, bounded in the same way."""
+    """Tags that a user or the program gave, each with a text that may be empty; bounded in the same way."""
     notes: str | None = None
-    """The program's notes, bounded in the same way."""
+    """Notes of a user or the program, in Markdown; bounded in the same way."""
+    archived: bool = False
+    """Whether lists leave the job out unless they are asked for it."""
     spec: dict[str, Any]
     """The resolved spec."""
     run_directory: str
@@ -154,6 +156,8 @@ class JobResource(Resource):
     """Size of the run directory, as last measured."""
     sweep_id: str | None = None
     """The sweep that the job belongs to."""
+    values: dict[str, bool | int | float | str | None] | None = None
+    """In a list with `columns`: the value of each."""
 
 
 class ProfileRequest(Strict):

@@ -186,7 +186,7 @@ def test_routes_share_one_schema_of_the_spec(world: World) -> None:
     ("path", "allowed"),
     [
         ("/v1/jobs", "GET, POST"),
-        ("/v1/jobs/job_x", "DELETE, GET"),
+        ("/v1/jobs/job_x", "DELETE, GET, PATCH"),
         ("/v1/tokens/self", "DELETE, GET"),
         ("/v1/jobs/job_x/export/files/a/b", "GET, HEAD"),
     ],

@@ -1,0 +1,242 @@
+"""A query of the runs table as conditions of SQL. Builds statements; executes none."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import aliased
+
+from service.db.models import Job, JobValue, ValueKey
+from service.jobs.parameters import parse_number
+from service.jobs.table.keys import TIMES, ColumnKey, ColumnName, ResolvedKey, TagKey, ValueRef
+from service.jobs.table.values import MAX_TEXT
+from trainyard.contract.base import MAX_TIME, MIN_TIME
+from trainyard.contract.job_query import (
+    And,
+    Comparison,
+    Duration,
+    Exists,
+    Key,
+    Membership,
+    Node,
+    Not,
+    Or,
+    QueryError,
+    Value,
+)
+
+Condition = sa.ColumnElement[bool]
+
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
+    "<": lambda left, right: left < right,
+    "<=": lambda left, right: left <= right,
+    ">": lambda left, right: left > right,
+    ">=": lambda left, right: left >= right,
+}
+_TEXT_COLUMNS = frozenset({"id", "name", "status", "reason", "user", "sweep"})
+_ATTRIBUTES: Mapping[ColumnName, str] = {
+    "id": "id",
+    "name": "name",
+    "status": "status",
+    "reason": "status_reason",
+    "user": "created_by",
+    "sweep": "sweep_id",
+    "created": "created_at",
+    "started": "started_at",
+    "finished": "finished_at",
+    "runtime": "runtime",
+    "archived": "archived_at",
+}
+
+INDEXED_COLUMNS = frozenset({"id", "name", "status", "user", "sweep"})
+
+
+def is_equality(node: Comparison | Membership | Exists) -> bool:
+    """Whether an index finds the jobs of a condition on a column."""
+    if isinstance(node, Membership):
+        return not node.negated
+    return isinstance(node, Comparison) and node.operator == "="
+
+
+def column_of(name: ColumnName, job: Any = Job) -> Any:
+    """Return the column, of `jobs` or of an alias of it."""
+    return getattr(job, _ATTRIBUTES[name])
+
+
+@dataclass(frozen=True)
+class ConditionBuilder:
+    """Builds conditions of one query."""
+
+    keys: Mapping[Key, ResolvedKey]
+    now: datetime
+    as_sets: bool = False
+    """Whether the database finds the jobs of each condition once, by its index, instead of looking up each job."""
+
+    def of_value(self, node: Comparison | Membership | Exists, row: type[JobValue], ref: ValueRef) -> Condition:
+        """Return the condition on a row of `job_values` of the key of a positive comparison."""
+        is_key = row.key_pk == (-1 if ref.pk is None else ref.pk)
+        if isinstance(node, Exists):
+            return is_key
+        if isinstance(node, Membership):
+            matches = sa.or_(*(_equals(row, value, node.key) for value in node.values))
+            return sa.and_(is_key, sa.not_(matches) if node.negated else matches)
+        return sa.and_(is_key, _compares(row, node))
+
+    def build(self, node: Node, job_pk: Any, job: Any = None) -> Condition:
+        """Return the condition of a tree.
+
+        Args:
+            job_pk: The column with the key of the job, of an enclosing query.
+            job: The table `jobs`, or an alias of it, if the enclosing query reads it.
+
+        Raises:
+            QueryError: a comparison makes no sense for its key.
+        """
+        if isinstance(node, And):
+            return sa.and_(*(self.build(each, job_pk, job) for each in node.operands))
+        if isinstance(node, Or):
+            return sa.or_(*(self.build(each, job_pk, job) for each in node.operands))
+        if isinstance(node, Not):
+            # What SQL does not know, such as a comparison of a column without a value, does not match.
+            return sa.not_(sa.func.coalesce(self.build(node.operand, job_pk, job), sa.false()))
+        key = self.keys[node.key]
+        if isinstance(key, ColumnKey):
+            if job is not None:
+                return self.of_column(node, key.name, job)
+            other: Any = aliased(Job)
+            if self.as_sets and key.name in INDEXED_COLUMNS and is_equality(node):
+                return sa.and_(job_pk.in_(sa.select(other.pk).where(self.of_column(node, key.name, other))))
+            of_job = sa.exists().where(other.pk == job_pk, self.of_column(node, key.name, other))
+            return of_job.correlate_except(other)
+        row: Any = aliased(JobValue)
+        if isinstance(key, TagKey):
+            return self._of_tag(node, row, job_pk)
+        if self.as_sets:
+            return sa.and_(job_pk.in_(sa.select(row.job_pk).where(self.of_value(node, row, key))))
+        return sa.exists().where(row.job_pk == job_pk, self.of_value(node, row, key)).correlate_except(row)
+
+    def _of_tag(self, node: Comparison | Membership | Exists, row: Any, job_pk: Any) -> Condition:
+        """Return the condition on the names of a job's tags."""
+        tag: Any = aliased(ValueKey)
+        has = sa.exists().where(row.job_pk == job_pk, tag.pk == row.key_pk, tag.kind == "tag")
+        if isinstance(node, Exists):
+            return has.correlate_except(row, tag)
+        if isinstance(node, Membership):
+            names = [_as_text(value) for value in node.values]
+            found = has.where(tag.name.in_(names)).correlate_except(row, tag)
+            return sa.not_(found) if node.negated else found
+        if node.operator not in ("=", "!=", "~", "!~"):
+            raise QueryError(f"tags are compared by =, !=, ~ and in, not by {node.operator}", node.key.column)
+        text = _as_text(node.value)
+        matches = tag.name == text if "=" in node.operator else tag.name.icontains(text, autoescape=True)
+        found = has.where(matches).correlate_except(row, tag)
+        return sa.not_(found) if node.operator.startswith("!") else found
+
+    def of_column(self, node: Comparison | Membership | Exists, name: ColumnName, job: Any = Job) -> Condition:
+        """Return the condition on a column of jobs."""
+        column = column_of(name, job)
+        if isinstance(node, Exists):
+            return sa.and_(column.is_not(None))
+        if name == "archived":
+            return _of_archived(node, column)
+        values = node.values if isinstance(node, Membership) else (node.value,)
+        if name in TIMES:
+            operands: list[Any] = [self._time(value, node.key) for value in values]
+        elif name == "runtime":
+            operands = [_micros(value, node.key) for value in values]
+        else:
+            operands = [_as_text(value) for value in values]
+        if isinstance(node, Membership):
+            return sa.and_(column.not_in(operands) if node.negated else column.in_(operands))
+        if node.operator in ("~", "!~"):
+            if name not in _TEXT_COLUMNS:
+                raise QueryError(f"`{node.key}` is no text; compare it by < or >", node.key.column)
+            contains = column.icontains(operands[0], autoescape=True)
+            return sa.and_(sa.not_(contains) if node.operator == "!~" else contains)
+        return sa.and_(_COMPARE[node.operator](column, operands[0]))
+
+    def _time(self, value: Value, key: Key) -> datetime:
+        if isinstance(value, Duration):
+            seconds = max(-3e9, min(3e9, value.seconds))
+            return min(max(self.now + timedelta(seconds=seconds), MIN_TIME), MAX_TIME)
+        if isinstance(value, str):
+            try:
+                parsed = datetime.fromisoformat(value)
+            except ValueError:
+                pass
+            else:
+                parsed = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+                return min(max(parsed, MIN_TIME), MAX_TIME)
+        raise QueryError(
+            f'`{key}` is a time: compare it with one such as "2026-01-31" or with a duration such as -7d', key.column
+        )
+
+
+def _of_archived(node: Comparison | Membership, column: Any) -> Condition:
+    if not isinstance(node, Comparison) or node.operator not in ("=", "!=") or not isinstance(node.value, bool):
+        raise QueryError("`archived` is compared by = with true or false", node.key.column)
+    wanted = node.value == (node.operator == "=")
+    return column.is_not(None) if wanted else column.is_(None)  # type: ignore[no-any-return]
+
+
+def _micros(value: Value, key: Key) -> int:
+    seconds = value.seconds if isinstance(value, Duration) else value
+    if isinstance(seconds, bool | str):
+        raise QueryError(f"`{key}` is a duration: compare it with seconds, or with one such as 2h or 30min", key.column)
+    return int(max(-1e12, min(1e12, seconds)) * 1e6)
+
+
+def _as_text(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Duration):
+        return f"{value.seconds:g}"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+    return value[:MAX_TEXT]
+
+
+def _as_number(value: Value) -> float | None:
+    """Return the number that a value is, or that its text is."""
+    if isinstance(value, Duration):
+        return value.seconds
+    if isinstance(value, str):
+        return parse_number(value)
+    return None if isinstance(value, bool) else value
+
+
+def _equals(row: Any, value: Value, key: Key) -> Condition:
+    number = _as_number(value)
+    if number is None:
+        return sa.and_(row.text == _as_text(value))
+    if isinstance(value, str):
+        return sa.or_(row.number == number, row.text == _as_text(value))
+    return sa.and_(row.number == number)
+
+
+def _compares(row: Any, node: Comparison) -> Condition:
+    operator, value = node.operator, node.value
+    if operator in ("~", "!~"):
+        contains = sa.and_(row.text.is_not(None), row.text.icontains(_as_text(value), autoescape=True))
+        return sa.not_(sa.func.coalesce(contains, sa.false())) if operator == "!~" else contains
+    if operator == "=":
+        return _equals(row, value, node.key)
+    if operator == "!=":
+        return sa.not_(sa.func.coalesce(_equals(row, value, node.key), sa.false()))
+    number = _as_number(value)
+    if number is None and isinstance(value, bool):
+        raise QueryError(f"`{node.key}` {operator} true makes no sense; use = or !=", node.key.column)
+    if number is None:
+        return sa.and_(_COMPARE[operator](row.text, _as_text(value)))
+    return sa.and_(_COMPARE[operator](row.number, number))
+
+
+def conjuncts(node: Node | None) -> Sequence[Node]:
+    """Return the conditions that all must hold."""
+    if node is None:
+        return ()
+    return [one for each in node.operands for one in conjuncts(each)] if isinstance(node, And) else [node]

@@ -1,0 +1,157 @@
+"""What a key of the runs table stands for: a column of jobs, or a kind of value with its name. Pure functions."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from service.jobs.table.values import Kind, Named
+from trainyard.contract.job_query import Key, QueryError
+
+ColumnName = Literal[
+    "id", "name", "status", "reason", "user", "sweep", "created", "started", "finished", "runtime", "archived"
+]
+
+COLUMNS: Mapping[str, ColumnName] = {
+    **{name: name for name in ("id", "name", "status", "reason", "user", "sweep")},
+    **{name: name for name in ("created", "started", "finished", "runtime", "archived")},
+    "created_by": "user",
+    "owner": "user",
+    "by": "user",
+    "created_at": "created",
+    "started_at": "started",
+    "finished_at": "finished",
+    "status_reason": "reason",
+    "sweep_id": "sweep",
+}
+"""The columns of jobs by the names that queries use."""
+DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
+    "name": "Name of the job",
+    "status": "Status, such as succeeded",
+    "user": "Who submitted it",
+    "tag": "One of its tags",
+    "created": "Time of submission",
+    "runtime": "Time from its first start to its end",
+    "started": "Time of its first start",
+    "finished": "Time of its end",
+    "reason": "Why it ended",
+    "sweep": "Id of its sweep",
+    "archived": "Whether it is archived",
+    "id": "Id of the job",
+}
+TAG_KEY = "tag"
+TIMES: Collection[ColumnName] = frozenset({"created", "started", "finished"})
+
+_PREFIXES: Mapping[str, Kind] = {
+    "spec.": "spec",
+    "parameters.": "parameter",
+    "parameter.": "parameter",
+    "params.": "parameter",
+    "tags.": "tag",
+    "metrics.": "metric",
+    "metric.": "metric",
+}
+_UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
+"""In which order kinds are tried for a key without a prefix."""
+_HIGHER_IS_BETTER = (
+    *("acc", "accuracy", "auc", "bleu", "f1", "map", "mfu", "ndcg", "precision", "psnr", "r2", "recall", "reward"),
+    *("return", "rouge", "score", "ssim", "success", "throughput", "win_rate"),
+)
+
+
+@dataclass(frozen=True)
+class ColumnKey:
+    """A column of jobs."""
+
+    name: ColumnName
+
+
+@dataclass(frozen=True)
+class TagKey:
+    """The names of a job's tags."""
+
+
+@dataclass(frozen=True)
+class ValueRef:
+    """A kind of value and its name; `pk` is None if no job has one."""
+
+    named: Named
+    pk: int | None
+
+
+ResolvedKey = ColumnKey | TagKey | ValueRef
+
+
+def is_higher_better(metric: str) -> bool:
+    """Return whether the best value of a metric is its largest, by the words of its name: `eval/accuracy`."""
+    words = metric.lower().replace("/", " ").replace("-", " ").replace(".", " ").replace("@", " ").split()
+    parts = {part for word in words for part in (word, *word.split("_"))}
+    if "loss" in parts or "error" in parts:
+        return False
+    return any(word in parts for word in _HIGHER_IS_BETTER)
+
+
+def candidates(key: Key) -> list[Named]:
+    """Return what a key may stand for as kinds of values, the preferred first; empty for a column of jobs.
+
+    Raises:
+        QueryError: the key takes a statistic of what is no metric.
+    """
+    if key.aggregate is not None:
+        name = key.name
+        for prefix in ("metrics.", "metric."):
+            name = name.removeprefix(prefix)
+        return [(_kind_of(key.aggregate, name), name)]
+    for prefix, kind in _PREFIXES.items():
+        if key.name.startswith(prefix) and len(key.name) > len(prefix):
+            return [(kind, key.name[len(prefix) :])]
+    if key.name in COLUMNS or key.name == TAG_KEY:
+        return []
+    return [(kind, key.name) for kind in _UNPREFIXED]
+
+
+def _kind_of(aggregate: str, metric: str) -> Kind:
+    best: Kind = "max" if is_higher_better(metric) else "min"
+    best_step: Kind = "max_step" if is_higher_better(metric) else "min_step"
+    kinds: Mapping[str, Kind] = {
+        "last": "metric",
+        "min": "min",
+        "max": "max",
+        "min_step": "min_step",
+        "max_step": "max_step",
+        "best": best,
+        "best_step": best_step,
+    }
+    return kinds[aggregate]
+
+
+def resolve_key(key: Key, numbers: Mapping[Named, int], spec_fields: Collection[str]) -> ResolvedKey | None:
+    """Return what a key stands for; None for an unknown one.
+
+    Args:
+        numbers: The known keys among `candidates(key)`, with their numbers.
+        spec_fields: Fields that a spec can have, whether or not a job has one.
+    """
+    possible = candidates(key)
+    if not possible:
+        return TagKey() if key.name == TAG_KEY else ColumnKey(COLUMNS[key.name])
+    for named in possible:
+        if named in numbers:
+            return ValueRef(named, numbers[named])
+    if len(possible) == 1:
+        return ValueRef(possible[0], None)
+    return ValueRef(("spec", key.name), None) if key.name in spec_fields else None
+
+
+def unknown_key(key: Key, known: Collection[str]) -> QueryError:
+    """Return the error for an unknown key, with the nearest known ones: by spelling, or by their last part."""
+    last = key.name.rpartition(".")[2].rpartition("/")[2].lower()
+    by_part = sorted(name for name in known if _last_part(name) == last and last)
+    by_spelling = get_close_matches(key.name, [*known, *DESCRIBED], n=3, cutoff=0.6)
+    near = list(dict.fromkeys([*by_part[:3], *by_spelling]))[:3]
+    hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
+    return QueryError(f"no job has `{key.name[:80]}`{hint}", key.column)
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2].rpartition("/")[2].lower()

@@ -1,0 +1,80 @@
+// Actions on the selected jobs: tag, archive, retry, cancel, delete.
+
+import { call } from "./api.js";
+import { TERMINAL } from "./job_status.js";
+import { byId, confirmAction, mayChange, openDialog, setText, toast } from "./page.js";
+
+const AT_ONCE = 4; // requests at a time
+
+const own = (job) => mayChange(job.created_by);
+const ended = (job) => own(job) && TERMINAL.has(job.status);
+const patch = (body) => (job) => call(`/v1/jobs/${job.id}`, { method: "PATCH", body });
+const post = (action) => (job) => call(`/v1/jobs/${job.id}/${action}`, { method: "POST" });
+
+const ACTIONS = {
+  tag: { allows: own, done: "tagged" },
+  archive: { allows: (job) => ended(job) && !job.archived, send: patch({ archived: true }), done: "archived" },
+  restore: { allows: (job) => own(job) && job.archived, send: patch({ archived: false }), done: "taken out of the archive" },
+  retry: { allows: (job) => own(job) && ["failed", "cancelled"].includes(job.status), send: post("retry"), done: "queued again" },
+  cancel: {
+    allows: (job) => own(job) && !TERMINAL.has(job.status), send: post("cancel"), done: "cancelling", verb: "Cancel",
+    warning: "Running jobs will stop. Checkpoints and metrics are kept.",
+  },
+  delete: {
+    allows: ended, send: (job) => call(`/v1/jobs/${job.id}`, { method: "DELETE" }), done: "deleted", verb: "Delete",
+    warning: "Permanently deletes metrics, logs, checkpoints and exported models.",
+  },
+};
+
+/** Show the actions that are possible for these jobs. */
+export function showActions(jobs) {
+  for (const [name, { allows }] of Object.entries(ACTIONS)) byId(name).hidden = !jobs.some(allows);
+}
+
+/** Connect the buttons: `selected()` returns the jobs, `finished(name, results)` gets `{ job, answer }` of those that succeeded. */
+export function connectActions(selected, finished) {
+  for (const [name, action] of Object.entries(ACTIONS)) byId(name).addEventListener("click", () => run(name, action, selected().filter(action.allows), finished));
+}
+
+async function run(name, { send, verb, warning, done }, jobs, finished) {
+  const title = jobs.length === 1 ? `${verb} ${jobs[0].name}?` : `${verb} ${jobs.length} jobs?`;
+  if (verb && !(await confirmAction(title, warning, `${verb} jobs`))) return;
+  const request = name === "tag" ? await askForTags(jobs) : send;
+  if (!request) return;
+  const results = await sendAll(jobs, request);
+  const failed = results.filter(({ error }) => error);
+  finished(name, results.filter(({ error }) => !error));
+  if (failed.length) toast(`${failed.length} of ${jobs.length} refused: ${failed[0].error.message}`, { bad: true });
+  else toast(`${jobs.length === 1 ? jobs[0].name : `${jobs.length} jobs`}: ${done}.`);
+}
+
+/** Send a request for each job, some at a time. */
+async function sendAll(jobs, request) {
+  const results = [];
+  const rest = [...jobs];
+  const work = async () => {
+    for (let job = rest.shift(); job; job = rest.shift()) {
+      results.push(await request(job).then((answer) => ({ job, answer }), (error) => ({ job, error })));
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  return results;
+}
+
+async function askForTags(jobs) {
+  const [dialog, add, remove] = [byId("tag-dialog"), byId("tag-add"), byId("tag-remove")];
+  setText(dialog.querySelector("h2"), jobs.length === 1 ? `Tags of ${jobs[0].name}` : `Tags of ${jobs.length} jobs`);
+  const present = [...new Set(jobs.flatMap((job) => Object.keys(job.tags)))].sort();
+  setText(dialog.querySelector(".hint"), present.length ? `Now: ${present.join(", ")}` : "");
+  add.value = remove.value = "";
+  if ((await openDialog(dialog)) !== "yes") return null;
+  const tags = {};
+  for (const part of parts(add.value)) {
+    const [tag, ...value] = part.split("=");
+    tags[tag.trim()] = value.join("=").trim();
+  }
+  for (const part of parts(remove.value)) tags[part] = null;
+  return Object.keys(tags).length ? patch({ tags }) : null;
+}
+
+const parts = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);

@@ -1,0 +1,117 @@
+// The heads of the columns: sort, order, width, and a menu with all of it for the keyboard.
+
+import { byId, make, setText } from "./page.js";
+import { clampWidth, moved } from "./table_view.js";
+
+const STEP = 40; // pixels by which the menu changes a width
+
+export class ColumnHeads {
+  /** `change(values)` is called with changed fields of the view. */
+  constructor(head, menu, view, change) {
+    Object.assign(this, { head, menu, view, change, columns: [], dragged: null });
+    menu.addEventListener("click", (event) => this.act(event.target.closest("button")?.dataset.action));
+    head.addEventListener("dragover", (event) => { if (this.dragged) event.preventDefault(); });
+    head.addEventListener("drop", (event) => this.drop(event));
+  }
+
+  /** Show the heads of these columns. */
+  show(columns) {
+    this.columns = columns;
+    const select = make("th", { class: "select", scope: "col" }, make("span", { class: "visually-hidden", text: "Select" }));
+    this.head.replaceChildren(select, ...columns.map((column) => this.newHead(column)));
+    this.showSort();
+  }
+
+  newHead(column) {
+    const { name, label, sort, className, right } = column;
+    const title = sort ? make("button", { type: "button", class: "sort", text: label, title: label, draggable: "true", onclick: () => this.sortBy(column) }) : make("span", { text: label, draggable: "true" });
+    title.addEventListener("dragstart", (event) => { this.dragged = name; event.dataTransfer.effectAllowed = "move"; });
+    title.addEventListener("dragend", () => { this.dragged = null; });
+    const options = make("button", { type: "button", class: "options", "aria-label": `Options of ${label}`, "aria-haspopup": "true", text: "⋮", onclick: (event) => this.open(column, event.currentTarget) });
+    const grip = make("span", { class: "grip", "aria-hidden": "true", onpointerdown: (event) => this.resize(event, column) });
+    return make("th", { class: `${className}${right ? " right" : ""}`, "data-column": name, "data-sort": sort, scope: "col" }, make("div", { class: "head-cell" }, title, options), grip);
+  }
+
+  /** Mark the column by which the table is sorted. */
+  showSort() {
+    const { sort } = this.view;
+    for (const head of this.head.querySelectorAll("th[data-column]")) {
+      const key = (head.dataset.sort ?? "").replace(/^-/, "");
+      const own = sort || "-created";
+      const isSorted = key && own.replace(/^-/, "") === key;
+      // The age grows as the time of creation falls.
+      const descending = own.startsWith("-");
+      if (isSorted) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    }
+  }
+
+  sortBy({ sort }, descending) {
+    const key = sort.replace(/^-/, "");
+    const now = this.view.sort || "-created";
+    const first = sort.startsWith("-");
+    const next = descending ?? (now.replace(/^-/, "") === key ? !now.startsWith("-") : first);
+    const text = `${next ? "-" : ""}${key}`;
+    this.change({ sort: text === "-created" ? "" : text });
+  }
+
+  open(column, button) {
+    this.current = column;
+    const { columns, fixed, group } = this.view;
+    const position = columns.indexOf(column.name);
+    const shown = {
+      ascending: column.sort, descending: column.sort, left: position > 0, right: position < columns.length - 1,
+      group: column.name !== "progress" && column.name !== "age", fix: true, wider: true, narrower: true, hide: columns.length > 1,
+    };
+    for (const item of this.menu.querySelectorAll("button")) item.hidden = !shown[item.dataset.action];
+    setText(this.menu.querySelector('[data-action="fix"]'), fixed.includes(column.name) ? "Unpin" : "Pin");
+    setText(this.menu.querySelector('[data-action="group"]'), group === column.name ? "Stop grouping" : "Group by this");
+    this.menu.showPopover();
+    const box = button.getBoundingClientRect();
+    this.menu.style.left = `${Math.max(8, Math.min(box.left, innerWidth - this.menu.offsetWidth - 8))}px`;
+    this.menu.style.top = `${box.bottom + 4}px`;
+    this.menu.querySelector("button:not([hidden])").focus();
+  }
+
+  act(action) {
+    if (!action) return;
+    const { columns, fixed, widths, group } = this.view;
+    const { name } = this.current;
+    const width = widths[name] ?? this.current.width;
+    this.menu.hidePopover();
+    const actions = {
+      ascending: () => this.sortBy(this.current, false),
+      descending: () => this.sortBy(this.current, true),
+      left: () => this.change({ columns: moved(columns, name, -1) }),
+      right: () => this.change({ columns: moved(columns, name, 1) }),
+      wider: () => this.change({ widths: { ...widths, [name]: clampWidth(width + STEP) } }),
+      narrower: () => this.change({ widths: { ...widths, [name]: clampWidth(width - STEP) } }),
+      fix: () => this.change({ fixed: fixed.includes(name) ? fixed.filter((one) => one !== name) : [...fixed, name] }),
+      group: () => this.change({ group: group === name ? "" : name }),
+      hide: () => this.change({ columns: columns.filter((one) => one !== name), fixed: fixed.filter((one) => one !== name) }),
+    };
+    actions[action]();
+    this.head.querySelector(`th[data-column="${CSS.escape(name)}"] .options`)?.focus();
+  }
+
+  drop(event) {
+    const target = event.target.closest("th[data-column]")?.dataset.column;
+    if (!this.dragged || !target || target === this.dragged) return;
+    event.preventDefault();
+    const { columns } = this.view;
+    this.change({ columns: moved(columns, this.dragged, columns.indexOf(target) - columns.indexOf(this.dragged)) });
+  }
+
+  resize(event, { name }) {
+    event.preventDefault();
+    const head = event.target.closest("th");
+    const [start, width] = [event.clientX, head.offsetWidth];
+    const move = ({ clientX }) => this.change({ widths: { ...this.view.widths, [name]: clampWidth(width + clientX - start) } }, { isResize: true });
+    const end = () => { removeEventListener("pointermove", move); removeEventListener("pointerup", end); this.change({ widths: this.view.widths }); };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", end);
+  }
+}
+
+/** The heads of the page's table. */
+export const columnHeads = (view, change) => new ColumnHeads(byId("heads"), byId("column-menu"), view, change);

@@ -1,0 +1,47 @@
+// The dialog that chooses columns: built-in ones, and any key of the service; of a metric its last, smallest, largest or best value.
+
+import { byId, make, openDialog, toastError } from "./page.js";
+import { forgetKeys, jobKeys } from "./query_box.js";
+import { nameInQuery } from "./query_completion.js";
+import { BUILT_IN_NAMES, columnOf } from "./table_columns.js";
+
+const KINDS = [["metric", "Metrics"], ["parameter", "Parameters"], ["spec", "Fields of the spec"], ["tag", "Tags"]];
+const STATISTICS = ["last", "min", "max", "best", "best_step"];
+const MAX_SHOWN = 150; // of each kind
+
+/** The key of a column for a statistic of a metric. */
+const statistic = (metric, name) => (name === "last" ? metric : `${name}(${nameInQuery(metric)})`);
+
+/** Let the user choose; the new names of columns in their order, or null if nothing was changed. */
+export async function chooseColumns(columns) {
+  forgetKeys();
+  const keys = await jobKeys().catch((error) => { toastError(error); return []; });
+  const chosen = new Set(columns);
+  const search = byId("columns-search");
+  const show = () => fill(keys, chosen, search.value.trim().toLowerCase());
+  search.value = "";
+  search.oninput = show;
+  show();
+  if ((await openDialog(byId("columns-dialog"))) !== "yes") return null;
+  const added = [...chosen].filter((name) => !columns.includes(name));
+  return [...columns.filter((name) => chosen.has(name)), ...added];
+}
+
+function fill(keys, chosen, part) {
+  const box = (name, label, title) => make("label", { title }, make("input", {
+    type: "checkbox", checked: chosen.has(name), onchange: (event) => { if (event.target.checked) chosen.add(name); else chosen.delete(name); },
+  }), label);
+  const matches = (text) => text.toLowerCase().includes(part);
+  const sections = [["Of the table", BUILT_IN_NAMES.filter((name) => matches(columnOf(name).label)).map((name) => box(name, columnOf(name).label))]];
+  for (const [kind, title] of KINDS) {
+    const found = keys.filter((one) => one.kind === kind && !BUILT_IN_NAMES.includes(one.key) && matches(one.key));
+    const rows = found.slice(0, MAX_SHOWN).map(({ key }) => (kind === "metric" ? metricRow(key, box) : box(key, key)));
+    if (found.length > MAX_SHOWN) rows.push(make("p", { class: "hint", text: `${found.length - MAX_SHOWN} more; search for them` }));
+    sections.push([title, rows]);
+  }
+  byId("columns-list").replaceChildren(...sections.filter(([, rows]) => rows.length).map(([title, rows]) =>
+    make("fieldset", {}, make("legend", { text: title }), ...rows)));
+}
+
+const metricRow = (key, box) => make("div", { class: "metric", role: "group", "aria-label": key }, make("span", { text: key, title: key }),
+  ...STATISTICS.map((name) => box(statistic(key, name), name.replace("_", " "), `${name.replace("_", " ")} of ${key}`)));

@@ -1,0 +1,46 @@
+// Groups of jobs by the value of a field: their order, and mean and deviation of each column. Pure functions.
+
+import { asNumber, number } from "./format.js";
+
+export const GROUP = "group:"; // begins the ids of the rows of groups
+
+/** The groups of jobs in their order: `{ id, value, jobs }`, ordered as their first jobs are. */
+export function groupsOf(jobs, valueOf) {
+  const groups = new Map();
+  for (const job of jobs) {
+    const value = valueOf(job) ?? null;
+    const id = `${GROUP}${JSON.stringify(value)}`;
+    if (!groups.has(id)) groups.set(id, { id, value, jobs: [] });
+    groups.get(id).jobs.push(job);
+  }
+  return [...groups.values()];
+}
+
+/** The ids of all rows: each group, and below it its jobs unless it is closed. */
+export const rowsOf = (groups, closed) => groups.flatMap(({ id, jobs }) => [id, ...(closed.has(id) ? [] : jobs.map((job) => job.id))]);
+
+/** Mean and sample standard deviation of the finite numbers; null without one. */
+export function meanAndDeviation(values) {
+  const numbers = values.map(asNumber).filter((value) => typeof value === "number" && Number.isFinite(value));
+  if (!numbers.length) return null;
+  const mean = numbers.reduce((sum, value) => sum + value, 0) / numbers.length;
+  const squares = numbers.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  return { mean, deviation: numbers.length > 1 ? Math.sqrt(squares / (numbers.length - 1)) : null, count: numbers.length };
+}
+
+const isNumber = (value) => typeof value === "number" || ["NaN", "Infinity", "-Infinity"].includes(value);
+
+/**
+ * The text of a column in the row of a group: `0.512 ± 0.03`, the one value that all jobs have, or how many differ.
+ * `format` shows a number.
+ */
+export function groupText(values, format = number) {
+  const present = values.filter((value) => value !== null && value !== undefined);
+  const distinct = new Set(present);
+  if (!present.length) return "";
+  if (distinct.size === 1 && present.length === values.length) return typeof present[0] === "number" ? format(present[0]) : String(present[0]);
+  const statistics = present.every(isNumber) ? meanAndDeviation(present) : null;
+  if (!statistics) return `${distinct.size} values`;
+  const deviation = statistics.deviation === null ? "" : ` ± ${format(statistics.deviation, 2)}`;
+  return `${format(statistics.mean)}${deviation}`;
+}

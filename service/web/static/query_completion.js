@@ -1,0 +1,64 @@
+// What can follow at a position of a query: keys, operators, values or `and`. Pure functions.
+
+const WORD = /[\w./@%:-]*$/;
+const OPERATORS = ["=", "!=", "<", "<=", ">", ">=", "~", "in ("];
+const STATUSES = ["succeeded", "running", "failed", "queued", "pending", "paused", "cancelled", "lost"];
+const AGGREGATES = ["min(", "max(", "last(", "best(", "best_step(", "min_step(", "max_step("];
+const COMPARED = /(\w+\([^)]*\)|`[^`]+`|[A-Za-z_][\w./@%:-]*)\s*(?:[=!<>~]+|(?:not\s+)?in\s*\([^)]*)\s*$/i;
+const MAX_SHOWN = 12;
+
+/**
+ * The completions at a position: `{ start, options }`, where each option replaces the text from `start` on. `keys` are those
+ * of the service: `{ key, kind, description }`.
+ */
+export function completions(text, position, keys) {
+  const before = text.slice(0, position);
+  const word = WORD.exec(before)[0];
+  const start = position - word.length;
+  const head = before.slice(0, start).trimEnd();
+  const part = word.toLowerCase();
+  return { start, options: optionsAfter(head, part, keys).slice(0, MAX_SHOWN) };
+}
+
+function optionsAfter(head, part, keys) {
+  const compared = COMPARED.exec(head);
+  if (compared) return valuesOf(compared[1], keys).filter((one) => one.text.toLowerCase().includes(part));
+  if (head === "" || /(?:^|[\s(])(?:and|or|not|exists)$/i.test(head) || head.endsWith("(")) return keyOptions(part, keys, head);
+  if (/[=!<>~]\s*\S+$|\)$|["'`]$/.test(head) || /\bexists\s+\S+$/i.test(head)) return words(["and", "or"], part);
+  return part ? [] : OPERATORS.map((text) => ({ text: `${text} `.replace("( ", "("), note: "" }));
+}
+
+const words = (list, part) => list.filter((one) => one.startsWith(part)).map((one) => ({ text: `${one} `, note: "" }));
+
+function valuesOf(key, keys) {
+  if (key === "status") return STATUSES.map((text) => ({ text: `${text} `, note: "" }));
+  if (key === "tag") return keys.filter(({ kind }) => kind === "tag").map(({ key: name }) => ({ text: `${quoted(name.slice("tags.".length))} `, note: "tag" }));
+  if (key === "archived") return ["true", "false"].map((text) => ({ text: `${text} `, note: "" }));
+  return [];
+}
+
+const quoted = (text) => (/^[A-Za-z_][\w./@%-]*$/.test(text) ? text : JSON.stringify(text));
+
+/** Keys that contain the part: those that begin with it first, then those with a part of their path that does. */
+function keyOptions(part, keys, head) {
+  const inside = /(?:min|max|last|best|best_step|min_step|max_step)\($/i.test(head);
+  const rank = ({ key }) => {
+    const name = key.toLowerCase();
+    if (!part || name.startsWith(part)) return 0;
+    return name.split(/[./]/).some((one) => one.startsWith(part)) ? 1 : name.includes(part) ? 2 : 3;
+  };
+  const found = keys.filter((one) => rank(one) < 3 && (!inside || one.kind === "metric"));
+  found.sort((one, other) => rank(one) - rank(other));
+  const options = found.map(({ key, kind, description }) => ({ text: `${nameInQuery(key)}${inside ? ") " : " "}`, note: description ?? kind }));
+  const functions = part && !inside ? AGGREGATES.filter((one) => one.startsWith(part)).map((text) => ({ text, note: "of a metric" })) : [];
+  return [...functions, ...options];
+}
+
+/** A key as a query has it: in backticks if it has other characters than names. */
+export const nameInQuery = (key) => (/^[A-Za-z_][\w./@%:-]*$/.test(key) && !/[.:-]$/.test(key) ? key : `\`${key}\``);
+
+/** The column that the message of an error names, from 0; null if it names none. */
+export function columnOf(message) {
+  const match = /\(column (\d+)\)$/.exec(message);
+  return match ? Number(match[1]) - 1 : null;
+}

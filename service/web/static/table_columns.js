@@ -1,0 +1,123 @@
+// The columns of the table of jobs: what each shows, how it is sorted, and its head.
+
+import { sparklinePath } from "./curve_preview.js";
+import { age, count, dateTime, duration, number, strategyLabel } from "./format.js";
+import { etaOf, fractionDone, LOSS } from "./job_rows.js";
+import { tone } from "./job_status.js";
+import { make, makeSvg, setText } from "./page.js";
+
+/** A column whose cells are a text that changes with the job. */
+const text = (label, sort, width, show, more = {}) => ({ label, sort, width, cell: () => make("td"), fill: (cell, job, context) => setText(cell, show(job, context)), ...more });
+
+const BUILT_IN = {
+  status: {
+    label: "Status", sort: "status", width: 122, className: "state", valueOf: (job) => job.status,
+    cell: () => make("td", {}, make("span", { class: "chip" })),
+    fill(cell, job) {
+      const chip = cell.firstElementChild;
+      chip.className = `chip ${tone(job.status)}`;
+      chip.title = job.status_message;
+      setText(chip, job.status);
+    },
+  },
+  name: {
+    label: "Name", sort: "name", width: 240, valueOf: (job) => job.name,
+    cell: () => make("td", {}, make("a"), " ", make("small"), make("span", { class: "tags" })),
+    fill(cell, job, { note, shown }) {
+      const [link, small, tags] = cell.children;
+      link.href = `/jobs/${encodeURIComponent(job.id)}`;
+      setText(link, job.name);
+      setText(small, note);
+      cell.title = note ? `${job.name} ${note}` : job.name;
+      const names = shown.has("tags") ? [] : [...(job.archived ? ["archived"] : []), ...Object.entries(job.tags).map(tagText)].slice(0, 3);
+      if (tags.dataset.names !== names.join("\n")) fillTags(tags, names);
+    },
+  },
+  progress: {
+    label: "Progress", width: 220, valueOf: (job) => job.progress?.step ?? null,
+    cell: () => make("td", {}, make("span", { class: "message" }), make("span", { class: "bar" }, make("span")), make("span", { class: "steps" }), " ", make("span", { class: "eta" })),
+    fill(cell, job) {
+      const [message, bar, steps, eta] = cell.children;
+      const { progress } = job;
+      setText(message, progress ? "" : job.status_message);
+      message.title = message.textContent;
+      message.hidden = Boolean(progress);
+      bar.hidden = !progress;
+      bar.firstElementChild.style.width = `${(fractionDone(job) * 100).toFixed(1)}%`;
+      setText(steps, progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : "");
+      setText(eta, etaOf(progress) === null ? "" : `${duration(etaOf(progress))} left`);
+    },
+  },
+  loss: {
+    label: "Train loss", sort: LOSS, width: 186, valueOf: (job) => job.metrics[LOSS] ?? null,
+    cell() {
+      const sparkline = makeSvg("svg", { class: "sparkline", viewBox: "0 0 80 20", "aria-hidden": "true" }, makeSvg("path"));
+      return make("td", {}, sparkline, make("span", { class: "value" }));
+    },
+    fill(cell, job, { curve }) {
+      const loss = job.metrics?.[LOSS] ?? null;
+      setText(cell.lastElementChild, loss === null ? "" : number(loss));
+      cell.querySelector("path").setAttribute("d", curve ? sparklinePath(curve) : "");
+    },
+  },
+  gpus: text("GPUs", "gpus", 66, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
+  strategy: text("Strategy", "strategy", 146, (job) => strategyLabel(job.spec), { valueOf: (job) => strategyLabel(job.spec) }),
+  owner: text("Owner", "user", 104, (job) => job.created_by, { valueOf: (job) => job.created_by }),
+  age: {
+    label: "Age", sort: "-created", width: 88, right: true, valueOf: () => null,
+    cell: () => make("td", {}, make("time", { "data-format": "age" })),
+    fill(cell, job) {
+      const time = cell.firstElementChild;
+      if (time.getAttribute("datetime") === job.created_at) return;
+      time.setAttribute("datetime", job.created_at);
+      time.title = dateTime(job.created_at, "long");
+      setText(time, age(job.created_at));
+    },
+  },
+  tags: {
+    label: "Tags", width: 160, valueOf: (job) => Object.keys(job.tags).sort().join(", ") || null,
+    cell: () => make("td", {}, make("span", { class: "tags" })),
+    fill(cell, job) { fillTags(cell.firstElementChild, Object.entries(job.tags).map(tagText)); },
+  },
+  notes: text("Notes", null, 200, (job) => (job.notes ?? "").split("\n")[0], { valueOf: (job) => job.notes }),
+  runtime: text("Runtime", "runtime", 100, (job) => { const seconds = runtimeOf(job); return seconds === null ? "" : duration(seconds); }, { valueOf: (job) => runtimeOf(job), right: true, format: (seconds) => duration(seconds) }),
+};
+export const BUILT_IN_NAMES = Object.keys(BUILT_IN);
+
+const tagText = ([name, value]) => (value ? `${name}=${value}` : name);
+
+function fillTags(element, names) {
+  element.dataset.names = names.join("\n");
+  element.replaceChildren(...names.map((name) => make("span", { class: "tag", text: name })));
+}
+
+function runtimeOf(job) {
+  if (!job.started_at) return null;
+  return Math.max(0, ((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000);
+}
+
+/** The column of a name: a built-in one, or the value of a key. */
+export function columnOf(name) {
+  if (BUILT_IN[name]) return { name, className: name, ...BUILT_IN[name] };
+  return {
+    name, label: name, sort: name, width: Math.max(130, Math.min(220, name.length * 8 + 30)), className: "value", isValue: true,
+    valueOf: (job) => job.values?.[name] ?? null,
+    cell: () => make("td", { "data-label": name }),
+    fill(cell, job) {
+      const value = job.values?.[name] ?? null;
+      setText(cell, valueText(value));
+      cell.classList.toggle("right", typeof value === "number");
+      cell.title = value === null ? "" : String(value);
+    },
+  };
+}
+
+/** A value of a column as text. */
+export function valueText(value) {
+  if (value === null) return "";
+  if (typeof value === "number") return Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : number(value, 5);
+  return String(value);
+}
+
+/** The keys whose values the API must return for these columns. */
+export const keysOfColumns = (names) => names.filter((name) => !BUILT_IN[name]);

@@ -1,0 +1,63 @@
+// What a reader chose for the table of jobs: query, order, columns, grouping. It is stored in the address, so that a link
+// shows the same table, and in saved views.
+
+export const DEFAULT_COLUMNS = ["status", "name", "progress", "loss", "gpus", "strategy", "owner", "age"];
+const FILTERS = ["status", "search", "created_by", "sweep", "archived"];
+const MAX_COLUMNS = 60;
+const [NARROWEST, WIDEST] = [50, 900]; // pixels
+
+/** The view in an address's parameters. What is not valid has its default. */
+export function readTableView(parameters) {
+  const columns = [...new Set(parameters.getAll("columns"))].slice(0, MAX_COLUMNS);
+  const widths = parameters.getAll("width").map((text) => [text.slice(0, text.lastIndexOf(":")), Number(text.slice(text.lastIndexOf(":") + 1))]);
+  return {
+    where: parameters.get("where") ?? "",
+    sort: parameters.get("sort") ?? "",
+    columns: columns.length ? columns : [...DEFAULT_COLUMNS],
+    fixed: parameters.getAll("fix"),
+    widths: Object.fromEntries(widths.filter(([, width]) => width >= NARROWEST && width <= WIDEST)),
+    group: parameters.get("group") ?? "",
+    selected: parameters.getAll("job").slice(0, 20),
+    charts: parameters.get("charts") !== "no",
+  };
+}
+
+/** Write a view into an address's parameters; defaults are left out. */
+export function writeTableView(view, parameters) {
+  const isDefault = view.columns.join("\n") === DEFAULT_COLUMNS.join("\n");
+  const values = {
+    where: view.where ? [view.where] : [],
+    sort: view.sort ? [view.sort] : [],
+    columns: isDefault ? [] : view.columns,
+    fix: view.fixed,
+    width: Object.entries(view.widths).map(([name, width]) => `${name}:${width}`),
+    group: view.group ? [view.group] : [],
+    job: view.selected,
+    charts: view.charts ? [] : ["no"],
+  };
+  for (const [name, texts] of Object.entries(values)) {
+    parameters.delete(name);
+    for (const text of texts) parameters.append(name, text);
+  }
+  return parameters;
+}
+
+/** The filters beside the query, as the API takes them. */
+export function filtersIn(parameters) {
+  const filters = new URLSearchParams();
+  for (const [name, value] of parameters) {
+    if (value !== "" && (FILTERS.includes(name) || name.startsWith("metadata[") || name.startsWith("parameters["))) filters.append(name, value);
+  }
+  return filters;
+}
+
+/** A width within the limits of a column. */
+export const clampWidth = (width) => Math.round(Math.max(NARROWEST, Math.min(WIDEST, width)));
+
+/** Columns with `name` moved by some positions. */
+export function moved(columns, name, by) {
+  const from = columns.indexOf(name);
+  const rest = columns.filter((one) => one !== name);
+  rest.splice(Math.max(0, Math.min(rest.length, from + by)), 0, name);
+  return rest;
+}

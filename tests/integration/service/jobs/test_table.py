@@ -1,0 +1,156 @@
+"""The runs table: queries, sorts and columns over fields, parameters, tags and metrics, in pages."""
+
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+
+from service.metrics.summaries import back_fill
+from tests.support.world import World
+
+pytestmark = pytest.mark.databases
+
+
+def refresh(world: World) -> None:
+    """Bring the values of all jobs' metrics up to date, as the service's thread does."""
+    after: int | None = 0
+    while after is not None:
+        after = back_fill(world.database, after)
+
+
+def listed(world: World, **params: Any) -> list[str]:
+    """Return the names of all jobs that match, over pages of three."""
+    names: list[str] = []
+    after = None
+    while True:
+        page = {"limit": 3, **({"after": after} if after else {})}
+        answer = world.client.get("/v1/jobs", params={**params, **page})
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        names += [job["name"] for job in body["data"]]
+        if not body["has_more"]:
+            return names
+        after = body["last_id"]
+
+
+def refused(world: World, **params: Any) -> dict[str, Any]:
+    answer = world.client.get("/v1/jobs", params=params)
+    assert answer.status_code == 422, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    return error
+
+
+@pytest.fixture
+def runs(world: World) -> World:
+    """Six jobs: learning rates 0.1 to 0.001 by two seeds; all but the last report `eval/loss`, the third NaN."""
+    for number, (rate, seed) in enumerate(product([0.1, 0.01, 0.001], [0, 1])):
+        job = world.submit(name=f"r{number}", seed=seed, optimizer={"lr": rate}, metadata={"team": "nlp"})
+        world.clock.advance(60)
+        if number == 5:
+            continue
+        worker = world.start(job)
+        values = [3.0 - number, 1.0 + number, "NaN" if number == 2 else 2.0 + number / 10]
+        worker.metrics([("eval/loss", step, value) for step, value in enumerate(values, 1)])
+        worker.post(
+            "parameters", {"execution": 1, "parameters": {"width": str(2**number)}, "tags": {f"t{number % 2}": ""}}
+        )
+    refresh(world)
+    return world
+
+
+def test_fields_parameters_tags_and_metrics_filter(runs: World) -> None:
+    assert listed(runs, where="optimizer.lr < 0.05") == ["r5", "r4", "r3", "r2"]
+    assert listed(runs, where="optimizer.lr < 5e-2 and seed = 1") == ["r5", "r3"]
+    assert listed(runs, where="width >= 4 and width < 1e1") == ["r3", "r2"]
+    assert listed(runs, where='tag = "t1" or name = r0') == ["r3", "r1", "r0"]
+    assert listed(runs, where="eval/loss > 2 and eval/loss < 2.2") == ["r1"]
+    assert listed(runs, where="eval/loss = NaN") == ["r2"]
+    assert listed(runs, where="min(eval/loss) <= 0") == ["r4", "r3"]
+    assert listed(runs, where="not exists eval/loss") == ["r5"]
+    assert listed(runs, where="metadata.team = nlp and not (seed = 0 or tag = t1)") == ["r5"]
+    assert listed(runs, where="name ~ R and name not in (r1, r2, r3)") == ["r5", "r4", "r0"]
+    assert listed(runs, where="created > -150s and user = admin") == ["r5", "r4"]
+    assert listed(runs, where="optimizer.name != adamw") == []
+
+
+def test_every_sort_has_jobs_without_a_value_last(runs: World) -> None:
+    assert listed(runs, sort="eval/loss") == ["r0", "r1", "r3", "r4", "r2", "r5"]
+    assert listed(runs, sort="-eval/loss") == ["r4", "r3", "r1", "r0", "r2", "r5"]
+    assert listed(runs, sort="min(eval/loss)")[-1] == "r5"
+    assert listed(runs, sort="-optimizer.lr") == ["r1", "r0", "r3", "r2", "r5", "r4"]
+    assert listed(runs, sort="-name", where="seed = 0") == ["r4", "r2", "r0"]
+    assert listed(runs, sort="runtime") == [f"r{number}" for number in range(6)]
+    assert listed(runs, sort="name", status="running") == [f"r{number}" for number in range(5)]
+
+
+def test_columns_return_the_values(runs: World) -> None:
+    columns = [
+        "optimizer.lr",
+        "eval/loss",
+        "best(eval/loss)",
+        "best_step(eval/loss)",
+        "width",
+        "tag",
+        "status",
+        "runtime",
+    ]
+    answer = runs.client.get("/v1/jobs", params={"columns": columns, "sort": "name", "brief": "true"}).json()["data"]
+    assert answer[0]["spec"] == {}
+    assert answer[1]["values"] == {
+        "optimizer.lr": 0.1,
+        "eval/loss": 2.1,
+        "best(eval/loss)": 2.0,
+        "best_step(eval/loss)": 1,
+        "width": 2,
+        "tag": "t1",
+        "status": "running",
+        "runtime": None,
+    }
+    assert answer[2]["values"]["eval/loss"] == "NaN"
+    assert answer[5]["values"]["eval/loss"] is None
+
+
+def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
+    error = refused(runs, where="seed = 1 and optimiser.lr < 1")
+    assert (error["param"], error["code"]) == ("where", "unknown_key")
+    assert "`optimizer.lr`" in error["message"]
+    assert "column 14" in error["message"]
+    assert "did you mean `optimizer.lr`" in refused(runs, sort="lr")["message"]
+    assert "did you mean `eval/loss`" in refused(runs, columns="loss")["message"]
+    assert refused(runs, where="seed = ")["code"] == "invalid_query"
+    assert "duration" in refused(runs, where="created > 7")["message"]
+
+
+def test_a_resume_replaces_what_it_hides(world: World) -> None:
+    job = world.submit(name="resumed")
+    worker = world.start(job)
+    worker.metrics([("eval/loss", step, float(-step)) for step in range(1, 11)])
+    refresh(world)
+    assert listed(world, where="min(eval/loss) = -10 and min_step(eval/loss) = 10") == ["resumed"]
+    worker.metrics([("eval/loss", 6, 5.0)], execution=2, resumed=5)
+    refresh(world)
+    assert listed(world, where="min(eval/loss) = -5 and eval/loss = 5 and max_step(eval/loss) = 6") == ["resumed"]
+    worker.metrics([("eval/loss", 7, 9.0)], execution=2, resumed=5)
+    refresh(world)
+    assert listed(world, where="max(eval/loss) = 9 and eval/loss = 9") == ["resumed"]
+
+
+def test_pages_agree_with_a_plain_filter_whichever_index_leads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(7)
+    rows = []
+    for number in range(24):
+        rate, seed = chance.choice([0.1, 0.2, 0.3]), chance.choice([0, 1])
+        world.submit(name=f"j{number:02}", seed=seed, optimizer={"lr": rate})
+        rows.append((f"j{number:02}", rate, seed))
+    expected = [name for name, rate, seed in sorted(rows, key=lambda row: (row[1], row[0])) if rate < 0.3 and seed == 1]
+    for few in (4000, 0):
+        monkeypatch.setattr("service.jobs.table.pages.FEW", few)
+        where = "optimizer.lr < 0.3 and seed = 1"
+        assert listed(world, where=where, sort="optimizer.lr") == expected
+        assert listed(world, where=where, sort="-optimizer.lr") == expected[::-1]
+        assert listed(world, where=where, sort="name") == sorted(expected)
+        assert listed(world, where=where, sort="-metrics.width") == sorted(expected, reverse=True)
+        assert listed(world, where=f"not ({where}) and name ~ j", sort="status") == [
+            name for name, *_ in rows if name not in expected
+        ]

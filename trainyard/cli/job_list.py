@@ -1,0 +1,210 @@
+"""`list`: the table of jobs, by a query, in any order, with any columns."""
+
+import csv
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.text import Text
+
+from trainyard.cli.arguments import JsonOption, SinceOption, SweepOption, UntilOption, make_client
+from trainyard.cli.completion import complete_status
+from trainyard.cli.errors import UsageError
+from trainyard.cli.output import (
+    format_age,
+    format_duration,
+    format_metric,
+    format_number,
+    one_line,
+    print_error,
+    print_json_lines,
+    print_line,
+    print_table,
+    status_text,
+)
+from trainyard.cli.sweep import find_sweep
+from trainyard.client import Client
+from trainyard.contract.wire.jobs import JobResource, JobStatus
+
+ParamOption = Annotated[
+    list[str] | None,
+    typer.Option("--param", metavar="NAME=VALUE", help="Only jobs that reported this, like lr=3e-4; repeatable."),
+]
+_SHORT_ID = 8
+_DEFAULT_COLUMNS = ("status", "user", "created")
+
+
+def list_jobs(
+    ctx: typer.Context,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="QUERY", help='A query, like: optimizer.lr < 1e-3 and eval/loss < 2 and tag = "best".'),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Order by a field, parameter or metric; -KEY: descending.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY[,KEY...]", help="Show these fields, parameters or metrics; can be repeated."),
+    ] = None,
+    view: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Query, order and columns of a saved view; options replace them.")
+    ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(autocompletion=complete_status, help="Only jobs with this status; can be repeated."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs of this user.")] = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only jobs whose name contains this, or with this id.")
+    ] = None,
+    sweep: SweepOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this label; can be repeated."),
+    ] = None,
+    parameters: ParamOption = None,
+    archived: Annotated[str, typer.Option(metavar="no|only|all", help="Whether to list archived jobs.")] = "no",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of jobs.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="List all.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", "-q", help="Print whole ids only, for other commands.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first or in any order.
+
+    Example: trainyard list --where "optimizer.lr < 1e-3" --sort eval/loss --columns optimizer.lr,eval/loss
+    """
+    for value in status or ():
+        _require_status(value)
+    if archived not in ("no", "only", "all"):
+        raise UsageError(f"--archived: no, only or all; not {archived!r}")
+    if sum((ids, as_csv, as_json)) > 1:
+        raise UsageError("give one of --ids, --csv and --json")
+    keys = [key.strip() for text in columns or () for key in text.split(",") if key.strip()]
+    with make_client(ctx) as client:
+        if view is not None:
+            where, sort, keys = _from_view(client, view, where, sort, keys)
+        shown = keys or (list(_DEFAULT_COLUMNS) if as_csv else [])
+        handles = client.jobs(
+            where=where,
+            sort=sort,
+            columns=shown,
+            archived=None if archived == "no" else archived,
+            status=status or None,
+            name=name,
+            created_by=by,
+            created_after=since,
+            created_before=until,
+            search=search,
+            sweep=find_sweep(client, sweep).id if sweep else None,
+            metadata=_pairs("--metadata", labels or [], "team=nlp"),
+            parameters=_pairs("--param", parameters or [], "lr=3e-4"),
+            limit=None if everything else limit,
+        )
+        jobs = (handle.resource for handle in handles)
+        if as_json:
+            print_json_lines(jobs)
+            return
+        rows = list(jobs)
+    if ids:
+        for job in rows:
+            print_line(job.id)
+    elif as_csv:
+        _print_csv(rows, shown)
+    else:
+        filtered = any((where, name, by, since, until, labels, parameters, search, sweep, archived != "no"))
+        _print_jobs(rows, keys, status, filtered=filtered)
+
+
+def _from_view(
+    client: Client, name: str, where: str | None, sort: str | None, keys: list[str]
+) -> tuple[str | None, str | None, list[str]]:
+    """Return query, order and columns: those that are given, else those of the view."""
+    view = client.view(name)
+    return where or view.where or None, sort or view.sort or None, keys or list(view.columns)
+
+
+def _require_status(value: str) -> None:
+    statuses = get_args(JobStatus)
+    if value not in statuses:
+        near = get_close_matches(value, statuses, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"--status: there is no status {value!r}; {meant}statuses: {', '.join(statuses)}")
+
+
+def _print_jobs(rows: list[JobResource], keys: Sequence[str], status: list[str] | None, *, filtered: bool) -> None:
+    if rows and keys:
+        short = _short_ids(rows)
+        own = [key for key in keys if key not in ("id", "name")]
+        headings = ("JOB", "NAME", *own)
+        print_table(headings, [(short[job.id], job.name, *(_cell(job, key) for key in own)) for job in rows])
+    elif rows:
+        short = _short_ids(rows)
+        headings = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
+        print_table(headings, [_row(job, short[job.id]) for job in rows], optional=("BY", "LOSS", "STEP"))
+    elif filtered:
+        print_error("no matching jobs")
+    else:
+        suffix = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"
+        print_error(f"no jobs{suffix}")
+
+
+def _short_ids(jobs: Sequence[JobResource]) -> dict[str, str]:
+    """Return the ids as they are shown: on a terminal their ends, as long as these differ."""
+    ids = [job.id for job in jobs]
+    if not sys.stdout.isatty():
+        return {id_: id_ for id_ in ids}
+    length = next((n for n in range(_SHORT_ID, 27) if len({id_[-n:] for id_ in ids}) == len(set(ids))), 30)
+    return {id_: id_[-length:] for id_ in ids}
+
+
+def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
+    parts = [text.partition("=") for text in texts]
+    if odd := [key for key, equals, _ in parts if not equals]:
+        raise UsageError(f"{option} takes key=value, like {example}; not {odd[0]!r}")
+    return {key: value for key, _, value in parts}
+
+
+def _row(job: JobResource, shown_id: str) -> tuple[str | Text, ...]:
+    step = f"{job.progress.step}/{job.progress.total_steps}" if job.progress else "-"
+    loss = format_number(job.metrics.get("train/loss"))
+    return shown_id, job.name, status_text(job.status), step, loss, format_age(job.created_at), job.created_by
+
+
+def _cell(job: JobResource, key: str) -> str | Text:
+    """Return a value of a column as it is shown."""
+    value = (job.values or {}).get(key)
+    if value is None:
+        return "-"
+    if key == "status":
+        return status_text(str(value))
+    if key == "runtime":
+        return format_duration(float(value))
+    if key in ("created", "created_at"):
+        return format_age(job.created_at)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) else format_metric(key, value)
+
+
+def _print_csv(jobs: Sequence[JobResource], keys: Sequence[str]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["id", "name", *keys])
+    for job in jobs:
+        writer.writerow([job.id, _safe(job.name), *(_safe((job.values or {}).get(key)) for key in keys)])
+
+
+def _safe(value: Any) -> Any:
+    """Return a value for CSV; a text that a spreadsheet would run as a formula is quoted."""
+    if not isinstance(value, str):
+        return "" if value is None else value
+    text = one_line(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") and text not in ("-Infinity",) else text

@@ -1,0 +1,71 @@
+# Generated from _async/views.py by tests/support/generate_sync_client.py; do not edit.
+"""Calls about the runs table: what jobs are called, keys of queries, and saved views."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.client._sync.transport import Transport
+from trainyard.client.errors import NotFoundError
+from trainyard.client.request import JSON, Request, job_path, model, no_result, paged, segment, unpaged, without_none
+from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.views import JobChanges, JobKeyResource, ViewRequest, ViewResource
+
+
+class ViewCalls(Transport):
+    """Calls about the runs table."""
+
+    def edit(
+        self,
+        job_id: str,
+        *,
+        name: str | None = None,
+        tags: Mapping[str, str | None] | Sequence[str] | None = None,
+        notes: str | None = None,
+        archived: bool | None = None,
+    ) -> JobResource:
+        """Rename, tag or archive a job, or write its notes. What is None stays.
+
+        Args:
+            tags: tags to add, each with a text, or with None to remove; or a list of tags to add.
+            notes: Markdown; an empty text removes the notes.
+        """
+        if tags is not None and not isinstance(tags, Mapping):
+            tags = dict.fromkeys(tags, "")
+        fields: dict[str, Any] = without_none(name=name, tags=tags, notes=notes, archived=archived)
+        content = JobChanges(**fields).model_dump_json(exclude_unset=True).encode()
+        request = Request("PATCH", job_path(job_id), model(JobResource), headers=JSON, content=content)
+        return self._send(request)
+
+    def job_keys(self) -> list[JobKeyResource]:
+        """Return what `where`, `sort` and `columns` of `jobs` can name."""
+        return (self._send(unpaged("/v1/job-keys", JobKeyResource))).data
+
+    def views(self) -> Iterator[ViewResource]:
+        """Iterate over your saved views and the shared ones, newest first."""
+        return self._pages(paged("/v1/views", ViewResource))
+
+    def view(self, name: str) -> ViewResource:
+        """Return a saved view by its id or name. Raises NotFoundError."""
+        for view in self.views():
+            if name in (view.id, view.name):
+                return view
+        raise NotFoundError(f"there is no view {name!r}", code="view_not_found")
+
+    def save_view(
+        self,
+        name: str,
+        *,
+        where: str = "",
+        sort: str = "",
+        columns: Sequence[str] = (),
+        group: str = "",
+        shared: bool = False,
+    ) -> ViewResource:
+        """Save a view of the runs table; a view of yours with this name is replaced only by `delete_view` before."""
+        view = ViewRequest(name=name, where=where, sort=sort, columns=tuple(columns), group=group, shared=shared)
+        content = view.model_dump_json().encode()
+        return self._send(Request("POST", "/v1/views", model(ViewResource), headers=JSON, content=content))
+
+    def delete_view(self, view_id: str) -> None:
+        """Delete a saved view."""
+        self._send(Request("DELETE", f"/v1/views/{segment(view_id, 'view')}", no_result))

@@ -1,0 +1,93 @@
+"""The runs table: changes of what a job is called, keys of queries, and saved views."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from trainyard.contract.base import DisplayName, Resource, Strict, Timestamp
+from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
+
+MAX_NOTES = 20_000
+"""Characters of a job's notes."""
+MAX_EDITED_TAGS = 100
+"""Tags that one request changes."""
+MAX_VIEW_COLUMNS = 100
+
+TagName = Annotated[
+    str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f\u200b\u2028-\u202e\ufeff]+$")
+]
+TagText = Annotated[
+    str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u200b\u2028-\u202e\ufeff]*$")
+]
+NotesText = Annotated[str, StringConstraints(max_length=MAX_NOTES, pattern=r"^[^\x00]*$")]
+
+
+class JobChanges(Strict):
+    """The body of `PATCH /v1/jobs/{id}`. Fields that are left out stay as they are."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"tags": {"baseline": "", "old": None}, "notes": "**Best.**"}}
+    )
+
+    name: DisplayName | None = None
+    tags: dict[TagName, TagText | None] | None = Field(default=None, max_length=MAX_EDITED_TAGS)
+    """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
+    notes: NotesText | None = None
+    """Notes in Markdown; an empty text removes them."""
+    archived: bool | None = None
+    """Whether lists leave the job out unless they are asked for it. Only jobs that have ended can be archived."""
+
+
+class JobKeyResource(Resource):
+    """A key that queries, sorts and columns of jobs can use."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"object": "job_key", "key": "optimizer.lr", "kind": "spec", "description": None}}
+    )
+
+    object: Literal["job_key"] = "job_key"
+    key: str
+    kind: Literal["column", "spec", "parameter", "tag", "metric"]
+    description: str | None = None
+
+
+class ViewRequest(Strict):
+    """The body of `POST /v1/views` and `PUT /v1/views/{id}`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "name": "Best baselines",
+                "shared": True,
+                "where": "tag = baseline and status = succeeded",
+                "sort": "eval/loss",
+                "columns": ["name", "optimizer.lr", "eval/loss"],
+                "group": "optimizer.lr",
+            }
+        }
+    )
+
+    name: DisplayName
+    shared: bool = False
+    """Whether other users see the view. Only its owner and administrators change it."""
+    where: Annotated[str, StringConstraints(max_length=MAX_QUERY, pattern=r"^[^\x00]*$")] = ""
+    sort: Annotated[str, StringConstraints(max_length=MAX_KEY + 1, pattern=r"^[^\x00]*$")] = ""
+    columns: tuple[Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY, pattern=r"^[^\x00]*$")], ...] = (
+        Field(default=(), max_length=MAX_VIEW_COLUMNS)
+    )
+    group: Annotated[str, StringConstraints(max_length=MAX_KEY, pattern=r"^[^\x00]*$")] = ""
+    """The key by whose value the page groups jobs."""
+    page: Annotated[str, StringConstraints(max_length=4000, pattern=r"^[\x20-\x7e]*$")] = ""
+    """What else the dashboard keeps of the view, as a query string: widths, pinned columns and charts."""
+
+
+class ViewResource(ViewRequest, Resource):
+    """A saved view of the runs table."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    object: Literal["view"] = "view"
+    id: str
+    created_by: str
+    created_at: Timestamp
+    updated_at: Timestamp
