@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.contract.formats.examples import EXPECTED, parse_example
+from trainyard.contract.formats.labels import LABELLED, parse_labelled
 from trainyard.contract.formats.preferences import FORMATS, parse_preference
 from trainyard.contract.formats.records import BadRecordError
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
-ALL_EXPECTED = {**FORMATS, **EXPECTED}
+ALL_EXPECTED = {**FORMATS, **LABELLED, **EXPECTED}
 """What a record of each format has, for messages; in the order in which they are tried."""
 _TELLING = {
     "openai_preference": "preferred_output",
@@ -24,7 +25,9 @@ TEXTS = tuple(EXPECTED)
 
 def check_record(record: Any, format: str, columns: Mapping[str, str]) -> None:
     """Raise BadRecordError unless the record has the format."""
-    if format in FORMATS:
+    if format in LABELLED:
+        parse_labelled(record, columns)
+    elif format in FORMATS:
         parse_preference(format, record, columns)
     else:
         parse_example(record, format, columns)
