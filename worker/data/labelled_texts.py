@@ -97,8 +97,8 @@ def load_labelled(
     ((section, source),) = data.training_sources.items()
     train = _read(section, source, data, access, notices)
     sets: dict[str, list[LabelledText]] = {}
-    found = {one.label for one in train}
-    classes = tuple(known) if found <= set(known) else tuple(sorted(found, key=_by_number))
+    present = {one.label for one in train}
+    classes = tuple(known) if present <= set(known) else tuple(sorted(present, key=_by_number))
     if not 2 <= len(classes) <= MAX_CLASSES:
         raise RefusedError(f"{section}: the examples have {len(classes)} classes, and from 2 to {MAX_CLASSES} can be")
     numbers = {name: number for number, name in enumerate(classes)}

@@ -69,33 +69,33 @@ class SequenceClassification:
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         tokens, mask, labels = batch
         logits = model(tokens, mask).float()
-        found = logits.argmax(dim=-1)
+        predicted = logits.argmax(dim=-1)
         count = len(self.classes)
         counts = {
-            "hit": torch.bincount(labels[found == labels], minlength=count),
-            "predicted": torch.bincount(found, minlength=count),
+            "hit": torch.bincount(labels[predicted == labels], minlength=count),
+            "predicted": torch.bincount(predicted, minlength=count),
             "present": torch.bincount(labels, minlength=count),
         }
         sums = {f"eval/f1:{kind}:{index}": counts[kind][index] for kind in _COUNTS for index in range(count)}
         return {
             "eval/loss": summed_cross_entropy(logits, labels),
-            "eval/accuracy": (found == labels).sum(),
+            "eval/accuracy": (predicted == labels).sum(),
             **sums,
         }
 
     def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics with F1 instead of the counts of classes: its mean over the classes that occur, in the
         texts or in what the model says, as scikit-learn's `f1_score(average="macro")`."""
-        kept = {name: value for name, value in means.items() if not name.startswith("eval/f1:")}
-        for name in [one for one in kept if one.startswith("eval/accuracy")]:
+        metrics = {name: value for name, value in means.items() if not name.startswith("eval/f1:")}
+        for name in [one for one in metrics if one.startswith("eval/accuracy")]:
             end = name.removeprefix("eval/accuracy")
             scores = []
             for index in range(len(self.classes)):
                 hit, predicted, present = (means[f"eval/f1:{kind}:{index}{end}"] for kind in _COUNTS)
                 if predicted + present:
                     scores.append(2 * hit / (predicted + present))
-            kept[f"eval/f1{end}"] = sum(scores) / len(scores)
-        return kept
+            metrics[f"eval/f1{end}"] = sum(scores) / len(scores)
+        return metrics
 
 
 def build_classification(

@@ -27,14 +27,14 @@ pytestmark = pytest.mark.timeout(400)
 STEPS, BATCH = 6, 8
 VARIANTS = {"ddp": {"strategy": "ddp"}, "zero2": {"strategy": "zero2"}, "fsdp": {"strategy": "fsdp"}}
 LAYOUTS = [(2, "ddp"), (2, "zero2"), (2, "fsdp"), (3, "fsdp")]
-WORDS = {"good": "a fine day, and ", "bad": "what a terrible ", "none": "it is "}
+PHRASES = {"good": "a fine day, and ", "bad": "what a terrible ", "none": "it is "}
 
 
 def lines(count, start=0):
     """Return texts of different lengths whose words tell the class."""
-    labels = list(WORDS)
+    labels = list(PHRASES)
     return [
-        {"text": WORDS[labels[n % 3]] * (1 + n % 4) + str(n), "label": labels[n % 3]}
+        {"text": PHRASES[labels[n % 3]] * (1 + n % 4) + str(n), "label": labels[n % 3]}
         for n in range(start, start + count)
     ]
 
@@ -88,7 +88,7 @@ def series(result, case, key="train/loss"):
 
 def test_updates_equal_those_of_a_bare_loop(layouts, cases):
     tokenizer = AutoTokenizer.from_pretrained(cases.folder / "model")
-    classes = sorted(WORDS)
+    classes = sorted(PHRASES)
     seed_generators(5)
     model = AutoModelForSequenceClassification.from_pretrained(cases.folder / "model", num_labels=3)
     model.config.pad_token_id = tokenizer.pad_token_id
@@ -132,24 +132,24 @@ def test_resumed_run_equals_the_uninterrupted_one(layouts):
 def test_export_names_the_classes_and_gives_the_metrics_again(layouts, cases):
     loaded = trainyard.load(cases.folder / "export")
     model, tokenizer = loaded
-    assert model.config.id2label == dict(enumerate(sorted(WORDS)))
+    assert model.config.id2label == dict(enumerate(sorted(PHRASES)))
     rows = lines(11, start=100)
     batch = tokenizer([row["text"] for row in rows], truncation=True, max_length=32, padding=True, return_tensors="pt")
     with torch.no_grad():
         logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    found = [model.config.id2label[int(best)] for best in logits.argmax(dim=-1)]
+    predicted = [model.config.id2label[int(best)] for best in logits.argmax(dim=-1)]
     truth = [row["label"] for row in rows]
-    hits = sum(one == other for one, other in zip(found, truth, strict=True))
+    hits = sum(one == other for one, other in zip(predicted, truth, strict=True))
     assert series(layouts[1], "alone", "eval/accuracy")[STEPS] == pytest.approx(hits / 11)
-    assert series(layouts[1], "alone", "eval/f1")[STEPS] == pytest.approx(macro_f1(truth, found))
+    assert series(layouts[1], "alone", "eval/f1")[STEPS] == pytest.approx(macro_f1(truth, predicted))
     assert "text-classification" in (cases.folder / "export" / "README.md").read_text()
 
 
-def macro_f1(truth, found):
+def macro_f1(truth, predicted):
     scores = []
-    for name in sorted({*truth, *found}):
-        hit = sum(one == other == name for one, other in zip(truth, found, strict=True))
-        scores.append(2 * hit / (truth.count(name) + found.count(name)))
+    for name in sorted({*truth, *predicted}):
+        hit = sum(one == other == name for one, other in zip(truth, predicted, strict=True))
+        scores.append(2 * hit / (truth.count(name) + predicted.count(name)))
     return sum(scores) / len(scores)
 
 
@@ -164,7 +164,7 @@ class TestFiles:
             options["eval_path"] = str(hf.write_lines(tmp_path / "eval.jsonl", evaluation))
         return load_labelled(TextFiles(path=str(path), **options), tokenizer, 16, known)
 
-    def test_numbers_are_ordered_by_value_and_known_classes_are_kept(self, tmp_path, tokenizer):
+    def test_numbers_are_ordered_by_value_and_known_classes_keep_their_order(self, tmp_path, tokenizer):
         records = [{"text": str(n), "label": n} for n in (10, 9, -1)]
         files = self.load(tmp_path, tokenizer, records)
         assert files.classes == ("-1", "9", "10")

@@ -181,6 +181,6 @@ def test_uploads_take_what_workers_take(record: Any, tmp_path: Path) -> None:
         ({"prompt": "a", "label": 1, "chosen": "c"}, "format `preference`.*`rejected` is missing"),
     ],
 )
-def test_first_line_of_a_recognised_format_says_what_is_wrong(record: Any, reason: str) -> None:
+def test_first_line_of_a_recognised_format_has_its_problem_in_the_message(record: Any, reason: str) -> None:
     with pytest.raises(BadLineError, match=reason):
         check(line(record))
