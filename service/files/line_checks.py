@@ -1,14 +1,15 @@
 """Checks a data file while it arrives, in chunks of any size."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from service.core.errors import InvalidRequestError
-from service.files.line_formats import EXPECTED, detect_format, line_problem
 from trainyard.contract.bounds import MAX_DEPTH, check_plain_data
 from trainyard.contract.data_files import MAX_LINE_BYTES
+from trainyard.contract.formats.detection import ALL_EXPECTED, check_record, detect_format
+from trainyard.contract.formats.records import BadRecordError
 from trainyard.contract.wire.data_files import FileFormat
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -76,7 +77,7 @@ class LineChecker:
         return f"is longer than {self._max_line_bytes} bytes"
 
     def _bad_line(self, number: int, reason: str) -> BadLineError:
-        expected = f": expected one JSON object with {EXPECTED[self.format]}" if self.format else ""
+        expected = f": expected one JSON object with {ALL_EXPECTED[self.format]}" if self.format else ""
         return BadLineError(number, f"{reason}{expected}")
 
     def _check(self, raw: bytes) -> None:
@@ -88,13 +89,13 @@ class LineChecker:
         line = self._decode(raw)
         if not isinstance(line, dict):
             raise self._bad_line(self._number, "is not a JSON object")
-        if self.format is None:
-            self.format = detect_format(line)
+        try:
             if self.format is None:
-                expected = "; or ".join(EXPECTED.values())
-                raise BadLineError(self._number, f"has none of the known formats: expected an object with {expected}")
-        if problem := line_problem(self.format, line):
-            raise self._bad_line(self._number, f"does not have the format `{self.format}`: {problem}")
+                self.format = cast(FileFormat, detect_format(line, {}, tuple(ALL_EXPECTED)))
+            else:
+                check_record(line, self.format, {})
+        except BadRecordError as error:
+            raise BadLineError(self._number, str(error)) from None
         self.examples += 1
 
     def _decode(self, raw: bytes) -> Any:

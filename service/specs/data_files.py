@@ -22,12 +22,12 @@ def pin_files(files: FileService, accepted: AcceptedSpec) -> AcceptedSpec:
     data = accepted.spec.data
     if not isinstance(data, TextData) or not (uploads := dict(uploads_of(data))):
         return accepted
-    found = {field: _find(files, field, source) for field, source in uploads.items()}
-    evaluation = found.get("data.eval_id")
-    if evaluation is not None and evaluation.format != found["data.id"].format:
-        message = f"has the format `{evaluation.format}`, and `data.id` the format `{found['data.id'].format}`"
+    rows = {field: _find(files, field, source) for field, source in uploads.items()}
+    evaluation = rows.get("data.eval_id")
+    if evaluation is not None and evaluation.format != rows["data.id"].format:
+        message = f"has the format `{evaluation.format}`, and `data.id` the format `{rows['data.id'].format}`"
         raise InvalidSpecError([Problem(param="data.eval_id", message=message)])
-    contents = {field: Content(row.digest, file_resource(row).format) for field, row in found.items()}
+    contents = {field: Content(row.digest, file_resource(row).format) for field, row in rows.items()}
     spec = accepted.spec.model_copy(update={"data": pinned(data, contents)})
     if problems := unsupported_fields(spec, accepted.site):
         raise InvalidSpecError(problems)

@@ -23,8 +23,11 @@ def generate_text(
         on_text: Called with each chunk of the continuation as soon as it is known.
 
     Raises:
-        LoadError: The prompt is empty or too long, or a chat is wanted of a tokenizer without a template.
+        LoadError: The model does not continue texts, the prompt is empty or too long, or a chat is wanted of a
+            tokenizer without a template.
     """
+    if not hasattr(model, "generate"):
+        raise LoadError("the model classifies texts and does not continue them; call what trainyard.load returns")
     tokens = _encode(tokenizer, prompt, chat=settings.chat)
     context = _context(model)
     if not tokens:

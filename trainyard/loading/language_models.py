@@ -21,11 +21,15 @@ def load_whole(folder: Path, dtype: Any) -> Any:
     Raises:
         LoadError: The folder has no safetensors, or transformers refuses it.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     _require(folder, "*.safetensors")
     with _translated(folder):
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **_OFFLINE)
+        config = json.loads((folder / "config.json").read_bytes())
+        names = config.get("architectures") or () if isinstance(config, dict) else ()
+        classifies = any(str(name).endswith("ForSequenceClassification") for name in names)
+        loader = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
+        return loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **_OFFLINE)
 
 
 def load_tokenizer(folder: Path) -> Any:

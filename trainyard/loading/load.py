@@ -92,7 +92,7 @@ def _load_described(folder: Path, note: ExportNote, base: Path | None, dtype: An
             "the model of a `custom` task is defined by the job's own code; build it and load the tensors of "
             f"{folder / 'model.safetensors'} with load_state_dict"
         )
-    if note.kind == "adapter" or note.task == "causal_lm":
+    if note.kind == "adapter" or note.task in ("causal_lm", "sequence_classification"):
         _require_packages("transformers", *(["peft"] if note.kind == "adapter" else []))
     from trainyard.loading import builtin_models, language_models
 

@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.contract.formats.detection import detect_format
+from trainyard.contract.formats.examples import columns_of
+from trainyard.contract.formats.records import BadRecordError
 from trainyard.contract.spec.text_sources import TextSource
 from worker.core.errors import RefusedError
 from worker.core.processes import die_with_parent, usable_processors
 from worker.data.data_files import Chunk, DataFile
 from worker.data.encode import BadRecord, EncodedChunk, encode_chunk
-from worker.data.formats import BadRecordError, columns_of, detect_format
 from worker.data.records import RecordPosition, Unreadable, chunks_of, numbered_records
 from worker.data.tokenizers import Tokenizer
 

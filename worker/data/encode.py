@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.data.data_files import Chunk
-from worker.data.formats import (
+from trainyard.contract.formats.examples import (
     EXPECTED,
-    BadRecordError,
     Chat,
     Completion,
     Example,
     Instruction,
     columns_of,
     parse_example,
-    unreadable,
 )
+from trainyard.contract.formats.records import BadRecordError, unreadable
+from worker.data.data_files import Chunk
 from worker.data.records import BLANK, Unreadable, records_of
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer

@@ -6,13 +6,13 @@ from itertools import islice
 
 import numpy as np
 
+from trainyard.contract.formats.preferences import FORMATS, Preference, parse_preference
+from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
 from worker.core.errors import RefusedError
 from worker.data.answers import Answer, AnswerRows, labelled_rows, pair_rows
 from worker.data.build_tokens import NAMED, NamedRecord, too_many_bad
 from worker.data.data_files import DataFile, find_files
-from worker.data.formats import HALF_PAIR, BadRecordError, is_encodable, unreadable, without_nulls
-from worker.data.preferences import FORMATS, Preference, parse_preference, strings_of
 from worker.data.records import RecordPosition, Unreadable, numbered_records
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
@@ -98,18 +98,21 @@ class _Reader:
     def _parse(self, record: object) -> Preference:
         if isinstance(record, Unreadable):
             raise unreadable(record, "; or ".join(FORMATS[format] for format in self._formats))
-        if isinstance(record, Mapping):
-            record = without_nulls({**record, **{field: record.get(name) for field, name in self._columns.items()}})
-        for format in self._formats:
-            if (preference := parse_preference(format, record)) is not None:
-                self._formats = [format]
-                break
-        else:
-            raise BadRecordError(
-                "holds no preference", expected="; or ".join(FORMATS[format] for format in self._formats)
-            )
-        if not all(is_encodable(text) for text in strings_of(preference)):
-            raise BadRecordError(*HALF_PAIR)
+        for format in self._formats[:-1]:
+            try:
+                preference = parse_preference(format, record, self._columns)
+            except BadRecordError:
+                continue
+            self._formats = [format]
+            return preference
+        try:
+            preference = parse_preference(self._formats[-1], record, self._columns)
+        except BadRecordError as error:
+            if len(self._formats) == 1 or not error.is_misfit:
+                raise
+            expected = "; or ".join(FORMATS[format] for format in self._formats)
+            raise BadRecordError("holds no preference", expected=expected) from None
+        self._formats = self._formats[-1:]
         return preference
 
     def _reject(self, position: RecordPosition, error: BadRecordError) -> None:

@@ -10,13 +10,13 @@ from typing import Any, Literal
 import numpy as np
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
+from trainyard.contract.formats.examples import CODE_VERSION
 from trainyard.contract.spec.text_data import TextData, TextMixture
 from trainyard.contract.spec.text_sources import CHAT_FORMATS, FileSource, TextSource
 from worker.core.errors import RefusedError
 from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, too_many_bad
 from worker.data.content_digest import ContentDigests
 from worker.data.data_files import DataFile, find_files
-from worker.data.formats import CODE_VERSION
 from worker.data.notices import Notice
 from worker.data.row_layout import LAYOUT_VERSION, held_out_examples, lay_out
 from worker.data.stored_rows import Mixture, StoredExamples, StoredPart, StoredRows, write_layout

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.data.formats import Chat
+from trainyard.contract.formats.examples import Chat
 from worker.data.token_rows import Segment
 
 Message = Mapping[str, Any]

@@ -15,9 +15,12 @@ from trainyard.contract.wire.exported import ExportNote
 
 _PIPELINES = {
     "causal_lm": "text-generation",
+    "sequence_classification": "text-classification",
     "image_classification": "image-classification",
     "regression": "tabular-regression",
 }
+TEXT_TASKS = ("causal_lm", "sequence_classification")
+"""Tasks whose models read texts."""
 _NOT_OF_THE_MODEL = ("environment", "resources", "metadata", "restart", "health", "log", "profile", "code")
 """Sections of a spec that say where and how a job ran; they may name what should not be published."""
 _MAX_NAMES = 10
@@ -98,7 +101,7 @@ def _header(spec: TrainingSpec, note: ExportNote, metrics: Mapping[str, float], 
 def _library(spec: TrainingSpec, note: ExportNote) -> str:
     if note.kind == "adapter":
         return "peft"
-    return "transformers" if spec.task == "causal_lm" else "trainyard"
+    return "transformers" if spec.task in TEXT_TASKS else "trainyard"
 
 
 def _summary(spec: TrainingSpec, note: ExportNote) -> str:
@@ -116,7 +119,7 @@ def _summary(spec: TrainingSpec, note: ExportNote) -> str:
 def _use(spec: TrainingSpec, note: ExportNote) -> str:
     if spec.task == "custom":
         return "The job's own code defines the model; `model.safetensors` holds its tensors."
-    second = "tokenizer" if spec.task == "causal_lm" else "transform"
+    second = "tokenizer" if spec.task in TEXT_TASKS else "transform"
     base = ', base="FOLDER_OF_THE_BASE"' if note.kind != "model" and isinstance(spec.model, HfModel) else ""
     return f'```python\nimport trainyard\n\nmodel, {second} = trainyard.load("./FOLDER"{base})\n```'
 

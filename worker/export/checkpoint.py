@@ -82,6 +82,11 @@ def _read_spec(request: ExportRequest) -> TrainingSpec:
         spec = parse_spec(request.spec)
     except SpecError as error:
         raise RefusedError(f"this release does not read the job's spec: {error}") from None
+    if spec.task == "sequence_classification":
+        raise RefusedError(
+            f"checkpoints of task `{spec.task}` do not hold the names of the classes and are not converted",
+            "Use the export that the job wrote at its end.",
+        )
     if request.merge:
         spec = spec.model_copy(update={"lora": spec.lora.model_copy(update={"merge": True})})
     if request.base is not None:

@@ -1,6 +1,7 @@
 """Writes a whole model: a Hugging Face folder, or one safetensors file for models that read no text."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,24 @@ import torch
 from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.data.labelled_texts import padding_of
 from worker.export.byte_tokenizer import save_byte_tokenizer
 from worker.export.gpt import gpt2_weights, gpt_config
 from worker.export.llama import llama_config
+from worker.tasks.hf_classifier import class_settings
 
 
-def save_model(folder: Path, weights: dict[str, Any], spec: TrainingSpec, dtype: torch.dtype = torch.float32) -> None:
-    """Write all of a model's weights. `dtype` is that of the weights, for config.json."""
+def save_model(
+    folder: Path,
+    weights: dict[str, Any],
+    spec: TrainingSpec,
+    dtype: torch.dtype = torch.float32,
+    classes: Sequence[str] = (),
+) -> None:
+    """Write all of a model's weights. `dtype` is that of the weights, for config.json; `classes`: the names of the
+    outputs of a model that classifies texts."""
     if isinstance(spec.model, HfModel):
-        save_hf(folder, weights, spec.model.path, dtype)
+        save_hf(folder, weights, spec.model.path, dtype, classes)
         return
     if isinstance(spec.model, GptModel | LlamaModel):
         save_decoder(folder, weights, spec.model, dtype)
@@ -48,29 +58,37 @@ def save_tensors(path: Path, weights: dict[str, Any]) -> None:
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path, metadata={"format": "pt"})
 
 
-def save_hf(folder: Path, weights: dict[str, Any], base: str, dtype: torch.dtype) -> None:
+def save_hf(folder: Path, weights: dict[str, Any], base: str, dtype: torch.dtype, classes: Sequence[str] = ()) -> None:
     """Write a folder that `from_pretrained` loads, with the tokenizer; large models are split into several files."""
     from transformers import GenerationConfig
 
     # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
-    shell = build_hf_shell(base, dtype)
-    if (Path(base) / "generation_config.json").is_file():
+    shell = build_hf_shell(base, dtype, classes)
+    if not classes and (Path(base) / "generation_config.json").is_file():
         shell.generation_config = GenerationConfig.from_pretrained(base, local_files_only=True)
     shell.save_pretrained(folder, state_dict=weights)
     save_tokenizer(folder, base)
 
 
-def build_hf_shell(base: str, dtype: torch.dtype = torch.float32) -> Any:
-    """Return the model of a folder without weights, on the device `meta`."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def build_hf_shell(base: str, dtype: torch.dtype = torch.float32, classes: Sequence[str] = ()) -> Any:
+    """Return the model of a folder without weights, on the device `meta`; with `classes`, one with a head for them."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    config = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    settings = class_settings(classes) if classes else {}
+    config = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False, **settings)
     with torch.device("meta"):
+        if classes:
+            shell = AutoModelForSequenceClassification.from_config(config, dtype=dtype, trust_remote_code=False)
+            shell.config.pad_token_id = padding_of(load_tokenizer(base))
+            return shell
         return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
 
 
 def save_tokenizer(folder: Path, base: str) -> None:
+    load_tokenizer(base).save_pretrained(folder)
+
+
+def load_tokenizer(base: str) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
-    tokenizer.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)

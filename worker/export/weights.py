@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,15 @@ def export_weights(
         return
     with publish_folder(folder) as temporary:
         dtype, partial = default_dtype(spec), bool(frozen_names(module))
-        kind = save_weights(temporary, weights, spec, lambda: _base(spec, task), partial=partial, dtype=DTYPES[dtype])
+        kind = save_weights(
+            temporary,
+            weights,
+            spec,
+            lambda: _base(spec, task),
+            partial=partial,
+            dtype=DTYPES[dtype],
+            classes=getattr(task, "classes", ()),
+        )
         averaged = spec.ema is not None and spec.ema.export
         note = note_of(kind, spec, step, dtype=dtype, sources=sources or {}, job_id=job_id, averaged=averaged)
         write_description(temporary, note, spec, metrics or {}, sources or {})
@@ -75,6 +83,7 @@ def save_weights(
     *,
     partial: bool,
     dtype: torch.dtype = torch.float32,
+    classes: Sequence[str] = (),
 ) -> ExportKind:
     """Write the files of an export but its description, and return what it is.
 
@@ -82,6 +91,7 @@ def save_weights(
         weights: The trained tensors by name, and the model's buffers.
         build_base: Returns the model without adapters; called for adapters only. Merging changes it in place.
         partial: Whether the model has frozen parameters.
+        classes: The names of the outputs of a model that classifies texts.
         dtype: Of the written weights. Adapters are merged in their own.
     """
     if is_merged(spec):
@@ -95,7 +105,7 @@ def save_weights(
     if partial:
         save_tensors(folder / "trained.safetensors", weights)
         return "trained"
-    save_model(folder, weights, spec, dtype)
+    save_model(folder, weights, spec, dtype, classes)
     return "model"
 
 

@@ -32,15 +32,15 @@ class HfFolder:
     """
 
     def __init__(self, path: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> None:
-        self._path = Path(path)
+        self.path = Path(path)
         self._roots = roots
         try:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise RefusedError(f"model.source: `hf` needs transformers: {error}", _PACKAGES) from None
         self._check_files()
-        self.config: Any = self._read("a configuration", AutoConfig.from_pretrained)
-        self.tokenizer: Any = self._read("a tokenizer", AutoTokenizer.from_pretrained)
+        self.config: Any = self.read("a configuration", AutoConfig.from_pretrained)
+        self.tokenizer: Any = self.read("a tokenizer", AutoTokenizer.from_pretrained)
 
     @property
     def context(self) -> int | None:
@@ -66,9 +66,9 @@ class HfFolder:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-        model, report = self._read("a causal language model", loader)
+        model, report = self.read("a causal language model", loader)
         self._check_weights(report)
-        self._check_vocabulary(model)
+        self.check_vocabulary(model)
         set_forward(model, read_traits(model, packed=packed))
         return model  # type: ignore[no-any-return]
 
@@ -82,31 +82,32 @@ class HfFolder:
 
         model, recording = record(partial(AutoModelForCausalLM.from_config, self.config, dtype=torch.float32))
         try:
-            files = locate_parameters(self._path, model, recording)
+            files = locate_parameters(self.path, model, recording)
         except (OSError, ValueError, LookupError, SafetensorError) as error:
             # `load` explains what is wrong with the folder.
             raise CannotDeferError(str(error)) from error
-        self._check_vocabulary(model)
+        self.check_vocabulary(model)
         deferred = DeferredModel(model, (recording,), files)
         deferred.compute_buffers()
         return replace(deferred, examination=StreamedTraits(model, deferred.tensors(), files, packed=packed))
 
-    def _check_vocabulary(self, model: Any) -> None:
+    def check_vocabulary(self, model: Any) -> None:
+        """Raise RefusedError unless the model has an embedding of each token."""
         rows = model.get_input_embeddings().num_embeddings
         if len(self.tokenizer) > rows:
             raise RefusedError(
-                f"model.path: {self._path} has a tokenizer of {len(self.tokenizer)} tokens, more than "
+                f"model.path: {self.path} has a tokenizer of {len(self.tokenizer)} tokens, more than "
                 f"the model's {rows} embeddings",
                 "Use the tokenizer that belongs to the model.",
             )
 
     def _check_files(self) -> None:
-        prefix = f"model.path: {self._path}"
-        if not self._path.is_dir():
+        prefix = f"model.path: {self.path}"
+        if not self.path.is_dir():
             raise RefusedError(f"{prefix} is not a folder that this node can read")
-        if not (self._path / "config.json").is_file():
+        if not (self.path / "config.json").is_file():
             raise RefusedError(f"{prefix} has no config.json: it is not the folder of a Hugging Face model")
-        if not any(self._path.glob("*.safetensors")):
+        if not any(self.path.glob("*.safetensors")):
             raise RefusedError(
                 f"{prefix} has no *.safetensors file",
                 "Pickled weights can run code and are not loaded: save the model again with save_pretrained.",
@@ -116,7 +117,7 @@ class HfFolder:
 
     def _check_links(self, prefix: str) -> None:
         """Check every file of the folder: transformers opens more of them than the configuration and the weights."""
-        for number, path in enumerate((self._path, *islice(self._path.rglob("*"), _MAX_FILES + 1))):
+        for number, path in enumerate((self.path, *islice(self.path.rglob("*"), _MAX_FILES + 1))):
             if number > _MAX_FILES:
                 raise RefusedError(f"{prefix} contains more than {_MAX_FILES} files")
             try:
@@ -126,7 +127,7 @@ class HfFolder:
 
     def _check_index(self, prefix: str) -> None:
         """Check the names in the index of the weights, each of which transformers opens as a path."""
-        index = self._path / INDEX
+        index = self.path / INDEX
         if not index.is_file():
             return
         try:
@@ -137,14 +138,15 @@ class HfFolder:
             if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
                 raise RefusedError(f"{prefix} has a {INDEX} that names {name!r}, which is no *.safetensors file of it")
 
-    def _read(self, kind: str, load: Callable[..., Any]) -> Any:
+    def read(self, kind: str, load: Callable[..., Any]) -> Any:
+        """Call a loader of transformers with the folder. Raises RefusedError: the folder does not hold that kind."""
         try:
-            return load(self._path, local_files_only=True, trust_remote_code=False)
+            return load(self.path, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             text = str(error).strip().split("\n")[0] or type(error).__name__
-            raise RefusedError(f"model.path: {self._path} does not hold {kind} that can be loaded: {text}") from error
+            raise RefusedError(f"model.path: {self.path} does not hold {kind} that can be loaded: {text}") from error
 
     def _check_weights(self, report: dict[str, Any]) -> None:
         """Raise RefusedError for missing or mismatched weights, which transformers would initialise at random."""
@@ -153,5 +155,5 @@ class HfFolder:
             if names := sorted(name if isinstance(name, str) else name[0] for name in keys):
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 raise RefusedError(
-                    f"model.path: {self._path} does not fit its config.json: it {problem} {', '.join(names[:5])}{more}"
+                    f"model.path: {self.path} does not fit its config.json: it {problem} {', '.join(names[:5])}{more}"
                 )

@@ -30,6 +30,10 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
         from worker.tasks.preference import build_preference_task
 
         return build_preference_task(spec, spec.data, access, row_multiple=multiple)
+    if spec.task == "sequence_classification" and isinstance(spec.model, HfModel) and isinstance(spec.data, TextData):
+        from worker.tasks.sequence_classification import build_classification
+
+        return build_classification(spec.model, spec.data, access, spec.loss)
     match spec.model, spec.data:
         case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import build_builtin_on_stdlib

@@ -13,6 +13,7 @@ from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 EVALUATION_METRICS = {
     "image_classification": ("eval/loss", "eval/accuracy"),
     "causal_lm": ("eval/loss",),
+    "sequence_classification": ("eval/loss", "eval/accuracy", "eval/f1"),
     "regression": ("eval/loss",),
 }
 TRAINING_FIELDS = (
@@ -35,7 +36,7 @@ TRAINING_FIELDS = (
 )
 """Fields that only Trainyard's training loop reads."""
 
-LOSS_TASKS = ("causal_lm", "image_classification")
+LOSS_TASKS = ("causal_lm", "sequence_classification", "image_classification")
 """Tasks whose loss is a cross entropy."""
 _OPTIMIZER_FIELDS = {
     "momentum": ("sgd", "muon"),

@@ -58,8 +58,8 @@ class Optimizer(Strict):
 
 
 class Loss(Strict):
-    """Terms of the training loss, for the tasks `causal_lm` and `image_classification`. An evaluation reports the cross
-    entropy alone."""
+    """Terms of the training loss, for the tasks `causal_lm`, `sequence_classification` and `image_classification`. An
+    evaluation reports the cross entropy alone."""
 
     label_smoothing: Annotated[Float, Field(ge=0, lt=1)] = 0.0
     """Part of a target's probability that is spread evenly over all classes or tokens (arXiv:1512.00567, section 7)."""

@@ -33,7 +33,9 @@ from trainyard.contract.spec.sections import (
 from trainyard.contract.spec.text_data import TextData, text_data_problems
 from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problems
 
-Task = Literal["causal_lm", "image_classification", "regression", "custom", "script", "comm_check"]
+Task = Literal[
+    "causal_lm", "sequence_classification", "image_classification", "regression", "custom", "script", "comm_check"
+]
 Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
@@ -41,7 +43,7 @@ Backend = Literal["auto", "nccl", "gloo", "mpi"]
 MAX_LABELS = 16
 """Labels in `metadata`."""
 
-LOOP_TASKS = frozenset({"causal_lm", "image_classification", "regression", "custom"})
+LOOP_TASKS = frozenset({"causal_lm", "sequence_classification", "image_classification", "regression", "custom"})
 """Tasks that Trainyard's training loop runs: they have a model, data and a number of steps."""
 
 
@@ -52,9 +54,9 @@ class TrainingSpec(Strict):
     name: DisplayName = "untitled"
     """Display name; it is not passed to the scheduler."""
     task: Task
-    """What to run: a builtin task (`causal_lm`, `image_classification`, `regression`), your own task in Trainyard's
-    loop (`custom`), your own program under torchrun (`script`), or a test of the communication between ranks
-    (`comm_check`)."""
+    """What to run: a builtin task (`causal_lm`, `sequence_classification`, `image_classification`, `regression`), your
+    own task in Trainyard's loop (`custom`), your own program under torchrun (`script`), or a test of the communication
+    between ranks (`comm_check`)."""
     strategy: Strategy = "auto"
     """Parallelism; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`, or if that does not fit the GPUs,
     the least sharding that does; see `docs/planner.md`."""

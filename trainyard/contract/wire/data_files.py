@@ -9,7 +9,15 @@ from trainyard.contract.base import DisplayName, PositiveInt, Resource, Strict, 
 from trainyard.contract.validation_messages import DIGEST_PATTERN
 
 FileFormat = Literal[
-    "text", "completion", "chat", "sharegpt", "alpaca", "preference", "openai_preference", "unpaired_preference"
+    "text",
+    "completion",
+    "chat",
+    "sharegpt",
+    "alpaca",
+    "preference",
+    "openai_preference",
+    "unpaired_preference",
+    "labelled_text",
 ]
 """The formats of `data.format` in a spec."""
 FileName = DisplayName

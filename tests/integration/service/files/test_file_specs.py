@@ -141,3 +141,22 @@ def test_missing_content_is_refused_at_submission(world: World) -> None:
     answer = submit(world.client, {"id": made["id"]})
     assert "content is missing" in answer.json()["error"]["message"]
     assert world.client.get(f"/v1/files/{made['id']}/content").json()["error"]["code"] == "file_content_not_found"
+
+
+def test_labelled_texts_are_uploaded_planned_and_submitted(world: World) -> None:
+    lines = b"".join(json.dumps({"text": "a day", "label": label}).encode() + b"\n" for label in ("good", "bad", 3))
+    made = upload(world.client, lines)
+    assert (made["format"], made["examples"]) == ("labelled_text", 3)
+    model = {"source": "hf", "path": str(world.settings.runs / "base-model")}
+    changes = {"task": "sequence_classification", "model": model}
+    answer = submit(world.client, {"id": made["id"], "eval_id": made["id"]}, **changes)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["spec"]["data"]["format"] == "labelled_text"
+    spec = {**SPEC, **changes, "data": {"source": "file", "id": made["id"]}}
+    plan = world.client.post("/v1/plans", json=spec)
+    assert plan.status_code == 200, plan.text
+    assert "the memory of task `sequence_classification` is not known" in plan.text
+    answer = submit(world.client, {"id": made["id"]})
+    assert answer.json()["error"]["param"] == "data.format"
+    answer = submit(world.client, {"id": upload(world.client)["id"]}, **changes)
+    assert answer.json()["error"]["message"] == "is `text`, and task `sequence_classification` needs `labelled_text`"

@@ -63,7 +63,7 @@ def test_bad_line_is_refused_with_its_number_and_leaves_no_file(world: World) ->
     answer = world.client.post("/v1/files", files={"file": ("text.jsonl", LINES + b'{"text": 3}\n')})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (422, "file", "invalid_line")
-    assert error["message"].startswith("line 3 does not have the format `text`")
+    assert error["message"].startswith("line 3 does not have format `text`")
     assert stored(world) == []
     assert list((world.settings.runs / "files").iterdir()) == []
 

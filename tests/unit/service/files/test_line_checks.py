@@ -1,12 +1,19 @@
 """Data files are checked line by line, whatever the chunks are in which they arrive."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.core.errors import InvalidRequestError
 from service.files.line_checks import BadLineError, LineChecker
+from trainyard.contract.spec.text_data import TextFiles
+from trainyard.contract.spec.text_sources import FileSource
+from worker.core.errors import RefusedError
+from worker.data.preference_rows import load_answers
+from worker.data.text_examples import load_examples
+from worker.data.tokenizers import ByteTokenizer
 
 CHAT = {"messages": [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "four"}]}
 PREFERENCE = {
@@ -32,8 +39,8 @@ def check(content: bytes, *, size: int = 2**20, **options: Any) -> LineChecker:
     ("value", "format"),
     [
         (CHAT, "chat"),
-        ({"messages": [{"role": "assistant", "content": [{"type": "text", "text": "yes"}], "weight": 0}]}, "chat"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}], "tools": [{}]}, "chat"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "text", "text": "yes"}], "weight": 1}]}, "chat"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}], "tools": [{}]}, "chat"),
         (PREFERENCE, "openai_preference"),
         ({"conversations": [{"from": "human", "value": "1"}, {"from": "gpt", "value": "2"}]}, "sharegpt"),
         ({"instruction": "1", "input": "", "output": "2"}, "alpaca"),
@@ -61,13 +68,13 @@ BAD_LINES = {
     b"[1]": "is not a JSON object",
     b"null": "is not a JSON object",
     b'{"messages": []}': "`messages` is missing",
-    b'{"text": "of another format"}': "does not have the format `chat`",
-    b'{"messages": [{"role": "user", "content": "x"}]}': "no message with the role `assistant`",
+    b'{"text": "of another format"}': "does not have format `chat`",
+    b'{"messages": [{"role": "user", "content": "x"}]}': "no message of the assistant",
     b'{"messages": [{"role": "robot", "content": "x"}]}': "`messages.0` has no `role`",
     b'{"messages": [{"role": "assistant"}]}': "`messages.0` has no `content`",
     b'{"messages": [{"role": "assistant", "content": 7}]}': "neither a string nor a list",
-    b'{"messages": [{"role": "assistant", "content": [{"type": "image_url"}]}]}': "a part that is not text",
-    b'{"messages": [{"role": "assistant", "content": "x", "weight": 2}]}': "neither 0 nor 1",
+    b'{"messages": [{"role": "assistant", "content": [{"type": "image_url"}]}]}': "a part of message 1 that is no",
+    b'{"messages": [{"role": "assistant", "content": "x", "weight": 2}]}': "that is not 0 or 1",
     b'{"messages": [{"role": "assistant", "content": "\\ud83d"}]}': "half of a surrogate pair",
     b'{"messages": [{"role": "assistant", "content": "\xff"}]}': "is not UTF-8 text",
     b'{"messages": [{"role": "assistant", "content": NaN}]}': "is not JSON",
@@ -95,7 +102,7 @@ def test_each_kind_of_bad_line_is_named_with_its_number_among_100_000(bad: bytes
     ("changes", "reason"),
     [
         ({"preferred_output": None}, "`preferred_output` is missing"),
-        ({"non_preferred_output": [{"role": "user", "content": "x"}]}, "message with the role `user`"),
+        ({"non_preferred_output": [{"role": "user", "content": "x"}]}, "a message of the role `user`"),
         ({"input": "text"}, "`input` is missing"),
     ],
 )
@@ -111,7 +118,7 @@ def test_file_without_examples_is_refused(content: bytes) -> None:
 
 
 def test_requested_format_is_the_one_that_is_checked() -> None:
-    with pytest.raises(BadLineError, match="does not have the format `text`"):
+    with pytest.raises(BadLineError, match="does not have format `text`"):
         check(line(CHAT), format="text")
 
 
@@ -120,3 +127,60 @@ def test_line_without_an_end_is_refused_before_it_is_whole() -> None:
     checker.feed(b"x" * 1000)
     with pytest.raises(BadLineError, match="line 1 is longer"):
         checker.feed(b"x")
+
+
+RECORDS: list[Any] = [
+    {"text": "a"},
+    {"text": 1},
+    {"text": "a", "label": True},
+    {"prompt": "a", "completion": "b"},
+    {"prompt": "a", "completion": None},
+    {"instruction": "a", "output": "b"},
+    {"instruction": "a", "input": 1, "output": "b"},
+    {"instruction": "a", "input": "b"},
+    {"text": None, "prompt": "a", "completion": "b"},
+    {"prompt": "a"},
+    {},
+]
+PREFERENCES: list[Any] = [
+    {"prompt": "a", "chosen": "b", "rejected": "c"},
+    {"prompt": "a", "chosen": "b"},
+    {"chosen": "b", "rejected": "c"},
+    {"prompt": "a", "chosen": "b", "rejected": [{"role": "assistant", "content": "c"}]},
+    {"prompt": "a", "chosen": 1, "rejected": "c"},
+]
+
+
+@pytest.mark.parametrize("record", RECORDS + PREFERENCES)
+def test_uploads_take_what_workers_take(record: Any, tmp_path: Path) -> None:
+    """Both read the same line without being told its format."""
+    (tmp_path / "data").write_bytes(line(record))
+    source = FileSource(path=str(tmp_path / "data"))
+    expected: Any = None
+    try:
+        if record in PREFERENCES:
+            load_answers("data.path", source, ["preference", "openai_preference"], ByteTokenizer(), 64)
+        else:
+            load_examples(TextFiles(path=source.path, packing=False), ByteTokenizer(), 64)
+    except RefusedError as error:
+        expected = str(error)
+    if expected is None:
+        assert check(line(record)).examples == 1
+    else:
+        with pytest.raises(BadLineError) as caught:
+            check(line(record))
+        assert ("has none of the known formats" in expected) == ("has none of" in caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"messages": [{"role": "user", "content": "x"}]}, "format `chat`.*there is no message of the assistant"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "`messages.0` has no `role` of system, user, assistant"),
+        ({"conversations": [{"from": "gpt"}]}, "`conversations.0` has no `from` and `value`"),
+        ({"prompt": "a", "label": 1, "chosen": "c"}, "format `preference`.*`rejected` is missing"),
+    ],
+)
+def test_first_line_of_a_recognised_format_has_its_problem_in_the_message(record: Any, reason: str) -> None:
+    with pytest.raises(BadLineError, match=reason):
+        check(line(record))

@@ -2,7 +2,9 @@
 
 import pytest
 
-from worker.data.formats import BadRecordError, Chat, Completion, Instruction, detect_format, parse_example
+from trainyard.contract.formats.detection import detect_format
+from trainyard.contract.formats.examples import Chat, Completion, Instruction, parse_example
+from trainyard.contract.formats.records import BadRecordError
 
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}

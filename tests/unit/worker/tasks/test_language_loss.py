@@ -51,7 +51,7 @@ def test_pieces_give_the_same_loss_and_gradients(tokens, terms):
 
 @pytest.mark.parametrize("most", [10**9, 4 * VOCABULARY])
 @pytest.mark.parametrize("terms", TERMS)
-def test_hits_are_counted_beside_an_unchanged_loss(most, terms):
+def test_counting_hits_does_not_change_the_loss(most, terms):
     expected, gradients, _ = loss_and_gradients(most, terms, scale=3.0)
     torch.manual_seed(0)
     head = nn.Linear(WIDTH, VOCABULARY)

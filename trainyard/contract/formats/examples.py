@@ -5,12 +5,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.contract.formats.records import (
+    HALF_PAIR,
+    ROLES,
+    BadRecordError,
+    is_encodable,
+    json_list,
+    misfit,
+    strings_in,
+    without_nulls,
+)
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
 CODE_VERSION = 1
 """Changes when the same record becomes another example; tokens that were cached with another version are not used."""
 
-ROLES = ("system", "user", "assistant", "tool", "developer")
 _SHAREGPT_ROLES = {
     "human": "user",
     "user": "user",
@@ -74,55 +83,13 @@ class Instruction:
         return Completion(f"{prompt}### Response:\n", self.output)
 
 
-HALF_PAIR = (
-    "has half of a surrogate pair, which is no character",
-    "Remove escapes such as \\ud83d that are not followed by their second half.",
-)
-"""Problem and hint of a record with text that tokenizers cannot encode."""
-
 Example = str | Completion | Chat | Instruction
-
-
-class BadRecordError(ValueError):
-    """A record that holds no example of its format. The message says why, and quotes nothing of it."""
-
-    def __init__(self, problem: str, hint: str | None = None, *, expected: str | None = None) -> None:
-        super().__init__(f"{problem}: expected one JSON object with {expected}" if expected else problem)
-        self.is_misfit = expected is not None
-        self.hint = hint or "Correct that line, or set data.format."
-
-
-def unreadable(reason: str, expected: str) -> BadRecordError:
-    """Return the error about a record that is no JSON, or too large."""
-    return BadRecordError(reason, expected=expected if "JSON" in reason else None)
 
 
 def columns_of(format: str, columns: Mapping[str, str]) -> frozenset[str]:
     """Return the names of the columns that a format reads; those of all formats for `auto`."""
     formats = list(EXPECTED) if format == "auto" else [format]
     return frozenset(columns.get(field, field) for name in formats for field in FORMAT_FIELDS[name])
-
-
-def detect_format(record: Any, columns: Mapping[str, str]) -> str:
-    """Return the format of a record.
-
-    Raises:
-        BadRecordError: It has none of the formats.
-    """
-    problems: list[tuple[str, BadRecordError]] = []
-    for name in EXPECTED:
-        try:
-            parse_example(record, name, columns)
-        except BadRecordError as error:
-            problems.append((name, error))
-        else:
-            return name
-    for name, problem in problems:
-        # It is of this format, with something wrong in it.
-        first = FORMAT_FIELDS[name][0]
-        if isinstance(record, dict) and record.get(columns.get(first, first)) is not None and not problem.is_misfit:
-            raise problem
-    raise BadRecordError("has none of the known formats", expected="; or ".join(EXPECTED.values()))
 
 
 def parse_example(record: Any, format: str, columns: Mapping[str, str]) -> Example:
@@ -163,21 +130,21 @@ def _instruction(read: Fields) -> Instruction:
 
 
 def _chat(read: Fields) -> Chat:
-    messages = _json_list(read("messages"))
-    if messages is None or not all(isinstance(message, dict) for message in messages):
-        raise _misfit("chat")
+    messages = json_list(read("messages"))
+    if not messages:
+        raise _misfit("chat", "`messages` is missing, or is not a list of messages")
     return _conversation([(_message(number, one), one) for number, one in enumerate(messages, 1)], read, "chat")
 
 
 def _sharegpt(read: Fields) -> Chat:
-    turns = _json_list(read("conversations"))
-    if turns is None or not all(isinstance(turn, dict) for turn in turns):
-        raise _misfit("sharegpt")
+    turns = json_list(read("conversations"))
+    if not turns:
+        raise _misfit("sharegpt", "`conversations` is missing, or is not a list")
     messages = []
-    for turn in turns:
-        role, text = turn.get("from"), turn.get("value")
+    for number, turn in enumerate(turns):
+        role, text = (turn.get("from"), turn.get("value")) if isinstance(turn, dict) else (None, None)
         if not isinstance(role, str) or not isinstance(text, str):
-            raise _misfit("sharegpt")
+            raise _misfit("sharegpt", f"`conversations.{number}` has no `from` and `value` that are strings")
         if role not in _SHAREGPT_ROLES:
             raise BadRecordError(f"has a `from` that is none of {', '.join(_SHAREGPT_ROLES)}")
         messages.append(({"role": _SHAREGPT_ROLES[role], "content": text}, turn))
@@ -187,7 +154,7 @@ def _sharegpt(read: Fields) -> Chat:
 def _conversation(messages: list[tuple[dict[str, Any], dict[str, Any]]], read: Fields, format: str) -> Chat:
     """Return the conversation of messages and the records that they come from."""
     if not any(message["role"] == "assistant" for message, _ in messages):
-        raise _misfit(format)
+        raise _misfit(format, "there is no message of the assistant to learn")
     trained = tuple(
         message["role"] == "assistant" and _weight(number, source)
         for number, (message, source) in enumerate(messages, 1)
@@ -197,12 +164,14 @@ def _conversation(messages: list[tuple[dict[str, Any], dict[str, Any]]], read: F
     return Chat([message for message, _ in messages], _tools(read("tools")), trained)
 
 
-def _message(number: int, message: dict[str, Any]) -> dict[str, Any]:
+def _message(number: int, message: Any) -> dict[str, Any]:
     """Return a message as templates take it: with text as its content, and without fields that are null, which tables
     have for every field of any message."""
+    if not isinstance(message, dict):
+        raise _misfit("chat", f"`messages.{number - 1}` is not an object")
     role = message.get("role")
     if role not in ROLES:
-        raise _misfit("chat")
+        raise _misfit("chat", f"`messages.{number - 1}` has no `role` of {', '.join(ROLES)}")
     calls = message.get("tool_calls")
     content = _content(number, message.get("content"), optional=role == "assistant" and bool(calls))
     fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key != "weight"}
@@ -220,7 +189,8 @@ def _content(number: int, content: Any, *, optional: bool) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise _misfit("chat")
+        wrong = "no `content`" if content is None else "`content` that is neither a string nor a list of parts"
+        raise _misfit("chat", f"`messages.{number - 1}` has {wrong}")
     for part in content:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise BadRecordError(f"has a part of message {number} that is not text; only text can be trained")
@@ -247,7 +217,7 @@ def _tool_call(number: int, call: Any) -> dict[str, Any]:
 def _tools(value: Any) -> list[Any] | None:
     if value is None or value == "":
         return None
-    tools = _json_list(value)
+    tools = json_list(value)
     if tools is None or not all(isinstance(tool, dict) for tool in tools):
         raise BadRecordError("has `tools` that are not a list of objects")
     return [without_nulls(tool) for tool in tools] or None
@@ -266,60 +236,28 @@ def _list(number: int, value: Any) -> list[Any]:
     return value
 
 
-def _json_list(value: Any) -> list[Any] | None:
-    """Return a list, which tables may hold as JSON text; None if it is none."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    return value if isinstance(value, list) else None
-
-
-def without_nulls(value: Any) -> Any:
-    """Return JSON data without the fields of objects that are null, which tables have for every field of any row."""
-    if isinstance(value, dict):
-        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
 def _string(value: Any, format: str) -> str:
     if not isinstance(value, str):
         raise _misfit(format)
     return value
 
 
-def _misfit(format: str) -> BadRecordError:
-    return BadRecordError(f"does not have format `{format}`", expected=EXPECTED[format])
+def _misfit(format: str, detail: str = "") -> BadRecordError:
+    return misfit(format, EXPECTED[format], detail)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _strings(example: Example) -> Iterator[str]:
     """Yield every text of an example."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Completion):
-        yield from (value.prompt, value.completion)
-    elif isinstance(value, Instruction):
-        yield from (value.instruction, value.input, value.output)
-    elif isinstance(value, Chat):
-        yield from _strings(value.messages)
-        yield from _strings(value.tools)
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield str(key)
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _strings(inner)
-
-
-def is_encodable(text: str) -> bool:
-    """Return whether tokenizers can encode a text; JSON may escape half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    match example:
+        case str():
+            yield example
+        case Completion():
+            yield from (example.prompt, example.completion)
+        case Instruction():
+            yield from (example.instruction, example.input, example.output)
+        case Chat():
+            yield from strings_in(example.messages)
+            yield from strings_in(example.tools or ())
 
 
 _PARSERS: dict[str, Callable[[Fields], Example]] = {

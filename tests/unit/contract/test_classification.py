@@ -1,0 +1,64 @@
+"""Rules of task `sequence_classification`."""
+
+import pytest
+
+from trainyard.contract.problems import SpecError
+from trainyard.contract.spec.ineffective_fields import evaluation_metrics
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.training_spec import parse_spec
+
+SITE = Site(accelerator="cpu", roots=("/d",))
+FILES = {"source": "jsonl", "path": "/d/a"}
+
+
+def spec(**changes):
+    base = {"task": "sequence_classification", "steps": 10, "model": {"source": "hf", "path": "/d/m"}, "data": FILES}
+    return parse_spec(base | changes)
+
+
+def fields(**changes):
+    try:
+        resolve(spec(**changes), SITE)
+    except SpecError as error:
+        return [problem.param for problem in error.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data": FILES | {"format": "labelled_text", "columns": {"label": "stars"}, "eval_path": "/d/b"}},
+        {"data": FILES | {"eval_path": "/d/b"}, "loss": {"label_smoothing": 0.1}},
+        {"strategy": "fsdp", "gpus": 2},
+    ],
+)
+def test_valid_specs_are_accepted(changes):
+    assert fields(**changes) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"model": {"source": "builtin", "name": "gpt"}}, "model.source"),
+        ({"data": {"source": "builtin", "name": "stdlib"}}, "data.source"),
+        ({"data": {"source": "mixture", "sources": [{"path": "/d/a"}, {"path": "/d/b"}]}}, "data.source"),
+        ({"data": FILES | {"eval_fraction": 0.1}}, "data.eval_fraction"),
+        ({"data": FILES | {"format": "chat"}}, "data.format"),
+        ({"data": FILES | {"eval_sets": {"a": {"path": "/d/b", "format": "text"}}}}, "data.eval_sets.a.format"),
+        ({"lora_rank": 4}, "lora_rank"),
+        ({"trainable": ["score.*"]}, "trainable"),
+        ({"objective": "dpo"}, "objective"),
+        ({"task": "causal_lm", "data": FILES | {"format": "labelled_text"}}, "data.format"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_field(changes, field):
+    assert fields(**changes) == [field]
+
+
+def test_metrics_of_evaluations_are_known():
+    data = FILES | {"eval_sets": {"b": "/d/b"}}
+    names = ("eval/loss", "eval/accuracy", "eval/f1")
+    assert evaluation_metrics(spec(data=data)) == names + tuple(f"{name}/b" for name in names)
+    assert fields(data=data, checkpoint={"keep_best": {"metric": "eval/f1/b", "mode": "max"}}) == []
