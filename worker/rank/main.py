@@ -181,6 +181,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         from worker.export.weights import export_weights
 
         progress.mark("exporting")
+        trainer.report_export(outcome.step)
         if ranks.is_first:
             RunFence(run.run_layout, run.launch.attempt_id).check()
         export_weights(

@@ -14,10 +14,24 @@ export function summary(job) {
   let text = (job.status_message || job.status).replace(/\.$/, "");
   if (job.status === "running" && progress) {
     text += `: step ${count(progress.step)} of ${count(progress.total_steps)}`;
+    if (phaseOf(progress)) text += `; ${phaseOf(progress)}`;
     if (etaOf(progress) !== null) text += `, about ${duration(progress.eta_seconds)} left`;
   }
   if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task)) text += "; no steps yet";
   return `${text[0].toUpperCase()}${text.slice(1)}.`;
+}
+
+/** What a run does beside training: `evaluating 120 of 800`; empty while it trains. */
+function phaseOf(progress) {
+  const { phase, phase_done: done, phase_total: total } = progress;
+  if (!phase || phase === "training") return "";
+  return total ? `${phase} ${count(done)} of ${count(total)}` : phase;
+}
+
+/** The phase of a running job; nothing for programs that report none. */
+function phaseFact(job) {
+  if (job.status !== "running" || STEPLESS.includes(job.spec.task)) return NOTHING;
+  return job.progress ? phaseOf(job.progress) || "training" : "starting";
 }
 
 /** Show everything above the curves. */
@@ -61,6 +75,7 @@ export function factsOf(job) {
   const progress = job.progress;
   return [
     ["step", "Step", progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : NOTHING],
+    ["phase", "Phase", phaseFact(job)],
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", runtime(job)],
     ["loss", "Loss", number(job.metrics[LOSS])],
