@@ -5,7 +5,7 @@ import { bytes, count, duration, NOTHING, number, strategyLabel } from "./format
 import { etaOf, fractionDone, LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
-import { byId, make, setText } from "./page.js";
+import { byId, data, make, setText } from "./page.js";
 
 /** One sentence about what the job does, or why it waits. */
 export function summary(job) {
@@ -78,11 +78,11 @@ export function factsOf(job) {
     ["phase", "Phase", phaseFact(job)],
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", runtime(job)],
-    ["loss", "Loss", number(job.metrics[LOSS])],
+    ["loss", "Train loss", number(job.metrics[LOSS])],
     ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
-    ["gpus", "GPUs", String(job.spec.gpus ?? 1)],
-    ["strategy", "Strategy", strategyLabel(job.spec)],
+    ["gpus", data.accelerator === "cpu" ? "CPU processes" : "GPUs", String(job.spec.gpus ?? 1)],
+    ["strategy", "Strategy", strategyLabel(job.spec) || NOTHING],
     ["disk", "On disk", bytes(job.disk_bytes)],
   ];
 }
