@@ -100,8 +100,12 @@ def test_each_status_has_a_tone(module: Callable[[str], Call]) -> None:
         (
             {
                 "progress": {
-                    "step": 400, "total_steps": 400, "eta_seconds": 41.0,
-                    "phase": "evaluating", "phase_done": 120, "phase_total": 800,
+                    "step": 400,
+                    "total_steps": 400,
+                    "eta_seconds": 41.0,
+                    "phase": "evaluating",
+                    "phase_done": 120,
+                    "phase_total": 800,
                 }
             },
             "Running on node1: step 400 of 400; evaluating 120 of 800, about 41 s left.",

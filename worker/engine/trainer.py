@@ -107,8 +107,7 @@ class Trainer:
         self._average = WeightAverage(spec.ema, self._model.module) if spec.ema else None
         self._state = self._build_state(list(optimizers.values()))
         stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
-        peak = run_peak_flops(spec, ranks.device)
-        performance = PerformanceMonitor(ranks.device, flops, peak, stragglers)
+        performance = PerformanceMonitor(ranks.device, flops, run_peak_flops(spec, ranks.device), stragglers)
         self._phases = self._build_progress(reporter, performance)
         self._metrics = self._build_metrics_logger(reporter, performance)
         # Ends run in reverse: garbage is collected and traces close before metrics are logged.

@@ -17,7 +17,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
 from worker.core.fence import FenceMonitor, RunFence
-from worker.core.log_format import LINE, TIME
+from worker.core.log_format import LINE, TIME, file_handler
 from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
 from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
@@ -395,7 +395,5 @@ def _log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node, execut
     """Write the launcher's log to the node's file from here on."""
     path = layout.node_log(node.index)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter(LINE, TIME))
-    logging.getLogger("worker").addHandler(handler)
+    logging.getLogger("worker").addHandler(file_handler(path))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, execution)

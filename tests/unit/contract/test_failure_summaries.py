@@ -36,7 +36,7 @@ def failure(text: str = "", **fields: Any) -> Failure:
 @pytest.mark.parametrize(
     "text", [OURS + USER, OURS + USER + LIBRARY, "line 1\nline 2\n" + OURS + USER + "KeyError: 'hot'\n"]
 )
-def test_last_frame_of_the_user_is_found(text: str) -> None:
+def test_last_frame_of_the_user_is_returned(text: str) -> None:
     summary = summarize_failure(failure(text), {})
     assert summary.frame is not None
     assert summary.frame.model_dump() == {
@@ -102,7 +102,7 @@ def test_fixes_are_those_of_a_memory_hint(gpus: int, *, on_device: bool) -> None
         parse_spec({**document, section: {**document.get(section, {}), name: value} if name else value})  # type: ignore[dict-item]
 
 
-def test_a_loss_that_is_not_finite_asks_for_a_lower_rate() -> None:
+def test_a_loss_that_is_not_finite_has_a_lower_rate_as_its_fix() -> None:
     spec = {"optimizer": {"name": "sgd", "lr": 3e-3, "clip_norm": None}}
     summary = summarize_failure(failure(type="TrainingError", message=f"{NON_FINITE_LOSS} at step 4"), spec)
     assert [fix.fields for fix in summary.fixes] == [{"optimizer.lr": 3e-4}, {"optimizer.clip_norm": 1.0}]
