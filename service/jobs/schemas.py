@@ -88,15 +88,22 @@ def progress_resource(job: Job, now: datetime) -> JobProgress | None:
     if job.progress is None:
         return None
     progress = JobProgress.model_validate(job.progress)
-    step_seconds = progress.seconds_per_step
-    stopped = job.status != "running" or job.status_message.startswith(SUSPENDED)
-    if stopped or step_seconds is None or not math.isfinite(step_seconds):
-        return progress
-    left = (progress.total_steps - progress.step) * step_seconds
-    if not math.isfinite(left):
+    if job.status != "running":
+        return progress.model_copy(update={"phase": None, "phase_done": None, "phase_total": None})
+    left = _seconds_left(progress)
+    if job.status_message.startswith(SUSPENDED) or left is None:
         return progress
     reported = datetime.fromisoformat(job.progress["reported_at"])
     return progress.model_copy(update={"eta_seconds": max(0.0, left - (now - reported).total_seconds())})
+
+
+def _seconds_left(progress: JobProgress) -> float | None:
+    """Return the time that was left at the report: the worker's own, which counts evaluations and checkpoints, or that
+    of the steps for programs that report none. None if it is unknown."""
+    left, pace = progress.seconds_left, progress.seconds_per_step
+    if left is None and pace is not None and progress.phase != "exporting":
+        left = (progress.total_steps - progress.step) * pace
+    return left if left is not None and math.isfinite(left) else None
 
 
 def attempt_resource(attempt: Attempt) -> AttemptResource:

@@ -63,22 +63,22 @@ class LinePattern:
 
 
 def compile_pattern(
-    wanted: str | None, *, regex: bool = False, case_sensitive: bool = False, level: LogLevel | None = None
+    sought: str | None, *, regex: bool = False, case_sensitive: bool = False, level: LogLevel | None = None
 ) -> LinePattern:
     """Return what to search for.
 
     Args:
-        wanted: A part of the line, or with `regex` a regular expression.
+        sought: A part of the line, or with `regex` a regular expression.
         level: Only lines of this level; `warning` includes errors.
 
     Raises:
         InvalidRequestError: Neither is given, or the regular expression is invalid or too large.
     """
-    if not wanted:
+    if not sought:
         if level is None:
             raise InvalidRequestError("give `text`, `level` or both", param="text")
         return LinePattern(None, level)
-    source = wanted if regex else re2.escape(wanted)
+    source = sought if regex else re2.escape(sought)
     try:
         return LinePattern(_compile(f"(?m{'' if case_sensitive else 'i'}:{source})"), level)
     except re2.error as error:

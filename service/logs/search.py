@@ -53,8 +53,8 @@ def search_log(
         row, size = find_log(session, logs, job_id, rank, attempt, now)
         if row is None:
             return LogLines(data=[], has_more=False, next_offset=search.offset or 0)
-        found = _search(_blocks(logs, row.id, rank, search, size), search, size, lambda: clock() > deadline)
-        return found.model_copy(update={"attempt": row.number})
+        matches = _search(_blocks(logs, row.id, rank, search, size), search, size, lambda: clock() > deadline)
+        return matches.model_copy(update={"attempt": row.number})
 
 
 def _blocks(logs: LogRepository, attempt_id: str, rank: str, search: LogSearch, size: int) -> Iterator[Block]:
@@ -70,8 +70,8 @@ def _search(parts: Iterable[Block], search: LogSearch, size: int, is_late: Calla
     lines: list[LogLine] = []
     reached = min(search.offset or 0, size) if ascending else 0
     for block in parts:
-        found = list(matching_lines(block, search.pattern))
-        for line, end in found if ascending else reversed(found):
+        matches = list(matching_lines(block, search.pattern))
+        for line, end in matches if ascending else reversed(matches):
             lines.append(line)
             if len(lines) == search.limit:
                 return LogLines(data=lines, has_more=True, next_offset=end if ascending else line.offset)

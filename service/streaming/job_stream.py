@@ -98,6 +98,8 @@ def read_job_stream(
     for (sequence, execution), group in groupby(points, key=lambda point: (point.sequence, point.execution)):
         builders.append((sequence, partial(_metrics, job, list(group), resumed.get(execution, 0), now)))
     due = [(sequence, build) for sequence, build in builders if sequence <= reached]
+    if reached == job.sequence and _is_in_long_phase(job) and all(sequence != reached for sequence, _ in due):
+        due.append((reached, partial(_phase, job, max(resumed.items(), default=(1, 0)), now)))
     messages = [message for _, message in sorted(build_messages(job.pk, due), key=itemgetter(0))]
     return StreamPart(messages, reached, job.status in TERMINAL and reached == job.sequence)
 
@@ -125,6 +127,18 @@ def _checkpoint(job: Job, row: Checkpoint, run: RunLayout) -> Message:
 def _log(chunk: LogChunk, attempt: int) -> Message:
     text = chunk.data.decode(errors="replace")
     return Message(chunk.sequence, "log", LogUpdate(attempt=attempt, rank=chunk.rank, offset=chunk.offset, text=text))
+
+
+def _is_in_long_phase(job: Job) -> bool:
+    """Return whether the job reports progress without points: it evaluates, saves or exports."""
+    return job.status == "running" and (job.progress or {}).get("phase") in ("evaluating", "saving", "exporting")
+
+
+def _phase(job: Job, execution: tuple[int, int], now: datetime) -> Message:
+    number, resumed_from_step = execution
+    progress = progress_resource(job, now)
+    update = MetricsUpdate(execution=number, resumed_from_step=resumed_from_step, points=[], progress=progress)
+    return Message(job.sequence, "metrics", update)
 
 
 def _metrics(job: Job, points: list[StoredPoint], resumed_from_step: int, now: datetime) -> Message:

@@ -82,14 +82,14 @@ def test_link_opens_the_log_at_its_line(page: Page) -> None:
 
 
 def test_step_without_points_is_refused_with_the_reason(page: Page, visit: Visit) -> None:
-    place = page.get_by_label("Go to a step or a time")
-    place.fill("when it broke")
-    place.press("Enter")
+    field = page.get_by_label("Go to a step or a time")
+    field.fill("when it broke")
+    field.press("Enter")
     expect(page.locator("#toast")).to_contain_text("a step such as 400, or a time such as 14:05")
-    place.fill("999 999")
-    place.press("Enter")
+    field.fill("999 999")
+    field.press("Enter")
     expect(page.locator("#toast")).to_contain_text("no point at step 999999")
     visit.ignore_errors("404")
-    place.fill("100")
-    place.press("Enter")
+    field.fill("100")
+    field.press("Enter")
     expect(page.locator("#log .marked")).to_have_count(1)

@@ -97,6 +97,19 @@ def test_each_status_has_a_tone(module: Callable[[str], Call]) -> None:
             {"progress": {"step": 1200, "total_steps": 4000, "eta_seconds": 75.0}},
             "Running on node1: step 1\u202f200 of 4\u202f000, about 1 min 15 s left.",
         ),
+        (
+            {
+                "progress": {
+                    "step": 400,
+                    "total_steps": 400,
+                    "eta_seconds": 41.0,
+                    "phase": "evaluating",
+                    "phase_done": 120,
+                    "phase_total": 800,
+                }
+            },
+            "Running on node1: step 400 of 400; evaluating 120 of 800, about 41 s left.",
+        ),
         ({"status": "pending", "status_message": "waiting for 2 of 2 local slots"}, "Waiting for 2 of 2 local slots."),
         ({"status": "queued", "status_message": ""}, "Queued."),
         ({"status": "succeeded", "status_message": "Completed all steps."}, "Completed all steps."),

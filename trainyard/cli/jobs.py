@@ -65,6 +65,9 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
         yield "runtime", format_duration((job.finished_at - job.started_at).total_seconds())
     if job.progress is not None:
         yield "step", f"{job.progress.step} of {job.progress.total_steps}"
+        if job.progress.phase not in (None, "training"):
+            done = f" {job.progress.phase_done} of {job.progress.phase_total}" if job.progress.phase_total else ""
+            yield "phase", f"{job.progress.phase}{done}"
         if job.progress.eta_seconds is not None:
             yield "ETA", format_duration(job.progress.eta_seconds)
     if job.attempt is not None:

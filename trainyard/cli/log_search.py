@@ -42,7 +42,7 @@ def ranks_of(job: JobResource, rank: str) -> Sequence[str]:
 
 
 def print_matches(
-    client: Client, job: JobResource, ranks: Sequence[str], attempt: int | None, wanted: LineFilter, *, as_json: bool
+    client: Client, job: JobResource, ranks: Sequence[str], attempt: int | None, requested: LineFilter, *, as_json: bool
 ) -> None:
     """Print the matching lines.
 
@@ -51,15 +51,15 @@ def print_matches(
     """
     count = 0
     for rank in ranks:
-        expression = wanted.expression
+        expression = requested.expression
         offset = None
-        if wanted.since is not None:
-            offset = client.log_position(job.id, time=wanted.since, rank=rank, attempt=attempt).offset
+        if requested.since is not None:
+            offset = client.log_position(job.id, time=requested.since, rank=rank, attempt=attempt).offset
         for line in client.search_logs(
             job.id,
-            wanted.text if expression is None else expression,
+            requested.text if expression is None else expression,
             regex=expression is not None,
-            level=wanted.level,
+            level=requested.level,
             rank=rank,
             attempt=attempt,
             offset=offset,
@@ -75,17 +75,17 @@ def print_matches(
 
 
 def offset_around(
-    client: Client, job: JobResource, rank: str, attempt: int | None, place: str
+    client: Client, job: JobResource, rank: str, attempt: int | None, spot: str
 ) -> tuple[int | None, int]:
-    """Return the attempt and the offset of a place in a log: a step, a time, or `error` for the last error.
+    """Return the attempt and the offset of a spot in a log: a step, a time, or `error` for the last error.
 
     Raises:
-        UsageError: The place is none of them, or there is no error.
+        UsageError: The spot is none of them, or there is no error.
     """
-    text = place.strip().lower()
+    text = spot.strip().lower()
     if text == "error":
-        found = client.search_logs(job.id, level="error", rank=rank, attempt=attempt, newest_first=True)
-        first = next(iter(found), None)
+        matches = client.search_logs(job.id, level="error", rank=rank, attempt=attempt, newest_first=True)
+        first = next(iter(matches), None)
         if first is None:
             raise UsageError(f"the log of rank {rank} has no line that reports an error")
         return attempt, first.offset
@@ -93,9 +93,9 @@ def offset_around(
         position = client.log_position(job.id, step=int(step[1]), rank=rank, attempt=attempt)
     else:
         try:
-            time = parse_date(place)
+            time = parse_date(spot)
         except typer.BadParameter:
-            raise UsageError(f"--around takes a step, a time or `error`, not {place!r}") from None
+            raise UsageError(f"--around takes a step, a time or `error`, not {spot!r}") from None
         position = client.log_position(job.id, time=time, rank=rank, attempt=attempt)
     return position.attempt, position.offset
 

@@ -61,18 +61,18 @@ def logs(
 
     Example: trainyard logs last --grep "/loss (nan|inf)/"
     """
-    wanted = LineFilter(grep, level.value if level else None, since)
+    requested = LineFilter(grep, level.value if level else None, since)
     searched = grep is not None or level is not None
     _check_rank(rank, searched=searched)
     _check_options(searched=searched, live=follow or tail is not None, since=since is not None, around=bool(around))
     with make_client(ctx) as client:
         job = find_job(client, job_id)
         if searched:
-            print_matches(client, job, ranks_of(job, rank), attempt, wanted, as_json=as_json)
+            print_matches(client, job, ranks_of(job, rank), attempt, requested, as_json=as_json)
             return
         if around is not None:
-            found, place = offset_around(client, job, rank, attempt, around)
-            for line in lines_around(client, job, rank, found, place, context):
+            number, start = offset_around(client, job, rank, attempt, around)
+            for line in lines_around(client, job, rank, number, start, context):
                 print_json({"rank": rank, "text": line}) if as_json else print_text(f"{line}\n")
             return
         position = LogPosition(attempt or (job.attempt.number if job.attempt else None), rank, tail=tail)

@@ -26,6 +26,8 @@ class RunState:
     step: int = 0
     total: int | None = None
     eta_seconds: float | None = None
+    phase: str | None = None
+    """What the run does beside training, such as `evaluating 120/800`."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -65,7 +67,7 @@ class RunState:
         """Return the parts of the summary, the most important first."""
         total = f"/{self.total}" if self.total else ""
         eta = [f"ETA {format_duration(self.eta_seconds)}"] if self.eta_seconds is not None else []
-        return [f"step {self.step}{total}", *eta, *self.values()]
+        return [f"step {self.step}{total}", *([self.phase] if self.phase else []), *eta, *self.values()]
 
     def values(self) -> list[str]:
         """Return losses, accuracy and throughput as text."""
@@ -95,3 +97,5 @@ class RunState:
             return
         self.step, self.total = progress.step, progress.total_steps or None
         self.eta_seconds = progress.eta_seconds if isinstance(progress, JobProgress) else None
+        done = f" {progress.phase_done}/{progress.phase_total}" if progress.phase_total else ""
+        self.phase = f"{progress.phase}{done}" if progress.phase not in (None, "training") else None

@@ -1,6 +1,6 @@
 """A pass over the held-out examples."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ def evaluate(
     *,
     options: Evaluation,
     training_size: int,
+    on_examples: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, float]:
     """Return the means of the task's evaluation sums over the held-out examples, by metric name. Each example counts
     once, for any number of ranks. With several sets, the name of a set is the end of the names of its metrics; the
@@ -32,10 +33,12 @@ def evaluate(
 
     Args:
         training_size: Examples that a rank computes at once in training, whose memory is known to suffice.
+        on_examples: Called with the number of evaluated examples, and of all of them.
     """
     sets = held_out_sets(task.examples, options.limit)
     size = options.micro_size or training_size
     sums: dict[tuple[str, str], torch.Tensor] = {}  # by set and metric, fp64, shape ()
+    done, total = 0, sum(map(len, sets.values()))
     model.module.eval()
     for name, held_out in sets.items():
         if (shares := sharing(task)) is not None:
@@ -49,6 +52,8 @@ def evaluate(
             for key, value in batch_sums.items():
                 value = value.double() * float(len(share) > 0)
                 sums[name, key] = sums[name, key] + value if (name, key) in sums else value
+            done = min(total, done + size * ranks.world)
+            on_examples(done, total)
     model.release()
     model.module.train()
     rows = ranks.gather([float(value.item()) for value in sums.values()])

@@ -37,6 +37,7 @@ from worker.engine.packed_attention import choose_packed_attention
 from worker.engine.precision import Precision
 from worker.engine.reference import ReferenceFile, fill_reference
 from worker.engine.run_inputs import RunInputs
+from worker.engine.run_progress import RunProgress
 from worker.engine.sources import reference_digest, source_digests
 from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
@@ -110,13 +111,17 @@ class Trainer:
         self._average = WeightAverage(spec.ema, self._model.module) if spec.ema else None
         self._state = self._build_state(list(optimizers.values()))
         stragglers = StragglerReporter(ranks, reporter) if ranks.world > 1 else None
-        peak = run_peak_flops(spec, ranks.device)
-        performance = PerformanceMonitor(ranks.device, flops, peak, stragglers)
+        performance = PerformanceMonitor(ranks.device, flops, run_peak_flops(spec, ranks.device), stragglers)
+        self._phases = self._build_progress(reporter, performance)
         self._metrics = self._build_metrics_logger(reporter, performance)
         # Ends run in reverse: garbage is collected and traces close before metrics are logged.
         own: list[Callback] = [GarbageCollector(), ProgressMarker(self._progress), performance]
         own += [policy for policy in (self._early_stopping, self._average) if policy is not None]
         self._callbacks: list[Callback] = [self._guard, self._metrics, *callbacks, *own]
+
+    def report_export(self, step: int) -> None:
+        """Report that the trained model is being exported."""
+        self._phases.begin("exporting", step, report=True)
 
     @property
     def module(self) -> nn.Module:
@@ -132,6 +137,7 @@ class Trainer:
             TrainingError: on all ranks alike, where going on is pointless, as after a loss that is NaN.
         """
         step = self._prepare()
+        self._phases.start(step)
         if self._spec.evaluation.first and step == 0 and self._evaluates:
             self._evaluate(step)
         if self._spec.batch.loaders:
@@ -157,7 +163,9 @@ class Trainer:
             callback.on_loop_end(step)
         if 0 < step < self.total_steps:
             self._save(step)
+        self._phases.begin("saving", step, report=True)
         self._checkpoints.finish()
+        self._phases.end()
         completed = step == self.total_steps or self._stops_early
         if completed:
             self._guard.check_trained(step)
@@ -249,6 +257,7 @@ class Trainer:
         self._step_sync.deliver_shares()
         for callback in self._callbacks:
             callback.on_evaluation_start(step)
+        self._phases.begin("evaluating", step)
         averaged = self._average is not None and self._average.options.evaluate
         size, metrics = self._train_step.micro_batch_length(self._batches.size), {}
         with self._average.applied() if self._average and averaged else contextlib.nullcontext():
@@ -261,9 +270,11 @@ class Trainer:
                     self._progress,
                     options=self._spec.evaluation,
                     training_size=size,
+                    on_examples=self._phases.evaluated,
                 )
             if self._samples is not None:
                 self._store_samples(step, self._samples, size)
+        self._phases.end()
         for callback in self._callbacks:
             callback.on_evaluation(step, metrics)
 
@@ -283,7 +294,9 @@ class Trainer:
         self._step_sync.deliver_shares()
         for callback in self._callbacks:
             callback.on_checkpoint_start(step)
+        self._phases.begin("saving", step)
         self._checkpoints.save(step, self._state.capture(step, self._guard.skipped), self._metrics.latest)
+        self._phases.end()
         for callback in reversed(self._callbacks):
             callback.on_checkpoint_end(step)
 
@@ -313,6 +326,20 @@ class Trainer:
             self._average,
         )
 
+    def _build_progress(self, reporter: Reporter, performance: PerformanceMonitor) -> RunProgress:
+        return RunProgress(
+            reporter,
+            total_steps=self.total_steps,
+            epoch_of=self._batches.epoch_of,
+            seconds_per_step=lambda: performance.step_time.seconds_per_step,
+            training_seconds=lambda: performance.training_time.seconds_per_step,
+            evaluate_every=self._spec.evaluation.every_steps,
+            evaluates=self._evaluates,
+            save_every=self._spec.checkpoint.every_steps,
+            held_out=min(self._task.examples.held_out, self._spec.evaluation.limit or self._task.examples.held_out),
+            batch_size=self._batches.size,
+        )
+
     def _build_metrics_logger(self, reporter: Reporter, performance: PerformanceMonitor) -> MetricsLogger:
         return MetricsLogger(
             reporter,
@@ -320,7 +347,7 @@ class Trainer:
             is_first=self._ranks.is_first,
             due=self._log_due,
             total_steps=self.total_steps,
-            epoch_of=self._batches.epoch_of,
+            progress_of=self._phases.at,
             tokens_before=self._tokens_before,
             learning_rates=self._learning_rates,
             precision=self._precision,

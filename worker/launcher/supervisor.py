@@ -17,6 +17,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
 from worker.core.fence import FenceMonitor, RunFence
+from worker.core.log_format import LINE, TIME, file_handler
 from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
 from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
@@ -64,7 +65,7 @@ def run(attempt_folder: str) -> None:
     os.umask(launch.umask)
     limit = TimeLimit.of(launch, os.environ, time.time())
     connect = partial(ServiceClient, launch.service_url, launch.attempt_id, layout.token.read_text().strip())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format=LINE, datefmt=TIME, stream=sys.stderr)
     logging.getLogger("worker").setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     node = this_node(launch, os.environ)
@@ -394,7 +395,5 @@ def _log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node, execut
     """Write the launcher's log to the node's file from here on."""
     path = layout.node_log(node.index)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("worker").addHandler(handler)
+    logging.getLogger("worker").addHandler(file_handler(path))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, execution)

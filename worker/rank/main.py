@@ -22,6 +22,7 @@ from worker.core.fence import RunFence
 from worker.core.first_failure import describe_restart
 from worker.core.flight_recorder import write_on_stall
 from worker.core.library_warnings import ignore_missing_gpu_kernels
+from worker.core.log_format import LINE, TIME
 from worker.core.processes import PARENT_VARIABLE, WRAPPED_VARIABLE, die_with_parent
 from worker.core.stop_signal import StopSignal
 from worker.environment.rank_command import execute
@@ -132,7 +133,7 @@ def redirect_output(path: Path) -> None:
     os.close(handle)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
+    logging.basicConfig(level=logging.INFO, format=LINE, datefmt=TIME, force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
@@ -181,6 +182,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         from worker.export.weights import export_weights
 
         progress.mark("exporting")
+        trainer.report_export(outcome.step)
         if ranks.is_first:
             RunFence(run.run_layout, run.launch.attempt_id).check()
         export_weights(

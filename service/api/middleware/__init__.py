@@ -8,6 +8,7 @@ from service.api.dependencies import AppState
 from service.api.middleware.audit import AuditMiddleware
 from service.api.middleware.authentication import AuthenticationMiddleware
 from service.api.middleware.body import BodyLimitMiddleware
+from service.api.middleware.compression import CompressionMiddleware
 from service.api.middleware.errors import ErrorMiddleware
 from service.api.middleware.head import RequestHeadMiddleware
 from service.api.middleware.origin import OriginMiddleware
@@ -17,6 +18,7 @@ from service.api.middleware.request_id import RequestIdMiddleware
 def add_middleware(app: FastAPI, app_state: AppState, hosts: Iterable[str]) -> None:
     """Add all middleware to the application. Starlette runs what is added last first."""
     settings = app_state.settings
+    app.add_middleware(CompressionMiddleware)
     app.add_middleware(ErrorMiddleware)
     app.add_middleware(BodyLimitMiddleware, limit=settings.body_limit)
     app.add_middleware(OriginMiddleware, hosts=hosts)

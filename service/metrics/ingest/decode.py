@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from service.db.types import to_micros
 from service.metrics.values import PointRow, encode_value
 from trainyard.contract.base import MAX_SAFE_INT, Timestamp
-from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
+from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch, Phase
 
 
 class _Point(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -27,6 +27,10 @@ class _Progress(msgspec.Struct, forbid_unknown_fields=True):
     total_steps: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)]
     epoch: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)] = 0
     seconds_per_step: float | None = None
+    seconds_left: float | None = None
+    phase: Phase | None = None
+    phase_done: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)] | None = None
+    phase_total: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)] | None = None
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):

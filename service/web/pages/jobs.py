@@ -134,6 +134,7 @@ def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: 
         may_change=visitor.may_change(job.created_by),
         data={
             "job": job.model_dump(mode="json", by_alias=True),
+            "accelerator": app_state.settings.known_accelerator,
             "preview": curves.model_dump(mode="json", include={"series": {0: {"steps", "values"}}})["series"][0],
         },
     )

@@ -68,7 +68,7 @@ export const dateTime = (iso, form = "short") => ({ short: SHORT, exact: EXACT, 
 
 /** The strategy of a spec: `fsdp · bf16 · LoRA 16`. */
 export const strategyLabel = (spec) =>
-  [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null].filter(Boolean).join(" · ");
+  [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null].filter((part) => part && part !== "auto").join(" · ");
 
 /** A value of a spec's field, as in YAML. */
 export function specValue(value) {

@@ -5,7 +5,7 @@ import { bytes, count, duration, NOTHING, number, strategyLabel } from "./format
 import { etaOf, fractionDone, LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
-import { byId, make, setText } from "./page.js";
+import { byId, data, make, setText } from "./page.js";
 
 /** One sentence about what the job does, or why it waits. */
 export function summary(job) {
@@ -14,10 +14,24 @@ export function summary(job) {
   let text = (job.status_message || job.status).replace(/\.$/, "");
   if (job.status === "running" && progress) {
     text += `: step ${count(progress.step)} of ${count(progress.total_steps)}`;
+    if (phaseOf(progress)) text += `; ${phaseOf(progress)}`;
     if (etaOf(progress) !== null) text += `, about ${duration(progress.eta_seconds)} left`;
   }
   if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task)) text += "; no steps yet";
   return `${text[0].toUpperCase()}${text.slice(1)}.`;
+}
+
+/** What a run does beside training: `evaluating 120 of 800`; empty while it trains. */
+function phaseOf(progress) {
+  const { phase, phase_done: done, phase_total: total } = progress;
+  if (!phase || phase === "training") return "";
+  return total ? `${phase} ${count(done)} of ${count(total)}` : phase;
+}
+
+/** The phase of a running job; nothing for programs that report none. */
+function phaseFact(job) {
+  if (job.status !== "running" || STEPLESS.includes(job.spec.task)) return NOTHING;
+  return job.progress ? phaseOf(job.progress) || "training" : "starting";
 }
 
 /** Show everything above the curves. */
@@ -61,13 +75,14 @@ export function factsOf(job) {
   const progress = job.progress;
   return [
     ["step", "Step", progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : NOTHING],
+    ["phase", "Phase", phaseFact(job)],
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", runtime(job)],
-    ["loss", "Loss", number(job.metrics[LOSS])],
+    ["loss", "Train loss", number(job.metrics[LOSS])],
     ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
-    ["gpus", "GPUs", String(job.spec.gpus ?? 1)],
-    ["strategy", "Strategy", strategyLabel(job.spec)],
+    ["gpus", data.accelerator === "cpu" ? "CPU processes" : "GPUs", String(job.spec.gpus ?? 1)],
+    ["strategy", "Strategy", strategyLabel(job.spec) || NOTHING],
     ["disk", "On disk", bytes(job.disk_bytes)],
   ];
 }

@@ -19,11 +19,11 @@ OURS = """Traceback (most recent call last):
     return task.loss_sum(model, batch)
            ^^^^^^^^^^^^^^^^^^^
 """
-USER = f"""  File "{CODE}/sub/bad.py", line 8, in loss_sum
+USER = f"""  File "{CODE}/sub/spirals.py", line 8, in loss_sum
     batch["hot"]
     ~~~~~^^^^^^^
 """
-LIBRARY = """  File "/opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", line 1, in _call_impl
+LIBRARY = """  File "/opt/venv/lib/python3.12/site-packages/torch/nn/modules/base.py", line 1, in _call_impl
     return forward_call(*args)
   File "<frozen importlib._bootstrap>", line 1, in _find
 """
@@ -36,11 +36,11 @@ def failure(text: str = "", **fields: Any) -> Failure:
 @pytest.mark.parametrize(
     "text", [OURS + USER, OURS + USER + LIBRARY, "line 1\nline 2\n" + OURS + USER + "KeyError: 'hot'\n"]
 )
-def test_last_frame_of_the_user_is_found(text: str) -> None:
+def test_last_frame_of_the_user_is_returned(text: str) -> None:
     summary = summarize_failure(failure(text), {})
     assert summary.frame is not None
     assert summary.frame.model_dump() == {
-        "file": "sub/bad.py",
+        "file": "sub/spirals.py",
         "line": 8,
         "function": "loss_sum",
         "source": 'batch["hot"]\n~~~~~^^^^^^^',
@@ -49,12 +49,10 @@ def test_last_frame_of_the_user_is_found(text: str) -> None:
 
 
 def test_code_outside_of_the_upload_is_the_users_too() -> None:
-    text = (
-        'Traceback (most recent call last):\n  File "/home/me/project/worker_pool.py", line 3, in <module>\n    run()\n'
-    )
+    text = 'Traceback (most recent call last):\n  File "/home/me/project/spirals.py", line 3, in <module>\n    run()\n'
     frame = user_frame(text + LIBRARY)
     assert frame is not None
-    assert (frame.file, frame.source) == ("/home/me/project/worker_pool.py", "run()")
+    assert (frame.file, frame.source) == ("/home/me/project/spirals.py", "run()")
 
 
 def test_last_of_several_tracebacks_counts() -> None:
@@ -104,7 +102,7 @@ def test_fixes_are_those_of_a_memory_hint(gpus: int, *, on_device: bool) -> None
         parse_spec({**document, section: {**document.get(section, {}), name: value} if name else value})  # type: ignore[dict-item]
 
 
-def test_a_loss_that_is_not_finite_asks_for_a_lower_rate() -> None:
+def test_a_loss_that_is_not_finite_has_a_lower_rate_as_its_fix() -> None:
     spec = {"optimizer": {"name": "sgd", "lr": 3e-3, "clip_norm": None}}
     summary = summarize_failure(failure(type="TrainingError", message=f"{NON_FINITE_LOSS} at step 4"), spec)
     assert [fix.fields for fix in summary.fixes] == [{"optimizer.lr": 3e-4}, {"optimizer.clip_norm": 1.0}]

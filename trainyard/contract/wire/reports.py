@@ -134,6 +134,10 @@ class Point(Strict):
     time: Timestamp
 
 
+Phase = Literal["training", "evaluating", "saving", "exporting"]
+"""What a run does after its start."""
+
+
 class Progress(Strict):
     """The progress of a run."""
 
@@ -142,7 +146,14 @@ class Progress(Strict):
     total_steps: Step
     epoch: NonNegativeInt = 0
     seconds_per_step: AnyFloat | None = None
-    """Average over about the last minute."""
+    """Average over about the last minute, evaluations and waits for checkpoints included."""
+    seconds_left: AnyFloat | None = None
+    """Expected time to the end of the last step, with the evaluations and checkpoints until then."""
+    phase: Phase | None = None
+    """What the run does now."""
+    phase_done: NonNegativeInt | None = None
+    """Evaluated examples of `phase_total`."""
+    phase_total: NonNegativeInt | None = None
 
 
 UNKNOWN_STEP = 2**53

@@ -33,7 +33,7 @@ class MetricsLogger(Callback):
         is_first: bool,
         due: Callable[[int], bool],
         total_steps: int,
-        epoch_of: Callable[[int], int],
+        progress_of: Callable[[int], Progress],
         tokens_before: Callable[[int], int],
         learning_rates: LearningRates,
         precision: Precision,
@@ -48,7 +48,7 @@ class MetricsLogger(Callback):
         self._is_first = is_first
         self._due = due
         self._total_steps = total_steps
-        self._epoch_of = epoch_of
+        self._progress = progress_of
         self._tokens_before = tokens_before
         self._tokens: int | None = None
         self._learning_rates = learning_rates
@@ -99,11 +99,3 @@ class MetricsLogger(Callback):
         if self._is_first:
             values = "  ".join(f"{key} {value:.6f}" for key, value in metrics.items())
             log.info("step %d/%d  %s", step, self._total_steps, values)
-
-    def _progress(self, step: int) -> Progress:
-        return Progress(
-            step=step,
-            total_steps=self._total_steps,
-            epoch=self._epoch_of(max(0, step - 1)),
-            seconds_per_step=self._performance.step_time.seconds_per_step,
-        )

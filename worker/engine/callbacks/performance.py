@@ -38,7 +38,7 @@ class _Totals:
 
 class StepTimeAverage:
     """The seconds per step, evaluations and waits for checkpoints included, averaged with weights that decay over a
-    minute. The ETA is computed from it."""
+    minute."""
 
     def __init__(self) -> None:
         self._steps = 0.0
@@ -76,6 +76,8 @@ class PerformanceMonitor(Callback):
         self._flops = flops
         self._peak = peak
         self.step_time = StepTimeAverage()
+        self.training_time = StepTimeAverage()
+        """The seconds of a step alone."""
         self._clock = clock or step_clock(device)
         self._totals = _Totals()
         self._ended: deque[tuple[_Totals, PhaseSeconds]] = deque()
@@ -143,6 +145,7 @@ class PerformanceMonitor(Callback):
         owns, rss, host_peaks, peaks, reserved = zip(*rows, strict=True)
         elapsed = totals.step_seconds + totals.evaluation + totals.stall
         self.step_time.add(totals.steps, elapsed)
+        self.training_time.add(totals.steps, totals.step_seconds)
         if self._stragglers:
             self._stragglers.add(owns, totals.step_seconds / steps, elapsed)
         seconds = max(totals.step_seconds, 1e-9)

@@ -25,7 +25,10 @@ def run(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def answer(request: httpx.Request) -> httpx.Response:
         got = world.client.request(
-            request.method, str(request.url), headers=dict(request.headers), content=request.content
+            request.method,
+            str(request.url),
+            headers={**request.headers, "accept-encoding": "identity"},
+            content=request.content,
         )
         return httpx.Response(got.status_code, headers=dict(got.headers), content=got.content)
 

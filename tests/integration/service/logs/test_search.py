@@ -49,17 +49,17 @@ def search_all(world: World, job: str, **params: Any) -> list[Any]:
 
 @pytest.mark.databases("both")
 class TestSearch:
-    def test_all_lines_of_20005_are_found_in_both_orders(self, world: World) -> None:
+    def test_all_lines_of_20005_are_returned_in_both_orders(self, world: World) -> None:
         job = world.submit()
         lines = [f"line {number} of it" for number in range(20_005)]
         for number in (3, 7_000, 15_000, 20_004):
             lines[number] = f"WARNING {number}"
         write_log(world, world.start(job), "\n".join([*lines, ""]).encode())
-        wanted = ["WARNING 3", "WARNING 7000", "WARNING 15000", "WARNING 20004"]
+        expected = ["WARNING 3", "WARNING 7000", "WARNING 15000", "WARNING 20004"]
         for params in ({"text": "warning"}, {"level": "warning"}, {"text": r"^WARN\w+ \d+$", "regex": True}):
-            assert [line["text"] for line in search_all(world, job, **params)] == wanted
-            assert [line["text"] for line in search_all(world, job, **params, limit=1)] == wanted
-            assert [line["text"] for line in search_all(world, job, **params, order="desc", limit=1)] == wanted[::-1]
+            assert [line["text"] for line in search_all(world, job, **params)] == expected
+            assert [line["text"] for line in search_all(world, job, **params, limit=1)] == expected
+            assert [line["text"] for line in search_all(world, job, **params, order="desc", limit=1)] == expected[::-1]
         assert {line["level"] for line in search(world, job, text="WARNING")["data"]} == {"warning"}
         assert search(world, job, level="error") == {
             "object": "list",
@@ -78,7 +78,7 @@ class TestSearch:
         before = world.client.get(f"/v1/jobs/{job}/logs", params={"before": line["offset"], "tail": 1})
         assert (before.text, before.headers["x-trainyard-offset"]) == ("two\n", "4")
 
-    def test_last_line_without_its_end_is_found_again_when_it_is_longer(self, world: World) -> None:
+    def test_last_line_without_its_end_is_returned_again_when_it_is_longer(self, world: World) -> None:
         job = world.submit()
         worker = world.start(job)
         worker.log("0", 0, b"first\nERROR hal")
@@ -140,9 +140,9 @@ class TestBounds:
         ticks = iter(range(10_000))
 
         def part(offset: int | None, order: Any) -> Any:
-            wanted = LogSearch(compile_pattern("needle"), offset, order)
+            expected = LogSearch(compile_pattern("needle"), offset, order)
             clock = lambda: float(next(ticks))  # noqa: E731
-            return search_log(world.database, job, "0", wanted, attempt=None, now=world.clock(), clock=clock)
+            return search_log(world.database, job, "0", expected, attempt=None, now=world.clock(), clock=clock)
 
         first = part(None, "asc")
         assert (first.data, first.has_more, first.next_offset) == ([], True, 2 * MAX_BLOCK - 2 * MAX_BLOCK % 1024)

@@ -31,35 +31,35 @@ def test_levels(line: bytes, level: str | None) -> None:
     assert level_of(line) == level
 
 
-def found(pattern: LinePattern, text: bytes, offset: int = 0) -> list[tuple[int, str]]:
+def matching(pattern: LinePattern, text: bytes, offset: int = 0) -> list[tuple[int, str]]:
     return [(line.offset, line.text) for line, _ in matching_lines(Block(offset, text), pattern)]
 
 
 def test_a_literal_is_no_pattern_and_ignores_case() -> None:
     text = "a.b\nAXB\nA.B ÄÖ\n".encode()
-    assert found(compile_pattern("a.b"), text) == [(0, "a.b"), (8, "A.B ÄÖ")]
-    assert found(compile_pattern("a.b", case_sensitive=True), text) == [(0, "a.b")]
-    assert found(compile_pattern("äö"), text) == [(8, "A.B ÄÖ")]
-    assert found(compile_pattern("a.b", regex=True), text) == [(0, "a.b"), (4, "AXB"), (8, "A.B ÄÖ")]
+    assert matching(compile_pattern("a.b"), text) == [(0, "a.b"), (8, "A.B ÄÖ")]
+    assert matching(compile_pattern("a.b", case_sensitive=True), text) == [(0, "a.b")]
+    assert matching(compile_pattern("äö"), text) == [(8, "A.B ÄÖ")]
+    assert matching(compile_pattern("a.b", regex=True), text) == [(0, "a.b"), (4, "AXB"), (8, "A.B ÄÖ")]
 
 
 def test_expressions_are_bound_to_lines() -> None:
     text = b"step 1\nstep 2 done\nx\n"
-    assert found(compile_pattern(r"^step \d$", regex=True), text) == [(0, "step 1")]
-    assert found(compile_pattern(r"1\s+step", regex=True), text) == []
-    assert found(compile_pattern(r"1|done", regex=True), text) == [(0, "step 1"), (7, "step 2 done")]
+    assert matching(compile_pattern(r"^step \d$", regex=True), text) == [(0, "step 1")]
+    assert matching(compile_pattern(r"1\s+step", regex=True), text) == []
+    assert matching(compile_pattern(r"1|done", regex=True), text) == [(0, "step 1"), (7, "step 2 done")]
 
 
-def test_a_line_is_found_once_and_with_its_level() -> None:
+def test_a_line_is_returned_once_and_with_its_level() -> None:
     text = b"ERROR aaa\naaa aaa\nWARNING aaa\n"
-    assert [offset for offset, _ in found(compile_pattern("a"), text)] == [0, 10, 18]
-    assert found(compile_pattern("a", level="error"), text) == [(0, "ERROR aaa")]
-    assert [offset for offset, _ in found(compile_pattern(None, level="warning"), text)] == [0, 18]
+    assert [offset for offset, _ in matching(compile_pattern("a"), text)] == [0, 10, 18]
+    assert matching(compile_pattern("a", level="error"), text) == [(0, "ERROR aaa")]
+    assert [offset for offset, _ in matching(compile_pattern(None, level="warning"), text)] == [0, 18]
 
 
 def test_a_long_line_is_cut_around_its_match() -> None:
     text = b"x" * 30_000 + b"needle" + b"y" * 30_000 + b"\n"
-    [(offset, line)] = found(compile_pattern("needle"), text)
+    [(offset, line)] = matching(compile_pattern("needle"), text)
     assert offset == 0
     assert "needle" in line
     assert len(line) <= MAX_LINE + 4
@@ -68,8 +68,8 @@ def test_a_long_line_is_cut_around_its_match() -> None:
 
 def test_of_an_overwritten_line_the_matching_part_is_returned() -> None:
     text = b"\r10%|x\r20%|x\r30%|x\r\nnext\r\n"
-    assert found(compile_pattern("20%"), text) == [(0, "20%|x")]
-    assert found(compile_pattern("next"), text) == [(20, "next")]
+    assert matching(compile_pattern("20%"), text) == [(0, "20%|x")]
+    assert matching(compile_pattern("next"), text) == [(20, "next")]
 
 
 @pytest.mark.parametrize("query", ["(", "a{1001}", r"(a)\1", "(?=a)", "(((a{100}){100}){100})", "\\"])
@@ -88,5 +88,5 @@ def test_time_of_a_block_is_bounded(query: str) -> None:
     pattern = compile_pattern(query, regex=True)
     for text in (b"a" * (MAX_BLOCK - 1) + b"\n", b"a,b c 1 2\n" * (MAX_BLOCK // 10)):
         started = time.process_time()
-        found(pattern, text)
+        matching(pattern, text)
         assert time.process_time() - started < 3
