@@ -1,6 +1,5 @@
 """Searches with real workers: a trial that was paused at rungs makes the updates of an undisturbed run."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def test_a_promoted_trial_has_the_losses_of_an_undisturbed_run(client: Client) -
     sweep = client.submit_sweep(SPEC, search=search, max_parallel=1)
     assert sweep.rung_steps == [10, 20]
     done = wait_for_end(client, sweep.id)
-    assert sorted(member.state for member in done.members) == ["completed", "stopped_early"]
+    assert sorted(member.state for member in done.members) == ["completed", "stopped_early"], done.members
     assert done.best is not None
     attempts = list(client.attempts(done.best))
     assert [(attempt.exit_reason, attempt.resumed_from_step) for attempt in attempts] == [
@@ -71,7 +70,7 @@ def test_a_service_that_is_killed_twenty_times_proposes_nothing_twice(tmp_path: 
         started = 1 + kill * 28 // 20
         with service.client() as client:
             wait_until(lambda: client.sweep(sweep_id).size >= started, 120, f"{started} trials")  # noqa: B023
-        service.kill(signal.SIGKILL)
+        service.kill()
         service.start()
     try:
         with service.client() as client:
