@@ -46,6 +46,7 @@ async function refreshSweep() {
   const sweep = await call(`/v1/sweeps/${data.sweep}`);
   ({ members } = sweep);
   ranking.show(sweep);
+  if (runs.length) parallel?.show(coordinates());
   const added = members.filter((member) => member.status && !rows.has(member.job_id)).length;
   byId("show-new").hidden = !added;
   setText(byId("show-new"), `Show the curves of ${added} new ${added === 1 ? "run" : "runs"}`);
@@ -72,6 +73,10 @@ function addMetrics(keys) {
 
 // -- showing -----------------------------------------------------------------------------------------------------------
 
+for (const member of members) { // all members have the same name, so their changes identify them
+  const run = runs.find((one) => one.id === member.job_id);
+  if (run) run.name = memberChanges(member);
+}
 const rows = new Map(runs.map((run) => [run.id, tableRow(run)]));
 
 function tableRow(run) {
@@ -196,11 +201,8 @@ const parallel = byId("parallel") ? new ParallelCoordinates(byId("parallel"), {
 }) : null;
 
 function start() {
-  for (const member of members) { // all members have the same name, so their changes identify them
-    const run = runs.find((one) => one.id === member.job_id);
-    if (run) run.name = memberChanges(member);
-  }
   showTable();
+  parallel?.show(coordinates());
   addMetrics(data.keys);
   byId("key").addEventListener("change", () => select({ key: byId("key").value }));
   byId("outcome")?.addEventListener("change", () => select({ outcome: byId("outcome").value }));

@@ -10,8 +10,8 @@ export function connectSweepForm(text, spec) {
   const ranges = byId("sweep-ranges");
 
   function add(field = "", range = "") {
-    const path = make("input", { value: field, list: "sweep-fields", placeholder: "optimizer.lr", "aria-label": "Field", class: "mono", maxlength: 200 });
-    const text_ = make("input", { value: range, placeholder: "log:1e-5:1e-1", "aria-label": "Range", class: "mono", maxlength: 4096 });
+    const path = make("input", { type: "text", value: field, list: "sweep-fields", placeholder: "optimizer.lr", "aria-label": "Field", class: "mono", maxlength: 200 });
+    const text_ = make("input", { type: "text", value: range, placeholder: "log:1e-5:1e-1", "aria-label": "Range", class: "mono", maxlength: 4096 });
     path.addEventListener("change", () => { if (!text_.value) text_.value = suggestion(path.value); });
     const row = make("li", {}, path, text_, make("button", { type: "button", class: "quiet", "aria-label": "Remove the field", text: "×", onclick: () => row.remove() }));
     ranges.append(row);
@@ -23,7 +23,7 @@ export function connectSweepForm(text, spec) {
     const value = field ? text().slice(field.from, field.to).trim() : "";
     const current = Number(value);
     if (value === "" || !Number.isFinite(current)) return "";
-    if (Number.isInteger(current)) return current > 0 ? `int:${Math.max(1, Math.floor(current / 2))}:${current * 2}` : "";
+    if (/^\d+$/.test(value)) return current > 0 ? `int:${Math.max(1, Math.floor(current / 2))}:${current * 2}` : "";
     return current > 0 ? `log:${(current / 10).toPrecision(2)}:${(current * 10).toPrecision(2)}` : "";
   }
 
