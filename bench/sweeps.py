@@ -91,10 +91,9 @@ def cost_to_reach(surface: Surface, method: dict[str, Any], seed: int, goal: flo
             step = trial.step + ahead
             loss = curve_of(surface, dict(trial.values))[step - 1]
             value = loss if math.isfinite(loss) else None
-            ended = {"status": "succeeded"} if step == STEPS else {}
-            if step == trial.pause_at:
-                ended = {"status": "paused", "desired": "paused"}
-            trials[trial.number] = replace(trial, step=step, value=value, **ended)
+            status = "succeeded" if step == STEPS else "paused" if step == trial.pause_at else "running"
+            desired = "paused" if status == "paused" else "run"
+            trials[trial.number] = replace(trial, step=step, value=value, status=status, desired=desired)
             if step == STEPS and value is not None and value <= goal:
                 return spent
 
