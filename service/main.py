@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 

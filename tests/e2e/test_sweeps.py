@@ -35,6 +35,8 @@ def wait_for_end(client: Client, sweep_id: str, seconds: float = 240) -> SweepDe
     return client.sweep(sweep_id)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_promoted_trial_has_the_losses_of_an_undisturbed_run(client: Client) -> None:
     search = Search.model_validate(
         {"algorithm": "asha", "space": {"seed": "choice:7"}, "max_trials": 2, "min_steps": 10, "eta": 2}
