@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -234,7 +235,6 @@ def _admin_token(app_state: AppState) -> None:
 def _background_services(app_state: AppState) -> list[BackgroundService]:
     """Build the services that only the leader runs, in the order of their start."""
     loop = make_loop(app_state, make_scheduler(app_state))
-    app_state.notify_reconciler = loop.hint
     maintenance_task = maintenance.MaintenanceTask(
         app_state.database,
         loop.lease,
@@ -253,8 +253,13 @@ def _background_services(app_state: AppState) -> list[BackgroundService]:
     delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
     dispatcher.is_stopping = delivery.is_stopping
     app_state.notify_webhooks = delivery.notify
-    searching = PeriodicTask("sweeps", make_searcher(app_state, loop.lease).run_once, searcher.SECONDS)
-    app_state.notify_sweeps = searching.notify
+    searching = PeriodicTask("sweeps", make_searcher(app_state, loop.lease, loop.hint).run_once, searcher.SECONDS)
+
+    def notify() -> None:
+        loop.hint()
+        searching.notify()
+
+    app_state.notify_reconciler = notify
     filling = BackFill(app_state.database, time.monotonic)
     values = PeriodicTask("values", filling.run_once, summaries.SECONDS)
     background: list[BackgroundService] = [loop, cleanup, delivery, searching, values]
@@ -264,7 +269,7 @@ def _background_services(app_state: AppState) -> list[BackgroundService]:
     return background
 
 
-def make_searcher(app_state: AppState, lease: LeaderLease) -> searcher.SweepSearcher:
+def make_searcher(app_state: AppState, lease: LeaderLease, on_change: Callable[[], None]) -> searcher.SweepSearcher:
     """Build the task that proposes, continues and stops the trials of searches."""
     return searcher.SweepSearcher(
         database=app_state.database,
@@ -275,7 +280,7 @@ def make_searcher(app_state: AppState, lease: LeaderLease) -> searcher.SweepSear
         quotas=app_state.quotas,
         run_as=app_state.settings.run_as,
         failpoint=lambda label: app_state.failpoint(label),
-        on_change=lambda: app_state.notify_reconciler(),
+        on_change=on_change,
     )
 
 

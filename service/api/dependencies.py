@@ -66,13 +66,11 @@ class AppState:
         self.database = database
         self.clock = clock
         self.notify_reconciler: Callable[[], None] = _do_nothing
-        """Wakes the reconciler; a lost notification only costs time."""
+        """Wakes the reconciler and the searches; a lost notification only costs time."""
         self.notify_cleanup: Callable[[], None] = _do_nothing
         """Wakes the maintenance task to delete files."""
         self.notify_webhooks: Callable[[], None] = _do_nothing
         """Wakes the webhook dispatcher."""
-        self.notify_sweeps: Callable[[], None] = _do_nothing
-        """Wakes the task that proposes the trials of searches."""
         self.file_listings = FileListings()
         self.resolver: Resolver = HostLookups().resolve
         """Resolves the host names of webhooks."""

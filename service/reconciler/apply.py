@@ -66,9 +66,7 @@ class DecisionWriter:
                 row.estimated_start = decision.estimated_start
                 if decision.request_stop and row.stop_requested_at is None:
                     row.stop_requested_at = now
-            if decision.status == "paused" and exit_record is not None and exit_record.reason == "paused":
-                # A pause at a step that was fixed before: the job stays so until somebody wants it to go on.
-                fresh.desired = "paused"
+            _keep_paused(fresh, decision, exit_record)
             session.flush()
             if decision.status is not None:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
@@ -112,6 +110,12 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
     attempt.ended_at = now
     attempt.exit_reason = decision.exit_reason
+
+
+def _keep_paused(job: Job, decision: Decision, exit_record: FinishRecord | None) -> None:
+    """After a pause at a step that was fixed before, let the job stay so until somebody wants it to go on."""
+    if decision.status == "paused" and exit_record is not None and exit_record.reason == "paused":
+        job.desired = "paused"
 
 
 def _finished_at(job: Job, exit_record: FinishRecord | None, now: datetime) -> datetime:

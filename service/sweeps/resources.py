@@ -68,7 +68,7 @@ def sweep_detail(repository: SweepRepository, sweep: Sweep, now: datetime) -> Sw
 def _listed(sweep: Sweep, trials: Sequence[SweepTrial]) -> list[dict[str, Any]]:
     if sweep.search is None:
         return sweep.members
-    return [{"job_id": trial.job_id, "values": trial.values, "message": trial.message} for trial in trials]
+    return [{"job_id": trial.job_id or "", "values": trial.values, "message": trial.message} for trial in trials]
 
 
 def _criterion(jobs: Sequence[Job]) -> tuple[str, Literal["min", "max"]]:
@@ -100,8 +100,8 @@ def _fields(sweep: Sweep, counts: Mapping[str, int], size: int) -> dict[str, Any
 
 def _member(number: int, member: Mapping[str, Any], job: Job | None, metric: str, now: datetime) -> SweepMember:
     job_id, values = member["job_id"], member["values"]
-    if job_id is None:
-        return SweepMember(job_id=None, values=values, number=number, state="failed", status_message=member["message"])
+    if not job_id:
+        return SweepMember(job_id="", values=values, number=number, state="failed", status_message=member["message"])
     if job is None:
         return SweepMember(job_id=job_id, values=values, number=number, state="deleted", status_message="deleted")
     is_early = job.status_reason == "stopped_early"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-_KEPT = frozenset({"auto"})
-"""Wishes that are more telling than what they became."""
+_VERBATIM = frozenset({"auto"})
+"""Requested values that are more telling than what they became."""
 
 
 def typed_values(changes: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -12,9 +12,11 @@ def typed_values(changes: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[st
     return {path: _typed(value, _at(spec, path)) for path, value in changes.items()}
 
 
-def _typed(wish: Any, resolved: Any) -> Any:
+def _typed(requested: Any, resolved: Any) -> Any:
     is_scalar = isinstance(resolved, bool | int | float)
-    return resolved if is_scalar and isinstance(wish, str | int | float) and wish not in _KEPT else wish
+    return (
+        resolved if is_scalar and isinstance(requested, str | int | float) and requested not in _VERBATIM else requested
+    )
 
 
 def _at(spec: Mapping[str, Any], path: str) -> Any:

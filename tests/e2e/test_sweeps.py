@@ -1,6 +1,5 @@
 """Searches with real workers: a trial that was paused at rungs makes the updates of an undisturbed run."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,8 @@ def wait_for_end(client: Client, sweep_id: str, seconds: float = 240) -> SweepDe
     return client.sweep(sweep_id)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_promoted_trial_has_the_losses_of_an_undisturbed_run(client: Client) -> None:
     search = Search.model_validate(
         {"algorithm": "asha", "space": {"seed": "choice:7"}, "max_trials": 2, "min_steps": 10, "eta": 2}
@@ -43,7 +44,7 @@ def test_a_promoted_trial_has_the_losses_of_an_undisturbed_run(client: Client) -
     sweep = client.submit_sweep(SPEC, search=search, max_parallel=1)
     assert sweep.rung_steps == [10, 20]
     done = wait_for_end(client, sweep.id)
-    assert sorted(member.state for member in done.members) == ["completed", "stopped_early"]
+    assert sorted(member.state for member in done.members) == ["completed", "stopped_early"], done.members
     assert done.best is not None
     attempts = list(client.attempts(done.best))
     assert [(attempt.exit_reason, attempt.resumed_from_step) for attempt in attempts] == [
@@ -71,7 +72,7 @@ def test_a_service_that_is_killed_twenty_times_proposes_nothing_twice(tmp_path: 
         started = 1 + kill * 28 // 20
         with service.client() as client:
             wait_until(lambda: client.sweep(sweep_id).size >= started, 120, f"{started} trials")  # noqa: B023
-        service.kill(signal.SIGKILL)
+        service.kill()
         service.start()
     try:
         with service.client() as client:

@@ -245,7 +245,7 @@ class World:
 
     def new_searcher(self) -> SweepSearcher:
         """The searches of a restarted service."""
-        made = make_searcher(self.app_state, self.reconciler.lease)
+        made = make_searcher(self.app_state, self.reconciler.lease, lambda: None)
         made.run_in_process = lambda _owner, function, *arguments: function(*arguments)
         return made
 

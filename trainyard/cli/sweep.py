@@ -1,7 +1,7 @@
 """`sweep`, `sweeps` and `sweep-cancel`: one spec in several variants."""
 
 import itertools
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,12 +16,27 @@ from trainyard.cli.completion import complete_sweep
 from trainyard.cli.errors import UsageError
 from trainyard.cli.output import format_age, print_error, print_json, print_json_lines, print_line, print_table
 from trainyard.cli.specs import CodeOption, read_spec, upload_code
-from trainyard.cli.sweep_ranges import parse_grid, parse_ranges, search_options
+from trainyard.cli.sweep_options import (
+    EtaOption,
+    FollowOption,
+    GridOption,
+    HoursOption,
+    MetricOption,
+    ModeOption,
+    NameOption,
+    ParallelOption,
+    ParamOption,
+    RungOption,
+    SearchOption,
+    SeedOption,
+    SettingsOption,
+    TrialsOption,
+)
+from trainyard.cli.sweep_ranges import parse_grid, parse_ranges, require_variants, search_options
 from trainyard.cli.sweep_view import follow_sweep, format_counts, has_ended, show
 from trainyard.client import Client, ConflictError, NotFoundError
 from trainyard.client.references import SEARCH_LIMIT, is_abbreviation
 from trainyard.contract.spec.training_spec import fields_reset_by
-from trainyard.contract.wire.search import RANGE_FORMS
 from trainyard.contract.wire.sweeps import SweepDetail
 
 _SWEEP_HELP = "Id, unique prefix or suffix of an id (at least 4 characters), name (its newest sweep), or `last`."
@@ -31,44 +46,21 @@ SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=co
 def sweep(
     ctx: typer.Context,
     source: SpecArgument,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH=VALUE,...", help="A field and its comma-separated values; can be repeated."),
-    ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option("--search", help="Choose values as the sweep runs: random, grid, tpe, asha or hyperband."),
-    ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH=RANGE", help=f"The range of a field: {RANGE_FORMS}; can be repeated."),
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Metric of a search; default: that of checkpoint.keep_best.")
-    ] = None,
-    mode: Annotated[str | None, typer.Option(help="`min` or `max`: which values of the metric are better.")] = None,
-    max_trials: Annotated[int | None, typer.Option(min=1, help="Number of jobs of a search; default: 30.")] = None,
-    max_gpu_hours: Annotated[
-        float | None, typer.Option(help="GPU hours after which a search starts no job and continues none.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of a search; default: 0.")] = None,
-    min_steps: Annotated[
-        int | None, typer.Option(min=1, help="asha and hyperband: steps of the first rung; default: a 27th.")
-    ] = None,
-    eta: Annotated[
-        int | None, typer.Option(min=2, max=10, help="asha and hyperband: one of ETA jobs continues; default: 3.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field in all jobs.")
-    ] = None,
-    max_parallel: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of jobs in the scheduler at once; default: all.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Display name of the sweep.")] = None,
+    grid: GridOption = None,
+    algorithm: SearchOption = None,
+    param: ParamOption = None,
+    metric: MetricOption = None,
+    mode: ModeOption = None,
+    max_trials: TrialsOption = None,
+    max_gpu_hours: HoursOption = None,
+    seed: SeedOption = None,
+    min_steps: RungOption = None,
+    eta: EtaOption = None,
+    settings: SettingsOption = None,
+    max_parallel: ParallelOption = None,
+    name: NameOption = None,
     code: CodeOption = None,
-    follow: Annotated[
-        bool, typer.Option("--watch", "-w", help="Follow the sweep until all its jobs have ended.")
-    ] = False,
+    follow: FollowOption = False,
     idempotency_key: KeyOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -78,47 +70,31 @@ def sweep(
     Example: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3 --grid seed=0,1 --max-parallel 2 --watch
     A search: trainyard sweep digits_ddp --search asha --param optimizer.lr=log:1e-5:1e-1 --max-trials 30 --watch
     """
-    axes = parse_grid(grid or [])
-    search = search_options(
-        algorithm,
-        parse_ranges(param or []),
-        metric=metric,
-        mode=mode,
-        max_trials=max_trials,
-        max_gpu_hours=max_gpu_hours,
-        seed=seed,
-        min_steps=min_steps,
-        eta=eta,
-    )
-    if bool(axes) == bool(search):
-        raise UsageError(
-            "a sweep needs at least one --grid PATH=VALUE,VALUE, like --grid optimizer.lr=1e-4,3e-4, or ranges to "
-            "search, like --search tpe --param optimizer.lr=log:1e-5:1e-1"
-        )
+    options = {"metric": metric, "mode": mode, "max_trials": max_trials, "max_gpu_hours": max_gpu_hours}
+    options |= {"seed": seed, "min_steps": min_steps, "eta": eta}
+    axes, search = parse_grid(grid or []), search_options(algorithm, parse_ranges(param or []), options)
+    require_variants(axes, search)
     with make_client(ctx) as client:
         document = read_spec(client, source, settings or [])
         document |= fields_reset_by(axes or search["space"])
         upload_code(client, document, source, code)
-        made = client.submit_sweep(
-            document,
-            grid=axes or None,
-            search=search or None,
-            max_parallel=max_parallel,
-            name=name,
-            idempotency_key=idempotency_key,
-            force=force,
-        )
-        if as_json:
-            print_json(made)
-        else:
-            size = f"up to {made.search.trial_limit}" if made.search else str(made.size)
-            print_line(f"sweep {made.id} ({made.name}) accepted: {size} job{'' if size == '1' else 's'}")
+        given: dict[str, Any] = {"grid": axes or None, "search": search or None, "max_parallel": max_parallel}
+        made = client.submit_sweep(document, **given, name=name, idempotency_key=idempotency_key, force=force)
+        _announce(made, as_json=as_json)
         if follow:
             raise typer.Exit(follow_sweep(client, made, as_json=as_json))
     if not as_json:
         print_line(
             f"see it with: trainyard sweeps {made.id}; compare its jobs with: trainyard compare --sweep {made.id}"
         )
+
+
+def _announce(made: SweepDetail, *, as_json: bool) -> None:
+    if as_json:
+        print_json(made)
+        return
+    size = f"up to {made.search.trial_limit}" if made.search else str(made.size)
+    print_line(f"sweep {made.id} ({made.name}) accepted: {size} job{'' if size == '1' else 's'}")
 
 
 def sweeps(

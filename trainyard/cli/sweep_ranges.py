@@ -55,7 +55,7 @@ def parse_ranges(params: list[str]) -> dict[str, Any]:
     return space
 
 
-def search_options(algorithm: str | None, space: dict[str, Any], **options: Any) -> dict[str, Any]:
+def search_options(algorithm: str | None, space: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Return the body of a search; empty without `--search` and `--param`.
 
     Raises:
@@ -69,3 +69,12 @@ def search_options(algorithm: str | None, space: dict[str, Any], **options: Any)
     if not space:
         raise UsageError(f"--search {algorithm} needs at least one --param PATH=RANGE, like optimizer.lr=log:1e-5:1e-1")
     return {"algorithm": algorithm or "tpe", "space": space, **given}
+
+
+def require_variants(axes: dict[str, Any], search: dict[str, Any]) -> None:
+    """Raises UsageError: there is neither a grid nor a search, or there are both."""
+    if bool(axes) == bool(search):
+        raise UsageError(
+            "a sweep needs at least one --grid PATH=VALUE,VALUE, like --grid optimizer.lr=1e-4,3e-4, or ranges to "
+            "search, like --search tpe --param optimizer.lr=log:1e-5:1e-1"
+        )

@@ -18,6 +18,8 @@ class RunInputs:
     samples: SampleGenerator | None = None
     adapter: Tensors | None = None
     """The adapter from which training starts."""
+    pause_at: int | None = None
+    """The step after which this execution saves a checkpoint and ends."""
 
 
 def load_inputs(spec: TrainingSpec, layout: RunLayout | None, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> RunInputs:

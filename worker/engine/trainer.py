@@ -78,9 +78,8 @@ class Trainer:
         progress: ProgressCounter | None = None,
         callbacks: Sequence[Callback] = (),
         inputs: RunInputs | None = None,
-        pause_at: int | None = None,
     ) -> None:
-        """`callbacks` come in addition to the trainer's own. `pause_at` is a step after which `run` returns."""
+        """`callbacks` come in addition to the trainer's own."""
         self._spec = spec
         self._task = task
         self._ranks = ranks
@@ -94,7 +93,6 @@ class Trainer:
         self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_steps(spec, self.total_steps)
-        self._last_step = min(self.total_steps, pause_at or self.total_steps)
         model, deferred = build_initial_model(spec, task, ranks, reporter)
         add_embedding_noise(model, spec.loss.neftune_alpha)
         choose_packed_attention(spec, task, model, ranks.device, reporter)
@@ -178,6 +176,11 @@ class Trainer:
         return Outcome(
             step, completed=completed, paused=paused, module=self._model.module, best_step=best, metrics=metrics
         )
+
+    @property
+    def _last_step(self) -> int:
+        """The step after which this execution ends: the last one, or that at which it is to pause."""
+        return min(self.total_steps, self._inputs.pause_at or self.total_steps)
 
     @property
     def _stops_early(self) -> bool:

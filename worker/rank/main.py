@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -258,8 +258,7 @@ def _build_trainer(
         checkpoints=checkpoints,
         progress=progress,
         callbacks=[Profiler(run.spec.profile, run.run_layout.profiles, ranks, reporter, requests, agreed_request)],
-        inputs=load_inputs(run.spec, run.run_layout, run.launch.roots),
-        pause_at=run.launch.pause_at_step,
+        inputs=replace(load_inputs(run.spec, run.run_layout, run.launch.roots), pause_at=run.launch.pause_at_step),
     )
 
 

@@ -86,7 +86,7 @@ async def submit(
     idempotency_key: Annotated[str | None, Header()] = None,
     force: Annotated[bool, Query(description="Submit the jobs even if they cannot fit the GPUs' memory.")] = False,
 ) -> Any:
-    """Submit several variants of a spec, of which at most `max_parallel` run at once. All are accepted, or none."""
+    """Submit several variants of a spec, or a search. At most `max_parallel` run at once; all are accepted, or none."""
     settings = app_state.settings
 
     def check(accepted: AcceptedSpec) -> None:
@@ -109,7 +109,6 @@ async def submit(
         response.headers["Idempotent-Replayed"] = "true"
     else:
         app_state.notify_reconciler()
-        app_state.notify_sweeps()
     return result.response
 
 

@@ -100,14 +100,14 @@ def next_moves(plan: SearchPlan, trials: Sequence[Trial], gpu_seconds: float) ->
 
 def promotable(plan: SearchPlan, trials: Sequence[Trial]) -> list[Trial]:
     """Return the paused trials that may continue, those at the highest rung first."""
-    found = []
+    candidates = []
     for rung in reversed(plan.rung_steps):
         for bracket in sorted({trial.bracket for trial in trials}):
             group = [trial for trial in trials if trial.bracket == bracket and rung in trial.results]
             ranked = ranked_at(plan, group, rung)
             best = ranked[: len(group) // plan.search.eta]
-            found += [trial for trial in best if trial.paused_at == rung]
-    return found
+            candidates += [trial for trial in best if trial.paused_at == rung]
+    return candidates
 
 
 def ranked_at(plan: SearchPlan, trials: Sequence[Trial], rung: int) -> list[Trial]:

@@ -35,8 +35,8 @@ def new_search(
     first: AcceptedSpec | None = None
     accepted = accept_all([member_spec(request.spec, point) for point in points])
     for point, result in zip(points, accepted, strict=False):
-        found = result.problems if isinstance(result, RejectedSpec) else _refusals(result, check)
-        problems += [_point_problem(point, problem) for problem in found]
+        refusals = result.problems if isinstance(result, RejectedSpec) else _refusals(result, check)
+        problems += [_point_problem(point, problem) for problem in refusals]
         first = first or (result if isinstance(result, AcceptedSpec) else None)
     if problems:
         raise InvalidSpecError(problems[:_SHOWN_PROBLEMS])

@@ -54,6 +54,7 @@ def show_compare(
         has_runs=bool(runs),
         sweep=detail,
         may_change=detail is not None and visitor.may_change(detail.created_by),
+        may_submit=visitor.user.role != "viewer",
         missing=missing,
         recent=[] if runs else sweeps.list_page(app_state.database, PageRequest(limit=_RECENT_SWEEPS))[0],
         data={
@@ -62,6 +63,7 @@ def show_compare(
             "key": choose_key(keys, key or curve),
             "outcome": choose_key(keys, None),
             "sweep": sweep,
+            "detail": detail.model_dump(mode="json") if detail else None,
             "members": detail.model_dump(mode="json")["members"] if detail else [],
         },
     )

@@ -13,6 +13,7 @@ import { byId, confirmAction, data, make, setText, toast, toastError } from "./p
 import { ParallelCoordinates } from "./parallel_coordinates.js";
 import { AXES, RunCurves, SELECTED } from "./run_curves.js";
 import { connectPicker } from "./run_picker.js";
+import { SweepRanking } from "./sweep_ranking.js";
 
 const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
 
@@ -28,8 +29,8 @@ const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
 
 async function refresh() {
   const active = runs.filter((run) => !TERMINAL.has(run.status));
+  if (data.sweep && (active.length || ranking.sweep.state === "running")) await refreshSweep();
   if (!active.length) return;
-  if (data.sweep) ({ members } = await call(`/v1/sweeps/${data.sweep}`));
   const byJobId = new Map(members.map((member) => [member.job_id, member]));
   for (const run of active) {
     const { status, metrics } = byJobId.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
@@ -39,6 +40,16 @@ async function refresh() {
   }
   showCancelButton();
   await curves.reload();
+}
+
+async function refreshSweep() {
+  const sweep = await call(`/v1/sweeps/${data.sweep}`);
+  ({ members } = sweep);
+  ranking.show(sweep);
+  if (runs.length) parallel?.show(coordinates());
+  const added = members.filter((member) => member.status && !rows.has(member.job_id)).length;
+  byId("show-new").hidden = !added;
+  setText(byId("show-new"), `Show the curves of ${added} new ${added === 1 ? "run" : "runs"}`);
 }
 
 /** Add metrics to the lists and the charts; the first ones that the runs have are selected. */
@@ -62,6 +73,10 @@ function addMetrics(keys) {
 
 // -- showing -----------------------------------------------------------------------------------------------------------
 
+for (const member of members) { // all members have the same name, so their changes identify them
+  const run = runs.find((one) => one.id === member.job_id);
+  if (run) run.name = memberChanges(member);
+}
 const rows = new Map(runs.map((run) => [run.id, tableRow(run)]));
 
 function tableRow(run) {
@@ -119,6 +134,7 @@ function show(keys) {
 function coordinates() {
   const fields = [...new Set(members.flatMap((member) => Object.keys(member.values)))];
   return {
+    logarithmic: [...fields.map((field) => ranking.isLogarithmic(field)), false],
     axes: [...fields, view.outcome || "no metric yet"],
     lines: members.filter((member) => rows.has(member.job_id)).map((member) => ({
       id: member.job_id,
@@ -142,7 +158,7 @@ function highlight(id) {
 
 /** Show the button that cancels a sweep while any member is not finished. */
 function showCancelButton() {
-  if (byId("cancel")) byId("cancel").hidden = runs.every((run) => TERMINAL.has(run.status));
+  if (byId("cancel")) byId("cancel").hidden = runs.every((run) => TERMINAL.has(run.status)) && ranking.sweep.state !== "running";
 }
 
 async function cancelSweep() {
@@ -185,11 +201,8 @@ const parallel = byId("parallel") ? new ParallelCoordinates(byId("parallel"), {
 }) : null;
 
 function start() {
-  for (const member of members) { // all members have the same name, so their changes identify them
-    const run = runs.find((one) => one.id === member.job_id);
-    if (run) run.name = memberChanges(member);
-  }
   showTable();
+  parallel?.show(coordinates());
   addMetrics(data.keys);
   byId("key").addEventListener("change", () => select({ key: byId("key").value }));
   byId("outcome")?.addEventListener("change", () => select({ outcome: byId("outcome").value }));
@@ -208,5 +221,8 @@ function start() {
   setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, REFRESH_INTERVAL);
 }
 
+const ranking = data.detail ? new SweepRanking(data.detail, (id) => { if (runs.length) highlight(id); }) : null;
+byId("show-new")?.addEventListener("click", () => location.reload());
 if (runs.length) start();
+else if (ranking) setInterval(() => { if (!document.hidden) refreshSweep().catch(() => {}); }, REFRESH_INTERVAL);
 connectPicker(byId("search"), byId("search-results"), runs.map((run) => run.id));

@@ -7,28 +7,33 @@ import { makeSvg } from "./page.js";
 const TOP = 34;
 const BOTTOM = 14;
 const SIDE = 64;
-const MAX_CATEGORIES = 8; // a field with more different numbers has a continuous axis
+const MAX_TICKS = 6; // with more different numbers, only the ends and the middle are labelled
+const LOGARITHMIC = 10; // ratio of the ends from which an axis of positive numbers is logarithmic
+
+/** The number that a text stands for, as former releases stored numbers such as 1e-2; else the value itself. */
+const asNumeric = (value) => (typeof value === "string" && value.trim() !== "" && Number.isFinite(Number(value)) ? Number(value) : value);
 
 /** An axis: `position(value)` from 0 at the bottom to 1, and its ticks as pairs of a position and a label. */
-function scale(values, isMetric) {
-  const known = values.filter((value) => value !== null && !Number.isNaN(value));
+export function scale(values, isLogarithmic = null) {
+  const known = values.map(asNumeric).filter((value) => value !== null && !Number.isNaN(value));
   const different = [...new Set(known.map((value) => JSON.stringify(value)))].map((text) => JSON.parse(text));
   const isNumeric = different.length > 0 && different.every((value) => typeof value === "number");
   different.sort((a, b) => (isNumeric ? a - b : String(a) < String(b) ? -1 : 1));
-  if ((!isMetric && different.length <= MAX_CATEGORIES) || different.length < 2 || !isNumeric) return categories(different);
+  if (different.length < 2 || !isNumeric) return categories(different);
   const [low, high] = [different[0], different.at(-1)];
-  const isLogarithmic = low > 0 && high / low >= 50;
-  const transform = isLogarithmic ? Math.log : (value) => value;
-  const position = (value) => (transform(value) - transform(low)) / (transform(high) - transform(low));
-  const middle = isLogarithmic ? Math.sqrt(low * high) : (low + high) / 2;
-  return { position, ticks: [low, middle, high].map((value) => [position(value), number(value, 3)]) };
+  const hasLog = low > 0 && (isLogarithmic || high / low >= LOGARITHMIC);
+  const transform = hasLog ? Math.log : (value) => value;
+  const position = (value) => (transform(asNumeric(value)) - transform(low)) / (transform(high) - transform(low));
+  const middle = hasLog ? Math.sqrt(low * high) : (low + high) / 2;
+  const ticks = different.length <= MAX_TICKS ? different : [low, middle, high];
+  return { position, ticks: ticks.map((value) => [position(value), number(value, 3)]) };
 }
 
 function categories(values) {
   const texts = values.map((value) => JSON.stringify(value));
   const nth = (n) => (values.length > 1 ? n / (values.length - 1) : 0.5);
   const label = (value) => (typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
-  return { position: (value) => nth(texts.indexOf(JSON.stringify(value))), ticks: values.map((value, n) => [nth(n), label(value).slice(0, 14)]) };
+  return { position: (value) => nth(texts.indexOf(JSON.stringify(asNumeric(value)))), ticks: values.map((value, n) => [nth(n), label(value).slice(0, 14)]) };
 }
 
 const isMissing = (value) => value === null || Number.isNaN(value);
@@ -56,7 +61,7 @@ export class ParallelCoordinates {
     const [width, height] = [Math.max(this.root.clientWidth, axes.length * 110), this.root.clientHeight];
     this.x = (n) => (axes.length > 1 ? SIDE + (n * (width - 2 * SIDE)) / (axes.length - 1) : width / 2);
     this.y = (position) => TOP + (1 - position) * (height - TOP - BOTTOM);
-    this.scales = axes.map((_, n) => scale(lines.map((line) => line.values[n]), n === axes.length - 1));
+    this.scales = axes.map((_, n) => scale(lines.map((line) => line.values[n]), this.content.logarithmic?.[n]));
     const svg = makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${lines.length} runs across ${axes.join(", ")}`, style: `min-width:${width}px` });
     this.paths = lines.map((line) => [line.id, this.path(line)]);
     svg.append(...this.paths.map(([, path]) => path), ...axes.map((name, n) => this.axis(name, n)));

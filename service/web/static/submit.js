@@ -7,6 +7,7 @@ import { Editor } from "./editor.js";
 import { count, dateTime } from "./format.js";
 import { byId, confirmAction, data, make, setText, toastError } from "./page.js";
 import { availability, showPlan } from "./plan.js";
+import { connectSweepForm } from "./sweep_form.js";
 import { fieldsOf, lineOf, removeField, setField } from "./yaml_fields.js";
 
 const PAUSE = 350; // milliseconds after the last key before a plan is requested
@@ -146,6 +147,8 @@ byId("submit")?.addEventListener("click", async () => {
 });
 
 byId("force")?.addEventListener("change", () => { idempotencyKey = null; });
+
+connectSweepForm(() => editor.text, () => (byId("plan").classList.contains("stale") ? null : plan?.spec));
 
 // -- the start estimate ------------------------------------------------------------------------------------------------
 

@@ -212,3 +212,74 @@ class TestCompare:
     def test_field_of_only_one_job_differs(self):
         specs = [flatten({"a": 1, "lora": {"rank": 8}}), flatten({"a": 1})]
         assert differing_paths(specs) == ["lora.rank"]
+
+
+class TestSearch:
+    def test_search_sends_typed_ranges_and_limits(self, run, service, spec):
+        service.on("POST", "/v1/sweeps", sweep({}, size=0, state="running"))
+        ranges = [
+            "--param",
+            "optimizer.lr=log:1e-5:1e-1",
+            "--param",
+            "lora_rank=choice:4,8",
+            "--param",
+            "name=choice:1,2",
+        ]
+        limits = ["--metric", "eval/loss", "--max-trials", "30", "--max-parallel", "4"]
+        result = run("sweep", spec, "--search", "asha", *ranges, *limits)
+        assert result.exit_code == 0, result.stderr
+        sent = json.loads(service.requests[-1].content)
+        assert "grid" not in sent
+        assert sent["max_parallel"] == 4
+        assert sent["search"] == {
+            "algorithm": "asha",
+            "space": {
+                "optimizer.lr": {"type": "float", "low": 1e-5, "high": 0.1, "log": True},
+                "lora_rank": {"type": "choice", "values": [4, 8]},
+                "name": {"type": "choice", "values": ["1", "2"]},
+            },
+            "metric": "eval/loss",
+            "max_trials": 30,
+        }
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--search", "tpe"],
+            ["--max-trials", "3"],
+            ["--param", "optimizer.lr=0.1"],
+            ["--param", "a=int:1:2", "--param", "a=int:1:2"],
+            ["--param", "a=int:1:2", "--grid", "seed=1"],
+        ],
+    )
+    def test_incomplete_searches_are_rejected(self, run, service, spec, options):
+        assert (run("sweep", spec, *options).exit_code, service.requests) == (2, [])
+
+    def test_watch_waits_while_members_are_proposed_and_names_the_best(self, run, service, spec):
+        best = {"job_id": "job_1", "values": {"optimizer.lr": 0.01}, "status": "succeeded", "value": 0.25, "rank": 1}
+        done = sweep({"succeeded": 1}, state="finished", members=[best], metric="eval/loss", best="job_1")
+        service.on("POST", "/v1/sweeps", sweep({}, state="running"))
+        service.on("GET", f"/v1/sweeps/{ID}", sweep({"succeeded": 1}, state="running"), done)
+        result = run("sweep", spec, "--search", "tpe", "--param", "optimizer.lr=log:1e-5:1e-1", "--watch")
+        assert result.exit_code == 0, result.stderr
+        assert "best: job_1: eval/loss 0.25 with optimizer.lr=0.01" in result.stdout
+
+    def test_numbers_of_a_grid_are_numbers(self):
+        assert parse_grid(["optimizer.lr=1e-2,3e-3"]) == {"optimizer.lr": [0.01, 0.003]}
+        assert parse_grid(["name=1e-2,2"]) == {"name": ["1e-2", "2"]}
+        assert parse_grid(["optimizer.lr='1e-2'"]) == {"optimizer.lr": ["1e-2"]}
+
+    def test_failed_members_are_retried(self, run, service):
+        members = [
+            {"job_id": f"job_{n}", "values": {}, "status": status} for n, status in enumerate(["failed", "succeeded"])
+        ]
+        service.on("GET", f"/v1/sweeps/{ID}", sweep({"failed": 1, "succeeded": 1}, members=members))
+        service.on("GET", "/v1/jobs/job_0", job("job_0", status="failed"))
+        service.on("POST", "/v1/jobs/job_0/retry", job("job_0", status="queued"))
+        result = run("retry", "--sweep", ID, "--failed")
+        assert result.exit_code == 0, result.stderr
+        assert [request.url.path for request in service.requests if request.method == "POST"] == [
+            "/v1/jobs/job_0/retry"
+        ]
+        assert run("retry", "--sweep", ID).exit_code == 2
+        assert run("retry").exit_code == 2

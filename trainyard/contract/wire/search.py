@@ -43,11 +43,11 @@ def reject_nested_paths(changed: dict[str, Any]) -> dict[str, Any]:
 
 def reject_duplicates(values: list[Any]) -> list[Any]:
     """Raises ValueError: a value is in the list twice."""
-    seen: set[str] = set()
+    received: set[str] = set()
     for value in values:
-        if (text := json.dumps(value, sort_keys=True, default=str)) in seen:
+        if (text := json.dumps(value, sort_keys=True, default=str)) in received:
             raise ValueError(f"contains {value!s:.80} twice, which would create the same job twice")
-        seen.add(text)
+        received.add(text)
     return values
 
 

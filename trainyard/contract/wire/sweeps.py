@@ -139,8 +139,8 @@ class SweepResource(Resource):
 class SweepMember(Resource):
     """One member with its changes and status."""
 
-    job_id: str | None
-    """None: its spec was rejected, which `status_message` explains."""
+    job_id: str
+    """Empty: its spec was rejected, which `status_message` explains."""
     values: dict[str, Any]
     status: JobStatus | None = None
     """None: the job was deleted."""

@@ -24,7 +24,7 @@ def test_random_search_runs_all_trials_and_ranks_them(lab: SearchLab) -> None:
 
 
 def test_asha_pauses_at_rungs_and_continues_the_best(lab: SearchLab) -> None:
-    detail = lab.submit(algorithm="asha", max_trials=6, max_parallel=3)
+    detail = lab.submit(algorithm="asha", max_trials=9, max_parallel=3)
     assert detail["rung_steps"] == [1, 3, 9]
     detail = lab.run()
     states = sorted(member["state"] for member in detail["members"])

@@ -1,0 +1,63 @@
+// The form for a search on the page of a spec: ranges of the spec's fields, and one submission.
+
+import { call } from "./api.js";
+import { byId, make, setText } from "./page.js";
+import { fieldsOf } from "./yaml_fields.js";
+
+/** `text()` is the spec in YAML, `spec()` the planned spec as data, or nothing while the text has problems. */
+export function connectSweepForm(text, spec) {
+  if (!byId("sweep")) return;
+  const ranges = byId("sweep-ranges");
+
+  function add(field = "", range = "") {
+    const path = make("input", { type: "text", value: field, list: "sweep-fields", placeholder: "optimizer.lr", "aria-label": "Field", class: "mono", maxlength: 200 });
+    const text_ = make("input", { type: "text", value: range, placeholder: "log:1e-5:1e-1", "aria-label": "Range", class: "mono", maxlength: 4096 });
+    path.addEventListener("change", () => { if (!text_.value) text_.value = suggestion(path.value); });
+    const row = make("li", {}, path, text_, make("button", { type: "button", class: "quiet", "aria-label": "Remove the field", text: "×", onclick: () => row.remove() }));
+    ranges.append(row);
+  }
+
+  /** A range around the present value of a field. */
+  function suggestion(path) {
+    const field = fieldsOf(text()).get(path);
+    const value = field ? text().slice(field.from, field.to).trim() : "";
+    const current = Number(value);
+    if (value === "" || !Number.isFinite(current)) return "";
+    if (/^\d+$/.test(value)) return current > 0 ? `int:${Math.max(1, Math.floor(current / 2))}:${current * 2}` : "";
+    return current > 0 ? `log:${(current / 10).toPrecision(2)}:${(current * 10).toPrecision(2)}` : "";
+  }
+
+  function fillFields() {
+    byId("sweep-fields").replaceChildren(...[...fieldsOf(text()).keys()].map((value) => make("option", { value })));
+  }
+
+  function explain(message) {
+    setText(byId("sweep-problem"), message);
+    byId("sweep-problem").hidden = !message;
+  }
+
+  async function start(button) {
+    const document_ = spec();
+    if (!document_) { explain("The spec has problems, which are listed above, or is still being planned."); return; }
+    const given = [...ranges.children].map((row) => [...row.querySelectorAll("input")].map((input) => input.value.trim())).filter(([path]) => path);
+    if (!given.length) { explain("Add at least one field and its range."); return; }
+    const number = (id) => (byId(id).value ? Number(byId(id).value) : undefined);
+    const search = {
+      algorithm: byId("sweep-algorithm").value, space: Object.fromEntries(given), metric: byId("sweep-metric").value || undefined,
+      mode: byId("sweep-mode").value || undefined, max_trials: number("sweep-trials"), max_gpu_hours: number("sweep-hours"),
+    };
+    button.disabled = true;
+    try {
+      const sweep = await call("/v1/sweeps", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ spec: document_, search, max_parallel: number("sweep-parallel") }) });
+      location.assign(`/compare?sweep=${encodeURIComponent(sweep.id)}`);
+    } catch (error) {
+      const problems = error.problems?.length ? error.problems : [{ param: error.param, message: error.message }];
+      explain(problems.map(({ param, message }) => [param, message].filter(Boolean).join(" ")).join("; "));
+      button.disabled = false;
+    }
+  }
+
+  byId("sweep").addEventListener("toggle", () => { fillFields(); if (!ranges.children.length) add("optimizer.lr", suggestion("optimizer.lr")); });
+  byId("sweep-add").addEventListener("click", () => { fillFields(); add(); });
+  byId("sweep-start").addEventListener("click", (event) => start(event.target));
+}

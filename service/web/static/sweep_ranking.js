@@ -1,0 +1,119 @@
+// The ranking of a sweep: its state, the members with the best first, which fields matter, and a scatter of any two.
+
+import { call } from "./api.js";
+import { asNumber, duration, number, specValue } from "./format.js";
+import { tone } from "./job_status.js";
+import { byId, make, makeSvg, setText, toastError } from "./page.js";
+import { scale } from "./parallel_coordinates.js";
+
+const SIDE = 56;
+const LABELS = { stopped_early: "stopped early", waiting: "waiting", paused: "paused at a rung" };
+
+export class SweepRanking {
+  constructor(sweep, highlight) {
+    Object.assign(this, { sweep, highlight });
+    for (const id of ["scatter-x", "scatter-y"]) byId(id).addEventListener("change", () => this.drawScatter());
+    byId("longer")?.addEventListener("click", (event) => this.submitLonger(event.target));
+    new ResizeObserver(() => this.drawScatter()).observe(byId("scatter"));
+    this.show(sweep);
+  }
+
+  show(sweep) {
+    this.sweep = sweep;
+    const ordered = [...sweep.members].sort((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.number - other.number);
+    setText(byId("sweep-state"), this.summary());
+    const table = byId("ranking");
+    table.tHead.replaceChildren(make("tr", {}, make("th", { class: "right", text: "Rank" }), make("th", { text: "Run" }), make("th", { text: "State" }),
+      ...sweep.fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right mono", text: sweep.metric }), make("th", { class: "right", text: "Step" })));
+    table.tBodies[0].replaceChildren(...ordered.map((member) => this.row(member)));
+    byId("ranking-empty").hidden = ordered.length > 0;
+    if (byId("longer")) byId("longer").hidden = !sweep.best;
+    this.showImportance();
+    this.fillScatter();
+  }
+
+  summary() {
+    const { sweep } = this;
+    const parts = [sweep.search ? `${sweep.algorithm}: ${sweep.size} of at most ${sweep.search.max_trials ?? (sweep.algorithm === "grid" ? sweep.size : 30)} trials` : `${sweep.size} members`];
+    const count = (state) => sweep.members.filter((member) => member.state === state).length;
+    for (const state of ["running", "completed", "stopped_early", "failed"]) if (count(state)) parts.push(`${count(state)} ${LABELS[state] ?? state}`);
+    if (sweep.gpu_seconds) parts.push(`${duration(sweep.gpu_seconds)} of GPU time`);
+    return `${parts.join(", ")}. ${sweep.message}`;
+  }
+
+  row(member) {
+    const label = `#${member.number}`;
+    const state = member.state === "stopped_early" || !member.status ? member.state : member.status;
+    const row = make("tr", { class: member.rank === 1 ? "best" : "" },
+      make("td", { class: "right" }, member.rank === 1 ? make("span", { class: "chip good", text: "best" }) : member.rank ?? "–"),
+      make("td", {}, member.status ? make("a", { href: `/jobs/${member.job_id}`, text: label }) : label),
+      make("td", {}, make("span", { class: `chip ${member.state === "stopped_early" ? "" : tone(state)}`, text: member.state === "paused" ? LABELS.paused : LABELS[state] ?? state, title: member.status_message })),
+      ...this.sweep.fields.map((field) => make("td", { class: "mono", text: specValue(member.values[field] ?? null) })),
+      make("td", { class: "right", text: number(member.value) }),
+      make("td", { class: "right", text: member.progress ? `${member.progress.step}/${member.progress.total_steps}` : "–" }));
+    row.addEventListener("pointerenter", () => this.highlight(member.job_id));
+    row.addEventListener("pointerleave", () => this.highlight(null));
+    return row;
+  }
+
+  showImportance() {
+    const shares = Object.entries(this.sweep.importance).sort(([, one], [, other]) => other - one);
+    byId("importance").hidden = !shares.length;
+    byId("importance").querySelector("ul").replaceChildren(...shares.map(([field, share]) => make("li", {},
+      make("span", { class: "mono", text: field }), make("meter", { min: 0, max: 1, value: share, "aria-label": `Importance of ${field}` }), make("span", { text: `${Math.round(share * 100)} %` }))));
+  }
+
+  // -- the scatter of two quantities -------------------------------------------------------------------------------------
+
+  fillScatter() {
+    const names = [...this.sweep.fields, this.sweep.metric];
+    [["scatter-x", names[0]], ["scatter-y", this.sweep.metric]].forEach(([id, chosen]) => {
+      const select = byId(id);
+      if (select.options.length === names.length) return;
+      select.replaceChildren(...names.map((text) => make("option", { text })));
+      select.value = chosen;
+    });
+    this.drawScatter();
+  }
+
+  drawScatter() {
+    const root = byId("scatter");
+    const names = [byId("scatter-x").value, byId("scatter-y").value];
+    const value = (member, name) => asNumber(name === this.sweep.metric ? member.value : member.values[name] ?? null);
+    const points = this.sweep.members.map((member) => ({ member, at: names.map((name) => value(member, name)) })).filter(({ at }) => at.every((one) => one !== null && !Number.isNaN(one)));
+    const [width, height] = [root.clientWidth, root.clientHeight];
+    if (!width || !points.length) { root.replaceChildren(make("p", { class: "hint", text: "No member has both values yet." })); return; }
+    const [x, y] = names.map((name, n) => scale(points.map((point) => point.at[n]), this.isLogarithmic(name)));
+    const left = (position) => SIDE + position * (width - SIDE - 24);
+    const top = (position) => 12 + (1 - position) * (height - 48);
+    const text = (content, attributes) => makeSvg("text", attributes, content);
+    const dots = points.map(({ member, at }) => makeSvg("circle", {
+      cx: left(x.position(at[0])), cy: top(y.position(at[1])), r: member.rank === 1 ? 6 : 4,
+      class: member.rank === 1 ? "dot best" : member.state === "stopped_early" ? "dot early" : "dot",
+    }, makeSvg("title", {}, `#${member.number}: ${names[0]} ${specValue(at[0])}, ${names[1]} ${specValue(at[1])}`)));
+    root.replaceChildren(makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${points.length} members by ${names[0]} and ${names[1]}` },
+      makeSvg("path", { class: "frame", d: `M${left(0)} ${top(1)}V${top(0)}H${left(1)}` }),
+      ...x.ticks.map(([position, label]) => text(label, { x: left(position), y: top(0) + 18, "text-anchor": "middle" })),
+      ...y.ticks.map(([position, label]) => text(label, { x: left(0) - 8, y: top(position) + 4, "text-anchor": "end" })), ...dots));
+  }
+
+  isLogarithmic(name) {
+    return this.sweep.search?.space[name]?.log ?? false;
+  }
+
+  // -- the best, longer --------------------------------------------------------------------------------------------------
+
+  /** Submit the spec of the best member with twice the steps, and show the new job. */
+  async submitLonger(button) {
+    button.disabled = true;
+    try {
+      const { spec } = await call(`/v1/jobs/${this.sweep.best}`);
+      const longer = spec.steps ? { steps: spec.steps * 2 } : { epochs: spec.epochs * 2 };
+      const job = await call("/v1/jobs", { method: "POST", body: JSON.stringify({ ...spec, ...longer }), headers: { "Content-Type": "application/json" } });
+      location.assign(`/jobs/${encodeURIComponent(job.id)}`);
+    } catch (error) {
+      toastError(error);
+      button.disabled = false;
+    }
+  }
+}
