@@ -147,7 +147,7 @@ def unknown_key(key: Key, known: Collection[str]) -> QueryError:
     """Return the error for an unknown key, with the nearest known ones: by spelling, or by their last part."""
     last = key.name.rpartition(".")[2].rpartition("/")[2].lower()
     by_part = sorted(name for name in known if _last_part(name) == last and last)
-    by_spelling = get_close_matches(key.name, [*known, *DESCRIBED], n=3, cutoff=0.6)
+    by_spelling = get_close_matches(key.name, [*known, *DESCRIBED], n=3, cutoff=0.75)
     near = list(dict.fromkeys([*by_part[:3], *by_spelling]))[:3]
     hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
     return QueryError(f"no job has `{key.name[:80]}`{hint}", key.column)
