@@ -58,7 +58,7 @@ def names(page: Page) -> list[str]:
     return page.locator("tr.job .name a").all_text_contents()
 
 
-def test_a_query_is_completed_applied_and_kept_in_the_address(runs: Visit) -> None:
+def test_a_query_is_completed_applied_and_in_the_address(runs: Visit) -> None:
     page = table(runs, sort="eval/loss")
     box = page.get_by_role("combobox", name="Filter by a query")
     box.press_sequentially("optimizer.l")
@@ -118,7 +118,7 @@ def test_groups_have_mean_and_deviation(runs: Visit) -> None:
     expect(page.locator("tr.job")).to_have_count(6)
 
 
-def test_the_selection_is_drawn_beside_the_table_and_tagged(runs: Visit) -> None:
+def test_the_selection_is_drawn_next_to_the_table_and_tagged(runs: Visit) -> None:
     page = table(runs, sort="eval/loss")
     for name in ("run-0", "run-1"):
         page.get_by_role("checkbox", name=f"Select {name}").check()

@@ -83,9 +83,9 @@ ResolvedKey = ColumnKey | TagKey | ValueRef
 
 
 def is_higher_better(metric: str) -> bool:
-    """Return whether the best value of a metric is its largest, by the words of its name: `eval/accuracy`."""
-    words = metric.lower().replace("/", " ").replace("-", " ").replace(".", " ").replace("@", " ").split()
-    parts = {part for word in words for part in (word, *word.split("_"))}
+    """Return whether the best value of a metric is its largest, by the tokens of its name: `eval/accuracy`."""
+    tokens = metric.lower().replace("/", " ").replace("-", " ").replace(".", " ").replace("@", " ").split()
+    parts = {part for token in tokens for part in (token, *token.split("_"))}
     if "loss" in parts or "error" in parts:
         return False
     return any(word in parts for word in _HIGHER_IS_BETTER)

@@ -27,7 +27,7 @@ def test_embedded_json_cannot_end_its_element() -> None:
         groups=(),
         search="",
         where="",
-        archived="no",
+        only_archived=False,
         created_by="",
         data=data,
     )
