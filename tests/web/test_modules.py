@@ -240,7 +240,7 @@ def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) ->
     assert groups("groupText", [None, None]) == ""
 
 
-def test_completions_follow_the_place_in_the_query(module: Callable[[str], Call]) -> None:
+def test_completions_follow_the_position_in_the_query(module: Callable[[str], Call]) -> None:
     complete = module("query_completion.js")
     keys = [
         {"key": "status", "kind": "column", "description": "Status"},
