@@ -69,6 +69,8 @@ def fill(world: World, count: int) -> None:
     """
     spec = dump_spec(resolve(parse_spec(SPEC), Site()))
     created_at = world.clock()
+    with world.database.read() as session:
+        before = session.scalar(sa.select(sa.func.max(Job.pk))) or 0
     for begin in range(0, count, 5000):
         rows, labels = [], []
         for number in range(begin, min(begin + 5000, count)):
@@ -79,13 +81,13 @@ def fill(world: World, count: int) -> None:
         with world.database.write() as session:
             session.execute(sa.insert(Job), rows)
             session.execute(sa.insert(JobLabel), labels)
-    add_values(world, spec)
+    add_values(world, spec, before)
     world.clock.now = created_at
     gather_statistics(world)
 
 
-def add_values(world: World, spec: dict[str, Any]) -> None:
-    """Insert the values of all jobs: every field of the spec, and the summaries of 20 metrics.
+def add_values(world: World, spec: dict[str, Any], before: int) -> None:
+    """Insert the values of all jobs with keys above `before`: every field of the spec, and the summaries of 20 metrics.
 
     The learning rate has 7 values, the seed 5, the width a different value for each job, and the metrics random ones.
     One job in 200 has no metrics, and one in 1,000 has a rare parameter.
@@ -107,15 +109,16 @@ def add_values(world: World, spec: dict[str, Any]) -> None:
         keys = ValueRepository(session).add_keys([*numbers, *plain, rare])
     cast = "double precision" if world.database.dialect == "postgresql" else "REAL"
     insert = "INSERT INTO job_values (job_pk, key_pk, number, text) SELECT j.pk,"
+    jobs = f"FROM jobs j WHERE j.pk > {before}"
     with world.database.write() as session:
         for named, stored in plain.items():
             values = {"key": keys[named], "number": stored.number, "text": stored.text}
             typed = f"CAST(:number AS {cast}), CAST(:text AS VARCHAR(200))"
-            session.execute(sa.text(f"{insert} :key, {typed} FROM jobs j"), values)
+            session.execute(sa.text(f"{insert} :key, {typed} {jobs}"), values)
         for named, sql in numbers.items():
-            where = "" if named[0] in ("spec", "parameter") else " WHERE j.pk % 200 <> 1"
-            session.execute(sa.text(f"{insert} {keys[named]}, CAST({sql} AS {cast}), NULL FROM jobs j{where}"))
-        session.execute(sa.text(f"{insert} {keys[rare]}, 1, NULL FROM jobs j WHERE j.pk % 1000 = 3"))
+            where = "" if named[0] in ("spec", "parameter") else " AND j.pk % 200 <> 1"
+            session.execute(sa.text(f"{insert} {keys[named]}, CAST({sql} AS {cast}), NULL {jobs}{where}"))
+        session.execute(sa.text(f"{insert} {keys[rare]}, 1, NULL {jobs} AND j.pk % 1000 = 3"))
 
 
 def gather_statistics(world: World) -> None:

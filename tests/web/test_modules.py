@@ -141,19 +141,23 @@ def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Ca
 
 def test_row_shows_the_status_message_until_there_is_progress(visit: Visit) -> None:
     page = visit.go("/jobs")
-    job = {**JOB, "id": "job_1", "name": "one", "created_by": "ada", "created_at": "2026-01-01T12:00:00Z"}
-    fill = """async ([url, job]) => {
-      const { fillRow, newRow } = await import(url);
-      const row = newRow();
-      fillRow(row, job);
+    job = {**JOB, "id": "job_1", "name": "one", "created_by": "ada", "created_at": "2026-01-01T12:00:00Z", "tags": {}}
+    fill = """async ([rowsUrl, columnsUrl, job]) => {
+      const { TableRows } = await import(rowsUrl);
+      const { columnOf } = await import(columnsUrl);
+      const none = () => null;
+      const rows = new TableRows({ selected: new Set(), job: () => job, note: none, curve: none, colour: none });
+      rows.use(["status", "name", "progress", "loss"].map(columnOf));
+      const row = rows.create(job.id);
+      rows.fill(row, job.id);
       const text = (selector) => row.querySelector(selector).textContent;
       return [text(".message"), row.querySelector(".bar").hidden, text(".steps"), text(".loss .value")];
     }"""
-    address = Assets().url("job_rows.js")
+    address = [Assets().url("table_rows.js"), Assets().url("table_columns.js")]
     waiting = {**job, "status": "pending", "status_message": "behind another"}
-    assert page.evaluate(fill, [address, waiting]) == ["behind another", True, "", ""]
+    assert page.evaluate(fill, [*address, waiting]) == ["behind another", True, "", ""]
     training = {**job, "progress": {"step": 1, "total_steps": 4}, "metrics": {"train/loss": "NaN"}}
-    assert page.evaluate(fill, [address, training]) == ["", False, "1 / 4", "NaN"]
+    assert page.evaluate(fill, [*address, training]) == ["", False, "1 / 4", "NaN"]
 
 
 def test_failure_title_names_the_rank_that_failed_first(module: Callable[[str], Call]) -> None:
@@ -266,3 +270,35 @@ def test_lines_of_a_stream_continue_the_last_one(module: Callable[[str], Call]) 
     got = continued("continuedLines", {**open_line, "raw": "ab\n"}, 13, "x\n\ny\n")
     assert got["replaces"] is False
     assert [(line["offset"], line["text"]) for line in got["lines"]] == [(13, "x"), (15, ""), (16, "y")]
+
+
+def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) -> None:
+    groups = module("job_groups.js")
+    assert groups("groupText", [1, 2, 3]) == "2 ± 1"
+    assert groups("groupText", [0.5, 0.5]) == "0.5"
+    assert groups("groupText", [0.5, None, "NaN"]) == "0.5"
+    assert groups("groupText", ["a", "b"]) == "2 values"
+    assert groups("groupText", [None, None]) == ""
+
+
+def test_completions_follow_the_position_in_the_query(module: Callable[[str], Call]) -> None:
+    complete = module("query_completion.js")
+    keys = [
+        {"key": "status", "kind": "column", "description": "Status"},
+        {"key": "optimizer.lr", "kind": "spec", "description": None},
+        {"key": "loss (val)", "kind": "metric", "description": None},
+        {"key": "tags.base line", "kind": "tag", "description": None},
+    ]
+
+    def texts(query: str) -> list[str]:
+        return [option["text"] for option in complete("completions", query, len(query), keys)["options"]]
+
+    assert texts("lr") == ["optimizer.lr "]
+    assert texts("val") == ["`loss (val)` "]
+    assert texts("zzz") == []
+    assert texts("los") == ["`loss (val)` "]
+    assert texts("optimizer.lr ")[:2] == ["= ", "!= "]
+    assert texts("optimizer.lr < 3 ") == ["and ", "or "]
+    assert texts("status = fai") == ["failed "]
+    assert texts("tag = ") == ['"base line" ']
+    assert texts("seed = 1 and min(") == ["`loss (val)`) "]

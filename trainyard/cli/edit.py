@@ -109,9 +109,9 @@ def views(ctx: typer.Context, as_json: JsonOption = False) -> None:
     Example: trainyard views
     """
     with make_client(ctx) as client:
-        found = list(client.views())
+        saved = list(client.views())
     print_list(
-        found,
+        saved,
         ("NAME", "WHERE", "SORT", "COLUMNS", "BY", "SHARED"),
         lambda view: (
             view.name,
@@ -135,7 +135,7 @@ def _each(
     *,
     as_json: bool,
 ) -> None:
-    """Change each job, once all are found, and print what became of it."""
+    """Change each job, once all are saved, and print what became of it."""
     with make_client(ctx) as client:
         for job in find_jobs(client, references):
             changed = change(client, job)

@@ -20,8 +20,8 @@ from trainyard.cli.output import (
     one_line,
     print_error,
     print_json_lines,
-    print_line,
     print_table,
+    print_text,
     status_text,
 )
 from trainyard.cli.sweep import find_sweep
@@ -32,94 +32,101 @@ ParamOption = Annotated[
     list[str] | None,
     typer.Option("--param", metavar="NAME=VALUE", help="Only jobs that reported this, like lr=3e-4; repeatable."),
 ]
+WhereOption = Annotated[
+    str | None,
+    typer.Option(metavar="QUERY", help='A query, like: optimizer.lr < 1e-3 and eval/loss < 2 and tag = "best".'),
+]
+SortOption = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Order by a field, parameter or metric; -KEY: descending.")
+]
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY[,KEY...]", help="Show these fields, parameters or metrics; can be repeated."),
+]
+ViewOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Query, order and columns of a saved view; options replace them.")
+]
+StatusOption = Annotated[
+    list[str] | None,
+    typer.Option(autocompletion=complete_status, help="Only jobs with this status; can be repeated."),
+]
+NameOption = Annotated[str | None, typer.Option(help="Only jobs with this name.")]
+ByOption = Annotated[str | None, typer.Option(metavar="USER", help="Only jobs of this user.")]
+SearchOption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Only jobs whose name contains this, or with this id.")
+]
+LabelsOption = Annotated[
+    list[str] | None,
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this label; can be repeated."),
+]
+ArchivedOption = Annotated[str, typer.Option(metavar="no|only|all", help="Whether to list archived jobs.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of jobs.")]
+AllOption = Annotated[bool, typer.Option("--all", help="List all.")]
+IdsOption = Annotated[bool, typer.Option("--ids", "-q", help="Print whole ids only, for other commands.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")]
 _SHORT_ID = 8
 _DEFAULT_COLUMNS = ("status", "user", "created")
 
 
 def list_jobs(
     ctx: typer.Context,
-    where: Annotated[
-        str | None,
-        typer.Option(metavar="QUERY", help='A query, like: optimizer.lr < 1e-3 and eval/loss < 2 and tag = "best".'),
-    ] = None,
-    sort: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Order by a field, parameter or metric; -KEY: descending.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY[,KEY...]", help="Show these fields, parameters or metrics; can be repeated."),
-    ] = None,
-    view: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Query, order and columns of a saved view; options replace them.")
-    ] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(autocompletion=complete_status, help="Only jobs with this status; can be repeated."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,
-    by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs of this user.")] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only jobs whose name contains this, or with this id.")
-    ] = None,
+    where: WhereOption = None,
+    sort: SortOption = None,
+    columns: ColumnsOption = None,
+    view: ViewOption = None,
+    status: StatusOption = None,
+    name: NameOption = None,
+    by: ByOption = None,
+    search: SearchOption = None,
     sweep: SweepOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    labels: Annotated[
-        list[str] | None,
-        typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this label; can be repeated."),
-    ] = None,
+    labels: LabelsOption = None,
     parameters: ParamOption = None,
-    archived: Annotated[str, typer.Option(metavar="no|only|all", help="Whether to list archived jobs.")] = "no",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of jobs.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="List all.")] = False,
-    ids: Annotated[bool, typer.Option("--ids", "-q", help="Print whole ids only, for other commands.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+    archived: ArchivedOption = "no",
+    limit: LimitOption = 20,
+    everything: AllOption = False,
+    ids: IdsOption = False,
+    as_csv: CsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first or in any order.
 
     Example: trainyard list --where "optimizer.lr < 1e-3" --sort eval/loss --columns optimizer.lr,eval/loss
     """
-    for value in status or ():
-        _require_status(value)
-    if archived not in ("no", "only", "all"):
-        raise UsageError(f"--archived: no, only or all; not {archived!r}")
-    if sum((ids, as_csv, as_json)) > 1:
-        raise UsageError("give one of --ids, --csv and --json")
+    _check(status, archived, (ids, as_csv, as_json))
+    filters: dict[str, Any] = {"status": status or None, "name": name, "created_by": by, "search": search}
+    filters |= {"created_after": since, "created_before": until}
+    filters |= {"metadata": _pairs("--metadata", labels or [], "team=nlp")}
+    filters |= {"parameters": _pairs("--param", parameters or [], "lr=3e-4")}
+    filters |= {"archived": None if archived == "no" else archived, "limit": None if everything else limit}
     keys = [key.strip() for text in columns or () for key in text.split(",") if key.strip()]
     with make_client(ctx) as client:
         if view is not None:
             where, sort, keys = _from_view(client, view, where, sort, keys)
         shown = keys or (list(_DEFAULT_COLUMNS) if as_csv else [])
-        handles = client.jobs(
-            where=where,
-            sort=sort,
-            columns=shown,
-            archived=None if archived == "no" else archived,
-            status=status or None,
-            name=name,
-            created_by=by,
-            created_after=since,
-            created_before=until,
-            search=search,
-            sweep=find_sweep(client, sweep).id if sweep else None,
-            metadata=_pairs("--metadata", labels or [], "team=nlp"),
-            parameters=_pairs("--param", parameters or [], "lr=3e-4"),
-            limit=None if everything else limit,
-        )
-        jobs = (handle.resource for handle in handles)
+        filters["sweep"] = find_sweep(client, sweep).id if sweep else None
+        jobs = (handle.resource for handle in client.jobs(where=where, sort=sort, columns=shown, **filters))
         if as_json:
             print_json_lines(jobs)
             return
         rows = list(jobs)
     if ids:
-        for job in rows:
-            print_line(job.id)
+        print_text("".join(f"{job.id}\n" for job in rows))
     elif as_csv:
         _print_csv(rows, shown)
     else:
         filtered = any((where, name, by, since, until, labels, parameters, search, sweep, archived != "no"))
         _print_jobs(rows, keys, status, filtered=filtered)
+
+
+def _check(status: list[str] | None, archived: str, forms: Sequence[bool]) -> None:
+    for value in status or ():
+        _require_status(value)
+    if archived not in ("no", "only", "all"):
+        raise UsageError(f"--archived: no, only or all; not {archived!r}")
+    if sum(forms) > 1:
+        raise UsageError("give one of --ids, --csv and --json")
 
 
 def _from_view(

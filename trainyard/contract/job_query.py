@@ -23,7 +23,7 @@ Aggregate = Literal["last", "min", "max", "best", "min_step", "max_step", "best_
 
 AGGREGATES: tuple[Aggregate, ...] = ("last", "min", "max", "best", "min_step", "max_step", "best_step")
 OPERATORS: tuple[Operator, ...] = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
-_WORDS = frozenset({"and", "or", "not", "in", "exists"})
+_RESERVED = frozenset({"and", "or", "not", "in", "exists"})
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 _TOKEN = re.compile(
@@ -177,7 +177,9 @@ def _unquoted(name: str) -> str:
 
 def _is_plain(name: str) -> bool:
     match = _TOKEN.fullmatch(name)
-    return match is not None and match.lastgroup == "name" and name.lower() not in _WORDS and not _END_NAME.search(name)
+    return (
+        match is not None and match.lastgroup == "name" and name.lower() not in _RESERVED and not _END_NAME.search(name)
+    )
 
 
 class _Parser:
@@ -274,7 +276,7 @@ class _Parser:
         return Comparison(key, self._parse_operator(key), self._parse_value(key))
 
     def _parse_key(self) -> Key:
-        if self.kind not in ("name", "quoted") or self._word() in _WORDS:
+        if self.kind not in ("name", "quoted") or self._word() in _RESERVED:
             hint = "; a key in a condition is not quoted by ' or \", only by backticks" if self.kind == "text" else ""
             raise QueryError(
                 f"expected a key such as `optimizer.lr`, `eval/loss` or `status`, not {self.described()}{hint}",
@@ -326,7 +328,7 @@ class _Parser:
 
     def _parse_value(self, key: Key | None) -> Value:
         kind, lexeme, unit = self.kind, self.lexeme, self.unit
-        if kind == "end" or kind == "sign" or (kind == "name" and lexeme.lower() in _WORDS):
+        if kind == "end" or kind == "sign" or (kind == "name" and lexeme.lower() in _RESERVED):
             after = f" to compare `{key}` with" if key else ""
             raise QueryError(f"expected a value{after}, not {self.described()}", self.column)
         self._advance()

@@ -127,14 +127,14 @@ class ConditionBuilder:
             return has.correlate_except(row, tag)
         if isinstance(node, Membership):
             names = [_as_text(value) for value in node.values]
-            found = has.where(tag.name.in_(names)).correlate_except(row, tag)
-            return sa.not_(found) if node.negated else found
+            matching = has.where(tag.name.in_(names)).correlate_except(row, tag)
+            return sa.not_(matching) if node.negated else matching
         if node.operator not in ("=", "!=", "~", "!~"):
             raise QueryError(f"tags are compared by =, !=, ~ and in, not by {node.operator}", node.key.column)
         text = _as_text(node.value)
         matches = tag.name == text if "=" in node.operator else tag.name.icontains(text, autoescape=True)
-        found = has.where(matches).correlate_except(row, tag)
-        return sa.not_(found) if node.operator.startswith("!") else found
+        matching = has.where(matches).correlate_except(row, tag)
+        return sa.not_(matching) if node.operator.startswith("!") else matching
 
     def of_column(self, node: Comparison | Membership | Exists, name: ColumnName, job: Any = Job) -> Condition:
         """Return the condition on a column of jobs."""
@@ -179,8 +179,8 @@ class ConditionBuilder:
 def _of_archived(node: Comparison | Membership, column: Any) -> Condition:
     if not isinstance(node, Comparison) or node.operator not in ("=", "!=") or not isinstance(node.value, bool):
         raise QueryError("`archived` is compared by = with true or false", node.key.column)
-    wanted = node.value == (node.operator == "=")
-    return column.is_not(None) if wanted else column.is_(None)  # type: ignore[no-any-return]
+    expected = node.value == (node.operator == "=")
+    return column.is_not(None) if expected else column.is_(None)  # type: ignore[no-any-return]
 
 
 def _micros(value: Value, key: Key) -> int:

@@ -20,8 +20,8 @@ def list_keys(database: Database) -> tuple[list[JobKeyResource], bool]:
         query = query.where(sa.exists().where(JobValue.key_pk == ValueKey.pk, JobValue.job_pk == Job.pk))
     with database.read() as session:
         rows = session.execute(query.limit(MAX_KEYS + 1)).all()
-    found = sorted((_ORDER.index(kind), name) for kind, name in rows[:MAX_KEYS])
-    keys = [JobKeyResource(key=_key(_ORDER[order], name), kind=_ORDER[order]) for order, name in found]
+    ordered = sorted((_ORDER.index(kind), name) for kind, name in rows[:MAX_KEYS])
+    keys = [JobKeyResource(key=_key(_ORDER[order], name), kind=_ORDER[order]) for order, name in ordered]
     return columns + keys, len(rows) > MAX_KEYS
 
 

@@ -83,9 +83,9 @@ ResolvedKey = ColumnKey | TagKey | ValueRef
 
 
 def is_higher_better(metric: str) -> bool:
-    """Return whether the best value of a metric is its largest, by the words of its name: `eval/accuracy`."""
-    words = metric.lower().replace("/", " ").replace("-", " ").replace(".", " ").replace("@", " ").split()
-    parts = {part for word in words for part in (word, *word.split("_"))}
+    """Return whether the best value of a metric is its largest, by the tokens of its name: `eval/accuracy`."""
+    tokens = metric.lower().replace("/", " ").replace("-", " ").replace(".", " ").replace("@", " ").split()
+    parts = {part for token in tokens for part in (token, *token.split("_"))}
     if "loss" in parts or "error" in parts:
         return False
     return any(word in parts for word in _HIGHER_IS_BETTER)
@@ -147,7 +147,7 @@ def unknown_key(key: Key, known: Collection[str]) -> QueryError:
     """Return the error for an unknown key, with the nearest known ones: by spelling, or by their last part."""
     last = key.name.rpartition(".")[2].rpartition("/")[2].lower()
     by_part = sorted(name for name in known if _last_part(name) == last and last)
-    by_spelling = get_close_matches(key.name, [*known, *DESCRIBED], n=3, cutoff=0.6)
+    by_spelling = get_close_matches(key.name, [*known, *DESCRIBED], n=3, cutoff=0.75)
     near = list(dict.fromkeys([*by_part[:3], *by_spelling]))[:3]
     hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
     return QueryError(f"no job has `{key.name[:80]}`{hint}", key.column)

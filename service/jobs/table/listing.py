@@ -177,16 +177,16 @@ def _filter_nodes(job_filter: JobFilter) -> Iterator[Node]:
 
 def _resolve(session: Session, keys: Mapping[str, Sequence[Key]]) -> dict[Key, ResolvedKey]:
     """Return what each key stands for. `keys` has those of each request parameter."""
-    wanted = [named for of_param in keys.values() for key in of_param for named in candidates(key)]
-    numbers = _visible(session, ValueRepository(session).key_numbers(wanted))
+    possible = [named for of_param in keys.values() for key in of_param for named in candidates(key)]
+    numbers = _visible(session, ValueRepository(session).key_numbers(possible))
     resolved: dict[Key, ResolvedKey] = {}
     for param, of_param in keys.items():
         for key in of_param:
-            found = resolve_key(key, numbers, spec_fields())
-            if found is None:
+            resolved_key = resolve_key(key, numbers, spec_fields())
+            if resolved_key is None:
                 error = unknown_key(key, {*spec_fields(), *known_names(session)})
                 raise InvalidRequestError(str(error), param=param, code="unknown_key")
-            resolved[key] = found
+            resolved[key] = resolved_key
     return resolved
 
 

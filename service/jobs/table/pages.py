@@ -66,9 +66,9 @@ class TablePages:
         """
         after = None if request.after is None else self._position(request.after)
         few = self._few()
-        found = self._sorted(few, after, request) if few is not None else self._scan(after, request)
+        matching = self._sorted(few, after, request) if few is not None else self._scan(after, request)
         pks = []
-        for pk in found:
+        for pk in matching:
             pks.append(pk)
             if len(pks) > request.limit:
                 break
@@ -178,8 +178,8 @@ class TablePages:
         """Return those of the jobs that match, in the same order."""
         matching = self._matching(self._builder, Job.pk, without=without, job=Job)
         query = sa.select(Job.pk).where(Job.pk.in_(_literal(pks)), *self._shown(Job.pk), *matching)
-        found = set(self._session.scalars(query))
-        return [pk for pk in pks if pk in found]
+        remaining = set(self._session.scalars(query))
+        return [pk for pk in pks if pk in remaining]
 
     def _order(
         self, phase: Phase, after: Position | None, *, descending: bool

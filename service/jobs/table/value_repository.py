@@ -61,10 +61,10 @@ class ValueRepository:
 
     def key_numbers(self, names: Iterable[Named]) -> dict[Named, int]:
         """Return the number of each of these keys that is known."""
-        wanted = set(names)
-        numbers = {named: self._known[named] for named in wanted if named in self._known}
+        requested = set(names)
+        numbers = {named: self._known[named] for named in requested if named in self._known}
         by_kind: dict[Kind, list[str]] = {}
-        for kind, name in sorted(wanted - numbers.keys()):
+        for kind, name in sorted(requested - numbers.keys()):
             by_kind.setdefault(kind, []).append(name)
         for kind, of_kind in by_kind.items():
             for start in range(0, len(of_kind), _ROWS):

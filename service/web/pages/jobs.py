@@ -58,14 +58,8 @@ def first_rows(window: JobWindowDep) -> PageRequest:
     return PageRequest(limit=FIRST_ROWS, descending=window.descending)
 
 
-@router.get("/jobs")
-def show_jobs(
+def requested_table(
     request: Request,
-    app_state: AppStateDep,
-    pages: PagesDep,
-    visitor: VisitorDep,
-    now: NowDep,
-    window: Annotated[PageRequest, Depends(first_rows)],
     status: Annotated[list[JobStatus] | None, Query()] = None,
     search: Annotated[str, Query(max_length=120)] = "",
     created_by: Annotated[str | None, Query(max_length=128)] = None,
@@ -75,46 +69,58 @@ def show_jobs(
     columns: Annotated[list[str] | None, Query(max_length=MAX_COLUMNS)] = None,
     group: Annotated[str, Query(max_length=MAX_KEY)] = "",
     archived: Annotated[Literal["no", "only", "all"], Query()] = "no",
-) -> HTMLResponse:
-    """Return the table of jobs. Its filters are those of the API and are stored in the address."""
-    job_filter = JobFilter(
-        statuses=tuple(status or ()),
-        search=search or None,
-        created_by=created_by or None,
-        sweep=sweep or None,
-        metadata=metadata_filter(request),
-        parameters=parameters_filter(request),
-    )
+) -> TableRequest:
+    """Return what the address asks for. Its filters are those of the API."""
     keys = dict.fromkeys([*(columns or ()), *([group] if group else [])])
-    table = TableRequest(
+    return TableRequest(
         where=where,
         sort=sort,
         columns=tuple(key for key in keys if key not in BUILT_IN_COLUMNS),
         archived={"no": False, "only": True, "all": None}[archived],
-        job_filter=job_filter,
+        job_filter=JobFilter(
+            statuses=tuple(status or ()),
+            search=search or None,
+            created_by=created_by or None,
+            sweep=sweep or None,
+            metadata=metadata_filter(request),
+            parameters=parameters_filter(request),
+        ),
     )
+
+
+@router.get("/jobs")
+def show_jobs(
+    app_state: AppStateDep,
+    pages: PagesDep,
+    visitor: VisitorDep,
+    now: NowDep,
+    window: Annotated[PageRequest, Depends(first_rows)],
+    table: Annotated[TableRequest, Depends(requested_table)],
+) -> HTMLResponse:
+    """Return the table of jobs. What it shows is stored in the address."""
     page, error = Page[JobResource](data=[]), None
     try:
         page = list_table(app_state.database, window, table, app_state.settings.runs, now)
     except InvalidRequestError as refusal:
         error = refusal.message
+    data = {
+        "jobs": [row_fields(job) for job in page.data],
+        "has_more": page.has_more,
+        "last_id": page.last_id,
+        "error": error,
+    }
     return pages.render(
         "jobs.html",
         visitor,
         section="/jobs",
         may_submit=visitor.user.role != "viewer",
-        statuses=job_filter.statuses,
+        statuses=table.job_filter.statuses,
         groups=STATUS_GROUPS,
-        search=search,
-        created_by=created_by or "",
-        where=where,
-        archived=archived,
-        data={
-            "jobs": [row_fields(job) for job in page.data],
-            "has_more": page.has_more,
-            "last_id": page.last_id,
-            "error": error,
-        },
+        search=table.job_filter.search or "",
+        created_by=table.job_filter.created_by or "",
+        where=table.where,
+        only_archived=table.archived is True,
+        data=data,
     )
 
 

@@ -6,6 +6,7 @@ import { Charts } from "./charts.js";
 import { marksOf } from "./chart_marks.js";
 import "./copy_buttons.js";
 import { CurveStore } from "./curves.js";
+import { connectAbout } from "./job_about.js";
 import { connectActions, showActions } from "./job_actions.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
 import { JobSamples } from "./job_samples.js";
@@ -146,6 +147,7 @@ const handlers = {
 
 // -- actions of the user -----------------------------------------------------------------------------------------------
 
+connectAbout(() => job, (changed) => update(changed));
 connectActions(() => job, (changed, name, body) => {
   update(changed);
   if (name === "retry" && body?.from === "scratch") { store.clear(); readCurves(); }

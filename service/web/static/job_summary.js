@@ -1,5 +1,6 @@
 // The upper part of a job's page: status, summary, progress bar, facts and failure.
 
+import { showAbout } from "./job_about.js";
 import { STEPLESS } from "./chart_list.js";
 import { bytes, count, duration, NOTHING, number, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS } from "./job_rows.js";
@@ -44,18 +45,18 @@ export function showJob(job) {
   byId("progress").firstElementChild.style.width = `${percent.toFixed(1)}%`;
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
   showFacts(job);
+  showAbout(job);
   showParameters(job);
   showFailure(job);
 }
 
-/** Show what the program reported about itself: parameters, tags and notes. */
+/** Show what the program reported about itself: parameters and tags. */
 function showParameters(job) {
   const rows = [
     ...Object.entries(job.parameters ?? {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]),
     ...Object.entries(job.tags ?? {}).map(([name, value]) => [`${name} (tag)`, value]),
   ];
-  byId("parameters").hidden = rows.length === 0 && !job.notes;
-  setText(byId("notes"), job.notes ?? "");
+  byId("parameters").hidden = rows.length === 0;
   const body = byId("parameters").querySelector("tbody");
   if (body.dataset.rows === JSON.stringify(rows)) return; // an update must not end a selection of text
   body.dataset.rows = JSON.stringify(rows);

@@ -136,7 +136,7 @@ function loadedText() {
 function showColumns() {
   const columns = orderedColumns();
   const values = columns.filter((column) => column.isValue).length;
-  const lines = { values: Math.min(4, values), progress: Number(view.columns.includes("progress")), line: Number(view.columns.includes("loss") || view.columns.includes("age")) };
+  const lines = { values: Math.min(4, values), progress: Number(view.columns.includes("progress")), "last-line": Number(view.columns.includes("loss") || view.columns.includes("age")) };
   for (const [name, size] of Object.entries(lines)) byId("jobs").style.setProperty(`--${name}`, String(size));
   rows.use(columns);
   heads.show(columns);

@@ -4,7 +4,7 @@ const WORD = /[\w./@%:-]*$/;
 const OPERATORS = ["=", "!=", "<", "<=", ">", ">=", "~", "in ("];
 const STATUSES = ["succeeded", "running", "failed", "queued", "pending", "paused", "cancelled", "lost"];
 const AGGREGATES = ["min(", "max(", "last(", "best(", "best_step(", "min_step(", "max_step("];
-const COMPARED = /(\w+\([^)]*\)|`[^`]+`|[A-Za-z_][\w./@%:-]*)\s*(?:[=!<>~]+|(?:not\s+)?in\s*\([^)]*)\s*$/i;
+const COMPARED = /(\w+\([^)]*\)|`[^`]+`|[A-Za-z_][\w./@%:-]*)(?:\s*[=!<>~]+|\s+(?:not\s+)?in\s*\([^)]*)\s*$/i;
 const MAX_SHOWN = 12;
 
 /**

@@ -15,7 +15,16 @@ export class SelectionCharts {
     this.panel = panel;
     this.view = readView(new URLSearchParams(location.search), AXES);
     this.metrics = new Map(); // the names of the metrics of each job
-    this.curves = new RunCurves([], this.view, { loaded: (keys) => this.grid?.redraw(keys), failed: toastError });
+    this.curves = this.newCurves([]);
+  }
+
+  /** Curves of a selection; what arrives for an earlier one is not shown. */
+  newCurves(runs) {
+    const curves = new RunCurves(runs, this.view, {
+      loaded: (keys) => { if (this.curves === curves) this.grid?.redraw(keys); },
+      failed: (error) => { if (this.curves === curves) toastError(error); },
+    });
+    return curves;
   }
 
   /** The colour of a selected job's curves; null if it has none. */
@@ -30,16 +39,13 @@ export class SelectionCharts {
     const ids = runs.map((run) => run.id).join();
     if (ids === this.shown) return;
     this.shown = ids;
-    this.curves.runs = runs;
-    this.curves.curves.clear();
-    this.curves.requested.clear();
+    this.curves = this.newCurves(runs);
     setText(byId("charts-note"), jobs.length > MAX_CHARTED ? `the first ${MAX_CHARTED} of ${jobs.length}` : "");
     if (!runs.length) return;
     await Promise.all(runs.filter(({ id }) => !this.metrics.has(id)).map(({ id }) => this.read(id)));
     if (this.shown !== ids) return;
     this.curves.keys = ordered(new Set(runs.flatMap(({ id }) => this.metrics.get(id) ?? [])));
-    if (this.grid) this.grid.refresh();
-    else this.start();
+    if (this.grid) { this.grid.source = this.curves; this.grid.refresh(); } else this.start();
     this.grid.redraw();
   }
 

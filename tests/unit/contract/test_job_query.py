@@ -65,7 +65,7 @@ def test_forms(query: str, node: Node | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "column", "words"),
+    ("query", "column", "expected"),
     [
         ("lr <", 5, "expected a value to compare `lr` with, not end of the query"),
         ("lr < 1 seed = 2", 8, "join conditions by `and` or `or`"),
@@ -86,10 +86,10 @@ def test_forms(query: str, node: Node | None) -> None:
         ("a" * 4001, 4001, "at most 4000"),
     ],
 )
-def test_errors_name_their_column(query: str, column: int, words: str) -> None:
+def test_errors_name_their_column(query: str, column: int, expected: str) -> None:
     with pytest.raises(QueryError) as refused:
         parse_query(query)
-    assert words in str(refused.value)
+    assert expected in str(refused.value)
     assert refused.value.column == column
     assert f"(column {column})" in str(refused.value)
 

@@ -61,10 +61,28 @@ class ViewCalls(Transport):
         group: str = "",
         shared: bool = False,
     ) -> ViewResource:
-        """Save a view of the runs table; a view of yours with this name is replaced only by `delete_view` before."""
+        """Save a view of the runs table under a name of yours that is not in use."""
         view = ViewRequest(name=name, where=where, sort=sort, columns=tuple(columns), group=group, shared=shared)
+        return self._send_view("POST", "/v1/views", view)
+
+    def replace_view(
+        self,
+        view_id: str,
+        name: str,
+        *,
+        where: str = "",
+        sort: str = "",
+        columns: Sequence[str] = (),
+        group: str = "",
+        shared: bool = False,
+    ) -> ViewResource:
+        """Replace a saved view, name included."""
+        view = ViewRequest(name=name, where=where, sort=sort, columns=tuple(columns), group=group, shared=shared)
+        return self._send_view("PUT", f"/v1/views/{segment(view_id, 'view')}", view)
+
+    def _send_view(self, method: str, path: str, view: ViewRequest) -> ViewResource:
         content = view.model_dump_json().encode()
-        return self._send(Request("POST", "/v1/views", model(ViewResource), headers=JSON, content=content))
+        return self._send(Request(method, path, model(ViewResource), headers=JSON, content=content))
 
     def delete_view(self, view_id: str) -> None:
         """Delete a saved view."""

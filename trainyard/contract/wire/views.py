@@ -81,13 +81,19 @@ class ViewRequest(Strict):
     """What else the dashboard keeps of the view, as a query string: widths, pinned columns and charts."""
 
 
-class ViewResource(ViewRequest, Resource):
+class ViewResource(Resource):
     """A saved view of the runs table."""
-
-    model_config = ConfigDict(extra="ignore")
 
     object: Literal["view"] = "view"
     id: str
+    name: str
+    shared: bool
+    """Whether other users see the view."""
+    where: str = ""
+    sort: str = ""
+    columns: tuple[str, ...] = ()
+    group: str = ""
+    page: str = ""
     created_by: str
     created_at: Timestamp
     updated_at: Timestamp

@@ -295,7 +295,7 @@ def test_second_claim_of_an_attempt_is_rejected(world: World) -> None:
         ("limit=201", "limit"),
         ("order=up", "order"),
         ("status=odd", "status"),
-        ("sort=name", "sort"),
+        ("sort=unknown", "sort"),
         ("created_after=2026-01-01", "created_after"),
         ("after=job_zzz", "after"),
     ],

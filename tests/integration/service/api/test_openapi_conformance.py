@@ -19,6 +19,7 @@ ENDLESS_STREAMS = ["stream_jobs"]
 """Operations whose response never ends. Each request would take the client's time limit of 10 s."""
 
 CROSS_CHECKED = {
+    "list_jobs",
     "append_log",
     "report_events",
     "put_code",
@@ -41,7 +42,8 @@ CROSS_CHECKED = {
     "send_part",
     "complete_upload",
 }
-"""Operations that may refuse a body that fits the schema, for a combination of fields or for the target of a URL."""
+"""Operations that may refuse a body that fits the schema, for a combination of fields, for the target of a URL, or
+for a query that cannot be read."""
 
 CLIENT_CHOSEN = {"secret_name"}
 """Path parameters whose value the client chooses."""

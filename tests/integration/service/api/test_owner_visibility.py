@@ -151,3 +151,19 @@ def test_stream_of_all_jobs_has_those_of_its_user(seeded: tuple[World, Seeds], n
     items = [item for item in world.app_state.global_source.read(StreamOffset(0), False).items if item.owner]
     assert {item.owner for item in items} == {"olga"}
     assert len([item for item in items if subscription._accepts(item)]) == len(items) * count
+
+
+def test_queries_show_and_suggest_only_own_jobs(seeded: tuple[World, Seeds]) -> None:
+    world, seeds = seeded
+    client = world.new_user("user", "otto")
+    for params in ({"where": "seed = 0"}, {"sort": "-seed"}, {"where": "not (status = none)"}, {"sort": "name"}):
+        body = client.get("/v1/jobs", params=params).json()
+        assert (body["data"], body["has_more"]) == ([], False), params
+    answer = client.get("/v1/jobs", params={"where": "train/los < 1"})
+    assert "train/loss" not in answer.text
+    assert client.get("/v1/jobs", params={"sort": "train/loss"}).status_code == 422, "as a key that no job has"
+    assert {row["kind"] for row in client.get("/v1/job-keys").json()["data"]} == {"column"}
+    params = {"sort": "seed", "after": seeds.values["job_id"][0]}
+    assert client.get("/v1/jobs", params=params).status_code == 404
+    olga = world.new_user("user", "olga")
+    assert olga.get("/v1/jobs", params={"where": "seed = 0", "sort": "-seed"}).json()["data"]

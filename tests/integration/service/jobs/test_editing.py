@@ -41,19 +41,19 @@ def test_an_edit_without_effect_leaves_no_event(world: World) -> None:
 
 
 def test_archived_jobs_are_listed_on_request_only(world: World) -> None:
-    kept, old = world.submit(name="kept"), world.submit(name="old")
+    current, old = world.submit(name="current"), world.submit(name="old")
     edit(world, old, 409, archived=True)
     world.client.post(f"/v1/jobs/{old}/cancel")
     world.reconciler.run_once()
     assert edit(world, old, archived=True)["archived"] is True
-    assert listed(world) == ["kept"]
-    assert listed(world, where="name ~ o or name ~ k") == ["kept"]
+    assert listed(world) == ["current"]
+    assert listed(world, where="name ~ o or name ~ c") == ["current"]
     assert listed(world, archived="only") == ["old"]
-    assert listed(world, archived="all", sort="name") == ["kept", "old"]
+    assert listed(world, archived="all", sort="name") == ["current", "old"]
     assert listed(world, where="archived = true") == ["old"]
     assert world.client.post(f"/v1/jobs/{old}/retry").status_code == 202
-    assert listed(world) == ["old", "kept"], "a retry takes a job out of the archive"
-    assert world.job(kept)["archived"] is False
+    assert listed(world) == ["old", "current"], "a retry takes a job out of the archive"
+    assert world.job(current)["archived"] is False
 
 
 def test_limits_and_malformed_changes_are_refused(world: World) -> None:

@@ -154,3 +154,25 @@ def test_pages_agree_with_a_plain_filter_whichever_index_leads(world: World, mon
         assert listed(world, where=f"not ({where}) and name ~ j", sort="status") == [
             name for name, *_ in rows if name not in expected
         ]
+
+
+def test_deleted_jobs_and_values_of_a_retry_from_scratch_disappear(world: World) -> None:
+    job = world.submit(name="gone")
+    worker = world.start(job)
+    worker.metrics([("eval/loss", 1, 0.5)])
+    worker.end("error", failure={"type": "ValueError", "message": "it failed"})
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    for _ in range(3):
+        world.reconciler.run_once()
+    refresh(world)
+    assert listed(world, where="exists eval/loss") == ["gone"]
+    if world.job(job)["status"] in ("failed", "cancelled"):
+        assert world.client.post(f"/v1/jobs/{job}/retry", json={"from": "scratch"}).status_code == 202
+    refresh(world)
+    assert listed(world, where="exists metrics.eval/loss") == []
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.reconciler.run_once()
+    assert world.client.delete(f"/v1/jobs/{job}").status_code == 204
+    assert listed(world, sort="optimizer.lr") == []
+    assert listed(world, where="name = gone") == []
+    assert listed(world, where="seed = 0", sort="-name", archived="all") == []

@@ -50,7 +50,7 @@ def test_keys_for_completion_have_columns_fields_and_tags(world: World) -> None:
     job = world.submit()
     world.client.patch(f"/v1/jobs/{job}", json={"tags": {"baseline": ""}})
     rows = world.client.get("/v1/job-keys").json()["data"]
-    found = {row["key"]: row["kind"] for row in rows}
-    assert found["status"] == "column"
-    assert found["optimizer.lr"] == "spec"
-    assert found["tags.baseline"] == "tag"
+    kinds = {row["key"]: row["kind"] for row in rows}
+    assert kinds["status"] == "column"
+    assert kinds["optimizer.lr"] == "spec"
+    assert kinds["tags.baseline"] == "tag"

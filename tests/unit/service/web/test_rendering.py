@@ -20,7 +20,16 @@ HOSTILE = "</script><script>alert('1')</script><!-- & \u2028\u2029 </SCRIPT>"
 def test_embedded_json_cannot_end_its_element() -> None:
     data = {"jobs": [{"name": HOSTILE}], "has_more": False, "last_id": None}
     response = Pages(lambda: MaintenanceResource(active=False)).render(
-        "jobs.html", VISITOR, may_submit=True, statuses=(), groups=(), search="", created_by="", data=data
+        "jobs.html",
+        VISITOR,
+        may_submit=True,
+        statuses=(),
+        groups=(),
+        search="",
+        where="",
+        only_archived=False,
+        created_by="",
+        data=data,
     )
     page = bytes(response.body).decode()
     (embedded,) = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)

@@ -1,0 +1,39 @@
+// What a job is called: its tags, notes and metadata, and the dialog that changes them.
+
+import { call } from "./api.js";
+import { markdown } from "./markdown.js";
+import { byId, make, openDialog, setText, toast, toastError } from "./page.js";
+
+let shown;
+
+/** Show the name, tags, notes and metadata of a job. */
+export function showAbout(job) {
+  const state = JSON.stringify([job.name, job.tags, job.notes, job.metadata, job.archived]);
+  if (state === shown) return; // an update must not end a selection of text
+  shown = state;
+  setText(document.querySelector("h1"), job.name);
+  const labels = Object.entries(job.metadata ?? {}).map(([name, value]) => make("span", { class: "tag metadata", title: "metadata", text: `${name}: ${value}` }));
+  const tags = Object.entries(job.tags ?? {}).map(([name, value]) => make("span", { class: "tag", text: value ? `${name}=${value}` : name }));
+  byId("tags").replaceChildren(...(job.archived ? [make("span", { class: "tag", text: "archived" })] : []), ...tags, ...labels);
+  byId("notes").replaceChildren(...markdown(job.notes ?? ""));
+  byId("notes").hidden = !job.notes;
+}
+
+/** Connect the button that changes them; `changed(job)` gets the job afterwards. */
+export function connectAbout(current, changed) {
+  byId("edit")?.addEventListener("click", async () => {
+    const job = current();
+    const [name, tags, notes] = ["edit-name", "edit-tags", "edit-notes"].map(byId);
+    name.value = job.name;
+    tags.value = Object.entries(job.tags ?? {}).map(([tag, value]) => (value ? `${tag}=${value}` : tag)).join(", ");
+    notes.value = job.notes ?? "";
+    if ((await openDialog(byId("edit-dialog"))) !== "yes") return;
+    const wanted = Object.fromEntries(tags.value.split(",").map((one) => one.trim()).filter(Boolean).map((one) => {
+      const [tag, ...value] = one.split("=");
+      return [tag.trim(), value.join("=").trim()];
+    }));
+    const removed = Object.keys(job.tags ?? {}).filter((tag) => !(tag in wanted)).map((tag) => [tag, null]);
+    const body = { name: name.value.trim() || job.name, tags: { ...wanted, ...Object.fromEntries(removed) }, notes: notes.value };
+    await call(`/v1/jobs/${job.id}`, { method: "PATCH", body }).then((answer) => { changed(answer); toast("Saved."); }, toastError);
+  });
+}
