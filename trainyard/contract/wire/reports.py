@@ -145,6 +145,9 @@ class Progress(Strict):
     """Average over about the last minute."""
 
 
+SYSTEM_PREFIX = "system/"
+"""The launcher's metrics of its node, ranks and GPUs. While training makes no step, their steps count readings."""
+
 UNKNOWN_STEP = 2**53
 """The step that an execution resumed from, as a writer sends it that does not know it: it hides no point."""
 
