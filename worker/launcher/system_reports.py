@@ -10,7 +10,15 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.wire.reports import SYSTEM_PREFIX, UNKNOWN_STEP, MetricsBatch, Point
+from trainyard.contract.wire.reports import (
+    IDLE_GPU_PERCENT,
+    IDLE_GPU_SECONDS,
+    IDLE_GPUS,
+    SYSTEM_PREFIX,
+    UNKNOWN_STEP,
+    MetricsBatch,
+    Point,
+)
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import read_progress
 from worker.launcher.gpu_usage import GpuUsage
@@ -65,6 +73,26 @@ def next_step(last: int | None, progress: int) -> int:
     return progress if last is None else max(progress, last + 1)
 
 
+class IdleGpus:
+    """Counts the GPUs that have been idle for a while."""
+
+    def __init__(self) -> None:
+        self._busy_at: dict[int, float] = {}
+        """When each GPU was seen first, or busy the last time."""
+
+    def count(self, gpus: Mapping[int, Mapping[str, float]], now: float) -> int:
+        """Return the number of idle GPUs.
+
+        Args:
+            gpus: A reading of each GPU; one without its utilisation counts as busy.
+            now: The time of the reading in seconds.
+        """
+        for gpu, values in gpus.items():
+            if values.get("utilization_percent", 100.0) >= IDLE_GPU_PERCENT:
+                self._busy_at[gpu] = now
+        return sum(now - self._busy_at.setdefault(gpu, now) >= IDLE_GPU_SECONDS for gpu in gpus)
+
+
 class SystemReports:
     """Reads and reports periodically, until it is closed."""
 
@@ -93,6 +121,7 @@ class SystemReports:
         self._now = now
         self._last: dict[int, int] = {}
         """The step of the last reading of each execution."""
+        self._idle = IdleGpus()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-reports", daemon=True)
 
@@ -116,7 +145,11 @@ class SystemReports:
     def report(self) -> None:
         """Read once, and append what was read. A full disk leaves the reading out."""
         self._gpus = self._gpus or self._connect_gpus()
-        values = metrics_of(self._node, *self._usage.read(), self._gpus.read())
+        usage, ranks = self._usage.read()
+        gpus = self._gpus.read()
+        if gpus:
+            usage[IDLE_GPUS] = self._idle.count(gpus, self._now().timestamp())
+        values = metrics_of(self._node, usage, ranks, gpus)
         execution = self._execution()
         steps = [record.step for record in read_progress(self._layout.progress, execution).values()]
         step = self._last[execution] = next_step(self._last.get(execution), max(steps, default=0))

@@ -10,7 +10,7 @@ from service.db.types import to_micros
 from service.metrics.ingest.decode import PointBatch, batch_from_model
 from service.metrics.ingest.repository import AcceptedBatch, AttemptState, InsertResult, JobState, PointsRepository
 from service.metrics.values import latest_values
-from trainyard.contract.wire.reports import SYSTEM_PREFIX, MetricsBatch
+from trainyard.contract.wire.reports import IDLE_GPUS, SYSTEM_PREFIX, MetricsBatch
 
 MAX_KEYS = 10_000
 """Metric names per job. More than that indicates a program that puts values into names."""
@@ -173,6 +173,11 @@ class GroupWriter:
         if attempt.job.current_attempt != attempt.attempt_id:
             return
         # The values of a node are no results of the job: lists of jobs do not carry them.
-        attempt.job.latest.update(latest_values([row for row in batch.rows if not row[0].startswith(SYSTEM_PREFIX)]))
+        attempt.job.latest.update(latest_values([row for row in batch.rows if _is_kept(row[0])]))
         if batch.progress is not None:
             attempt.job.progress = {**batch.progress, "reported_at": self._now.isoformat()}
+
+
+def _is_kept(name: str) -> bool:
+    """Whether the latest value is kept with the job: of the system's, only the numbers of idle GPUs, for advice."""
+    return not name.startswith(SYSTEM_PREFIX) or name.endswith(f"/{IDLE_GPUS}")

@@ -27,7 +27,7 @@ const QUANTITIES = new Map(Object.entries({
   disk_used_bytes: ["Disk of the runs, used", GIGA],
   disk_free_bytes: ["Disk of the runs, free", GIGA],
 }));
-const NOT_CHARTED = "memory_total_bytes";
+const NOT_CHARTED = ["memory_total_bytes", "idle_gpus"];
 
 /** Whether a metric is of the system. Its steps only count readings, so that it is drawn by its times. */
 export const isSystem = (key) => key.startsWith(PREFIX);
@@ -37,7 +37,7 @@ export function systemCharts(keys, chart) {
   const groups = new Map([...QUANTITIES.keys()].map((name) => [name, []]));
   for (const key of keys.filter(isSystem)) {
     const [, , gpu, node, , quantity = null] = NAME.exec(key) ?? [];
-    if (quantity === NOT_CHARTED) continue;
+    if (NOT_CHARTED.includes(quantity)) continue;
     const kind = gpu ? "gpu" : node ? "node" : "rank";
     const name = quantity === null ? key : [`${kind} ${quantity}`, quantity].find((one) => QUANTITIES.has(one)) ?? key;
     if (!groups.has(name)) groups.set(name, []);

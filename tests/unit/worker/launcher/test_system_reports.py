@@ -11,7 +11,7 @@ import pytest
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import UNKNOWN_STEP, MetricsBatch, Point
 from trainyard.contract.wire.spool import parse_spool
-from worker.launcher.system_reports import NodeSpool, SystemReports, metrics_of, next_step
+from worker.launcher.system_reports import IdleGpus, NodeSpool, SystemReports, metrics_of, next_step
 from worker.reporting.service_client import ServiceClient
 from worker.trackers.history import read_history
 from worker.trackers.journal import Journal, TrackedValue
@@ -71,6 +71,20 @@ def test_readings_follow_the_progress_of_the_execution(layout: AttemptLayout) ->
     reports.report()
     reports.report()
     assert appended == [(1, 0), (1, 12), (2, 0)]
+
+
+def test_gpus_are_idle_after_five_minutes_without_work() -> None:
+    idle = IdleGpus()
+    readings = [
+        (0, {0: 0.0, 1: 0.0}), (290, {0: 0.0, 1: 0.0}), (300, {0: 0.0, 1: 4.0}), (310, {0: 99.0, 1: 0.0}),
+        (600, {0: 0.0, 1: 0.0}), (610, {0: 0.0, 1: 0.0}),
+    ]  # fmt: skip
+    counts = [
+        idle.count({gpu: {"utilization_percent": value} for gpu, value in values.items()}, now)
+        for now, values in readings
+    ]
+    assert counts == [0, 0, 2, 1, 1, 2]
+    assert idle.count({0: {}, 1: {}}, 2000) == 0
 
 
 class Unreachable:
