@@ -5,12 +5,14 @@ several ranges with a multipart body, and supports neither `If-None-Match` nor t
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Protocol, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.convertors import Convertor, register_url_convertor
@@ -150,7 +152,7 @@ def download_route(
 def file_response(
     files: UntrustedFiles, root: Path, path: str, conditions: FileConditions, *, code: str = "file_not_found"
 ) -> Response:
-    """Return the file, or the requested range of it.
+    """Return the file, or the requested range of it, as an attachment: a browser stores it, and never shows it.
 
     Raises:
         NotFoundError: there is no regular file of the job at the path; links are not followed.
@@ -161,6 +163,7 @@ def file_response(
         raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
     status = os.fstat(file.fileno())
     headers, size = _validators(status), status.st_size
+    headers["Content-Disposition"] = _attachment(path)
     unchanged = conditions.is_unchanged(headers["ETag"])
     span = conditions.select(headers["ETag"], size)
     if unchanged or span is None or conditions.head:
@@ -216,6 +219,14 @@ def _validators(status: os.stat_result) -> dict[str, str]:
         "Last-Modified": format_datetime(modified_time(status), usegmt=True),
         "Accept-Ranges": "bytes",
     }
+
+
+def _attachment(path: str) -> str:
+    """Return the header that names a download (RFC 6266). A name that is not plain ASCII is encoded."""
+    name = path.rpartition("/")[2]
+    if re.fullmatch(r"[A-Za-z0-9 ._+=@,~-]+", name):
+        return f'attachment; filename="{name}"'
+    return f"attachment; filename*=UTF-8''{quote(name, safe='', errors='replace')}"
 
 
 def _read(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:

@@ -11,13 +11,14 @@ from service.core.skipped_rows import log_skipped_row
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.parameters import Reported
 from service.jobs.states import SUSPENDED
+from trainyard.contract.advice import advise
 from trainyard.contract.failure_summaries import summarize_failure
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.pages import Page
-from trainyard.contract.wire.reports import UNKNOWN_STEP, Failure
+from trainyard.contract.wire.reports import SYSTEM_PREFIX, UNKNOWN_STEP, Failure
 
 _MAX_SUMMARY = 500
 T = TypeVar("T")
@@ -29,9 +30,11 @@ _ENGINE_METRICS = ("train/", "eval/")
 
 
 def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[str, Any]:
-    """Return the metrics that a resource or stream carries: all, or of many `first`, the engine's own and the next."""
+    """Return the metrics that a resource or stream carries: all, or of many `first`, the engine's own and the next.
+    Those of the system are only curves."""
+    latest = {name: value for name, value in latest.items() if not name.startswith(SYSTEM_PREFIX)}
     if len(latest) <= MAX_SHOWN_METRICS:
-        return dict(latest)
+        return latest
 
     def order(name: str) -> tuple[bool, bool, bool, str]:
         return name != first, name not in _LOSSES, not name.startswith(_ENGINE_METRICS), name
@@ -66,10 +69,11 @@ def job_resource(
         progress=progress_resource(job, now),
         attempt=attempt_resource(attempt) if attempt else None,
         metrics=shown_metrics(job.latest),
-        metrics_omitted=max(0, len(job.latest) - MAX_SHOWN_METRICS),
+        metrics_omitted=max(0, sum(not name.startswith(SYSTEM_PREFIX) for name in job.latest) - MAX_SHOWN_METRICS),
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=failure,
+        advice=advise(job.spec, job.latest) if job.status == "running" and not in_list else [],
         failure_summary=summarize_failure(failure, job.spec) if failure and not in_list else None,
         metadata=job.labels,
         parameters=reported.parameters,

@@ -15,6 +15,7 @@ from service.metrics.repository import CurveRepository, CurveRow, DownsampleCurs
 from service.metrics.values import decode_value
 from service.metrics.x_axis import TOKENS, Axis, ExecutionSpan, StepTime, check_token_axis, token_axis, training_seconds
 from trainyard.contract.wire.curves import CurveAxis, MetricsResource, Series
+from trainyard.contract.wire.reports import SYSTEM_PREFIX
 
 _REFERENCE_METRIC = "train/loss"
 """The metric whose points define the times of a job's steps, if the job has it."""
@@ -113,7 +114,7 @@ class _JobCurves:
     def names(self) -> Sequence[str]:
         if self._query.keys:
             return self._query.keys
-        return sorted(self._keys, key=lambda name: (not name.startswith(_ENGINE_PREFIXES), name))
+        return sorted(self._keys, key=_order)
 
     def limit_points(self, count: int) -> None:
         """Set the largest number of points per series, if the query allows more."""
@@ -122,9 +123,9 @@ class _JobCurves:
     def execution_spans(self) -> Iterator[ExecutionSpan]:
         """Yield the visible part of each execution, in order, by the points of one metric."""
         keys = self._repository.keys(self._job_pk, (_REFERENCE_METRIC,)) or self._repository.keys(self._job_pk)
-        key_pk = next(iter(keys.values()), None)
-        if key_pk is None:
+        if not keys:
             return
+        key_pk = keys[min(keys, key=_order)]
         raw = not self._cursor.raw_deleted
         for execution, first, last in sorted(visible_ranges(self._resumed, 0, MAX_STEP)):
             ends = self._repository.first_and_last(self._job_pk, key_pk, execution, (first, last), raw=raw)
@@ -178,6 +179,11 @@ class _JobCurves:
         # the later one's point at a step is shown.
         by_step = {row[0]: row for row in sorted(dict.fromkeys(rows), key=itemgetter(0, 1))}
         return list(by_step.values()), level != NO_LEVEL
+
+
+def _order(name: str) -> tuple[bool, bool, str]:
+    """Return the place of a metric: those of the engine first, those of the nodes last."""
+    return name.startswith(SYSTEM_PREFIX), not name.startswith(_ENGINE_PREFIXES), name
 
 
 def _apply_axis(

@@ -70,6 +70,8 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
             yield "phase", f"{job.progress.phase}{done}"
         if job.progress.eta_seconds is not None:
             yield "ETA", format_duration(job.progress.eta_seconds)
+    for advice in job.advice:
+        yield "advice", advice.message
     if job.attempt is not None:
         yield "attempt", _attempt(job)
     for key, value in sorted(job.metrics.items()):

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
+from worker.launcher.rendezvous import Node
 from worker.reporting.service_client import (
     Backoff,
     FailedError,
@@ -182,3 +185,13 @@ def _punch_hole(path: Path, end: int) -> None:
         os.pwrite(handle, mark, end - len(mark))
     finally:
         os.close(handle)
+
+
+def log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int) -> None:
+    """Write the launcher's log to the node's file from here on."""
+    path = layout.node_log(node.index)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("worker").addHandler(handler)
+    log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, execution)

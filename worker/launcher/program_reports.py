@@ -1,19 +1,18 @@
 """What the program of a `script` job reports: the listener of its trackers, the follower of its event files, and the
 senders of the spools."""
 
-import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import Point
 from worker.launcher.exit_record import last_execution
 from worker.launcher.rendezvous import Node
+from worker.launcher.spool_follower import SpoolFollower
 from worker.reporting.service_client import ServiceClient
-from worker.reporting.spool_sender import SpoolSender
 from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.event_claims import EventClaims
@@ -28,7 +27,6 @@ from worker.trackers.wandb import WandbApi
 
 log = logging.getLogger(__name__)
 
-_CLOSING_SECONDS = 0.5
 _LAST_EVENTS_SECONDS = 10.0
 """How long the rest of the event files may be read after the program's end."""
 
@@ -67,9 +65,9 @@ class ProgramReports:
         self._mlflow = MlflowApi(self._journal, ArtifactFolder(run.artifacts / "mlflow"))
         self._wandb = WandbApi(self._journal, ArtifactFolder(run.artifacts / "wandb"), self._address)
         self._listener = TrackerListener(self._handle, lambda: max(self._execution, first))
-        self._spools = [_SpoolFollower(layout, connect, node.index)]
+        self._spools = [SpoolFollower(layout, connect, node.index)]
         if node.is_first:
-            self._spools.append(_SpoolFollower(layout, connect, None))
+            self._spools.append(SpoolFollower(layout, connect, None))
 
     @property
     def variables(self) -> dict[str, str]:
@@ -82,6 +80,14 @@ class ProgramReports:
     def _handle(self, request: TrackerRequest) -> dict[str, Any]:
         api = self._wandb if self._wandb.serves(request.path) else self._mlflow
         return api.handle(request)
+
+    def append(self, execution: int, points: Sequence[Point]) -> None:
+        """Append points that no tracker reported; they are sent with those of the program.
+
+        Raises:
+            OSError: They could not be written.
+        """
+        self._journal.add_points(execution, points)
 
     def start(self) -> None:
         """Serve. Called after torchrun was started, since it is forked."""
@@ -114,39 +120,3 @@ class ProgramReports:
         self._journal.close()
         for spool in self._spools:
             spool.close(timeout)
-
-
-class _SpoolFollower:
-    """Sends one spool of the current execution, after those of earlier executions."""
-
-    def __init__(self, layout: AttemptLayout, connect: Callable[[], ServiceClient], node: int | None) -> None:
-        """
-        Args:
-            node: The node whose tracker spools are sent; None: the spools of `trainyard.script`.
-        """
-        self._layout = layout
-        self._connect = connect
-        self._node = node
-        self._path = Path()
-        self._size = 0
-        self._sender: SpoolSender | None = None
-
-    def begin(self, execution: int) -> None:
-        self.close(_CLOSING_SECONDS)
-        layout, node = self._layout, self._node
-        self._path = layout.spool_file(execution) if node is None else layout.tracker_spool(execution, node)
-        self._size = 0
-        self._sender = SpoolSender(layout, execution, self._connect, node=node)
-        self._sender.start()
-
-    def wake(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            size = self._path.stat().st_size
-            if self._sender and size != self._size:
-                self._size = size
-                self._sender.wake()
-
-    def close(self, timeout: float) -> None:
-        if self._sender:
-            self._sender.close(timeout)
-            self._sender = None

@@ -22,7 +22,7 @@ from worker.launcher import exit_record, presence, script_job, torchrun, watchdo
 from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
-from worker.launcher.logs import LogShipper, LogStream
+from worker.launcher.logs import LogShipper, LogStream, log_start
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.rejection import reject_claimed, reject_node
 from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
@@ -35,6 +35,7 @@ from worker.launcher.stop_signals import (
     TimeLimit,
     signal_of_ranks,
 )
+from worker.launcher.system_reports import NodeSpool, read_system
 from worker.reporting.service_client import ServiceClient, ServiceError
 
 log = logging.getLogger("worker.launcher.supervisor")
@@ -108,7 +109,7 @@ def _decide(
     """On node 0, publish whether the attempt runs: it was claimed, and nothing prevents its ranks from starting."""
     rejection = None
     if claimed:
-        _log_start(layout, launch, node, claimed.execution)
+        log_start(layout, launch, node, claimed.execution)
         rejection = reject_claimed(layout, launch, node, claimed, lambda: signals.any)
         if rejection:
             _ship_log(layout, launch, connect)
@@ -131,7 +132,7 @@ def _follow(
     rendezvous = await_rendezvous(layout, node, preparation_seconds(launch))
     if rendezvous is None:
         return None
-    _log_start(layout, launch, node, rendezvous.execution)
+    log_start(layout, launch, node, rendezvous.execution)
     if rejection := reject_node(layout, launch, node, rendezvous.execution, lambda: signals.any):
         _post_finish(connect, rejection)
         # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).
@@ -203,6 +204,8 @@ class Supervisor:
         if node.count == 1:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         self._reports = reports
+        self._spool = reports or NodeSpool(layout, node.index, connect)
+        self._system = read_system(layout, node.index, process.pid, execution, self._spool.append)
         self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
@@ -213,12 +216,13 @@ class Supervisor:
             self._suspensions.start()
             if self._reports:
                 self._reports.start()
+            self._system.start()
             self._supervise()
         finally:
             self._suspensions.close()
+            self._system.close()
             self._kill_descendants()
-        if self._reports:
-            self._reports.close(_LAST_REPORTS_SECONDS)
+        self._spool.close(_LAST_REPORTS_SECONDS)
         presence.mark_exited(self._layout, self._node)
         if self._node.is_first and not self._fence.poll(at_once=True):
             self._write_exit_record()
@@ -389,11 +393,3 @@ def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> Non
         log.warning("the exit record could not be sent; the service will read the file: %s", error)
     finally:
         client.close()
-
-
-def _log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int) -> None:
-    """Write the launcher's log to the node's file from here on."""
-    path = layout.node_log(node.index)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("worker").addHandler(file_handler(path))
-    log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, execution)

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -123,6 +123,16 @@ class Journal:
                 batch = MetricsBatch(execution=execution, resumed_from_step=UNKNOWN_STEP, points=part)
                 self._append(run, "metrics", batch)
         return len(points)
+
+    def add_points(self, execution: int, points: Sequence[Point]) -> None:
+        """Append points that are of no tracker: they have no part in the steps and names of the program.
+
+        Raises:
+            OSError: They could not be written.
+        """
+        with self._lock:
+            batch = MetricsBatch(execution=execution, resumed_from_step=UNKNOWN_STEP, points=tuple(points))
+            self._append(self._execution(execution), "metrics", batch)
 
     def describe(
         self,

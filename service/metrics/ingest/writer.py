@@ -10,10 +10,12 @@ from service.db.types import to_micros
 from service.metrics.ingest.decode import PointBatch, batch_from_model
 from service.metrics.ingest.repository import AcceptedBatch, AttemptState, InsertResult, JobState, PointsRepository
 from service.metrics.values import latest_values
-from trainyard.contract.wire.reports import MetricsBatch
+from trainyard.contract.wire.reports import IDLE_GPUS, SYSTEM_PREFIX, MetricsBatch
 
 MAX_KEYS = 10_000
 """Metric names per job. More than that indicates a program that puts values into names."""
+MAX_SYSTEM_KEYS = 10_000
+"""Names of the metrics of the launchers beyond those, for a job on some hundred nodes."""
 
 Outcome = InsertResult | ServiceError
 
@@ -139,7 +141,8 @@ class GroupWriter:
         used = self._cache.job_keys[attempt.attempt_id] = self._points.job_keys(attempt.job.pk)
         known.update(self._points.key_numbers(name for name in names if name not in known))
         new = {name for name in names if name not in known or known[name] not in used}
-        if len(used) + len(new) > MAX_KEYS:
+        of_system = all(name.startswith(SYSTEM_PREFIX) for name in new)
+        if len(used) + len(new) > MAX_KEYS + (MAX_SYSTEM_KEYS if of_system else 0):
             return False
         unnumbered = [name for name in new if name not in known]
         self._points.add_keys(unnumbered)
@@ -169,6 +172,12 @@ class GroupWriter:
             self._points.set_reported_execution(attempt)
         if attempt.job.current_attempt != attempt.attempt_id:
             return
-        attempt.job.latest.update(latest_values(batch.rows))
+        # The values of a node are no results of the job: lists of jobs do not carry them.
+        attempt.job.latest.update(latest_values([row for row in batch.rows if _is_kept(row[0])]))
         if batch.progress is not None:
             attempt.job.progress = {**batch.progress, "reported_at": self._now.isoformat()}
+
+
+def _is_kept(name: str) -> bool:
+    """Whether the latest value is kept with the job: of the system's, only the numbers of idle GPUs, for advice."""
+    return not name.startswith(SYSTEM_PREFIX) or name.endswith(f"/{IDLE_GPUS}")

@@ -1,5 +1,7 @@
 // Which metrics share a chart, with titles and units. Pure functions.
 
+import { isSystem, systemCharts } from "./system_charts.js";
+
 const LOSSES = ["train/loss", "eval/loss"];
 const SET_LOSSES = "eval/loss/";
 const RANK_SECONDS = "perf/rank_seconds/";
@@ -20,12 +22,12 @@ const LOSS = chart("loss", "Loss", LOSSES);
 const MEMORY_KEYS = ["device_peak_bytes", "device_reserved_bytes", "host_rss_bytes", "host_peak_bytes"].map((name) => `memory/${name}`);
 const TIME_KEYS = ["step", "data", "forward_backward", "optimizer", "evaluation", "checkpoint_stall"].map((name) => `perf/${name}_seconds`);
 
-/** The charts of a job: the standard charts of its task, then one for each other metric of `keys`. */
+/** The charts of a job: the standard charts of its task, one for each other metric of `keys`, and those of the system. */
 export function chartsOf(spec, keys) {
   const charts = STEPLESS.includes(spec.task) ? (keys.some((key) => LOSSES.includes(key)) ? [LOSS] : []) : standardCharts(spec, keys);
   const hidden = charts.length ? NOT_CHARTED : new Set();
-  const others = keys.filter((key) => !hidden.has(key) && !key.startsWith(RANK_SECONDS) && !charts.some((one) => includes(one, key)));
-  return [...charts, ...others.sort().map(chartOf)];
+  const others = keys.filter((key) => !isSystem(key) && !hidden.has(key) && !key.startsWith(RANK_SECONDS) && !charts.some((one) => includes(one, key)));
+  return [...charts, ...others.sort().map(chartOf), ...systemCharts(keys, chart)];
 }
 
 /** The chart of one metric. */

@@ -8,6 +8,7 @@ import { colour, curveColour } from "./colours.js";
 import { CurveStore } from "./curves.js";
 import { number } from "./format.js";
 import { byId } from "./page.js";
+import { atSteps, isSystem, SYSTEM, systemName } from "./system_charts.js";
 
 const TOKENS = "train/tokens";
 const MANY = 6; // curves of a chart, beyond which only the slowest has a colour
@@ -18,7 +19,7 @@ export class Charts {
   constructor(job, store) {
     Object.assign(this, { job, store, zoomed: null, preview: null, marked: { checkpoint: [], resumed: [], interrupted: [] } });
     this.view = readView(new URLSearchParams(location.search), AXES);
-    this.grid = new ChartGrid(byId("charts"), this.view, this, { onRange: () => this.showRange() });
+    this.grid = new ChartGrid(byId("charts"), this.view, this, { onRange: () => this.showRange(), isOpen: (name) => name !== SYSTEM });
     if (this.view.range) this.showRange();
   }
 
@@ -94,7 +95,8 @@ export class Charts {
 
   /** The series of a chart in the order of its keys; if zoomed in, the finer ones. */
   seriesOf(chart) {
-    const { series } = this.zoomed ?? this.store;
+    // Finer points are those of a range of steps, which the metrics of the system do not have.
+    const { series } = chart.section === SYSTEM ? this.store : this.zoomed ?? this.store;
     const keys = [...series.keys()].filter((key) => includes(chart, key));
     const position = (key) => chart.keys.indexOf(key);
     keys.sort((a, b) => position(a) - position(b) || a.localeCompare(b, undefined, { numeric: true }));
@@ -102,7 +104,7 @@ export class Charts {
   }
 
   curve(chart, key, series, n, slowest) {
-    const x = this.positions(series);
+    const x = this.positions(isSystem(key) ? atSteps(series, this.reference()) : series);
     if (!x) return null;
     const few = series.steps.length < 3 || (key.startsWith("eval/") && series.steps.length < 40);
     return {
@@ -122,6 +124,12 @@ export class Charts {
     }
     const position = this.view.axis === "epoch" ? this.epochOf() : this.tokensOf();
     return position && steps.map(position);
+  }
+
+  /** The series that tells when the training reached a step; undefined if nothing of the training was reported. */
+  reference() {
+    const { series } = this.store;
+    return series.get("train/loss") ?? [...series].find(([key]) => !isSystem(key))?.[1];
   }
 
   /** The time of the first point in seconds. */
@@ -178,6 +186,7 @@ export class Charts {
 function curveName(key, chart) {
   const last = key.split("/").at(-1);
   if (chart.keys.some((prefix) => prefix.endsWith("/"))) return key.startsWith("perf/rank_seconds/") ? `rank ${last}` : last;
+  if (chart.section === SYSTEM) return systemName(key);
   if (chart.section === COMBINED) return key;
   const name = last.replace(/_(bytes|seconds)$/, "").replaceAll("_", " ");
   return name + (key.startsWith("eval/") ? " (eval)" : "");

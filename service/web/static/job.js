@@ -8,6 +8,7 @@ import "./copy_buttons.js";
 import { CurveStore } from "./curves.js";
 import { connectAbout } from "./job_about.js";
 import { connectActions, showActions } from "./job_actions.js";
+import { connectArtifacts } from "./job_artifacts.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
 import { JobSamples } from "./job_samples.js";
 import { TERMINAL } from "./job_status.js";
@@ -158,6 +159,8 @@ byId("script").addEventListener("toggle", async () => {
   const response = await call(`${root}/script`).catch(toastError);
   if (response) byId("script-text").textContent = response.script;
 });
+connectArtifacts(job.id);
+
 setInterval(() => {
   if (document.hidden) return;
   if (TERMINAL.has(job.status)) { readJob(); return; }

@@ -48,6 +48,17 @@ export function showJob(job) {
   showAbout(job);
   showParameters(job);
   showFailure(job);
+  showAdvice(job.advice ?? []);
+}
+
+/** Show what would make the job faster or cheaper. */
+function showAdvice(advice) {
+  const list = byId("advice");
+  const shown = JSON.stringify(advice);
+  list.hidden = advice.length === 0;
+  if (list.dataset.shown === shown) return;
+  list.dataset.shown = shown;
+  list.replaceChildren(...advice.map(({ message }) => make("li", {}, ...message.split("`").map((part, n) => (n % 2 ? make("code", { text: part }) : part)))));
 }
 
 /** Show what the program reported about itself: parameters and tags. */

@@ -7,6 +7,7 @@ from pydantic.config import JsonDict
 
 from trainyard.contract.base import AnyFloat, NonNegativeInt, Resource, Strict, Timestamp, reject_bool
 from trainyard.contract.validation_messages import SLURM_ID_PATTERN
+from trainyard.contract.wire.advice import Advice
 from trainyard.contract.wire.failure_summary import FailureSummary
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.reports import Failure, Progress
@@ -139,6 +140,8 @@ class JobResource(Resource):
     error: Failure | None = None
     failure_summary: FailureSummary | None = None
     """The user's own part of the error, and fixes; not in lists."""
+    advice: list[Advice] = Field(default_factory=list)
+    """While running: what would make the job faster or cheaper; not in lists."""
     metadata: dict[str, str] = Field(default_factory=dict)
     parameters: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
     """What the program reported through its tracker, such as the learning rate. Lists of jobs have 64 at most, and

@@ -156,6 +156,14 @@ class Progress(Strict):
     phase_total: NonNegativeInt | None = None
 
 
+SYSTEM_PREFIX = "system/"
+"""The launcher's metrics of its node, ranks and GPUs. While training makes no step, their steps count readings."""
+
+IDLE_GPUS = "idle_gpus"
+"""Last part of the name of a node's number of GPUs that were below `IDLE_GPU_PERCENT` for `IDLE_GPU_SECONDS`."""
+IDLE_GPU_PERCENT = 5.0
+IDLE_GPU_SECONDS = 300.0
+
 UNKNOWN_STEP = 2**53
 """The step that an execution resumed from, as a writer sends it that does not know it: it hides no point."""
 

@@ -47,6 +47,22 @@ def test_whole_file_is_downloaded(world: World, job: str, folder: Path) -> None:
     assert (answer.status_code, answer.content) == (200, b"{}")
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-disposition"] == 'attachment; filename="rank 0.json"'
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ('a".html', "attachment; filename*=UTF-8''a%22.html"),
+        ("ü\r\nSet-Cookie: x", "attachment; filename*=UTF-8''%C3%BC%0D%0ASet-Cookie%3A%20x"),
+        ("x.svg", 'attachment; filename="x.svg"'),
+    ],
+)
+def test_no_file_is_shown_by_a_browser(world: World, job: str, folder: Path, name: str, sent: str) -> None:
+    (folder / name).write_bytes(b"<script>")
+    answer = world.client.get(f"/v1/jobs/{job}/artifacts/{quote(name)}")
+    assert answer.headers["content-disposition"] == sent
+    assert answer.headers["content-type"] == "application/octet-stream"
 
 
 @pytest.mark.parametrize(

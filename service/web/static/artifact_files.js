@@ -1,0 +1,115 @@
+// What the artifacts of a job are: folders, files that are one series by step, and how each is shown. Pure functions.
+
+const IMAGES = new Set(["png", "jpg", "jpeg", "gif", "webp"]);
+const TEXTS = new Set(["txt", "log", "md", "yaml", "yml", "toml", "ini", "cfg", "py", "sh", "jsonl", "ndjson", "out", "err", "diff", "patch"]);
+const SEPARATORS = new Map([["csv", ","], ["tsv", "\t"]]);
+const TRACE = /(?:^profile\/|trace).*\.json(?:\.gz)?$/i;
+// `name/100.png`, `name/step-100.png`; W&B's `name_100_HASH.png`; MLflow's `name%step%100%timestamp…png`
+const BY_STEP = [/^(.*\/)(?:step[-_]?)?(\d{1,16})(\.\w+)$/i, /^(.+?)_(\d{1,16})_[0-9a-f]{8,64}((?:\.table)?\.\w+)$/, /^(.+?)%step%(\d{1,16})%.*(\.\w+)$/];
+
+const nameOf = (path) => path.slice(path.lastIndexOf("/") + 1);
+
+const extensionOf = (path) => (/\.(\w+)$/.exec(nameOf(path))?.[1] ?? "").toLowerCase();
+
+/** How a file is shown: "image", "trace", "table", "json", "text", or "none". HTML and SVG are only downloaded. */
+export function kindOf(path) {
+  const extension = extensionOf(path);
+  if (IMAGES.has(extension)) return "image";
+  if (TRACE.test(path)) return "trace";
+  if (SEPARATORS.has(extension)) return "table";
+  if (extension === "json") return "json";
+  return TEXTS.has(extension) ? "text" : "none";
+}
+
+/** The type of an image by its first bytes, which its name need not be true to; null if it is none of the four. */
+export function imageType(head) {
+  const starts = (...values) => values.every((value, n) => head[n] === value);
+  if (starts(0x89, 0x50, 0x4e, 0x47)) return "image/png";
+  if (starts(0xff, 0xd8, 0xff)) return "image/jpeg";
+  if (starts(0x47, 0x49, 0x46, 0x38)) return "image/gif";
+  return starts(0x52, 0x49, 0x46, 0x46) && [0x57, 0x45, 0x42, 0x50].every((value, n) => head[8 + n] === value) ? "image/webp" : null;
+}
+
+/** The rows of comma- or tab-separated text; a value in quotes may contain separators and line breaks. */
+export function rowsOf(text, path, most) {
+  const separator = SEPARATORS.get(extensionOf(path)) ?? ",";
+  const rows = [[]];
+  let value = "";
+  let quoted = false;
+  for (let n = 0; n < text.length; n += 1) {
+    const letter = text[n];
+    if (quoted) {
+      if (letter !== '"') value += letter;
+      else if (text[n + 1] === '"') { value += '"'; n += 1; } else quoted = false;
+    } else if (letter === '"' && value === "") quoted = true;
+    else if (letter === separator) { rows.at(-1).push(value); value = ""; }
+    else if (letter === "\n") {
+      rows.at(-1).push(value.replace(/\r$/, ""));
+      value = "";
+      if (rows.length === most) return rows;
+      rows.push([]);
+    } else value += letter;
+  }
+  if (value || rows.at(-1).length) rows.at(-1).push(value); else rows.pop();
+  return rows;
+}
+
+const isRecord = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** The tables in a JSON document: W&B's `{columns, data}`, a list of objects, and such lists in an object's fields. */
+export function tablesOf(document) {
+  if (isRecord(document) && Array.isArray(document.columns) && Array.isArray(document.data)) {
+    return [{ name: "", columns: document.columns.map(String), rows: document.data.filter(Array.isArray) }];
+  }
+  const lists = Array.isArray(document) ? [["", document]] : isRecord(document) ? Object.entries(document) : [];
+  return lists.filter(([, list]) => Array.isArray(list) && list.length && list.every(isRecord)).map(([name, list]) => {
+    const columns = [...new Set(list.slice(0, 200).flatMap(Object.keys))];
+    return { name, columns, rows: list.map((row) => columns.map((column) => row[column])) };
+  });
+}
+
+/**
+ * The tree of listed files. A folder is `{ name, size, count, folders, entries }`; an entry is `{ name, kind, size, files }`,
+ * whose files are one, or several of a series with their steps, in their order.
+ */
+export function treeOf(files) {
+  const root = folder("");
+  const series = new Map();
+  for (const file of files) {
+    const [name, step] = seriesOf(file.path);
+    if (!series.has(name)) series.set(name, []);
+    series.get(name).push({ path: file.path, size: file.size_bytes, step });
+  }
+  for (const [name, members] of series) {
+    members.sort((a, b) => a.step - b.step);
+    const first = members[0].path;
+    const parts = (members.length > 1 ? name : first).split("/");
+    // The folder of a series has its name.
+    if (members.length > 1 && parts.length > 1 && parts.at(-1).startsWith("*")) parts.push(parts.splice(-2).join("/"));
+    const size = members.reduce((sum, one) => sum + one.size, 0);
+    let at = root;
+    for (const part of [null, ...parts.slice(0, -1)]) {
+      if (part !== null) {
+        if (!at.folders.has(part)) at.folders.set(part, folder(part));
+        at = at.folders.get(part);
+      }
+      at.size += size;
+      at.count += members.length;
+    }
+    at.entries.push({ name: parts.at(-1), kind: kindOf(first), size, files: members });
+  }
+  return root;
+}
+
+const folder = (name) => ({ name, size: 0, count: 0, folders: new Map(), entries: [] });
+
+/** The name of the series that a path is of, and its step; for another path, itself and no step. */
+export function seriesOf(path) {
+  if (["image", "text", "json", "table"].includes(kindOf(path))) {
+    for (const pattern of BY_STEP) {
+      const match = pattern.exec(path);
+      if (match) return [`${match[1]}${pattern === BY_STEP[0] ? "" : "_"}*${match[3]}`, Number(match[2])];
+    }
+  }
+  return [path, null];
+}

@@ -1,0 +1,71 @@
+// Shows one artifact: an image, a text, JSON, a table. Content is a user's: text is never parsed as HTML, and only
+// images of four types are decoded.
+
+import { request } from "./api.js";
+import { imageType, kindOf, rowsOf, tablesOf } from "./artifact_files.js";
+import { bytes, count } from "./format.js";
+import { make } from "./page.js";
+
+const MAX_TEXT = 256 * 1024; // bytes of a text that are read
+const MAX_JSON = 2 * 1024 * 1024; // larger documents are shown as a text
+const MAX_IMAGE = 32 * 1024 * 1024;
+const MAX_ROWS = 200;
+const MAX_COLUMNS = 50;
+
+/** The elements that show a file; `url` is its address in the API. */
+export async function viewOf(url, { path, size }) {
+  const kind = kindOf(path);
+  if (!size) return [hint("Empty file.")];
+  if (kind === "trace") return [hint("Trace of the PyTorch profiler: download it, and open the file at ui.perfetto.dev or in chrome://tracing.")];
+  if (kind === "image") return size > MAX_IMAGE ? [tooLarge(size)] : imageView(url, path);
+  if (kind === "none") return [hint("No preview of this type; download it.")];
+  const whole = kind === "json" && size <= MAX_JSON;
+  const response = await request(url, whole ? {} : { headers: { Range: `bytes=0-${MAX_TEXT - 1}` } });
+  const text = await response.text();
+  const cut = !whole && size > MAX_TEXT ? [hint(`The first ${bytes(MAX_TEXT)} of ${bytes(size)}.`)] : [];
+  if (kind === "table") return [...cut, ...tableView(text, path)];
+  return [...cut, ...(whole ? jsonView(text) : [textBlock(text)])];
+}
+
+const hint = (text) => make("p", { class: "hint", text });
+const tooLarge = (size) => hint(`Too large for a preview (${bytes(size)}); download it.`);
+const textBlock = (text) => make("pre", { tabindex: 0, text });
+
+async function imageView(url, path) {
+  const data = new Uint8Array(await (await request(url)).arrayBuffer());
+  const type = imageType(data);
+  if (!type) return [hint("This file is not a PNG, JPEG, GIF or WebP image; download it.")];
+  const address = URL.createObjectURL(new Blob([data], { type }));
+  const image = make("img", { src: address, alt: path });
+  image.addEventListener("load", () => URL.revokeObjectURL(address));
+  image.addEventListener("error", () => { URL.revokeObjectURL(address); image.replaceWith(hint("The image is damaged.")); });
+  return [image];
+}
+
+function jsonView(text) {
+  let document;
+  try {
+    document = JSON.parse(text);
+  } catch {
+    return [textBlock(text.slice(0, MAX_TEXT))]; // NaN is not JSON
+  }
+  const pretty = JSON.stringify(document, null, 2);
+  const tables = tablesOf(document).slice(0, 8).flatMap(({ name, columns, rows }) => [...(name ? [make("h3", { text: name })] : []), ...grid(columns, rows)]);
+  return [...tables, textBlock(pretty.length > MAX_TEXT ? `${pretty.slice(0, MAX_TEXT)}\n…` : pretty)];
+}
+
+function tableView(text, path) {
+  const [columns = [], ...rows] = rowsOf(text, path, MAX_ROWS + 2);
+  return grid(columns, rows, rows.length > MAX_ROWS);
+}
+
+/** A table of at most `MAX_ROWS` rows and `MAX_COLUMNS` columns, and what it leaves out. */
+function grid(columns, rows, more = false) {
+  const line = (cells, tag) => make("tr", {}, ...cells.slice(0, MAX_COLUMNS).map((cell) => make(tag, { text: cellText(cell) })));
+  const shown = rows.slice(0, MAX_ROWS);
+  const left = [rows.length > MAX_ROWS ? `${count(MAX_ROWS)} ${more ? "first" : `of ${count(rows.length)}`} rows` : "", columns.length > MAX_COLUMNS ? `${MAX_COLUMNS} of ${count(columns.length)} columns` : ""];
+  const table = make("table", {}, make("thead", {}, line(columns, "th")), make("tbody", {}, ...shown.map((row) => line(row, "td"))));
+  return [make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, table), ...(left.some(Boolean) ? [hint(`Shown: ${left.filter(Boolean).join(", ")}.`)] : [])];
+}
+
+const cellText = (cell) => (typeof cell === "string" ? cell : cell === undefined ? "" : JSON.stringify(cell)).slice(0, 500);

@@ -1,0 +1,155 @@
+"""The artifacts of a job on its page."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from service.web.assets import Assets
+from tests.support.browser import Visit
+from tests.support.wait import wait_until
+from tests.web.specs import SPEC
+from trainyard.client import Client
+from trainyard.contract.layout import RunLayout
+from trainyard.demo import ServiceProcess
+
+pytestmark = [pytest.mark.web]
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEklEQVR4nGP8z8AARAwQCkgAAB0EAQE5cBiOAAAAAElFTkSuQmCC"
+)
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def job(client: Client) -> Any:
+    """A job that was submitted; whether it runs does not matter."""
+    return client.submit({**SPEC, "name": "with-artifacts"})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def artifacts(service: ServiceProcess, job: Any) -> None:
+    run = RunLayout(service.runs_dir / job.id)
+    wait_until(run.spec.exists, what="the run's folder")
+    folder = run.artifacts
+    files = {
+        **{f"plots/grid/{step}.png": PNG for step in (2, 10, 100)},
+        "comm_check.json": json.dumps({"world_size": 2, "operations": [{"group": "world", "gb": 1.5}]}).encode(),
+        "notes/read me.txt": f"first {HOSTILE}\n".encode() + b"x" * 400_000,
+        "notes/page.html": HOSTILE.encode(),
+        "notes/not_an_image.png": b"<svg onload=alert(1)>",
+        "profile/rank-0.json.gz": b"\x1f\x8b",
+        "wandb/rows.csv": b'a,b\n1,"two, ""quoted"""\n' + b"3,4\n" * 500,
+        **{f"many/file-{n}.bin": b"1" for n in range(230)},
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def opened(page: Any, *names: str) -> Any:
+    """Open rows below one another, and return the content of the last."""
+    at = page.locator("#artifacts")
+    for name in names:
+        row = at.locator("li > details").filter(has=page.locator("> summary > span", has_text=name)).first
+        row.locator("> summary").click()
+        at = row.locator("> .content")
+    return at
+
+
+def test_artifacts_are_shown_where_they_are_opened(visit: Visit, job: Any) -> None:
+    page = visit.go(f"/jobs/{job.id}")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.locator("#artifacts > summary").click()
+    expect(page.locator("#artifacts-note")).to_contain_text("239 files")
+    assert not [url for url in requests if "/artifacts/" in url]
+
+    grid = opened(page, "plots/", "grid/*.png")
+    expect(grid.locator("output")).to_have_text("step 100")
+    expect(grid.locator("img")).to_have_js_property("naturalWidth", 2)
+    grid.locator("input[type=range]").fill("0")
+    expect(grid.locator("output")).to_have_text("step 2")
+    expect(grid.locator("img")).to_have_attribute("alt", "plots/grid/2.png")
+
+    checked = opened(page, "comm_check.json")
+    expect(checked.locator("td")).to_have_text(["world", "1.5"])
+    expect(checked.locator("pre")).to_contain_text('"world_size": 2')
+
+    notes = opened(page, "notes/")
+    notes.locator("summary", has_text="read me.txt").click()
+    expect(notes.locator("pre")).to_contain_text(HOSTILE)
+    expect(notes).to_contain_text("The first 262 kB of 400 kB")
+    notes.locator("summary", has_text="not_an_image").click()
+    expect(notes).to_contain_text("not a PNG, JPEG, GIF or WebP image")
+    notes.locator("summary", has_text="page.html").click()
+    expect(notes).to_contain_text("No preview of this type")
+    assert notes.locator("img, script").count() == 0
+
+    rows = opened(page, "wandb/", "rows.csv")
+    expect(rows.locator("tbody tr")).to_have_count(200)
+    expect(rows.locator("td").nth(1)).to_have_text('two, "quoted"')
+    expect(opened(page, "profile/", "rank-0.json.gz")).to_contain_text("ui.perfetto.dev")
+
+    many = opened(page, "many/")
+    expect(many.locator("summary")).to_have_count(100)
+    many.get_by_role("button", name="130 more").click()
+    expect(many.locator("summary")).to_have_count(200)
+
+
+def test_artifact_is_downloaded_and_never_opened(visit: Visit, job: Any) -> None:
+    page = visit.go(f"/jobs/{job.id}")
+    page.locator("#artifacts > summary").click()
+    notes = opened(page, "notes/")
+    notes.locator("summary", has_text="page.html").click()
+    with page.expect_download() as download:
+        notes.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename == "page.html"
+
+
+def test_10000_artifacts_are_read_in_pages(visit: Visit, job: Any) -> None:
+    page = visit.go(f"/jobs/{job.id}")
+    names = [f"media/images/loss_{n}_{n:020x}.png" for n in range(9_000)] + [f"d/{n}.html" for n in range(1_000)]
+    tree = page.evaluate(
+        """async ([url, names]) => {
+          const { treeOf } = await import(url);
+          const started = performance.now();
+          const tree = treeOf(names.map((path) => ({ path, size_bytes: 1 })));
+          const images = tree.folders.get("media").folders.get("images");
+          const [entry] = images.entries;
+          const last = entry.files.at(-1).step;
+          const others = tree.folders.get("d").entries.length;
+          return [tree.count, images.entries.length, entry.name, last, others, performance.now() - started];
+        }""",
+        [Assets().url("artifact_files.js"), names],
+    )
+    assert tree[:-1] == [10_000, 1, "loss_*.png", 8_999, 1_000]
+    assert tree[-1] < 1000
+
+
+@pytest.fixture
+def files(visit: Visit) -> Callable[..., Any]:
+    visit.go("/jobs")
+    script = "async ([url, name, values]) => (await import(url))[name](...values)"
+    return lambda name, *values: visit.page.evaluate(script, [Assets().url("artifact_files.js"), name, list(values)])
+
+
+def test_kinds_and_steps_of_names(files: Callable[..., Any]) -> None:
+    kinds = {
+        "a.PNG": "image", "x.svg": "none", "x.html": "none", "a.constructor": "none", "README": "none", "a.md": "text",
+        "profile/rank-0.json.gz": "trace", "t.table.json": "json", "x.tsv": "table", "a.jpeg": "image",
+    }  # fmt: skip
+    assert {path: files("kindOf", path) for path in kinds} == kinds
+    series = {
+        "name/100.png": ["name/*.png", 100],
+        "samples/step-0000000010.json": ["samples/*.json", 10],
+        "media/table/t_3_0123456789abcdef0123.table.json": ["media/table/t_*.table.json", 3],
+        "images/key%step%7%timestamp%1%uuid.png": ["images/key_*.png", 7],
+        "epoch_3.png": ["epoch_3.png", None],
+        "files/12.bin": ["files/12.bin", None],
+    }
+    assert {path: files("seriesOf", path) for path in series} == series
+    assert files("rowsOf", 'a,b\r\n"x\ny",2', "t.csv", 9) == [["a", "b"], ["x\ny", "2"]]

@@ -1,0 +1,67 @@
+"""Advice about a running job, from its metrics. Pure functions."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainyard.contract.wire.advice import Advice
+from trainyard.contract.wire.reports import IDLE_GPU_PERCENT, IDLE_GPU_SECONDS, IDLE_GPUS, SYSTEM_PREFIX
+
+SLOW_DATA_SHARE = 0.2
+"""The part of a step from which on waiting for data is worth a change."""
+_MAX_LOADERS = 8
+
+
+def advise(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> list[Advice]:
+    """Return advice, the costliest first.
+
+    Args:
+        latest: The latest value of each metric; values that are not finite are texts.
+    """
+    return [*_idle_gpus(spec, latest), *_slow_data(spec, latest)]
+
+
+def _idle_gpus(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[Advice]:
+    counts = (
+        _number(value)
+        for name, value in latest.items()
+        if name.startswith(SYSTEM_PREFIX) and name.endswith(f"/{IDLE_GPUS}")
+    )
+    total = _count(spec.get("gpus"))
+    idle = min(total, int(sum(count for count in counts if count is not None and count > 0)))
+    if idle:
+        which = f"{idle} of {total} GPUs are" if total > 1 else "The GPU is"
+        message = (
+            f"{which} allocated but idle: below {IDLE_GPU_PERCENT:g} % for {IDLE_GPU_SECONDS / 60:g} min. "
+            + ("Lower `gpus`, or " if total > 1 else "")
+            + f"{'f' if total > 1 else 'F'}ind in the log or a `profile` what the ranks wait for."
+        )
+        yield Advice(kind="idle_gpus", message=message, field="gpus" if total > 1 else "profile")
+
+
+def _slow_data(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[Advice]:
+    data, step = (_number(latest.get(f"perf/{name}_seconds")) for name in ("data", "step"))
+    if data is None or step is None or step <= 0 or not SLOW_DATA_SHARE <= data / step <= 1:
+        return
+    head = f"The data loader takes {100 * data / step:.0f} % of a step."
+    if spec.get("task") != "custom":
+        # Examples of the other tasks are in memory, and `batch.loaders` has no effect.
+        yield Advice(kind="slow_data", message=f"{head} A `profile` of some steps shows where.", field="profile")
+        return
+    batch = spec.get("batch")
+    loaders = _count(batch.get("loaders") if isinstance(batch, Mapping) else 0)
+    if loaders < _MAX_LOADERS:
+        more = max(2, min(_MAX_LOADERS, 2 * loaders))
+        message = f"{head} Raise `batch.loaders`, now {loaders}, to {more}."
+    else:
+        message = f"{head} `batch.loaders` is {loaders}: decode less for each example, or store decoded ones."
+    yield Advice(kind="slow_data", message=message, field="batch.loaders")
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

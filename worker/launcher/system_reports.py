@@ -1,0 +1,214 @@
+"""Reports what a node uses, every ten seconds, as metrics under `system/`. A thread of the launcher, outside of the
+training's processes; without torch."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.reports import (
+    IDLE_GPU_PERCENT,
+    IDLE_GPU_SECONDS,
+    IDLE_GPUS,
+    SYSTEM_PREFIX,
+    UNKNOWN_STEP,
+    MetricsBatch,
+    Point,
+)
+from trainyard.contract.wire.spool import format_record
+from trainyard.progress_file import read_progress
+from worker.launcher.gpu_usage import GpuUsage
+from worker.launcher.node_usage import NodeUsage
+from worker.launcher.spool_follower import SpoolFollower
+from worker.reporting.service_client import ServiceClient
+from worker.reporting.spool_file import SpoolFile
+
+log = logging.getLogger(__name__)
+
+SECONDS = 10.0
+"""Between two readings, and before the first."""
+
+Append = Callable[[int, Sequence[Point]], None]
+"""Appends points to the node's spool of an execution."""
+
+
+class Usage(Protocol):
+    """Reads what the node and its ranks use."""
+
+    def read(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]: ...
+
+
+class Gpus(Protocol):
+    """Reads what the GPUs of a node do."""
+
+    def read(self) -> dict[int, dict[str, float]]: ...
+
+
+def metrics_of(
+    node: int,
+    usage: Mapping[str, float],
+    ranks: Mapping[int, Mapping[str, float]],
+    gpus: Mapping[int, Mapping[str, float]],
+) -> dict[str, float]:
+    """Return the values by the name of their metric."""
+    root = f"{SYSTEM_PREFIX}node-{node}"
+    values = {f"{root}/{name}": value for name, value in usage.items()}
+    for rank, of_rank in ranks.items():
+        values |= {f"{SYSTEM_PREFIX}rank-{rank}/{name}": value for name, value in of_rank.items()}
+    for gpu, of_gpu in gpus.items():
+        values |= {f"{root}/gpu-{gpu}/{name}": value for name, value in of_gpu.items()}
+    return values
+
+
+def next_step(last: int | None, progress: int) -> int:
+    """Return the step of a reading: that of the training, but after that of the reading before.
+
+    While the training makes no step, each reading counts as one, so that none is lost: a metric has one point a step.
+    Pages draw these metrics by their times.
+    """
+    return progress if last is None else max(progress, last + 1)
+
+
+class IdleGpus:
+    """Counts the GPUs that have been idle for a while."""
+
+    def __init__(self) -> None:
+        self._busy_at: dict[int, float] = {}
+        """When each GPU was seen first, or busy the last time."""
+
+    def count(self, gpus: Mapping[int, Mapping[str, float]], now: float) -> int:
+        """Return the number of idle GPUs.
+
+        Args:
+            gpus: A reading of each GPU; one without its utilisation counts as busy.
+            now: The time of the reading in seconds.
+        """
+        for gpu, values in gpus.items():
+            if values.get("utilization_percent", 100.0) >= IDLE_GPU_PERCENT:
+                self._busy_at[gpu] = now
+        return sum(now - self._busy_at.setdefault(gpu, now) >= IDLE_GPU_SECONDS for gpu in gpus)
+
+
+class SystemReports:
+    """Reads and reports periodically, until it is closed."""
+
+    def __init__(
+        self,
+        layout: AttemptLayout,
+        node: int,
+        execution: Callable[[], int],
+        usage: Usage,
+        gpus: Callable[[], Gpus],
+        append: Append,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """
+        Args:
+            gpus: Called in the thread, since loading NVML takes a while.
+        """
+        self._layout = layout
+        self._node = node
+        self._execution = execution
+        self._usage = usage
+        self._connect_gpus = gpus
+        self._gpus: Gpus | None = None
+        self._append = append
+        self._now = now
+        self._last: dict[int, int] = {}
+        """The step of the last reading of each execution."""
+        self._idle = IdleGpus()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system-reports", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        started = time.thread_time()
+        while not self._closing.wait(SECONDS):
+            try:
+                self.report()
+            except Exception:
+                log.exception("the usage of this node is not reported any more")
+                return
+        log.debug("reading the usage took %.3f s of a processor", time.thread_time() - started)
+
+    def report(self) -> None:
+        """Read once, and append what was read. A full disk leaves the reading out."""
+        self._gpus = self._gpus or self._connect_gpus()
+        usage, ranks = self._usage.read()
+        gpus = self._gpus.read()
+        if gpus:
+            usage[IDLE_GPUS] = self._idle.count(gpus, self._now().timestamp())
+        values = metrics_of(self._node, usage, ranks, gpus)
+        execution = self._execution()
+        steps = [record.step for record in read_progress(self._layout.progress, execution).values()]
+        step = self._last[execution] = next_step(self._last.get(execution), max(steps, default=0))
+        at = self._now()
+        try:
+            self._append(execution, [Point(key=key, step=step, value=value, time=at) for key, value in values.items()])
+        except OSError as error:
+            log.info("a reading of the usage is left out: %s", error)
+
+
+def system_batch(execution: int, points: Sequence[Point]) -> MetricsBatch:
+    """Return points of the system as a report. It tells nothing of the step from which the execution resumed."""
+    return MetricsBatch(execution=execution, resumed_from_step=UNKNOWN_STEP, points=tuple(points))
+
+
+class NodeSpool:
+    """The node's spool of a job whose program has no trackers; made and sent from the first points on."""
+
+    def __init__(self, layout: AttemptLayout, node: int, connect: Callable[[], ServiceClient]) -> None:
+        self._layout = layout
+        self._node = node
+        self._follower = SpoolFollower(layout, connect, node)
+        self._execution = 0
+        self._file: SpoolFile | None = None
+        self._records = 0
+
+    def append(self, execution: int, points: Sequence[Point]) -> None:
+        """Append points, and send them soon.
+
+        Raises:
+            OSError: They could not be written.
+        """
+        if execution != self._execution or self._file is None:
+            self._begin(execution)
+        if self._file is not None:
+            self._file.append(format_record(self._records, "metrics", system_batch(execution, points)))
+            self._records += 1
+            self._follower.wake()
+
+    def _begin(self, execution: int) -> None:
+        if self._file:
+            self._file.close()
+        path = self._layout.tracker_spool(execution, self._node)
+        self._records = path.read_bytes().count(b"\n") if path.exists() else 0
+        self._file, self._execution = SpoolFile(path), execution
+        self._follower.begin(execution)
+
+    def close(self, timeout: float) -> None:
+        """Send the rest for about `timeout` seconds at most."""
+        if self._file:
+            self._file.close()
+        self._follower.close(timeout)
+
+
+def read_system(
+    layout: AttemptLayout, node: int, torchrun: int, execution: Callable[[], int], append: Append
+) -> SystemReports:
+    """Return the reports of this node."""
+    usage = NodeUsage(torchrun, RunLayout(layout.root.parent.parent).root)
+    return SystemReports(
+        layout, node, execution, usage, lambda: GpuUsage(os.environ.get("CUDA_VISIBLE_DEVICES")), append
+    )
