@@ -12,6 +12,7 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
+from worker.core.log_format import file_handler
 from worker.launcher.rendezvous import Node
 from worker.reporting.service_client import (
     Backoff,
@@ -191,7 +192,5 @@ def log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node, executi
     """Write the launcher's log to the node's file from here on."""
     path = layout.node_log(node.index)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("worker").addHandler(handler)
+    logging.getLogger("worker").addHandler(file_handler(path))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, execution)

@@ -17,7 +17,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
 from worker.core.fence import FenceMonitor, RunFence
-from worker.core.log_format import LINE, TIME, file_handler
+from worker.core.log_format import LINE, TIME
 from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
 from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
@@ -200,13 +200,10 @@ class Supervisor:
             late_claim=late_claim,
             node=node.index,
         )
-        streams = [LogStream("launch", layout.launch_log)] if node.is_first else []
-        if node.count == 1:
-            streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         self._reports = reports
         self._spool = reports or NodeSpool(layout, node.index, connect)
         self._system = read_system(layout, node.index, process.pid, execution, self._spool.append)
-        self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
+        self._log_shipper = LogShipper(_log_streams(layout, launch, node), connect, limit=launch.log_bytes)
 
     def run(self) -> None:
         """Return when torchrun has ended and the service, if it can be reached, has the exit record."""
@@ -383,6 +380,13 @@ def _ship_log(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[S
     shipper = LogShipper([LogStream("launch", layout.launch_log)], connect, limit=launch.log_bytes)
     shipper.start()
     shipper.close(_LAST_LOGS_SECONDS)
+
+
+def _log_streams(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> list[LogStream]:
+    streams = [LogStream("launch", layout.launch_log)] if node.is_first else []
+    if node.count == 1:
+        streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
+    return streams
 
 
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:

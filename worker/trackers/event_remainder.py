@@ -27,7 +27,7 @@ class EventRemainder:
     folders: list[Path]
     saved_at: float
     """When the newest checkpoint was written, in seconds since 1970."""
-    _seen: set[tuple[str, int]] = field(default_factory=set)
+    _yielded: set[tuple[str, int]] = field(default_factory=set)
 
     @classmethod
     def find(cls, layout: AttemptLayout) -> "EventRemainder | None":
@@ -47,13 +47,13 @@ class EventRemainder:
         Args:
             history: What is known of earlier executions; the metrics that it lacks are taken if it is empty.
         """
-        found = [(begun_at(one.path), len(one.path.parts), one.path) for one in event_paths(self.folders)]
+        files = [(begun_at(one.path), len(one.path.parts), one.path) for one in event_paths(self.folders)]
         runs = EventRuns()
-        for _, _, path in sorted(found):
+        for _, _, path in sorted(files):
             try:
                 for value in _scalars(path, runs.prefix(Reporter(0, 0), path.parent)):
                     if self._is_unread(value, history):
-                        self._seen.add((value.name, value.step or 0))
+                        self._yielded.add((value.name, value.step or 0))
                         yield value
             except (OSError, DamagedRecordError, TrackerError):
                 continue
@@ -65,7 +65,7 @@ class EventRemainder:
             and value.step is not None
             and known.latest_at < value.time.timestamp() <= self.saved_at
             and value.step > known.latest_step
-            and (value.name, value.step) not in self._seen
+            and (value.name, value.step) not in self._yielded
         )
 
 

@@ -173,11 +173,11 @@ class GroupWriter:
         if attempt.job.current_attempt != attempt.attempt_id:
             return
         # The values of a node are no results of the job: lists of jobs do not carry them.
-        attempt.job.latest.update(latest_values([row for row in batch.rows if _is_kept(row[0])]))
+        attempt.job.latest.update(latest_values([row for row in batch.rows if _is_stored(row[0])]))
         if batch.progress is not None:
             attempt.job.progress = {**batch.progress, "reported_at": self._now.isoformat()}
 
 
-def _is_kept(name: str) -> bool:
+def _is_stored(name: str) -> bool:
     """Whether the latest value is kept with the job: of the system's, only the numbers of idle GPUs, for advice."""
     return not name.startswith(SYSTEM_PREFIX) or name.endswith(f"/{IDLE_GPUS}")
