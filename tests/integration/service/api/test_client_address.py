@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.operations import BODIES
+from tests.support.operations import BODIES, QUERIES
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -84,7 +84,7 @@ def test_malformed_ids_return_404(world: World, routes: list[tuple[str, str, dic
             continue
         address = "/".join(nonsense if part.startswith("{") else part for part in path.split("/"))
         client = worker.client if path.startswith("/v1/attempts/") else world.client
-        answer = client.request(method, address, json=BODIES.get(name, {"job_id": "job_x"}))
+        answer = client.request(method, address, json=BODIES.get(name, {"job_id": "job_x"}), params=QUERIES.get(name))
         assert answer.status_code == 404, (method, path, answer.text)
         if method != "HEAD":
             error = answer.json()["error"]

@@ -42,16 +42,16 @@ async def request(world: World, path: str, gone: asyncio.Event, method: str = "G
 
 def test_queued_request_of_a_departed_client_is_dropped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     started, over, calls = threading.Event(), threading.Event(), 0
-    read_page = job_routes.read_page
+    list_table = job_routes.list_table
 
     def counted(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         started.set()
         assert over.wait(10)
-        return read_page(*arguments)
+        return list_table(*arguments)
 
-    monkeypatch.setattr(job_routes, "read_page", counted)
+    monkeypatch.setattr(job_routes, "list_table", counted)
     monkeypatch.setattr(world.app_state, "user_slots", ThreadSlots(each=1, total=1))
 
     async def requests() -> None:
