@@ -6,6 +6,7 @@ import { COMBINED } from "./chart_list.js";
 import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
 import { curveColour } from "./colours.js";
+import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
 import { memberChanges } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
@@ -208,5 +209,5 @@ function start() {
   setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, REFRESH_INTERVAL);
 }
 
-if (runs.length) start();
+if (runs.length) { start(); connectCodes(runs); }
 connectPicker(byId("search"), byId("search-results"), runs.map((run) => run.id));

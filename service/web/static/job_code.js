@@ -1,10 +1,9 @@
 // The code of a job on its page: commit, branch and uncommitted changes, which are read when the section is opened.
 
 import { DIFF_FILE, readArchive } from "./code_archive.js";
+import { showDiff } from "./code_diff.js";
 import { count } from "./format.js";
 import { byId, make, setText } from "./page.js";
-
-const MAX_LINES = 5000;
 
 /** Connect the section of a job's code; it is hidden if the job has none. */
 export function connectCode(job) {
@@ -31,12 +30,4 @@ async function showChanges(digest) {
   } catch (error) {
     setText(byId("code-state"), error.message);
   }
-}
-
-/** Show lines of a diff as text, each coloured by its mark. */
-export function showDiff(element, lines) {
-  const kind = (line) => (/^(\+\+\+|---|diff |index |new file|deleted file|rename )/.test(line) ? "head" : { "+": "added", "-": "removed", "@": "hunk" }[line[0]] ?? "");
-  element.hidden = false;
-  const left = lines.length > MAX_LINES ? [make("span", { class: "hunk", text: `… ${count(lines.length - MAX_LINES)} more lines` })] : [];
-  element.replaceChildren(...lines.slice(0, MAX_LINES).map((line) => make("span", { class: kind(line) || false, text: `${line}\n` })), ...left);
 }
