@@ -77,7 +77,7 @@ export function hunks(before, after) {
   let line = 1;
   marked.forEach(([mark, text], n) => {
     if (shown.has(n)) {
-      if (!shown.has(n - 1)) result.push(`@@ line ${line}`);
+      if (n === 0 || !shown.has(n - 1)) result.push(`@@ line ${line}`);
       result.push(mark + text);
     }
     if (mark !== "-") line += 1;

@@ -108,7 +108,7 @@ class AuditResource(Resource):
 
 
 WebhookFormat = Literal["trainyard", "slack"]
-"""`trainyard`: the event with its job. `slack`: `{"text": ...}`, as Slack, Mattermost and many gateways to mail take it."""
+"""`trainyard`: the event with its job. `slack`: `{"text": ...}`, as Slack, Mattermost and gateways to mail take it."""
 
 
 class WebhookRequest(Strict):
