@@ -248,7 +248,12 @@ def _background_services(app_state: AppState) -> list[BackgroundService]:
     app_state.notify_cleanup = cleanup.notify
     sender = Sender(app_state.settings.webhook_allowed_hosts, app_state.resolver)
     dispatcher = webhooks.WebhookDispatcher(
-        app_state.database, loop.lease, app_state.clock, sender, app_state.failpoint
+        app_state.database,
+        loop.lease,
+        app_state.clock,
+        sender,
+        app_state.failpoint,
+        service_url=app_state.settings.service_url,
     )
     delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
     dispatcher.is_stopping = delivery.is_stopping

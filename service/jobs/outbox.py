@@ -18,7 +18,7 @@ def enqueue_status_change(session: Session, job: Job, now: datetime) -> None:
     for webhook in session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))):
         subscribed = not webhook.statuses or job.status in webhook.statuses
         if subscribed and _may_receive(session, webhook, job, now):
-            enqueue_delivery(session, webhook, "job.status", now, {"job": _job_payload(job)}, job.id)
+            enqueue_delivery(session, webhook, "job.status", now, {"job": _job_payload(job, now)}, job.id)
 
 
 def _may_receive(session: Session, webhook: Webhook, job: Job, now: datetime) -> bool:
@@ -55,7 +55,12 @@ def delivery_body(delivery_id: str, type_: str, now: datetime, payload: dict[str
     return json.dumps(body, separators=(",", ":"))
 
 
-def _job_payload(job: Job) -> dict[str, Any]:
+def _runtime(job: Job, now: datetime) -> float | None:
+    """Return the seconds from the first start to the end, or until now."""
+    return None if job.started_at is None else ((job.finished_at or now) - job.started_at).total_seconds()
+
+
+def _job_payload(job: Job, now: datetime) -> dict[str, Any]:
     return {
         "id": job.id,
         "name": job.name,
@@ -65,4 +70,5 @@ def _job_payload(job: Job) -> dict[str, Any]:
         "created_by": job.created_by,
         "metadata": job.labels,
         "sequence": job.sequence,
+        "runtime_seconds": _runtime(job, now),
     }

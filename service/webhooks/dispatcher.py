@@ -17,6 +17,7 @@ from service.core.failpoints import Failpoint, no_failpoint
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import AuditEntry, Delivery, Webhook
+from service.webhooks.formats import message_body
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Sender, SendResult
 from service.webhooks.signing import RETRY_DELAYS, next_delay, should_disable, signed_headers
@@ -52,6 +53,8 @@ class WebhookDispatcher:
     """The failpoints at which a test can end the process."""
     is_stopping: Callable[[], bool] = lambda: False
     """Whether a run must send nothing more."""
+    service_url: str = ""
+    """Where users open the pages of jobs, for links in messages."""
     _put_aside: set[str] = field(default_factory=set)
     """Deliveries whose result could not be recorded; sending them again would repeat the message without end."""
 
@@ -101,8 +104,9 @@ class WebhookDispatcher:
     async def _send(self, delivery: Delivery, webhook: Webhook, now: datetime) -> SendResult:
         """Send one delivery. Any error is a failure of this webhook, and must not end the run."""
         try:
-            headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
-            result = await self.sender.send(webhook.url, headers, delivery.body, webhook.created_by)
+            body = message_body(delivery.body, webhook.format, self.service_url)
+            headers = signed_headers(webhook.secret, delivery.id, body, now)
+            result = await self.sender.send(webhook.url, headers, body, webhook.created_by)
         except Exception as error:
             log.exception("delivery failed", webhook=webhook.id, delivery=delivery.id)
             result = SendResult(error=f"not sent: {type(error).__name__}: {error}")

@@ -53,6 +53,7 @@ def create(
         secret=new_secret(),
         statuses=list(request.statuses),
         jobs=request.jobs,
+        format=request.format,
         created_by=principal.name,
         created_at=now,
         failures=0,

@@ -255,7 +255,10 @@ class World:
         settings = self.app_state.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.app_state.resolver, seconds=1.0)
         lease = self.reconciler.lease
-        return WebhookDispatcher(self.database, lease, self.clock, made, self.app_state.failpoint).run_once()
+        url = "https://trainyard.example"
+        return WebhookDispatcher(
+            self.database, lease, self.clock, made, self.app_state.failpoint, service_url=url
+        ).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

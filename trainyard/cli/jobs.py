@@ -12,6 +12,7 @@ from trainyard.cli.arguments import (
     find_job,
     make_client,
 )
+from trainyard.cli.lineage import lineage_lines
 from trainyard.cli.output import (
     format_age,
     format_duration,
@@ -32,6 +33,9 @@ def show(
     ctx: typer.Context,
     job_id: JobArgument,
     traceback: Annotated[bool, typer.Option("--traceback", help="Also print the whole traceback of an error.")] = False,
+    lineage: Annotated[
+        bool, typer.Option("--lineage", help="Show where it comes from, and what was made of it, instead.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show one job: status, progress, metrics and errors.
@@ -40,6 +44,14 @@ def show(
     """
     with make_client(ctx) as client:
         job = find_job(client, job_id)
+        if lineage:
+            found = client.lineage(job.id)
+            if as_json:
+                print_json(found)
+            else:
+                for line in lineage_lines(found, job.name):
+                    print_line(line)
+            return
         if as_json:
             print_json(job)
             return

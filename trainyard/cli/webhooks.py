@@ -8,7 +8,7 @@ from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.completion import complete_status, complete_webhook
 from trainyard.cli.errors import show_help
 from trainyard.cli.output import format_age, print_deleted, print_error, print_json, print_line, print_list
-from trainyard.contract.wire.access import DeliveryResource, WebhookResource
+from trainyard.contract.wire.access import DeliveryResource, WebhookFormat, WebhookResource
 
 app = typer.Typer(
     help="Notify a server of status changes.",
@@ -32,6 +32,10 @@ def create(
         typer.Option("--status", autocompletion=complete_status, help="Only changes to this status; can be repeated."),
     ] = None,
     every: Annotated[bool, typer.Option("--all-jobs", help="Jobs of all users, not only yours.")] = False,
+    form: Annotated[
+        WebhookFormat | None,
+        typer.Option("--format", help="Form of the messages: `slack` sends a text with a link, as Slack takes it."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a webhook and print its secret, which is shown only once.
@@ -41,7 +45,7 @@ def create(
     Example: trainyard webhooks create https://example.org/hook
     """
     with make_client(ctx) as client:
-        made = client.create_webhook(url, statuses=status or (), jobs="all" if every else "own")
+        made = client.create_webhook(url, statuses=status or (), jobs="all" if every else "own", format=form)
     if as_json:
         print_json(made)
     else:

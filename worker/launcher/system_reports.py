@@ -134,6 +134,7 @@ class SystemReports:
 
     def _run(self) -> None:
         started = time.thread_time()
+        self._usage.read()  # the rates of the first report are of the time from here on
         while not self._closing.wait(SECONDS):
             try:
                 self.report()

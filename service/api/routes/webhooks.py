@@ -88,6 +88,7 @@ def _webhook(webhook: Webhook) -> WebhookResource:
         url=webhook.url,
         statuses=webhook.statuses,
         jobs=webhook.jobs,
+        format=webhook.format,
         created_by=webhook.created_by,
         created_at=webhook.created_at,
         disabled_at=webhook.disabled_at,

@@ -21,6 +21,8 @@ class Webhook(Base):
     """In plain text, because a signature needs the secret itself."""
     statuses: Mapped[list[Any]]
     jobs: Mapped[str] = mapped_column(String(8))
+    format: Mapped[str] = mapped_column(String(16), default="trainyard", server_default="trainyard")
+    """Form of the messages, as `WebhookFormat`."""
     created_by: Mapped[str] = mapped_column(String(128))
     created_at: Mapped[datetime]
     disabled_at: Mapped[datetime | None]
@@ -40,7 +42,7 @@ class Delivery(Base):
     type: Mapped[str] = mapped_column(String(32))
     job_id: Mapped[str | None] = mapped_column(String(40))
     body: Mapped[str] = mapped_column(Text)
-    """The exact body that is signed and sent."""
+    """The body as JSON; the webhook's format makes of it what is signed and sent."""
     created_at: Mapped[datetime]
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[datetime | None]

@@ -104,7 +104,14 @@ def comparison(jobs: Sequence[JobResource]) -> dict[str, Any]:
     specs = [comparable(job.spec, job.parameters) for job in jobs]
     fields = differing_paths(specs)
     runs = [
-        {"id": job.id, "name": job.name, "status": job.status, "values": [spec.get(path) for path in fields]}
+        {
+            "id": job.id,
+            "name": job.name,
+            "status": job.status,
+            "values": [spec.get(path) for path in fields],
+            "code": job.spec.get("code"),
+            "commit": job.metadata.get("git_commit"),
+        }
         for job, spec in zip(jobs, specs, strict=True)
     ]
     return {"fields": fields, "runs": runs}

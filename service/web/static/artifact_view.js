@@ -63,7 +63,7 @@ function tableView(text, path) {
 function grid(columns, rows, more = false) {
   const line = (cells, tag) => make("tr", {}, ...cells.slice(0, MAX_COLUMNS).map((cell) => make(tag, { text: cellText(cell) })));
   const shown = rows.slice(0, MAX_ROWS);
-  const left = [rows.length > MAX_ROWS ? `${count(MAX_ROWS)} ${more ? "first" : `of ${count(rows.length)}`} rows` : "", columns.length > MAX_COLUMNS ? `${MAX_COLUMNS} of ${count(columns.length)} columns` : ""];
+  const left = [rows.length > MAX_ROWS ? more ? `the first ${count(MAX_ROWS)} rows` : `${count(MAX_ROWS)} of ${count(rows.length)} rows` : "", columns.length > MAX_COLUMNS ? `${MAX_COLUMNS} of ${count(columns.length)} columns` : ""];
   const table = make("table", {}, make("thead", {}, line(columns, "th")), make("tbody", {}, ...shown.map((row) => line(row, "td"))));
   return [make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, table), ...(left.some(Boolean) ? [hint(`Shown: ${left.filter(Boolean).join(", ")}.`)] : [])];
 }

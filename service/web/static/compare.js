@@ -6,6 +6,7 @@ import { COMBINED } from "./chart_list.js";
 import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
 import { curveColour } from "./colours.js";
+import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
 import { memberChanges } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
@@ -223,6 +224,6 @@ function start() {
 
 const ranking = data.detail ? new SweepRanking(data.detail, (id) => { if (runs.length) highlight(id); }) : null;
 byId("show-new")?.addEventListener("click", () => location.reload());
-if (runs.length) start();
+if (runs.length) { start(); connectCodes(runs); }
 else if (ranking) setInterval(() => { if (!document.hidden) refreshSweep().catch(() => {}); }, REFRESH_INTERVAL);
 connectPicker(byId("search"), byId("search-results"), runs.map((run) => run.id));

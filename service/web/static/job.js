@@ -9,7 +9,9 @@ import { CurveStore } from "./curves.js";
 import { connectAbout } from "./job_about.js";
 import { connectActions, showActions } from "./job_actions.js";
 import { connectArtifacts } from "./job_artifacts.js";
+import { connectCode } from "./job_code.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
+import { connectLineage } from "./job_lineage.js";
 import { JobSamples } from "./job_samples.js";
 import { TERMINAL } from "./job_status.js";
 import { showJob } from "./job_summary.js";
@@ -160,6 +162,8 @@ byId("script").addEventListener("toggle", async () => {
   if (response) byId("script-text").textContent = response.script;
 });
 connectArtifacts(job.id);
+connectLineage(job);
+connectCode(job);
 
 setInterval(() => {
   if (document.hidden) return;

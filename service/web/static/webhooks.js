@@ -16,7 +16,7 @@ form.addEventListener("submit", async (event) => {
   event.preventDefault();
   clearErrors(form);
   const values = new FormData(form);
-  const body = { url: values.get("url").trim(), jobs: values.get("jobs"), statuses: values.getAll("statuses") };
+  const body = { url: values.get("url").trim(), jobs: values.get("jobs"), format: values.get("format"), statuses: values.getAll("statuses") };
   try {
     const webhook = await call("/v1/webhooks", { method: "POST", body });
     await showSecret("Webhook signing key", webhook.secret);

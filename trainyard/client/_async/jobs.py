@@ -38,6 +38,7 @@ from trainyard.contract.wire.jobs import (
     ResolutionResource,
     ScriptResource,
 )
+from trainyard.contract.wire.lineage import JobLineage
 from trainyard.contract.wire.logs import LogLevel, LogLine, LogLines, LogPosition
 from trainyard.contract.wire.pages import Page
 
@@ -268,6 +269,10 @@ class AsyncJobCalls(AsyncTransport):
     def events(self, job_id: str, *, after: str | None = None) -> AsyncIterator[EventResource]:
         """Iterate over the job's events, oldest first; `after` is the id of the last event that you have."""
         return self._pages(paged(job_path(job_id, "events"), EventResource, after=after, order="asc"))
+
+    async def lineage(self, job_id: str) -> JobLineage:
+        """Return where a job comes from, and what was made of it."""
+        return await self._send(Request("GET", job_path(job_id, "lineage"), model(JobLineage)))
 
     async def attempts(self, job_id: str) -> list[AttemptResource]:
         """Return the job's attempts, oldest first."""

@@ -122,9 +122,16 @@ class AccessCalls(Transport):
         params = {name: format_time(value) for name, value in filters.items() if value is not None}
         return self._pages(paged("/v1/audit", AuditResource, limit, **params))
 
-    def create_webhook(self, url: str, *, statuses: str | Sequence[str] = (), jobs: str = "own") -> NewWebhookResource:
-        """Create a webhook for status changes. The `secret` that signs its messages is returned only here."""
-        request = _create("/v1/webhooks", NewWebhookResource, url=url, statuses=as_list(statuses), jobs=jobs)
+    def create_webhook(
+        self, url: str, *, statuses: str | Sequence[str] = (), jobs: str = "own", format: str | None = None
+    ) -> NewWebhookResource:
+        """Create a webhook for status changes. The `secret` that signs its messages is returned only here.
+
+        Args:
+            format: `slack` for messages of `{"text": ...}`; default: the event with its job.
+        """
+        body = without_none(url=url, statuses=as_list(statuses), jobs=jobs, format=format)
+        request = _create("/v1/webhooks", NewWebhookResource, **body)
         return self._send(request)
 
     def webhooks(self) -> Iterator[WebhookResource]:

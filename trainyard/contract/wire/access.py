@@ -107,6 +107,10 @@ class AuditResource(Resource):
     detail: dict[str, Any] = Field(default_factory=dict)
 
 
+WebhookFormat = Literal["trainyard", "slack"]
+"""`trainyard`: the event with its job. `slack`: `{"text": ...}`, as Slack, Mattermost and gateways to mail take it."""
+
+
 class WebhookRequest(Strict):
     """The body of `POST /v1/webhooks`."""
 
@@ -116,6 +120,8 @@ class WebhookRequest(Strict):
     """Notify only of these statuses. Empty: all."""
     jobs: Literal["own", "all"] = "own"
     """Notify of the creator's jobs, or of all jobs."""
+    format: WebhookFormat = "trainyard"
+    """The form of the messages: the event with its job, or a text for people, with a link."""
 
 
 class WebhookResource(Resource):
@@ -126,6 +132,7 @@ class WebhookResource(Resource):
     url: str
     statuses: list[JobStatus]
     jobs: Literal["own", "all"]
+    format: WebhookFormat = "trainyard"
     created_by: str
     created_at: Timestamp
     disabled_at: Timestamp | None = None

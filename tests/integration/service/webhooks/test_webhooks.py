@@ -43,6 +43,33 @@ def deliveries(world: World, webhook: dict[str, Any]) -> list[dict[str, Any]]:
     return list(page["data"])
 
 
+def test_messages_for_slack_are_signed_texts_with_a_link(world: World, target: Receiver) -> None:
+    webhook = hook(world, target, format="slack", statuses=["succeeded"])
+    assert webhook["format"] == "slack"
+    assert hook(world, target)["format"] == "trainyard"
+    world.client.delete(f"/v1/webhooks/{world.client.get('/v1/webhooks').json()['data'][0]['id']}")
+    job = world.submit(name="a <!channel> & b")
+    world.start(job).end("completed")
+    world.tick()
+    while world.deliver_webhooks():
+        pass
+    messages = [json.loads(message.body) for message in target.messages]
+    (text,) = (body["text"] for body in messages if set(body) == {"text"})
+    assert text.startswith("*a &lt;!channel&gt; &amp; b* succeeded (completed): ")
+    assert text.endswith(f" <https://trainyard.example/jobs/{job}|{job}>")
+    assert "Runtime: " in text
+    sent = next(message for message in target.messages if '"text"' in message.body)
+    signed = f"{sent.headers['webhook-id']}.{sent.headers['webhook-timestamp']}.{sent.body}".encode()
+    key = base64.b64decode(webhook["secret"].removeprefix("whsec_"))
+    digest = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    assert sent.headers["webhook-signature"] == f"v1,{digest}"
+
+
+def test_unknown_format_is_refused(world: World) -> None:
+    answer = world.client.post("/v1/webhooks", json={"url": "https://example.org/hook", "format": "teams"})
+    assert answer.status_code == 422
+
+
 def test_each_status_change_is_delivered_once_and_signed(world: World, target: Receiver) -> None:
     webhook = hook(world, target)
     job = world.submit(metadata={"team": "nlp"})

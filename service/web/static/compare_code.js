@@ -1,0 +1,45 @@
+// The difference between the uploaded code of two runs, on the page that compares runs.
+
+import { differenceOf, readArchive } from "./code_archive.js";
+import { showDiff } from "./code_diff.js";
+import { byId, make, setText } from "./page.js";
+
+const MAX_LINES = 5000;
+
+/** Connect the section; it is hidden unless runs have different code. */
+export function connectCodes(runs) {
+  const section = byId("code");
+  const coded = runs.filter(({ code }) => code);
+  const codes = new Set(coded.map(({ code }) => code));
+  section.hidden = codes.size < 2;
+  if (section.hidden) return;
+  setText(byId("code-note"), `${codes.size} versions`);
+  const [before, after] = ["code-before", "code-after"].map(byId);
+  const other = coded.findIndex(({ code }) => code !== coded[0].code);
+  const options = (chosen) => coded.map(({ name, commit }, n) => make("option", { value: n, selected: n === chosen, text: `${name}${commit ? ` (${commit.slice(0, 8)})` : ""}` }));
+  before.replaceChildren(...options(0));
+  after.replaceChildren(...options(other));
+  const archives = new Map();
+  const read = (code) => {
+    if (!archives.has(code)) archives.set(code, readArchive(code));
+    return archives.get(code);
+  };
+  let newest = 0;
+  const show = async () => {
+    newest += 1;
+    const number = newest;
+    setText(byId("code-state"), "Reading…");
+    byId("code-diff").hidden = true;
+    try {
+      const [one, two] = await Promise.all([before, after].map((select) => read(coded[Number(select.value)].code)));
+      if (number !== newest) return;
+      const lines = differenceOf(one, two, MAX_LINES);
+      setText(byId("code-state"), lines.length ? "" : "The code is the same.");
+      if (lines.length) showDiff(byId("code-diff"), lines);
+    } catch (error) {
+      if (number === newest) setText(byId("code-state"), error.message);
+    }
+  };
+  for (const select of [before, after]) select.addEventListener("change", show);
+  section.addEventListener("toggle", show, { once: true });
+}

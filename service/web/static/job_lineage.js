@@ -1,0 +1,50 @@
+// Where a job comes from, and what was made of it: a tree on its page, which is read when it is opened.
+
+import { call } from "./api.js";
+import { count } from "./format.js";
+import { tone } from "./job_status.js";
+import { byId, make, toastError } from "./page.js";
+
+/** Connect the section of a job's lineage. */
+export function connectLineage(job) {
+  const section = byId("lineage");
+  section.addEventListener("toggle", () => {
+    if (!section.open) return;
+    call(`/v1/jobs/${job.id}/lineage`).then((lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)), toastError);
+  });
+}
+
+/** The tree: the oldest ancestor is its root, and the job is below the youngest one. */
+function treeOf(job, lineage) {
+  const made = lineage.versions.map((version) => item("model", versionLink(version)));
+  const forks = lineage.forks.map((fork) => item("fork", ...related(fork)));
+  const bases = lineage.base_versions.map((version) => item("base", versionLink(version)));
+  if (lineage.base) bases.push(item("base", make("span", { class: "mono", text: lineage.base })));
+  const data = lineage.data.map((one) => item("data", make("span", { class: "mono", text: one.field }), " ", dataName(one)));
+  const sweep = lineage.sweep_id ? [item("sweep", make("a", { href: `/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`, text: lineage.sweep_id }))] : [];
+  const more = lineage.has_more_forks ? [make("li", { class: "hint", text: `Only the first ${count(forks.length)} forks are shown.` })] : [];
+  const own = [...bases, ...data, ...sweep, ...made, ...forks, ...more];
+  const none = own.length ? [] : [make("li", { class: "hint", text: "It names no data, and nothing was made of it yet." })];
+  let tree = make("li", {}, make("strong", { text: job.name }), " this job", make("ul", {}, ...own, ...none));
+  for (const ancestor of lineage.ancestors) tree = make("li", {}, ...related(ancestor), make("ul", {}, tree));
+  return tree;
+}
+
+const item = (kind, ...content) => make("li", {}, make("span", { class: "kind", text: kind }), " ", ...content);
+
+const versionLink = ({ model, version, step }) =>
+  make("a", { href: "/models", text: `${model}@${version}${step === null ? "" : `, step ${count(step)}`}` });
+
+function dataName({ text, file_id: fileId, file_name: name, digest }) {
+  const shown = make("span", { class: "mono", text: name ?? text, title: [fileId, digest].filter(Boolean).join("\n") || undefined });
+  return fileId && name ? make("a", { href: "/files" }, shown) : shown;
+}
+
+/** A job by its name, the step of the checkpoint between the two, and its status. */
+function related({ job_id: id, name, status, step, continues }) {
+  if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; checkpoint of step ${count(step)}`];
+  return [
+    make("a", { href: `/jobs/${encodeURIComponent(id)}`, text: name }), ` checkpoint of step ${count(step)}${continues ? "" : ", only the weights"} `,
+    make("span", { class: `chip ${tone(status)}`, text: status }),
+  ];
+}

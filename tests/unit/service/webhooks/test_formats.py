@@ -1,0 +1,38 @@
+"""Texts of messages for people."""
+
+import json
+
+import pytest
+
+from service.webhooks.formats import duration, message_body, slack_text
+
+JOB = {"id": "job_1", "name": "digits", "status": "failed", "status_reason": "error", "status_message": "No space."}
+
+
+def test_event_is_sent_as_it_is_unless_a_text_is_wanted() -> None:
+    assert message_body('{"id":1}', "trainyard", "https://t") == '{"id":1}'
+    sent = message_body(json.dumps({"type": "job.status", "job": JOB}), "slack", "https://t/")
+    assert json.loads(sent) == {"text": "*digits* failed (error): No space. <https://t/jobs/job_1|job_1>"}
+
+
+def test_names_make_no_markup_and_no_lines() -> None:
+    text = slack_text({"job": {**JOB, "name": "<!here>*\n<http://evil|x>&", "status_message": "x" * 5000}}, "https://t")
+    assert text.startswith("*&lt;!here&gt;\u2217 &lt;http://evil|x&gt;&amp;* failed")
+    assert len(text) < 1300
+    assert slack_text({"type": "test", "webhook_id": "whk_1"}, "https://t") == "Test of a webhook of https://t"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (-5, "0 s"),
+        (59.6, "1 min"),
+        (62, "1 min 2 s"),
+        (3600, "1 h"),
+        (12_000, "3 h 20 min"),
+        (1e6, "11 d 13 h"),
+    ],
+)
+def test_runtimes_have_two_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,111 @@
+"""Lineage, code and charts of the system on pages: functions of their scripts, and the sections of a job."""
+
+import io
+import tarfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from service.web.assets import Assets
+from tests.support.browser import Visit
+from tests.web.specs import SPEC
+from trainyard.client import Client
+
+pytestmark = [pytest.mark.web]
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def module(visit: Visit) -> Callable[[str], Call]:
+    visit.go("/jobs")
+    script = "async ([url, name, values]) => (await import(url))[name](...values)"
+    return lambda name: lambda export, *values: visit.page.evaluate(script, [Assets().url(name), export, list(values)])
+
+
+def archive(files: dict[str, bytes], form: int = tarfile.GNU_FORMAT) -> list[int]:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return list(buffer.getvalue())
+
+
+READ = """async ([url, before, after]) => {
+  const { differenceOf, filesOf } = await import(url);
+  const [one, other] = [before, after].map((bytes) => filesOf(new Uint8Array(bytes)));
+  return [[...one.keys()], differenceOf(one, other, 40)];
+}"""
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_codes_differ_by_files_and_lines(visit: Visit, form: int) -> None:
+    visit.go("/jobs")
+    deep = "folder/" * 12 + "a_rather_long_name_of_a_module.py"
+    body = b"".join(b"line %d\n" % number for number in range(20))
+    before = {"a.py": body, deep: b"x\n", "same.py": b"1\n", "gone.py": b"old\n", "data.bin": b"\0\1"}
+    after = {"a.py": body.replace(b"line 9", b"<b>nine</b>"), deep: b"x\n", "same.py": b"1\n", "data.bin": b"\0\2"}
+    names, lines = visit.page.evaluate(
+        READ, [Assets().url("code_archive.js"), archive(before, form), archive(after, form)]
+    )
+    assert names == list(before)
+    assert lines == [
+        "--- a.py", "+++ a.py", "@@ line 7",
+        " line 6", " line 7", " line 8", "-line 9", "+<b>nine</b>", " line 10", " line 11", " line 12",
+        "--- data.bin", "+++ data.bin", "@@ binary content differs",
+        "--- gone.py", "+++ (absent)", "@@ line 1", "-old",
+    ]  # fmt: skip
+
+
+def test_very_different_files_are_compared_in_bounded_time(visit: Visit, module: Callable[[str], Call]) -> None:
+    before, after = ([f"{side} {number}" for number in range(2900)] for side in ("a", "b"))
+    lines = module("code_archive.js")("hunks", before, after)
+    assert len(lines) == 5801
+    assert module("code_archive.js")("hunks", ["x"] * 3001, []) == ["@@ 3001 lines became 0"]
+    assert module("code_archive.js")("hunks", [], ["new"]) == ["@@ line 1", "+new"]
+    assert module("code_archive.js")("hunks", ["a", "b", "c"], ["b", "c", "d"]) == ["@@ line 1", "-a", " b", " c", "+d"]
+
+
+def test_damaged_archive_has_the_files_before_the_damage(visit: Visit) -> None:
+    visit.go("/jobs")
+    bytes_ = archive({"a.py": b"1\n", "b.py": b"2\n"})
+    damaged = [*bytes_[:1024], *([120] * 700)]
+    names, _ = visit.page.evaluate(READ, [Assets().url("code_archive.js"), damaged, []])
+    assert names == ["a.py"]
+
+
+def test_metrics_of_the_system_share_charts_by_quantity(module: Callable[[str], Call]) -> None:
+    keys = [
+        "train/loss", "system/node-0/cpu_percent", "system/node-1/cpu_percent", "system/rank-0/cpu_percent",
+        "system/node-0/gpu-1/memory_used_bytes", "system/node-0/memory_used_bytes", "system/node-0/memory_total_bytes",
+        "system/node-0/idle_gpus", "system/mine",
+    ]  # fmt: skip
+    charts = module("chart_list.js")("chartsOf", {"task": "script"}, keys)
+    assert [(chart["title"], chart["section"], len(chart["keys"])) for chart in charts] == [
+        ("Loss", "Overview", 2), ("GPU memory", "System", 1), ("CPU of the nodes", "System", 2),
+        ("CPU of the ranks", "System", 1), ("Memory of the nodes", "System", 1), ("system/mine", "System", 1),
+    ]  # fmt: skip
+    names = [module("system_charts.js")("systemName", key) for key in (keys[1], keys[3], keys[4])]
+    assert names == ["node 0", "rank 0", "node 0, GPU 1"]
+
+
+def test_readings_are_drawn_at_the_steps_of_the_training(module: Callable[[str], Call]) -> None:
+    times = [f"2026-01-01T00:00:{second:02}Z" for second in range(0, 60, 10)]
+    system = {"steps": [0, 1, 2, 3, 4, 5], "values": [1] * 6, "times": times}
+    training = {"steps": [100, 300, 400], "values": [1] * 3, "times": [times[1], times[3], times[4]]}
+    at = module("system_charts.js")("atSteps", system, training)
+    assert at["steps"] == [100, 100, 200, 300, 400, 400]
+    assert module("system_charts.js")("atSteps", system, None)["steps"] == system["steps"]
+
+
+def test_job_has_its_lineage_and_no_code(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "alone"})
+    page = visit.go(f"/jobs/{job.id}")
+    expect(page.locator("#code")).to_be_hidden()
+    page.locator("#lineage > summary").click()
+    expect(page.locator("#lineage-list")).to_contain_text("this job")
+    expect(page.locator("#lineage-list")).to_contain_text("parity")

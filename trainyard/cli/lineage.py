@@ -1,0 +1,42 @@
+"""`trainyard show --lineage`: where a job comes from, and what was made of it, as a tree of lines."""
+
+from collections.abc import Iterator
+
+from trainyard.contract.wire.lineage import JobLineage, MadeVersion, RelatedJob
+
+
+def lineage_lines(lineage: JobLineage, name: str) -> Iterator[str]:
+    """Yield the ancestors of a job from the oldest on, the job with its data and models, and its forks. Pure."""
+    depth = 0
+    for ancestor in reversed(lineage.ancestors):
+        yield _indented(depth, _job(ancestor))
+        depth += 1
+    yield _indented(depth, f"{name}  {lineage.job_id}  (this job)")
+    for version in lineage.base_versions:
+        yield _indented(depth + 1, f"base: {_version(version)}")
+    if lineage.base:
+        yield _indented(depth + 1, f"base: {lineage.base}")
+    if lineage.sweep_id:
+        yield _indented(depth + 1, f"sweep: {lineage.sweep_id}")
+    for data in lineage.data:
+        named = f" ({data.file_name})" if data.file_name else ""
+        yield _indented(depth + 1, f"{data.field}: {data.text}{named}")
+    for version in lineage.versions:
+        yield _indented(depth + 1, f"model: {_version(version)}")
+    for fork in lineage.forks:
+        yield _indented(depth + 1, f"fork: {_job(fork)}")
+    if lineage.has_more_forks:
+        yield _indented(depth + 1, "… and more forks")
+
+
+def _indented(depth: int, text: str) -> str:
+    return f"{'  ' * depth}{text}"
+
+
+def _job(job: RelatedJob) -> str:
+    state = f", {job.status}" if job.status else ""
+    return f"{job.name or 'deleted or not visible'}  {job.job_id}  (from step {job.step}{state})"
+
+
+def _version(version: MadeVersion) -> str:
+    return f"{version.model}@{version.version}" + ("" if version.step is None else f", step {version.step}")

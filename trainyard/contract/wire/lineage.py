@@ -1,0 +1,64 @@
+"""Where a job comes from, and what was made of it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from trainyard.contract.base import Resource
+from trainyard.contract.wire.jobs import JobStatus
+
+
+class RelatedJob(Resource):
+    """A job that this one starts from, or that starts from this one."""
+
+    job_id: str
+    name: str | None = None
+    """None: the job is deleted, or the caller cannot see it."""
+    status: JobStatus | None = None
+    step: int
+    """The step of the checkpoint from which the later of the two jobs starts."""
+    continues: bool = False
+    """Whether the later one continues after that step; else it took only the weights."""
+
+
+class UsedData(Resource):
+    """Data that the spec names."""
+
+    field: str
+    """Path of the section in the spec."""
+    source: str
+    text: str
+    """The name or path of the data, or the file's id."""
+    file_id: str | None = None
+    file_name: str | None = None
+    """The name of an uploaded file, while it exists."""
+    digest: str | None = None
+
+
+class MadeVersion(Resource):
+    """A version of a registered model."""
+
+    model: str
+    version: int
+    step: int | None = None
+    """None: the version is the job's export."""
+
+
+class JobLineage(Resource):
+    """Where a job comes from, and what was made of it."""
+
+    object: Literal["job_lineage"] = "job_lineage"
+    job_id: str
+    ancestors: list[RelatedJob] = Field(default_factory=list)
+    """The job that this one starts from, then the one that that starts from, and so on: 20 at most."""
+    forks: list[RelatedJob] = Field(default_factory=list)
+    """Jobs that start from this one, oldest first."""
+    has_more_forks: bool = False
+    data: list[UsedData] = Field(default_factory=list)
+    base: str | None = None
+    """The base model: its folder, or its name in OpenAI's API."""
+    base_versions: list[MadeVersion] = Field(default_factory=list)
+    """Versions of registered models that are of the job and step that this one starts from."""
+    sweep_id: str | None = None
+    versions: list[MadeVersion] = Field(default_factory=list)
+    """Versions of registered models that are of this job."""
