@@ -12,7 +12,7 @@ export function readTableView(parameters) {
   const widths = parameters.getAll("width").map((text) => [text.slice(0, text.lastIndexOf(":")), Number(text.slice(text.lastIndexOf(":") + 1))]);
   return {
     where: parameters.get("where") ?? "",
-    sort: parameters.get("sort") ?? "",
+    sort: sortOf(parameters.get("sort") ?? ""),
     columns: columns.length ? columns : [...DEFAULT_COLUMNS],
     fixed: parameters.getAll("fix"),
     widths: Object.fromEntries(widths.filter(([, width]) => width >= NARROWEST && width <= WIDEST)),
@@ -20,6 +20,12 @@ export function readTableView(parameters) {
     selected: parameters.getAll("job").slice(0, 20),
     charts: parameters.get("charts") !== "no",
   };
+}
+
+/** The order in an address; links to releases before the query language end its key with `:asc` or `:desc`. */
+function sortOf(text) {
+  const [, key, direction] = /^(.*):(asc|desc)$/.exec(text) ?? [];
+  return key ? `${direction === "desc" ? "-" : ""}${key}` : text;
 }
 
 /** Write a view into an address's parameters; defaults are left out. */
