@@ -1,7 +1,7 @@
 """`run`: submits a program as it is, follows its log, and ends with its exit code."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,15 +9,14 @@ import typer
 import yaml
 
 from trainyard.cli.arguments import JsonOption, make_client
-from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError
+from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError, print_note
 from trainyard.cli.logs import Follower, LogPosition
 from trainyard.cli.output import format_metric, print_error, print_json, print_line, print_text
 from trainyard.cli.plots import sparkline
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
-from trainyard.client.git_source import read_git
-from trainyard.client.program_spec import ProgramOptions, program_spec
-from trainyard.client.programs import submit_program
+from trainyard.client.program_spec import ProgramOptions
+from trainyard.client.programs import prepare_program
 from trainyard.contract.wire.curves import Series
 from trainyard.contract.wire.jobs import JobResource
 
@@ -42,6 +41,9 @@ VariableOption = Annotated[
     list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment variable; can be repeated.")
 ]
 VenvOption = Annotated[Path | None, typer.Option(help="Folder of a virtual environment on the nodes.")]
+NoVenvOption = Annotated[
+    bool, typer.Option("--no-venv", help="Ignore the virtual or conda environment that is active here.")
+]
 ContainerOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Container image for the ranks.")]
 RetriesOption = Annotated[int | None, typer.Option(min=0, max=100, help="Retries after errors; default: 2.")]
 ResumeOption = Annotated[
@@ -67,6 +69,7 @@ def run(
     code: FolderOption = Path(),
     env: VariableOption = None,
     venv: VenvOption = None,
+    no_venv: NoVenvOption = False,
     container: ContainerOption = None,
     retries: RetriesOption = None,
     resume_flag: ResumeOption = None,
@@ -90,16 +93,20 @@ def run(
         code=code,
         env=_variables(env or []),
         venv=venv,
+        active_venv=not no_venv,
         container=container,
         retries=retries,
         resume_flag=resume_flag,
         signal=signal,
     )
+    program = prepare_program(command or [], options)
+    for note in program.notes:
+        print_note(note)
     if dry_run:
-        _print_spec(program_spec(command or [], options, read_git(code)))
+        _print_spec(program.document)
         return
     with make_client(ctx) as client:
-        job = submit_program(client, command or [], options).resource
+        job = program.submit(client).resource
         if as_json:
             print_json(job)
         else:
@@ -107,8 +114,8 @@ def run(
         raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json))
 
 
-def _print_spec(document: dict[str, Any]) -> None:
-    print_text(yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
+def _print_spec(document: Mapping[str, Any]) -> None:
+    print_text(yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
 
 
 def follow_program(client: Client, job: JobResource, *, as_json: bool = False) -> int:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
 from trainyard.client.program_command import Program, parse_command
+from trainyard.client.program_python import ProgramPython
 from trainyard.contract.spec.sections import WarningSignal
 from trainyard.contract.spec.user_code import expected_code_files
 
@@ -36,6 +37,8 @@ class ProgramOptions:
     """The folder to upload."""
     env: Mapping[str, str] = field(default_factory=dict)
     venv: str | Path | None = None
+    active_venv: bool = True
+    """Whether the environment that is active here is used, if neither the options nor the command name one."""
     container: str | None = None
     retries: int | None = None
     resume_flag: str | None = None
@@ -44,21 +47,20 @@ class ProgramOptions:
     """`SIGUSR1` or, with the time between the signal and the time limit, `SIGUSR1@2m`."""
 
 
-def program_spec(command: Sequence[str], options: ProgramOptions, source: GitSource | None) -> dict[str, Any]:
+def program_spec(
+    command: Sequence[str], options: ProgramOptions, source: GitSource | None, python: ProgramPython
+) -> dict[str, Any]:
     """Return the spec that runs the command, without the digest of its code.
 
     Args:
         source: What git knows about the folder, if it is in a work tree.
+        python: The Python that runs the program.
 
     Raises:
         InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
     """
     program = _read_program(command, Path(options.code))
-    environment = {
-        "venv": str(Path(options.venv).expanduser().absolute()) if options.venv else None,
-        "container": {"image": options.container} if options.container else None,
-        "variables": {**program.variables, **options.env},
-    }
+    environment = {**python.fields, "variables": {**program.variables, **options.env}}
     signal = parse_signal(options.signal) if options.signal is not None else None
     limits = {
         "partition": options.partition,
