@@ -86,9 +86,10 @@ def progress_resource(job: Job, now: datetime) -> JobProgress | None:
     progress = JobProgress.model_validate(job.progress)
     step_seconds = progress.seconds_per_step
     stopped = job.status != "running" or job.status_message.startswith(SUSPENDED)
-    if stopped or step_seconds is None or not math.isfinite(step_seconds):
+    total = progress.total_steps
+    if stopped or not total or step_seconds is None or not math.isfinite(step_seconds):
         return progress
-    left = (progress.total_steps - progress.step) * step_seconds
+    left = (total - progress.step) * step_seconds
     if not math.isfinite(left):
         return progress
     reported = datetime.fromisoformat(job.progress["reported_at"])

@@ -96,6 +96,7 @@ def test_each_status_has_a_tone(module: Callable[[str], Call]) -> None:
             {"progress": {"step": 1200, "total_steps": 4000, "eta_seconds": 75.0}},
             "Running on node1: step 1\u202f200 of 4\u202f000, about 1 min 15 s left.",
         ),
+        ({"spec": {"task": "script"}, "progress": {"step": 39, "total_steps": None}}, "Running on node1: step 39."),
         ({"status": "pending", "status_message": "waiting for 2 of 2 local slots"}, "Waiting for 2 of 2 local slots."),
         ({"status": "queued", "status_message": ""}, "Queued."),
         ({"status": "succeeded", "status_message": "Completed all steps."}, "Completed all steps."),
@@ -121,6 +122,7 @@ def test_job_facts_have_runtime_and_strategy(module: Callable[[str], Call]) -> N
 def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Call]) -> None:
     rows = module("job_rows.js")
     assert rows("fractionDone", {"progress": {"step": 0, "total_steps": 0}}) == 0
+    assert rows("fractionDone", {"progress": {"step": 39, "total_steps": None}}) == 0
     assert rows("fractionDone", {"progress": None}) == 0
     assert rows("fractionDone", {"progress": {"step": 1, "total_steps": 4}}) == 0.25
 

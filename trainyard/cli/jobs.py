@@ -123,7 +123,7 @@ def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
 
 
 def _row(job: JobResource) -> tuple[str | Text, ...]:
-    step = f"{job.progress.step}/{job.progress.total_steps}" if job.progress else "-"
+    step = job.progress.step_text() if job.progress else "-"
     loss = format_number(job.metrics.get("train/loss"))
     return job.id, job.name, status_text(job.status), step, loss, format_age(job.created_at), job.created_by
 
@@ -156,7 +156,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     if job.started_at is not None and job.finished_at is not None:
         yield "runtime", format_duration((job.finished_at - job.started_at).total_seconds())
     if job.progress is not None:
-        yield "step", f"{job.progress.step} of {job.progress.total_steps}"
+        yield "step", job.progress.step_text(" of ")
         if job.progress.eta_seconds is not None:
             yield "ETA", format_duration(job.progress.eta_seconds)
     if job.attempt is not None:

@@ -199,7 +199,7 @@ def show(detail: SweepDetail) -> None:
     print_line(f"jobs        {_format_counts(detail.counts)}{parallel}")
     rows: list[tuple[str | Text, ...]] = []
     for member in detail.members:
-        step = f"{member.progress.step}/{member.progress.total_steps}" if member.progress else "-"
+        step = member.progress.step_text() if member.progress else "-"
         values = [str(member.values.get(field, "-")) for field in detail.fields]
         loss = format_number(member.metrics.get("eval/loss", member.metrics.get("train/loss")))
         rows.append((member.job_id, *values, status_text(member.status or "deleted"), step, loss))

@@ -35,6 +35,7 @@ MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
 _MAX_NAME = 250
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_.\-/ ]")
+_TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
 _METRICS_MARK = b'"kind": "metrics"'
 
 
@@ -57,6 +58,8 @@ class _Execution:
     steps: ExecutionSteps
     records: int = 0
     events: int = 0
+    total_steps: int | None = None
+    """The length of the run, if the parameters state it."""
     trackers: dict[str, str] = field(default_factory=dict)
     """The tracker of each metric."""
     latest: dict[str, tuple[int | None, float, datetime]] = field(default_factory=dict)
@@ -146,7 +149,9 @@ class Journal:
             notes=None if notes is None else _text(notes, MAX_PARAMETER_TEXT),
         )
         with self._lock:
-            self._append(self._execution(execution), "parameters", report)
+            run = self._execution(execution)
+            run.total_steps = trainer_steps(flat) or run.total_steps
+            self._append(run, "parameters", report)
 
     def state_once(self, execution: int, kind: str, message: str) -> None:
         """Add a warning to the job's events, once for each kind."""
@@ -216,7 +221,8 @@ class Journal:
                 self._program_reports = _METRICS_MARK in self._layout.spool_file(execution).read_bytes()
         if self._program_reports:
             return None
-        return Progress(step=run.steps.highest, total_steps=run.steps.highest)
+        total = run.total_steps if (run.total_steps or 0) >= run.steps.highest else None
+        return Progress(step=run.steps.highest, total_steps=total)
 
     def _state(self, run: _Execution, execution: int, kind: str, message: str) -> None:
         if kind in self._stated:
@@ -253,6 +259,16 @@ class Journal:
 def allowed_name(name: str) -> str:
     """Return the name that a metric has here: characters that it cannot have become `_`."""
     return _NOT_IN_NAME.sub("_", name)[:_MAX_NAME] or "_"
+
+
+def trainer_steps(parameters: Mapping[str, Any]) -> int | None:
+    """Return the length of the run in the arguments of Hugging Face's Trainer; None if they do not have it.
+
+    Programs give `max_steps` other meanings, such as the length of an episode: it counts beside the Trainer's names.
+    """
+    steps = str(parameters.get("max_steps"))
+    is_trainer = parameters.keys() >= _TRAINER_NAMES
+    return int(steps) if is_trainer and re.fullmatch(r"[1-9]\d{0,14}", steps) else None
 
 
 def _number(value: Any) -> float | None:

@@ -1,7 +1,7 @@
 // The rows of the table of jobs.
 
 import { sparklinePath } from "./curve_preview.js";
-import { age, count, duration, number, strategyLabel } from "./format.js";
+import { age, duration, number, stepText, strategyLabel } from "./format.js";
 import { tone } from "./job_status.js";
 import { byId, setText } from "./page.js";
 
@@ -41,9 +41,9 @@ export function fillRow(row, job, { selected = false, curve = null, note = "" } 
   setText(cells.message, progress ? "" : job.status_message);
   cells.message.title = progress ? "" : job.status_message;
   cells.message.hidden = Boolean(progress);
-  cells.bar.hidden = !progress;
+  cells.bar.hidden = !progress?.total_steps;
   cells.done.style.width = `${(fractionDone(job) * 100).toFixed(1)}%`;
-  setText(cells.steps, progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : "");
+  setText(cells.steps, progress ? stepText(progress) : "");
   setText(cells.eta, etaOf(progress) === null ? "" : `${duration(etaOf(progress))} left`);
   const loss = job.metrics?.[LOSS] ?? null;
   setText(cells.loss, loss === null ? "" : number(loss));

@@ -1,7 +1,7 @@
 // The upper part of a job's page: status, summary, progress bar, facts and failure.
 
 import { STEPLESS } from "./chart_list.js";
-import { bytes, count, duration, NOTHING, number, strategyLabel } from "./format.js";
+import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { byId, make, setText } from "./page.js";
@@ -11,7 +11,7 @@ export function summary(job) {
   let text = (job.status_message || job.status).replace(/\.$/, "");
   const progress = job.progress;
   if (job.status === "running" && progress) {
-    text += `: step ${count(progress.step)} of ${count(progress.total_steps)}`;
+    text += `: step ${stepText(progress, " of ")}`;
     if (etaOf(progress) !== null) text += `, about ${duration(progress.eta_seconds)} left`;
   }
   if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task)) text += "; no steps yet";
@@ -25,6 +25,7 @@ export function showJob(job) {
   chip.className = `chip ${tone(job.status)}`;
   setText(byId("summary"), summary(job));
   const percent = fractionDone(job) * 100;
+  byId("progress").hidden = Boolean(job.progress) && !job.progress.total_steps;
   byId("progress").firstElementChild.style.width = `${percent.toFixed(1)}%`;
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
   showFacts(job);
@@ -58,7 +59,7 @@ function showFacts(job) {
 export function factsOf(job) {
   const progress = job.progress;
   return [
-    ["step", "Step", progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : NOTHING],
+    ["step", "Step", progress ? stepText(progress) : NOTHING],
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", runtime(job)],
     ["loss", "Loss", number(job.metrics[LOSS])],

@@ -138,10 +138,15 @@ class Progress(Strict):
 
     step: Step
     """Completed steps."""
-    total_steps: Step
+    total_steps: Step | None
+    """The length of the run; None: a program has not said it."""
     epoch: NonNegativeInt = 0
     seconds_per_step: AnyFloat | None = None
     """Average over about the last minute."""
+
+    def step_text(self, separator: str = "/") -> str:
+        """Return the step and, if it is known, the length of the run: `39/400`, or `39`."""
+        return f"{self.step}{separator}{self.total_steps}" if self.total_steps else str(self.step)
 
 
 UNKNOWN_STEP = 2**53
@@ -257,11 +262,15 @@ class FinishRecord(Strict):
     failure: Failure | None = None
     restarts: NonNegativeInt = 0
     """In-place restarts of torchrun within the attempt; each used one retry."""
+    of_program: StrictBool = False
+    """Whether a program of the user's ran, whose number of steps nobody else knows."""
     time: Timestamp
 
 
 def end_text(record: FinishRecord | None) -> str:
     """Return a sentence about a run that has completed."""
+    if record is not None and record.of_program:
+        return "The program ended with exit code 0."
     if record is None or record.best_step is None:
         return "Completed all steps."
     return f"Stopped early at step {record.step}: the evaluations did not improve after step {record.best_step}."

@@ -57,7 +57,9 @@ class FileAccessRecorder:
 
     def _record(self, event: str, args: tuple[Any, ...]) -> None:
         earlier = self._earlier_threads.get(threading.get_ident())
-        if earlier is not None and earlier.is_alive() and not IN_TEST.get():  # the system reuses the ids of ended threads
+        if (
+            earlier is not None and earlier.is_alive() and not IN_TEST.get()
+        ):  # the system reuses the ids of ended threads
             return
         if event in STARTS:
             self.events.append(event)
