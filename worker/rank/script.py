@@ -13,7 +13,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
-from trainyard.script import CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
+from trainyard.script import ARTIFACTS, CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
 from worker.core.first_failure import describe_restart
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
@@ -65,7 +65,10 @@ def script_variables(base: Mapping[str, str], layout: AttemptLayout, stall_minut
     """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
     inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
     watchdog = {} if stall_minutes is None else {PROGRESS_INTERVAL: str(interval(stall_minutes * 60.0))}
-    folder = RunLayout(layout.root.parent.parent).checkpoints
-    folder.mkdir(parents=True, exist_ok=True)
-    own = {FOLDER: str(layout.root), CHECKPOINTS: str(folder), RESUMED: base.get(RESUMED, "0")}
+    run = RunLayout(layout.root.parent.parent)
+    folders = {CHECKPOINTS: run.checkpoints, ARTIFACTS: run.artifacts}
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    own = {FOLDER: str(layout.root), RESUMED: base.get(RESUMED, "0")}
+    own |= {name: str(folder) for name, folder in folders.items()}
     return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}

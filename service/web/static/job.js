@@ -5,6 +5,7 @@ import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { Charts } from "./charts.js";
 import { marksOf } from "./chart_marks.js";
 import "./copy_buttons.js";
+import { STEPLESS } from "./chart_list.js";
 import { CurveStore } from "./curves.js";
 import { connectActions, showActions } from "./job_actions.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
@@ -76,7 +77,7 @@ const readCheckpoints = throttled(async () => {
   const checkpoints = await callAll(`${root}/checkpoints`);
   showCheckpoints(job.id, checkpoints);
   charts.setMarks({ checkpoint: checkpoints.map((one) => ({ step: one.step, time: one.created_at })) });
-  byId("export").hidden = !(job.status === "succeeded" && job.spec.checkpoint?.export);
+  byId("export").hidden = !(job.status === "succeeded" && job.spec.checkpoint?.export && !STEPLESS.includes(job.spec.task));
 });
 
 const readSamples = throttled(async () => {

@@ -89,7 +89,8 @@ class AsyncFileCalls(AsyncTransport):
             known = digests_of(await self.read_file(job_id, MANIFEST, folder), checkpoint.digest)
         files = await self.files(job_id, folder)
         if not (files or checkpoint):
-            raise no_export(await self._send(Request("GET", job_path(job_id), model(JobResource))))
+            job = await self._send(Request("GET", job_path(job_id), model(JobResource)))
+            raise no_export(job, [artifact.path for artifact in await self.artifacts(job_id)])
         for file in files:
             if digests is not None and file.path not in digests:
                 continue

@@ -90,7 +90,8 @@ class FileCalls(Transport):
             known = digests_of(self.read_file(job_id, MANIFEST, folder), checkpoint.digest)
         files = self.files(job_id, folder)
         if not (files or checkpoint):
-            raise no_export(self._send(Request("GET", job_path(job_id), model(JobResource))))
+            job = self._send(Request("GET", job_path(job_id), model(JobResource)))
+            raise no_export(job, [artifact.path for artifact in self.artifacts(job_id)])
         for file in files:
             if digests is not None and file.path not in digests:
                 continue
