@@ -12,6 +12,7 @@ from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.parameters import Reported
 from service.jobs.states import SUSPENDED
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.loss_metric import choose_loss
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
 from trainyard.contract.wire.launch import Origin
@@ -31,9 +32,10 @@ def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[s
     """Return the metrics that a resource or stream carries: all, or of many `first`, the engine's own and the next."""
     if len(latest) <= MAX_SHOWN_METRICS:
         return dict(latest)
+    losses = {*_LOSSES, choose_loss(latest)}
 
     def order(name: str) -> tuple[bool, bool, bool, str]:
-        return name != first, name not in _LOSSES, not name.startswith(_ENGINE_METRICS), name
+        return name != first, name not in losses, not name.startswith(_ENGINE_METRICS), name
 
     return {name: latest[name] for name in sorted(latest, key=order)[:MAX_SHOWN_METRICS]}
 
@@ -64,6 +66,7 @@ def job_resource(
         progress=progress_resource(job, now),
         attempt=attempt_resource(attempt) if attempt else None,
         metrics=shown_metrics(job.latest),
+        loss_metric=choose_loss(job.latest),
         metrics_omitted=max(0, len(job.latest) - MAX_SHOWN_METRICS),
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,

@@ -30,6 +30,7 @@ from service.jobs.submission import (
 )
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from service.sweeps.repository import SweepRepository
+from trainyard.contract.loss_metric import choose_loss
 from trainyard.contract.problems import MAX_PROBLEMS, Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.jobs import TERMINAL
@@ -259,4 +260,5 @@ def _member(member: dict[str, Any], job: Job | None, now: datetime) -> SweepMemb
         status_message=job.status_message,
         progress=progress_resource(job, now),
         metrics=shown_metrics(job.latest),
+        loss_metric=choose_loss(job.latest),
     )

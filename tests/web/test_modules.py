@@ -119,6 +119,12 @@ def test_job_facts_have_runtime_and_strategy(module: Callable[[str], Call]) -> N
     assert facts(metrics={"train/loss": "NaN"}, progress={"step": 1, "total_steps": 4})["loss"] == "NaN"
 
 
+def test_the_loss_has_the_name_that_the_program_gave_it(module: Callable[[str], Call]) -> None:
+    rows, own = module("job_rows.js"), {"metrics": {"Loss/train": 2.5}, "loss_metric": "Loss/train"}
+    assert [rows("lossOf", job) for job in (own, {"metrics": {"train/loss": 1.5}}, {"metrics": {}})] == [2.5, 1.5, None]
+    assert rows("rowFields", {**JOB, **own})["metrics"] == {"train/loss": 2.5}
+
+
 def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Call]) -> None:
     rows = module("job_rows.js")
     assert rows("fractionDone", {"progress": {"step": 0, "total_steps": 0}}) == 0

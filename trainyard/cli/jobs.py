@@ -36,6 +36,7 @@ from trainyard.cli.output import (
 from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watch import error_lines, export_suggestion
 from trainyard.client import Client
+from trainyard.contract.loss_metric import ENGINE_LOSS
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
@@ -124,7 +125,7 @@ def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
 
 def _row(job: JobResource) -> tuple[str | Text, ...]:
     step = job.progress.step_text() if job.progress else "-"
-    loss = format_number(job.metrics.get("train/loss"))
+    loss = format_number(job.metrics.get(job.loss_metric or ENGINE_LOSS))
     return job.id, job.name, status_text(job.status), step, loss, format_age(job.created_at), job.created_by
 
 

@@ -30,6 +30,7 @@ from trainyard.cli.output import (
 from trainyard.cli.specs import CodeOption, read_spec, read_value, upload_code
 from trainyard.client import Client, ConflictError, NotFoundError
 from trainyard.client.references import SEARCH_LIMIT, is_abbreviation
+from trainyard.contract.loss_metric import ENGINE_LOSS
 from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import SweepDetail
@@ -201,7 +202,7 @@ def show(detail: SweepDetail) -> None:
     for member in detail.members:
         step = member.progress.step_text() if member.progress else "-"
         values = [str(member.values.get(field, "-")) for field in detail.fields]
-        loss = format_number(member.metrics.get("eval/loss", member.metrics.get("train/loss")))
+        loss = format_number(member.metrics.get("eval/loss", member.metrics.get(member.loss_metric or ENGINE_LOSS)))
         rows.append((member.job_id, *values, status_text(member.status or "deleted"), step, loss))
     print_table(("JOB", *detail.fields, "STATUS", "STEP", "LOSS"), rows)
 

@@ -2,7 +2,7 @@
 
 import { STEPLESS } from "./chart_list.js";
 import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from "./format.js";
-import { etaOf, fractionDone, LOSS } from "./job_rows.js";
+import { etaOf, fractionDone, lossOf } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { byId, make, setText } from "./page.js";
 
@@ -62,7 +62,7 @@ export function factsOf(job) {
     ["step", "Step", progress ? stepText(progress) : NOTHING],
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", runtime(job)],
-    ["loss", "Loss", number(job.metrics[LOSS])],
+    ["loss", "Loss", number(lossOf(job))],
     ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
     ["gpus", "GPUs", String(job.spec.gpus ?? 1)],

@@ -296,10 +296,10 @@ follow("/v1/stream", {
       update(id, { status, status_message, progress: progress ?? jobs.get(id).progress });
       if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
     },
-    metrics({ job_id: id, values, progress }) {
+    metrics({ job_id: id, values, loss_metric, progress }) {
       if (!jobs.has(id)) return;
-      const loss = values[LOSS];
-      update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss } }), progress });
+      const loss = values[loss_metric ?? LOSS];
+      update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss }, loss_metric }), progress });
       if (loss !== undefined && progress) sparklines.add(id, progress.step, loss);
     },
     reset: () => reload().catch(toastError),

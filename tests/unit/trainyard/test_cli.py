@@ -206,6 +206,12 @@ class TestJobs:
         assert [one["id"] for one in printed] == ["a1", "a2"]
         assert service.requests[0].url.params["status"] == "queued"
 
+    def test_list_shows_the_loss_and_step_of_a_program(self, service, run):
+        metrics = {"Loss/train": 0.5, "Loss/val": 0.75}
+        progress = {"step": 39, "total_steps": None}
+        service.on("GET", "/v1/jobs", page(job(progress=progress, metrics=metrics, loss_metric="Loss/train")))
+        assert run("list").stdout.splitlines()[1].split()[3:5] == ["39", "0.5"]
+
     def test_empty_list_suggests_a_submission(self, service, run):
         service.on("GET", "/v1/jobs", page())
         done = run("list")
@@ -222,6 +228,7 @@ class TestJobs:
             "tags": {},
             "metrics_omitted": 0,
             **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes", "sweep_id", "notes")),
+            "loss_metric": None,
         }
 
     def test_show_prints_what_the_program_reported(self, service, run):

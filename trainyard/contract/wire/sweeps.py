@@ -142,6 +142,8 @@ class SweepMember(Resource):
     status_message: str = ""
     progress: JobProgress | None = None
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
+    loss_metric: str | None = None
+    """The one of `metrics` that is the training loss."""
 
 
 class SweepDetail(SweepResource):
