@@ -151,6 +151,11 @@ def show_help(ctx: typer.Context) -> None:
         raise typer.Exit(USAGE)
 
 
+def use_json_output(as_json: bool) -> None:
+    """State whether this command was called with --json, where its own arguments and a program's are one list."""
+    _JSON_OUTPUT.set(as_json)
+
+
 def print_note(text: str) -> None:
     """Print a note on stderr, unless with --json, where stderr has only errors."""
     if not _JSON_OUTPUT.get():

@@ -106,10 +106,7 @@ def _python_argv(command: list[str]) -> tuple[str, ...]:
 
 
 def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:
-    parts = PurePosixPath(path)
-    if ".." in parts.parts:
-        raise InvalidRequestError(f"{path!r} is outside of the uploaded folder; change to its folder or use --code")
-    return (parts.as_posix(), *arguments)
+    return (PurePosixPath(path).as_posix(), *arguments)
 
 
 def _launched(command: _Command) -> Program:

@@ -3,16 +3,18 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from trainyard.client._sync.client import Client
 from trainyard.client._sync.handle import JobHandle
 from trainyard.client.code_archive import CodeArchive, pack
+from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import read_git
+from trainyard.client.left_out import ignored_note, included_files
 from trainyard.client.program_python import choose_python
-from trainyard.client.program_spec import ProgramOptions, program_spec
+from trainyard.client.program_spec import ProgramOptions, program_spec, read_program
 
 
 class ProgramKeywords(TypedDict, total=False):
@@ -24,6 +26,7 @@ class ProgramKeywords(TypedDict, total=False):
     time: str | None
     name: str | None
     code: str | Path
+    include: Sequence[str | Path]
     env: Mapping[str, str]
     venv: str | Path | None
     active_venv: bool
@@ -48,6 +51,7 @@ def run(command: Sequence[str], *, client: Client | None = None, **options: Unpa
         time: time limit, such as `90m`, `4h`, `2d` or `1-12:00`.
         name: display name of the job; default: the program's.
         code: the folder to upload; default: the current one.
+        include: files and folders in it that are uploaded although git ignores them.
         env: environment variables.
         venv: folder of a virtual environment on the nodes.
         active_venv: False ignores the virtual or conda environment that is active here.
@@ -91,5 +95,13 @@ def prepare_program(command: Sequence[str], options: ProgramOptions) -> Prepared
         own_prefix=Path(sys.prefix),
     )
     document = program_spec(command, options, source, python)
-    notes = [note for note in (python.note,) if note]
-    return PreparedProgram(document, pack(folder, source=source), tuple(notes))
+    _, outside = read_program(command, folder)
+    included = included_files(folder, options.include)
+    if source:
+        source = replace(source, files=source.files | included)
+    archive = pack(folder, source=source)
+    if included and not included & archive.names:
+        message = f"{min(included)!r} is excluded by .trainyardignore, or is a file that is never uploaded"
+        raise InvalidRequestError(message, param="include")
+    ignored = ignored_note(source.ignored, archive.names) if source else None
+    return PreparedProgram(document, archive, tuple(note for note in (python.note, outside, ignored) if note))
