@@ -336,7 +336,9 @@ def _metric_name(name: str) -> str:
     name = name if "/" in name else f"train/{name}"
     allowed = _NOT_IN_KEY.sub("_", name)
     if allowed != name:
-        _state_once(f"a metric cannot have the name {name[:80]!a}; characters of such names become `_`", "name")
+        _state_once(
+            f"Metric name {name[:80]!a} is stored as {allowed[:80]!a}; others are changed in the same way", "name"
+        )
     if len(allowed) > _MAX_KEY:
         _state_once(f"the name {allowed[:80]!r}... is cut to {_MAX_KEY} characters", "long_name")
     return allowed[:_MAX_KEY]

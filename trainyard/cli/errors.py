@@ -156,10 +156,10 @@ def use_json_output(as_json: bool) -> None:
     _JSON_OUTPUT.set(as_json)
 
 
-def print_note(text: str) -> None:
+def print_note(text: str, *, prefix: str = "note: ") -> None:
     """Print a note on stderr, unless with --json, where stderr has only errors."""
     if not _JSON_OUTPUT.get():
-        print_error(f"note: {text}")
+        print_error(f"{prefix}{text}")
 
 
 def report_error(error: Exception) -> int:

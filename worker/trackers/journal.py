@@ -12,6 +12,7 @@ from typing import Any
 
 from trainyard.contract.base import sanitize
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
+from trainyard.contract.metric_name import MAX_METRIC_NAME, allowed_name
 from trainyard.contract.wire.reports import (
     MAX_PARAMETER_TEXT,
     MAX_PARAMETERS,
@@ -33,8 +34,6 @@ from worker.trackers.steps import ExecutionSteps, MetricHistory
 EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
-_MAX_NAME = 250
-_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_.\-/ ]")
 _TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
 _METRICS_MARK = b'"kind": "metrics"'
 
@@ -141,7 +140,7 @@ class Journal:
             OSError: They could not be written.
         """
         flat = dict(list(_flatten(parameters or {}))[:MAX_PARAMETERS])
-        texts = {_text(name, _MAX_NAME): _text(value, MAX_PARAMETER_TEXT) for name, value in (tags or {}).items()}
+        texts = {_text(name, MAX_METRIC_NAME): _text(value, MAX_PARAMETER_TEXT) for name, value in (tags or {}).items()}
         report = ParametersReport(
             execution=execution,
             parameters=flat,
@@ -207,9 +206,7 @@ class Journal:
             return None
         allowed = allowed_name(name)
         if allowed != name:
-            message = (
-                f"a metric cannot have the name {name[:80]!a}; such names are changed, this one to {allowed[:80]!a}"
-            )
+            message = f"Metric name {name[:80]!a} is stored as {allowed[:80]!a}; others are changed in the same way"
             self._state(run, execution, "name", message)
         self._names[name] = allowed
         return allowed
@@ -256,11 +253,6 @@ class Journal:
             write_atomic(self._counted_file, json.dumps(sorted(names)))
 
 
-def allowed_name(name: str) -> str:
-    """Return the name that a metric has here: characters that it cannot have become `_`."""
-    return _NOT_IN_NAME.sub("_", name)[:_MAX_NAME] or "_"
-
-
 def trainer_steps(parameters: Mapping[str, Any]) -> int | None:
     """Return the length of the run in the arguments of Hugging Face's Trainer; None if they do not have it.
 
@@ -284,7 +276,7 @@ def _text(value: object, length: int) -> str:
 def _flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
     """Yield the scalars of nested mappings; the names are joined with dots."""
     for key, value in values.items():
-        name = _text(f"{prefix}{key}", _MAX_NAME) or "_"
+        name = _text(f"{prefix}{key}", MAX_METRIC_NAME) or "_"
         if isinstance(value, Mapping) and value and depth < 8:
             yield from _flatten(value, f"{name}.", depth + 1)
         elif isinstance(value, bool | int | float) or value is None:

@@ -231,6 +231,17 @@ class TestJobs:
             "loss_metric": None,
         }
 
+    @pytest.mark.parametrize(
+        ("labels", "shown"),
+        [
+            ({"git_commit": "abc", "git_branch": "main", "git_dirty": "yes"}, "abc on main, with uncommitted changes"),
+            ({"git_commit": "abc", "git_dirty": "no"}, "abc"),
+        ],
+    )
+    def test_show_prints_the_commit(self, service, run, labels, shown):
+        service.on("GET", "/v1/jobs/a1", job("a1", metadata=labels))
+        assert f"commit      {shown}\n" in run("show", "a1").stdout
+
     def test_show_prints_what_the_program_reported(self, service, run):
         reported = {
             "parameters": {"lr": 0.0003, "amp": True, "name": "a\x1b[0m"},
@@ -342,7 +353,7 @@ class TestLogs:
         assert done.exit_code == 0
         assert done.stdout == "one\nlate\ntwo\nend\n"
         waited, lost = done.stderr.splitlines()
-        assert waited == "note: the log does not exist yet; the job is queued: waits for the reconciler"
+        assert waited == "waiting for the log; the job is queued: waits for the reconciler"
         assert lost.startswith("connection lost, waiting for the service: cannot connect")
 
     def test_following_an_unknown_rank_ends_with_an_error(self, service, run):
