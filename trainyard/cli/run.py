@@ -109,19 +109,28 @@ def run(
         resume_flag=resume_flag,
         signal=signal,
     )
-    program = prepare_program(command or [], options)
+    program = _prepare(command or [], options)
+    if dry_run:
+        return _print_spec(program.document)
+    with make_client(ctx) as client:
+        job = _submit(client, program, as_json)
+        raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=code))
+
+
+def _prepare(command: Sequence[str], options: ProgramOptions) -> PreparedProgram:
+    program = prepare_program(command, options)
     for note in program.notes:
         print_note(note)
-    if dry_run:
-        _print_spec(program.document)
-        return
-    with make_client(ctx) as client:
-        job = program.submit(client).resource
-        if as_json:
-            print_json(job)
-        else:
-            print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
-        raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=code))
+    return program
+
+
+def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResource:
+    job = program.submit(client).resource
+    if as_json:
+        print_json(job)
+    else:
+        print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
+    return job
 
 
 def _print_spec(document: Mapping[str, Any]) -> None:

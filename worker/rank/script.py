@@ -13,11 +13,14 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
-from trainyard.script import ARTIFACTS, CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
+from trainyard.script import CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
 from worker.core.first_failure import describe_restart
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
 from worker.trackers.variables import tracker_variables
+
+ARTIFACTS = "TRAINYARD_ARTIFACT_DIR"
+"""The environment variable with the path of the job's folder of artifacts."""
 
 
 def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
