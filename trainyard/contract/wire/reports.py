@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
+from pydantic import BeforeValidator, FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from trainyard.contract.base import (
     MAX_SAFE_INT,
@@ -17,6 +17,7 @@ from trainyard.contract.base import (
     Strict,
     Timestamp,
     VariableName,
+    reject_bool,
 )
 from trainyard.contract.validation_messages import (
     DIGEST_PATTERN,
@@ -240,7 +241,7 @@ class Failure(Strict):
     consequence: StrictBool = False
     """Whether another rank, which left no error, caused this one."""
 
-    exit_code: Annotated[NonNegativeInt, Field(le=255)] | None = None
+    exit_code: Annotated[int, Field(ge=0, le=255), BeforeValidator(reject_bool)] | None = None
     """The exit code of a user's program."""
 
     @property
