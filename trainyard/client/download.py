@@ -63,9 +63,11 @@ def no_export(job: JobResource, artifacts: Sequence[str] = ()) -> TrainyardError
     kind = NotFoundError if job.status == "succeeded" else ConflictError
     if job.spec.get("task") not in LOOP_TASKS:
         few = ", ".join(artifacts[:3]) + (", ..." if len(artifacts) > 3 else "")
-        found = f"it has {len(artifacts)} artifacts ({few}): trainyard artifacts {job.id} --all"
+        listing = f"it has {len(artifacts)} artifacts ({few}): trainyard artifacts {job.id} --all"
         where = f"what its program wrote is in {job.run_directory} on the nodes"
-        return kind(f"job {job.id} has no export: it trained no model of Trainyard's; {found if artifacts else where}")
+        return kind(
+            f"job {job.id} has no export: it trained no model of Trainyard's; {listing if artifacts else where}"
+        )
     return kind(
         f"job {job.id} has status {job.status} and has no export; download one of its checkpoints instead, or make a "
         f"model of one: trainyard export {job.id}"

@@ -31,8 +31,8 @@ def included_files(folder: Path, paths: Iterable[str | Path]) -> frozenset[str]:
         if not path.is_relative_to(root) or not path.exists():
             where = "is outside of" if path.exists() else "does not exist in"
             raise InvalidRequestError(f"{str(given)!r} {where} the folder {str(root)!r}", param="include")
-        found = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-        files |= {one.relative_to(root).as_posix() for one in found}
+        matches = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+        files |= {one.relative_to(root).as_posix() for one in matches}
     return frozenset(files)
 
 
@@ -43,8 +43,10 @@ def ignored_note(ignored: Iterable[str], uploaded: Collection[str]) -> str | Non
         ignored: What git ignores, relative to the folder; a folder that it ignores as a whole ends in a slash.
         uploaded: The files that are uploaded.
     """
-    kept = {parent.as_posix() for name in uploaded for parent in (PurePosixPath(name), *PurePosixPath(name).parents)}
-    named = sorted(name for name in ignored if name.rstrip("/") not in kept and not _is_result(name))
+    uploaded_paths = {
+        parent.as_posix() for name in uploaded for parent in (PurePosixPath(name), *PurePosixPath(name).parents)
+    }
+    named = sorted(name for name in ignored if name.rstrip("/") not in uploaded_paths and not _is_result(name))
     if not named:
         return None
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""

@@ -56,7 +56,7 @@ class TestProgress:
     def test_the_length_is_stated_if_it_is_known(self, total, text):
         assert Progress(step=39, total_steps=total).step_text(" of ") == text
 
-    def test_the_end_of_a_program_says_nothing_about_its_steps(self):
+    def test_the_end_of_a_program_does_not_state_its_steps(self):
         record = FinishRecord(execution=1, reason="completed", time=TIME)
         assert end_text(record) == "Completed all steps."
         assert end_text(record.model_copy(update={"of_program": True})) == "The program ended with exit code 0."

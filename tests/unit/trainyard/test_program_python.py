@@ -47,7 +47,7 @@ def test_the_path_of_an_interpreter_or_launcher_names_its_environment(venv, cond
     assert fields(f"{conda}/bin/{program}", *TRAIN) == {"conda": str(conda)}
 
 
-def test_a_relative_path_is_made_absolute_and_links_are_kept(venv, monkeypatch) -> None:
+def test_a_relative_path_is_made_absolute_and_links_are_not_followed(venv, monkeypatch) -> None:
     monkeypatch.chdir(venv.parent)
     assert fields("venv/bin/python", *TRAIN) == {"venv": str(venv)}
 
@@ -59,7 +59,7 @@ def test_an_interpreter_of_no_environment_is_used_as_it_is(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("word", ["train.py", "./train.py", "sub/train.py", "python", "torchrun"])
-def test_other_words_name_no_python(word) -> None:
+def test_other_commands_name_no_python(word) -> None:
     assert choose(word) == ProgramPython()
 
 

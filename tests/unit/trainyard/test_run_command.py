@@ -81,7 +81,7 @@ def test_a_path_inside_of_the_folder_is_made_relative(dry_run, tmp_path):
     assert dry_run("python", f"{tmp_path}/sub/../train.py")["argv"] == ["train.py"]
 
 
-def test_an_absolute_path_elsewhere_is_kept_and_stated(run, tmp_path):
+def test_an_absolute_path_elsewhere_is_retained_and_stated(run, tmp_path):
     done = run("run", "--dry-run", "python", "/opt/train.py")
     assert yaml.safe_load(done.stdout)["argv"] == ["/opt/train.py"]
     assert done.stderr == (

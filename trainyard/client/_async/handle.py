@@ -79,8 +79,8 @@ class AsyncJobHandle:
 
         `metrics("loss", "acc@1")` is `metrics(["loss", "acc@1"])`; names are those that the program uses.
         """
-        wanted = [*as_list(keys), *more_keys]
-        curves = await self._client.metrics(self.id, wanted, from_step=from_step, max_points=max_points, x=x)
+        requested = [*as_list(keys), *more_keys]
+        curves = await self._client.metrics(self.id, requested, from_step=from_step, max_points=max_points, x=x)
         self._curves = curves.table()
         return self._curves
 
