@@ -241,7 +241,7 @@ class _Job:
                 self._yielded.unlink()
         points = [{"key": key, "step": step, "value": _number(value), "time": now} for key, value in values.items()]
         pace = _number(self._pace(step))
-        progress = {"step": step, "total_steps": total or step, "epoch": 0, "seconds_per_step": pace}
+        progress = {"step": step, "total_steps": total, "epoch": 0, "seconds_per_step": pace}
         for start in range(0, max(1, len(points)), _MAX_POINTS):
             body = {
                 "execution": self._execution,
@@ -334,7 +334,9 @@ def _metric_name(name: str) -> str:
     name = name if "/" in name else f"train/{name}"
     allowed = _NOT_IN_KEY.sub("_", name)
     if allowed != name:
-        _state_once(f"a metric cannot have the name {name[:80]!a}; characters of such names become `_`", "name")
+        _state_once(
+            f"Metric name {name[:80]!a} is stored as {allowed[:80]!a}; others are changed in the same way", "name"
+        )
     if len(allowed) > _MAX_KEY:
         _state_once(f"the name {allowed[:80]!r}... is cut to {_MAX_KEY} characters", "long_name")
     return allowed[:_MAX_KEY]

@@ -14,6 +14,7 @@ from service.jobs.states import SUSPENDED
 from trainyard.contract.advice import advise
 from trainyard.contract.failure_summaries import summarize_failure
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.loss_metric import choose_loss
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
 from trainyard.contract.wire.launch import Origin
@@ -35,9 +36,10 @@ def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[s
     latest = {name: value for name, value in latest.items() if not name.startswith(SYSTEM_PREFIX)}
     if len(latest) <= MAX_SHOWN_METRICS:
         return latest
+    losses = {*_LOSSES, choose_loss(latest)}
 
     def order(name: str) -> tuple[bool, bool, bool, str]:
-        return name != first, name not in _LOSSES, not name.startswith(_ENGINE_METRICS), name
+        return name != first, name not in losses, not name.startswith(_ENGINE_METRICS), name
 
     return {name: latest[name] for name in sorted(latest, key=order)[:MAX_SHOWN_METRICS]}
 
@@ -70,6 +72,7 @@ def job_resource(
         attempt=attempt_resource(attempt) if attempt else None,
         metrics=shown_metrics(job.latest),
         metrics_omitted=max(0, sum(not name.startswith(SYSTEM_PREFIX) for name in job.latest) - MAX_SHOWN_METRICS),
+        loss_metric=choose_loss(job.latest),
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=failure,
@@ -105,7 +108,7 @@ def _seconds_left(progress: JobProgress) -> float | None:
     """Return the time that was left at the report: the worker's own, which counts evaluations and checkpoints, or that
     of the steps for programs that report none. None if it is unknown."""
     left, pace = progress.seconds_left, progress.seconds_per_step
-    if left is None and pace is not None and progress.phase != "exporting":
+    if left is None and pace is not None and progress.total_steps and progress.phase != "exporting":
         left = (progress.total_steps - progress.step) * pace
     return left if left is not None and math.isfinite(left) else None
 

@@ -17,6 +17,7 @@ from service.streaming.broadcaster import StreamOffset
 from service.streaming.job_stream import Message, MessageBuilder, build_messages, status_fields
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.loss_metric import choose_loss
 from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
 
 _MAX_ENTRIES = 200
@@ -120,10 +121,14 @@ def _messages(
 
 
 def _metrics(job: Job, offset: StreamOffset, now: datetime) -> Message:
-    values, progress = shown_metrics(job.latest), progress_resource(job, now)
-    return Message(
-        str(offset), "metrics", JobMetricsUpdate(job_id=job.id, name=job.name, values=values, progress=progress)
+    update = JobMetricsUpdate(
+        job_id=job.id,
+        name=job.name,
+        values=shown_metrics(job.latest),
+        loss_metric=choose_loss(job.latest),
+        progress=progress_resource(job, now),
     )
+    return Message(str(offset), "metrics", update)
 
 
 def _event(job: Job, event: Event, offset: StreamOffset, now: datetime) -> Message:

@@ -11,6 +11,7 @@ from service.jobs.schemas import progress_resource, shown_metrics
 from service.sweeps.repository import SweepRepository
 from service.sweeps.search.plan import SearchPlan
 from service.sweeps.search.trials import finite, trial_of
+from trainyard.contract.loss_metric import choose_loss
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import MemberState, SweepDetail, SweepMember, SweepResource
 
@@ -112,6 +113,7 @@ def _member(number: int, member: Mapping[str, Any], job: Job | None, metric: str
         status_message=job.status_message,
         progress=progress_resource(job, now),
         metrics=shown_metrics(job.latest, metric),
+        loss_metric=choose_loss(job.latest),
         number=number,
         state="stopped_early" if is_early else _STATES.get(job.status, "running"),
         value=finite(job.latest.get(metric)),

@@ -110,6 +110,7 @@ def test_each_status_has_a_tone(module: Callable[[str], Call]) -> None:
             },
             "Running on node1: step 400 of 400; evaluating 120 of 800, about 41 s left.",
         ),
+        ({"spec": {"task": "script"}, "progress": {"step": 39, "total_steps": None}}, "Running on node1: step 39."),
         ({"status": "pending", "status_message": "waiting for 2 of 2 local slots"}, "Waiting for 2 of 2 local slots."),
         ({"status": "queued", "status_message": ""}, "Queued."),
         ({"status": "succeeded", "status_message": "Completed all steps."}, "Completed all steps."),
@@ -132,9 +133,16 @@ def test_job_facts_have_runtime_and_strategy(module: Callable[[str], Call]) -> N
     assert facts(metrics={"train/loss": "NaN"}, progress={"step": 1, "total_steps": 4})["loss"] == "NaN"
 
 
+def test_the_loss_has_the_name_that_the_program_gave_it(module: Callable[[str], Call]) -> None:
+    rows, own = module("job_rows.js"), {"metrics": {"Loss/train": 2.5}, "loss_metric": "Loss/train"}
+    assert [rows("lossOf", job) for job in (own, {"metrics": {"train/loss": 1.5}}, {"metrics": {}})] == [2.5, 1.5, None]
+    assert rows("rowFields", {**JOB, **own})["metrics"] == {"train/loss": 2.5}
+
+
 def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Call]) -> None:
     rows = module("job_rows.js")
     assert rows("fractionDone", {"progress": {"step": 0, "total_steps": 0}}) == 0
+    assert rows("fractionDone", {"progress": {"step": 39, "total_steps": None}}) == 0
     assert rows("fractionDone", {"progress": None}) == 0
     assert rows("fractionDone", {"progress": {"step": 1, "total_steps": 4}}) == 0.25
 

@@ -141,4 +141,6 @@ for panel, commands in _COMMANDS.items():
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=panel)
         else:
-            app.command(name, rich_help_panel=panel)(command)
+            # What follows the program of `run` belongs to the program.
+            settings = {"allow_interspersed_args": False} if command is run.run else None
+            app.command(name, rich_help_panel=panel, context_settings=settings)(command)

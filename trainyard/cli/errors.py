@@ -151,10 +151,15 @@ def show_help(ctx: typer.Context) -> None:
         raise typer.Exit(USAGE)
 
 
-def print_note(text: str) -> None:
+def use_json_output(as_json: bool) -> None:
+    """State whether this command was called with --json, where its own arguments and a program's are one list."""
+    _JSON_OUTPUT.set(as_json)
+
+
+def print_note(text: str, *, prefix: str = "note: ") -> None:
     """Print a note on stderr, unless with --json, where stderr has only errors."""
     if not _JSON_OUTPUT.get():
-        print_error(f"note: {text}")
+        print_error(f"{prefix}{text}")
 
 
 def report_error(error: Exception) -> int:

@@ -26,6 +26,7 @@ from trainyard.cli.output import (
 )
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client
+from trainyard.contract.loss_metric import ENGINE_LOSS
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 
 ParamOption = Annotated[
@@ -179,8 +180,8 @@ def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
 
 
 def _row(job: JobResource, shown_id: str) -> tuple[str | Text, ...]:
-    step = f"{job.progress.step}/{job.progress.total_steps}" if job.progress else "-"
-    loss = format_number(job.metrics.get("train/loss"))
+    step = job.progress.step_text() if job.progress else "-"
+    loss = format_number(job.metrics.get(job.loss_metric or ENGINE_LOSS))
     return shown_id, job.name, status_text(job.status), step, loss, format_age(job.created_at), job.created_by
 
 

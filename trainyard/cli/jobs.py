@@ -73,10 +73,12 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "name", f"{job.name}{' (archived)' if job.archived else ''}"
     yield "status", f"{job.status}{reason}: {job.status_message}"
     yield "created", f"{format_age(job.created_at)} by {job.created_by}"
+    if commit := _commit(job.metadata):
+        yield "commit", commit
     if job.started_at is not None and job.finished_at is not None:
         yield "runtime", format_duration((job.finished_at - job.started_at).total_seconds())
     if job.progress is not None:
-        yield "step", f"{job.progress.step} of {job.progress.total_steps}"
+        yield "step", job.progress.step_text(" of ")
         if job.progress.phase not in (None, "training"):
             done = f" {job.progress.phase_done} of {job.progress.phase_total}" if job.progress.phase_total else ""
             yield "phase", f"{job.progress.phase}{done}"
@@ -97,6 +99,15 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "folder", job.run_directory + disk
     for line in error_lines(job):
         yield "", line
+
+
+def _commit(labels: Mapping[str, str]) -> str:
+    """Return the commit, the branch and whether there were changes, as `trainyard run` recorded them."""
+    if not labels.get("git_commit"):
+        return ""
+    branch = f" on {labels['git_branch']}" if labels.get("git_branch") else ""
+    changes = ", with uncommitted changes" if labels.get("git_dirty") == "yes" else ""
+    return f"{labels['git_commit']}{branch}{changes}"
 
 
 def _reported(job: JobResource) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """`run`: submits a program as it is, follows its log, and ends with its exit code."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,25 +9,27 @@ import typer
 import yaml
 
 from trainyard.cli.arguments import JsonOption, make_client
-from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError
+from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError, print_note, use_json_output
 from trainyard.cli.logs import Follower, LogPosition
 from trainyard.cli.output import format_metric, print_error, print_json, print_line, print_text
 from trainyard.cli.plots import sparkline
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
-from trainyard.client.git_source import read_git
-from trainyard.client.program_spec import ProgramOptions, program_spec
-from trainyard.client.programs import submit_program
+from trainyard.client.left_out import missing_file_hint
+from trainyard.client.program_spec import ProgramOptions
+from trainyard.client.programs import PreparedProgram, prepare_program
 from trainyard.contract.wire.curves import Series
 from trainyard.contract.wire.jobs import JobResource
 
 _MAX_CURVES = 8
+_TRACEBACK_CHARS = 1000
 _CURVE_POINTS = 200
 _SYSTEM_METRICS = ("system/", "perf/")
 CommandArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="-- PROGRAM [ARGUMENTS]...", help="A Python file or module, with `python`, `torchrun` or the like."
+        metavar="[--] PROGRAM [ARGUMENTS]...",
+        help="A Python file or module, with `python`, `torchrun` or the like. Options after it belong to the program.",
     ),
 ]
 GpusOption = Annotated[
@@ -37,11 +39,18 @@ NodesOption = Annotated[int | None, typer.Option(min=1, help="Number of nodes am
 PartitionOption = Annotated[str | None, typer.Option(help="Slurm partition; default: the cluster's.")]
 TimeOption = Annotated[str | None, typer.Option(metavar="TIME", help="Time limit: 90m, 4h, 2d or 1-12:00.")]
 NameOption = Annotated[str | None, typer.Option(help="Display name of the job; default: the program's.")]
+IncludeOption = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="PATH", help="Upload this too, although git ignores it; can be repeated."),
+]
 FolderOption = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to upload.")]
 VariableOption = Annotated[
     list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment variable; can be repeated.")
 ]
 VenvOption = Annotated[Path | None, typer.Option(help="Folder of a virtual environment on the nodes.")]
+NoVenvOption = Annotated[
+    bool, typer.Option("--no-venv", help="Ignore the virtual or conda environment that is active here.")
+]
 ContainerOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Container image for the ranks.")]
 RetriesOption = Annotated[int | None, typer.Option(min=0, max=100, help="Retries after errors; default: 2.")]
 ResumeOption = Annotated[
@@ -65,8 +74,10 @@ def run(
     time: TimeOption = None,
     name: NameOption = None,
     code: FolderOption = Path(),
+    include: IncludeOption = None,
     env: VariableOption = None,
     venv: VenvOption = None,
+    no_venv: NoVenvOption = False,
     container: ContainerOption = None,
     retries: RetriesOption = None,
     resume_flag: ResumeOption = None,
@@ -81,6 +92,7 @@ def run(
 
     Example: trainyard run --gpus 4 -- python train.py --lr 3e-4
     """
+    use_json_output(as_json)
     options = ProgramOptions(
         gpus=gpus,
         nodes=nodes,
@@ -88,31 +100,56 @@ def run(
         time=time,
         name=name,
         code=code,
+        include=include or (),
         env=_variables(env or []),
         venv=venv,
+        active_venv=not no_venv,
         container=container,
         retries=retries,
         resume_flag=resume_flag,
         signal=signal,
     )
+    program = _prepare(command or [], options)
     if dry_run:
-        _print_spec(program_spec(command or [], options, read_git(code)))
-        return
+        return _print_spec(program.document)
     with make_client(ctx) as client:
-        job = submit_program(client, command or [], options).resource
-        if as_json:
-            print_json(job)
-        else:
-            print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
-        raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json))
+        job = _submit(client, program, as_json)
+        raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=code))
 
 
-def _print_spec(document: dict[str, Any]) -> None:
-    print_text(yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
+def _prepare(command: Sequence[str], options: ProgramOptions) -> PreparedProgram:
+    program = prepare_program(command, options)
+    for note in program.notes:
+        print_note(note)
+    return program
 
 
-def follow_program(client: Client, job: JobResource, *, as_json: bool = False) -> int:
-    """Print the log of rank 0 until the job ends, and return the exit code of the program."""
+def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResource:
+    job = program.submit(client).resource
+    if as_json:
+        print_json(job)
+    else:
+        print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
+    return job
+
+
+def _print_spec(document: Mapping[str, Any]) -> None:
+    print_text(yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
+
+
+def follow_program(
+    client: Client,
+    job: JobResource,
+    *,
+    as_json: bool = False,
+    program: PreparedProgram | None = None,
+    folder: Path = Path(),
+) -> int:
+    """Print the log of rank 0 until the job ends, and return the exit code of the program.
+
+    Args:
+        program: What was submitted from `folder`, to explain an error about a file.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     try:
         for _, chunk in Follower(client, job, LogPosition(None, "0"), fixed=False).chunks():
@@ -129,8 +166,18 @@ def follow_program(client: Client, job: JobResource, *, as_json: bool = False) -
     else:
         print_curves(client.metrics(job.id, max_points=_CURVE_POINTS).series)
     code = 0 if job.status == "succeeded" else print_outcome(job, as_json=as_json)
+    if program and job.error and not as_json:
+        text = f"{job.error.message}\n{job.error.traceback[-_TRACEBACK_CHARS:]}" if is_missing(job) else ""
+        if hint := missing_file_hint(text, folder, program.archive.names):
+            print_error(f"hint: {hint}")
     program_code = job.error.exit_code if job.error else None
     return program_code if code == FAILED and program_code else code
+
+
+def is_missing(job: JobResource) -> bool:
+    """Whether the job's program did not find a file."""
+    error = job.error
+    return error is not None and ("FileNotFound" in error.type or "No such file" in error.message)
 
 
 def print_curves(curves: Sequence[Series]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from trainyard.cli.output import format_duration, format_number, one_line
 from trainyard.client.stream import StreamEvent
+from trainyard.contract.loss_metric import ENGINE_LOSS, choose_loss
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import EventResource, JobProgress, JobResource
 from trainyard.contract.wire.reports import Progress
@@ -71,7 +72,9 @@ class RunState:
 
     def values(self) -> list[str]:
         """Return losses, accuracy and throughput as text."""
-        labels = METRIC_LABELS if METRIC_LABELS.keys() & self.metrics.keys() else self._own_labels()
+        labels = self._own_labels()
+        if METRIC_LABELS.keys() & self.metrics.keys():
+            labels = {choose_loss(self.metrics) or ENGINE_LOSS: "loss", **METRIC_LABELS}
         labelled = ((label, self.metrics.get(key)) for key, label in labels.items())
         return [
             *(f"{label} {format_number(value)}" for label, value in labelled if value is not None),
@@ -80,8 +83,10 @@ class RunState:
 
     def _own_labels(self) -> dict[str, str]:
         """Return the labels of the first metrics of a program that has names of its own for losses."""
-        own = sorted(key for key in self.metrics if not key.startswith(("system/", "perf/")))
-        return {key: one_line(key) for key in sorted(own, key=lambda key: "loss" not in key)[:_OWN_METRICS]}
+        loss = choose_loss(self.metrics)
+        own = [key for key in self.metrics if not key.startswith(("system/", "perf/"))]
+        own.sort(key=lambda key: (key != loss, "loss" not in key, key))
+        return {key: one_line(key) for key in own[:_OWN_METRICS]}
 
     def _throughput(self) -> list[str]:
         for key, value in sorted(self.metrics.items()):

@@ -55,7 +55,7 @@ def show(detail: SweepDetail) -> None:
         print_line(f"importance  {format_importance(detail)}")
     rows: list[tuple[str | Text, ...]] = []
     for member in ranked(detail):
-        step = f"{member.progress.step}/{member.progress.total_steps}" if member.progress else "-"
+        step = member.progress.step_text() if member.progress else "-"
         values = [_format_value(member.values.get(field, "-")) for field in detail.fields]
         rank, value = str(member.rank or "-"), format_number(member.value)
         rows.append((rank, member.job_id or "-", *values, status_text(shown_state(member)), step, value))

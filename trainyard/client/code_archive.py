@@ -4,7 +4,8 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -15,11 +16,13 @@ from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 
 IGNORE_FILE = ".trainyardignore"
 
-_ALWAYS_IGNORED = (
+ALWAYS_IGNORED = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".DS_Store"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", "*.egg-info", ".tox", ".idea", ".vscode"),
 )
 _LARGEST = 5
+_MANY = 100
+"""A file or folder below this part of the whole size is not listed."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class CodeArchive:
 
     data: bytes
     digest: str
+    names: frozenset[str] = frozenset()
+    """The paths of its files."""
 
 
 def pack(
@@ -59,7 +64,7 @@ def pack(
     data = _tar(files, source.diff if source else b"")
     if len(data) > limit:
         raise _too_large(folder, sizes, limit)
-    return CodeArchive(data, f"sha256:{hashlib.sha256(data).hexdigest()}")
+    return CodeArchive(data, f"sha256:{hashlib.sha256(data).hexdigest()}", frozenset(sizes))
 
 
 def _tar(files: list[tuple[str, Path]], diff: bytes) -> bytes:
@@ -109,7 +114,7 @@ def _with_folders(files: frozenset[str]) -> frozenset[str]:
 
 def _ignored(name: str, folder: bool, patterns: list[str]) -> bool:
     base = name.rpartition("/")[2]
-    if any(fnmatchcase(base, pattern) for pattern in _ALWAYS_IGNORED):
+    if any(fnmatchcase(base, pattern) for pattern in ALWAYS_IGNORED):
         return True
     for pattern in patterns:
         bare = pattern.rstrip("/")
@@ -130,12 +135,30 @@ def _check_link(root: Path, path: Path, name: str) -> None:
 
 
 def _too_large(folder: Path, sizes: dict[str, int], limit: int) -> SpecError:
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:_LARGEST]
-    listing = ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest)
+    total = sum(sizes.values())
+    kind, parts = "files", sizes
+    if max(sizes.values()) * _MANY < total:
+        kind, parts = "folders", _folder_sizes(sizes)
+    largest = [name for name in sorted(parts, key=lambda name: -parts[name]) if parts[name] * _MANY >= total]
+    listing = ", ".join(f"{name} ({_size(parts[name])})" for name in largest[:_LARGEST])
     return _problem(
-        f"{str(folder)!r} holds {sum(sizes.values()) / 1e6:.1f} MB, and an upload takes at most {limit / 1e6:.0f} MB; "
-        f"exclude other files than code with {IGNORE_FILE}. Largest files: {listing}"
+        f"{str(folder)!r} holds {_size(total)} in {len(sizes):,} files, and an upload takes at most {_size(limit)}; "
+        f"exclude other files than code with {IGNORE_FILE}. Largest {kind}: {listing}"
     )
+
+
+def _folder_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the first folders on the path of each file."""
+    folders: Counter[str] = Counter()
+    for name, size in sizes.items():
+        first, slash, _ = name.partition("/")
+        folders[first + slash] += size
+    return dict(folders)
+
+
+def _size(count: int) -> str:
+    """Return a size in decimal units, which are those of the limit."""
+    return f"{count / 1e6:,.1f} MB".replace(".0 MB", " MB") if count >= 100_000 else f"{count / 1e3:,.1f} kB"
 
 
 def _problem(message: str) -> SpecError:

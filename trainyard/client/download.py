@@ -5,7 +5,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -20,6 +20,7 @@ from trainyard.client.errors import (
     TrainyardError,
 )
 from trainyard.client.retry import ATTEMPTS, backoff, is_transient
+from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import FileResource
 from trainyard.contract.wire.jobs import JobResource
 
@@ -53,9 +54,20 @@ def atomic_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
         raise
 
 
-def no_export(job: JobResource) -> TrainyardError:
-    """Return the error for a job without an export: not found if it succeeded, else a conflict with its status."""
+def no_export(job: JobResource, artifacts: Sequence[str] = ()) -> TrainyardError:
+    """Return the error for a job without an export: not found if it succeeded, else a conflict with its status.
+
+    Args:
+        artifacts: The paths of the job's artifacts, which the error for a program of the user's names.
+    """
     kind = NotFoundError if job.status == "succeeded" else ConflictError
+    if job.spec.get("task") not in LOOP_TASKS:
+        few = ", ".join(artifacts[:3]) + (", ..." if len(artifacts) > 3 else "")
+        listing = f"it has {len(artifacts)} artifacts ({few}): trainyard artifacts {job.id} --all"
+        where = f"what its program wrote is in {job.run_directory} on the nodes"
+        return kind(
+            f"job {job.id} has no export: it trained no model of Trainyard's; {listing if artifacts else where}"
+        )
     return kind(
         f"job {job.id} has status {job.status} and has no export; download one of its checkpoints instead, or make a "
         f"model of one: trainyard export {job.id}"

@@ -21,6 +21,8 @@ class GitSource:
     branch: str
     diff: bytes
     """The changes of tracked files since the commit, at most 1 MB of them."""
+    ignored: tuple[str, ...] = ()
+    """What git ignores; a folder that it ignores as a whole ends in a slash."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -43,6 +45,7 @@ def read_git(folder: Path) -> GitSource | None:
         commit=commit.decode().strip(),
         branch=_label(branch) if commit else "",
         diff=(diff or b"")[:_MAX_DIFF_BYTES],
+        ignored=_ignored(folder),
     )
 
 
@@ -58,6 +61,12 @@ def _files(folder: Path) -> set[str]:
         elif (path / ".git").exists():
             files |= {f"{name}/{inner}" for inner in _files(path)}
     return files - {""}
+
+
+def _ignored(folder: Path) -> tuple[str, ...]:
+    options = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+    listed = (_git(folder, *options) or b"").split(b"\0")
+    return tuple(name.decode("utf-8", "surrogateescape") for name in listed if name and not name.startswith(b"../"))
 
 
 def _label(text: bytes) -> str:

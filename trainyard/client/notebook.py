@@ -18,7 +18,7 @@ def job_html(job: JobResource, curves: Mapping[str, Sequence[Any]]) -> str:
     Args:
         curves: the columns of the last curves that were read; a metric among them has a sparkline.
     """
-    progress = f"{job.progress.step} of {job.progress.total_steps}" if job.progress else "-"
+    progress = job.progress.step_text(" of ") if job.progress else "-"
     rows = [("job", job.id), ("status", f"{job.status}: {job.status_message}"), ("step", progress)]
     lines = [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td><td></td></tr>" for name, text in rows]
     for key in sorted(job.metrics)[:_MAX_METRICS]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from trainyard.client.errors import InvalidRequestError
+from trainyard.client.program_python import PYTHON_NAME
 
-_PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _RETRIES = "use --retries of `trainyard run`"
 
 
@@ -76,7 +76,7 @@ def parse_command(command: Sequence[str]) -> Program:
     if not command:
         raise InvalidRequestError("name a program after `--`, as in: trainyard run --gpus 2 -- python train.py")
     first, rest = PurePosixPath(command[0]).name, list(command[1:])
-    if _PYTHON.fullmatch(first):
+    if PYTHON_NAME.fullmatch(first):
         return Program(_python_argv(rest))
     if first == "accelerate" and rest[:1] == ["launch"]:
         return _launched(_Command("accelerate launch", rest[1:]))
@@ -106,10 +106,7 @@ def _python_argv(command: list[str]) -> tuple[str, ...]:
 
 
 def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:
-    parts = PurePosixPath(path)
-    if ".." in parts.parts:
-        raise InvalidRequestError(f"{path!r} is outside of the uploaded folder; change to its folder or use --code")
-    return (parts.as_posix(), *arguments)
+    return (PurePosixPath(path).as_posix(), *arguments)
 
 
 def _launched(command: _Command) -> Program:

@@ -3,13 +3,15 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
+from trainyard.client.left_out import program_path
 from trainyard.client.program_command import Program, parse_command
+from trainyard.client.program_python import ProgramPython
 from trainyard.contract.spec.sections import WarningSignal
 from trainyard.contract.spec.user_code import expected_code_files
 
@@ -34,8 +36,12 @@ class ProgramOptions:
     name: str | None = None
     code: str | Path = Path()
     """The folder to upload."""
+    include: Sequence[str | Path] = ()
+    """Files and folders in it that are uploaded although git ignores them."""
     env: Mapping[str, str] = field(default_factory=dict)
     venv: str | Path | None = None
+    active_venv: bool = True
+    """Whether the environment that is active here is used, if neither the options nor the command name one."""
     container: str | None = None
     retries: int | None = None
     resume_flag: str | None = None
@@ -44,21 +50,20 @@ class ProgramOptions:
     """`SIGUSR1` or, with the time between the signal and the time limit, `SIGUSR1@2m`."""
 
 
-def program_spec(command: Sequence[str], options: ProgramOptions, source: GitSource | None) -> dict[str, Any]:
+def program_spec(
+    command: Sequence[str], options: ProgramOptions, source: GitSource | None, python: ProgramPython
+) -> dict[str, Any]:
     """Return the spec that runs the command, without the digest of its code.
 
     Args:
         source: What git knows about the folder, if it is in a work tree.
+        python: The Python that runs the program.
 
     Raises:
         InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
     """
-    program = _read_program(command, Path(options.code))
-    environment = {
-        "venv": str(Path(options.venv).expanduser().absolute()) if options.venv else None,
-        "container": {"image": options.container} if options.container else None,
-        "variables": {**program.variables, **options.env},
-    }
+    program, _ = read_program(command, Path(options.code))
+    environment = {**python.fields, "variables": {**program.variables, **options.env}}
     signal = parse_signal(options.signal) if options.signal is not None else None
     limits = {
         "partition": options.partition,
@@ -148,14 +153,17 @@ def _display_name(program: Program) -> str:
     return word[:120]
 
 
-def _read_program(command: Sequence[str], folder: Path) -> Program:
-    """Return the program of the command. A module may be installed on the nodes instead of being in the folder.
+def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | None]:
+    """Return the program of the command, and a note about where it must be if the folder does not have it.
+
+    A module may be installed on the nodes instead of being in the folder.
 
     Raises:
         InvalidRequestError: the command is not understood, or the folder lacks the program.
     """
     program = parse_command(command)
-    expected = expected_code_files("script", None, program.argv)
-    if program.argv[0] != "-m" and expected and not any((folder / file).is_file() for file in expected):
+    argv, note = program_path(program.argv, folder)
+    expected = expected_code_files("script", None, argv)
+    if argv[0] != "-m" and expected and not any((folder / file).is_file() for file in expected):
         raise InvalidRequestError(f"there is no file {expected[0]!r} in {str(folder.absolute())!r}", param="code")
-    return program
+    return replace(program, argv=argv), note

@@ -1,14 +1,20 @@
 """`trainyard.run`: submits a program of the user's, unchanged."""
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from trainyard.client._sync.client import Client
 from trainyard.client._sync.handle import JobHandle
-from trainyard.client.code_archive import pack
+from trainyard.client.code_archive import CodeArchive, pack
+from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import read_git
-from trainyard.client.program_spec import ProgramOptions, program_spec
+from trainyard.client.left_out import ignored_note, included_files
+from trainyard.client.program_python import choose_python
+from trainyard.client.program_spec import ProgramOptions, program_spec, read_program
 
 
 class ProgramKeywords(TypedDict, total=False):
@@ -20,8 +26,10 @@ class ProgramKeywords(TypedDict, total=False):
     time: str | None
     name: str | None
     code: str | Path
+    include: Sequence[str | Path]
     env: Mapping[str, str]
     venv: str | Path | None
+    active_venv: bool
     container: str | None
     retries: int | None
     resume_flag: str | None
@@ -43,8 +51,10 @@ def run(command: Sequence[str], *, client: Client | None = None, **options: Unpa
         time: time limit, such as `90m`, `4h`, `2d` or `1-12:00`.
         name: display name of the job; default: the program's.
         code: the folder to upload; default: the current one.
+        include: files and folders in it that are uploaded although git ignores them.
         env: environment variables.
         venv: folder of a virtual environment on the nodes.
+        active_venv: False ignores the virtual or conda environment that is active here.
         container: container image for the ranks.
         retries: retries after errors; default: 2.
         resume_flag: arguments for a start that resumes, such as `--resume {checkpoint_dir}/last.ckpt`.
@@ -54,13 +64,44 @@ def run(command: Sequence[str], *, client: Client | None = None, **options: Unpa
         InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
         SpecError: the folder cannot be packed.
     """
-    return submit_program(client or Client(), command, ProgramOptions(**options))
+    return prepare_program(command, ProgramOptions(**options)).submit(client or Client())
 
 
-def submit_program(client: Client, command: Sequence[str], options: ProgramOptions) -> JobHandle:
-    """Upload the folder and submit the command; raises as `run` does."""
+@dataclass(frozen=True)
+class PreparedProgram:
+    """A program that is ready to be submitted."""
+
+    document: Mapping[str, Any]
+    """Its spec, without the digest of its code."""
+    archive: CodeArchive
+    notes: tuple[str, ...]
+    """What the user is told about it."""
+
+    def submit(self, client: Client) -> JobHandle:
+        """Upload the code and submit the spec."""
+        return client.submit({**self.document, "code": client.upload(self.archive)})
+
+
+def prepare_program(command: Sequence[str], options: ProgramOptions) -> PreparedProgram:
+    """Return the spec and the archive of a program, without a request; raises as `run` does."""
     folder = Path(options.code)
     source = read_git(folder)
-    document = program_spec(command, options, source)
-    digest = client.upload(pack(folder, source=source))
-    return client.submit(document | {"code": digest})
+    python = choose_python(
+        command,
+        venv=options.venv,
+        container=options.container,
+        active=options.active_venv,
+        variables=os.environ,
+        own_prefix=Path(sys.prefix),
+    )
+    document = program_spec(command, options, source, python)
+    _, outside = read_program(command, folder)
+    included = included_files(folder, options.include)
+    if source:
+        source = replace(source, files=source.files | included)
+    archive = pack(folder, source=source)
+    if included and not included & archive.names:
+        message = f"{min(included)!r} is excluded by .trainyardignore, or is a file that is never uploaded"
+        raise InvalidRequestError(message, param="include")
+    ignored = ignored_note(source.ignored, archive.names) if source else None
+    return PreparedProgram(document, archive, tuple(note for note in (python.note, outside, ignored) if note))

@@ -36,6 +36,7 @@ def finalize_script(
             reason=exit_reason,
             step=last_step(layout, execution),
             restarts=execution - first,
+            of_program=True,
             time=datetime.now(UTC),
         )
         write_atomic(layout.finish(execution), record.model_dump_json())

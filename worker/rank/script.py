@@ -19,6 +19,9 @@ from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
 from worker.trackers.variables import tracker_variables
 
+ARTIFACTS = "TRAINYARD_ARTIFACT_DIR"
+"""The environment variable with the path of the job's folder of artifacts."""
+
 
 def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
     """Execute the spec's program in this process."""
@@ -65,7 +68,10 @@ def script_variables(base: Mapping[str, str], layout: AttemptLayout, stall_minut
     """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
     inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
     watchdog = {} if stall_minutes is None else {PROGRESS_INTERVAL: str(interval(stall_minutes * 60.0))}
-    folder = RunLayout(layout.root.parent.parent).checkpoints
-    folder.mkdir(parents=True, exist_ok=True)
-    own = {FOLDER: str(layout.root), CHECKPOINTS: str(folder), RESUMED: base.get(RESUMED, "0")}
+    run = RunLayout(layout.root.parent.parent)
+    folders = {CHECKPOINTS: run.checkpoints, ARTIFACTS: run.artifacts}
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    own = {FOLDER: str(layout.root), RESUMED: base.get(RESUMED, "0")}
+    own |= {name: str(folder) for name, folder in folders.items()}
     return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import threading
+from collections.abc import Mapping
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,6 +57,20 @@ class ArtifactFolder:
             self._reserve(-length)
             raise
         return path
+
+    def append_line(self, name: str, document: Mapping[str, Any]) -> None:
+        """Append a line of JSON to a file.
+
+        Raises:
+            ArtifactsFullError: The artifacts would be too large.
+            TrackerError: The name is invalid.
+            OSError: It could not be written.
+        """
+        path, line = self._path(name), json.dumps(document).encode() + b"\n"
+        self._reserve(len(line))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(line)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the JSON object of a small file.

@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.metric_name import allowed_name
 from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.event_folders import event_paths
 from worker.trackers.event_messages import decode_event
 from worker.trackers.event_records import DamagedRecordError, read_records
 from worker.trackers.event_runs import EventRuns, begun_at
 from worker.trackers.history import newest_checkpoint
-from worker.trackers.journal import TrackedValue, allowed_name
+from worker.trackers.journal import TrackedValue
 from worker.trackers.steps import MetricHistory
 from worker.trackers.wire_format import MalformedMessageError
 

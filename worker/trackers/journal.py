@@ -12,6 +12,7 @@ from typing import Any
 
 from trainyard.contract.base import sanitize
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
+from trainyard.contract.metric_name import MAX_METRIC_NAME, allowed_name
 from trainyard.contract.wire.reports import (
     MAX_PARAMETER_TEXT,
     MAX_PARAMETERS,
@@ -33,8 +34,7 @@ from worker.trackers.steps import ExecutionSteps, MetricHistory
 EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
-_MAX_NAME = 250
-_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_.\-/ ]")
+_TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
 _METRICS_MARK = b'"kind": "metrics"'
 
 
@@ -57,6 +57,8 @@ class _Execution:
     steps: ExecutionSteps
     records: int = 0
     events: int = 0
+    total_steps: int | None = None
+    """The length of the run, if the parameters state it."""
     trackers: dict[str, str] = field(default_factory=dict)
     """The tracker of each metric."""
     latest: dict[str, tuple[int | None, float, datetime]] = field(default_factory=dict)
@@ -148,7 +150,7 @@ class Journal:
             OSError: They could not be written.
         """
         flat = dict(list(_flatten(parameters or {}))[:MAX_PARAMETERS])
-        texts = {_text(name, _MAX_NAME): _text(value, MAX_PARAMETER_TEXT) for name, value in (tags or {}).items()}
+        texts = {_text(name, MAX_METRIC_NAME): _text(value, MAX_PARAMETER_TEXT) for name, value in (tags or {}).items()}
         report = ParametersReport(
             execution=execution,
             parameters=flat,
@@ -156,7 +158,9 @@ class Journal:
             notes=None if notes is None else _text(notes, MAX_PARAMETER_TEXT),
         )
         with self._lock:
-            self._append(self._execution(execution), "parameters", report)
+            run = self._execution(execution)
+            run.total_steps = trainer_steps(flat) or run.total_steps
+            self._append(run, "parameters", report)
 
     def state_once(self, execution: int, kind: str, message: str) -> None:
         """Add a warning to the job's events, once for each kind."""
@@ -212,9 +216,7 @@ class Journal:
             return None
         allowed = allowed_name(name)
         if allowed != name:
-            message = (
-                f"a metric cannot have the name {name[:80]!a}; such names are changed, this one to {allowed[:80]!a}"
-            )
+            message = f"Metric name {name[:80]!a} is stored as {allowed[:80]!a}; others are changed in the same way"
             self._state(run, execution, "name", message)
         self._names[name] = allowed
         return allowed
@@ -226,7 +228,8 @@ class Journal:
                 self._program_reports = _METRICS_MARK in self._layout.spool_file(execution).read_bytes()
         if self._program_reports:
             return None
-        return Progress(step=run.steps.highest, total_steps=run.steps.highest)
+        total = run.total_steps if (run.total_steps or 0) >= run.steps.highest else None
+        return Progress(step=run.steps.highest, total_steps=total)
 
     def _state(self, run: _Execution, execution: int, kind: str, message: str) -> None:
         if kind in self._stated:
@@ -260,9 +263,14 @@ class Journal:
             write_atomic(self._counted_file, json.dumps(sorted(names)))
 
 
-def allowed_name(name: str) -> str:
-    """Return the name that a metric has here: characters that it cannot have become `_`."""
-    return _NOT_IN_NAME.sub("_", name)[:_MAX_NAME] or "_"
+def trainer_steps(parameters: Mapping[str, Any]) -> int | None:
+    """Return the length of the run in the arguments of Hugging Face's Trainer; None if they do not have it.
+
+    Programs give `max_steps` other meanings, such as the length of an episode: it counts beside the Trainer's names.
+    """
+    steps = str(parameters.get("max_steps"))
+    is_trainer = parameters.keys() >= _TRAINER_NAMES
+    return int(steps) if is_trainer and re.fullmatch(r"[1-9]\d{0,14}", steps) else None
 
 
 def _number(value: Any) -> float | None:
@@ -278,7 +286,7 @@ def _text(value: object, length: int) -> str:
 def _flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
     """Yield the scalars of nested mappings; the names are joined with dots."""
     for key, value in values.items():
-        name = _text(f"{prefix}{key}", _MAX_NAME) or "_"
+        name = _text(f"{prefix}{key}", MAX_METRIC_NAME) or "_"
         if isinstance(value, Mapping) and value and depth < 8:
             yield from _flatten(value, f"{name}.", depth + 1)
         elif isinstance(value, bool | int | float) or value is None:

@@ -18,6 +18,7 @@ from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
 from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
 from worker.trackers.wandb_history import RunHistory, StepMetrics, gives_step, parse_config, parse_summary
+from worker.trackers.wandb_objects import store_object
 
 GRAPHQL = "/graphql"
 UPLOADS = "/wandb-files/"
@@ -29,7 +30,9 @@ _OPERATION = re.compile(r"\b(?:query|mutation)\s+(\w+)|^\s*(?:query\s*)?\{\s*(\w
 _RUN_ID = re.compile(r"[\w\-][\w.\- ]{0,127}")
 _CLIENT_FILES = frozenset({"output.log", "wandb-summary.json", "config.yaml"})
 """Files of the client whose content the job has already: its log, metrics and parameters."""
-_TAGS = {"groupName": "group", "jobType": "job_type"}
+_TAGS = {"groupName": "group", "jobType": "job_type", "project": "project", "displayName": "run"}
+_NO_PROJECT = "uncategorized"
+"""The project that the client names where the program names none."""
 _UPDATE_SECONDS = 5.5
 """How long lines wait for the definitions of their step metrics, which the client sends 5 s after it created a run."""
 _ENTITY = "trainyard"
@@ -126,7 +129,11 @@ class WandbApi:
             run.waits_until = 0.0
             self.store(reporter.execution)
         tags = {str(one): "true" for one in variables.get("tags") or ()}
-        tags |= {name: str(variables[key]) for key, name in _TAGS.items() if variables.get(key)}
+        tags |= {
+            name: str(variables[key])
+            for key, name in _TAGS.items()
+            if variables.get(key) not in ("", None, _NO_PROJECT)
+        }
         notes = {"notes": str(variables["notes"])} if variables.get("notes") else {}
         self._describe(reporter, run, parameters, tags, notes)
         bucket = {
@@ -160,7 +167,7 @@ class WandbApi:
         """Answer `wandb.init(id=..., resume=...)`: the run continues after the checkpoint from which the job does."""
         run_id = _run_id(variables.get("name"))
         step = self._journal.resumes_at(reporter.execution)
-        project = str(variables.get("project") or "uncategorized")
+        project = str(variables.get("project") or _NO_PROJECT)
         if not self._artifacts.has_folder(_folder(run_id)):
             return {"model": {"id": project, "name": project, "bucket": None}}
         bucket = {
@@ -234,6 +241,8 @@ class WandbApi:
             return
         for line in run.waiting:
             self._journal.log(reporter.execution, "wandb", run.history.values(line, run.prefix, run.metrics))
+            for logged in run.history.objects(line, run.metrics):
+                store_object(self._artifacts, _folder(run.run_id), reporter.execution, self._journal, logged)
         run.waiting.clear()
 
     def _run(self, reporter: Reporter, run_id: str, name: str, project: object) -> _Run:
@@ -242,7 +251,7 @@ class WandbApi:
             return run
         prefix = self._prefixes.prefix(reporter, f"{reporter} {run_id}", name)
         history = RunHistory(resumes_at=self._journal.resumes_at(reporter.execution))
-        run = _Run(run_id, name, str(project or "uncategorized"), prefix, history)
+        run = _Run(run_id, name, str(project or _NO_PROJECT), prefix, history)
         self._artifacts.create_folder(_folder(run_id))
         return self._runs.setdefault((reporter, run_id), run)
 

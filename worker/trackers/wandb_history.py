@@ -89,17 +89,28 @@ class RunHistory:
 
     def values(self, line: Mapping[str, Any], prefix: str, metrics: StepMetrics) -> Iterator[TrackedValue]:
         """Yield the values of a history line. Images and other media are files of their own, and are left out."""
-        counted = _integer(line.get("_step"))
         flat = dict(_flatten(line))
         time = _time(line.get("_timestamp"))
-        common = next((name for name in COMMON_STEP_METRICS if name in flat), None)
         for name, value in flat.items():
-            metric = metrics.step_metric(name) or common
-            given = _integer(flat.get(metric)) if metric else None
-            step = given if given is not None else None if counted is None else counted + self._offset
+            step = self._step(name, line, flat, metrics)
             self.names.add(name)
             self.last_step = max(self.last_step, step or 0)
             yield TrackedValue(prefix + name, value, step, time)
+
+    def objects(
+        self, line: Mapping[str, Any], metrics: StepMetrics
+    ) -> Iterator[tuple[str, int | None, dict[str, Any]]]:
+        """Yield the objects of a history line that are no files, such as histograms, with their names and steps."""
+        flat = dict(_flatten(line))
+        for name, value in _flatten(line, objects=True):
+            if "path" not in value:
+                yield name, self._step(name, line, flat, metrics), value
+
+    def _step(self, name: str, line: Mapping[str, Any], flat: Mapping[str, Any], metrics: StepMetrics) -> int | None:
+        counted = _integer(line.get("_step"))
+        metric = metrics.step_metric(name) or next((one for one in COMMON_STEP_METRICS if one in flat), None)
+        given = _integer(flat.get(metric)) if metric else None
+        return given if given is not None else None if counted is None else counted + self._offset
 
     def summary_values(self, summary: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield what the program set in `run.summary` and never logged, at the last step."""
@@ -135,14 +146,18 @@ def _parse_object(text: object) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _flatten(
+    values: Mapping[str, Any], prefix: str = "", depth: int = 0, *, objects: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Yield the plain values of nested mappings, or the objects that W&B gives a type, such as images."""
     for key, value in values.items():
         if depth == 0 and key in _CLIENT_KEYS:
             continue
-        if not isinstance(value, dict):
-            yield prefix + key, value
-        elif "_type" not in value and depth < _MAX_DEPTH:
-            yield from _flatten(value, f"{prefix}{key}.", depth + 1)
+        if not isinstance(value, dict) or "_type" in value:
+            if isinstance(value, dict) == objects:
+                yield prefix + key, value
+        elif depth < _MAX_DEPTH:
+            yield from _flatten(value, f"{prefix}{key}.", depth + 1, objects=objects)
 
 
 def _integer(value: object) -> int | None:

@@ -24,7 +24,7 @@ class _Point(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
     step: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)]
-    total_steps: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)]
+    total_steps: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)] | None
     epoch: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)] = 0
     seconds_per_step: float | None = None
     seconds_left: float | None = None

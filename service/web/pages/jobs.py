@@ -47,10 +47,13 @@ _ROW_SPEC_FIELDS = ("gpus", "strategy", "precision", "lora_rank")
 
 
 def row_fields(job: JobResource) -> dict[str, Any]:
-    """Return the fields of a job that the table shows, as in the API's answer, so that a page of 50 jobs is small."""
-    fields = job.model_dump(mode="json", include={*_ROW_FIELDS, "metrics"})
+    """Return the fields of a job that the table shows, so that a page of 50 jobs is small.
+
+    They are as in the API's answer, but that the loss has one name for all jobs.
+    """
+    fields = job.model_dump(mode="json", include={*_ROW_FIELDS, "metrics", "loss_metric"})
     spec = {name: job.spec.get(name) for name in _ROW_SPEC_FIELDS}
-    return {**fields, "spec": spec, "metrics": {PREVIEW_METRIC: fields["metrics"].get(PREVIEW_METRIC)}}
+    return {**fields, "spec": spec, "metrics": {PREVIEW_METRIC: fields["metrics"].get(job.loss_metric)}}
 
 
 def first_rows(window: JobWindowDep) -> PageRequest:

@@ -5,7 +5,7 @@ import { byId, data, setText, toast, toastError } from "./page.js";
 import { isIgnored, tar } from "./tar.js";
 import { fieldsOf } from "./yaml_fields.js";
 
-const MAX_BYTES = 50 * 1024 * 1024; // trainyard.contract.spec.user_code.MAX_CODE_BYTES
+const MAX_BYTES = 50_000_000; // trainyard.contract.spec.user_code.MAX_CODE_BYTES
 const IGNORE_FILE = ".trainyardignore";
 
 /** Connect the upload buttons. `text()` is the spec, `setFields(fields)` changes it; the result updates the display. */

@@ -51,6 +51,9 @@ export function duration(seconds) {
 export const count = (value) =>
   value === null || value === undefined ? NOTHING : String(value).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
 
+/** The step of a job's progress and, if it is known, the length of the run: `39 / 400`, or `39`. */
+export const stepText = ({ step, total_steps }, separator = " / ") => (total_steps ? `${count(step)}${separator}${count(total_steps)}` : count(step));
+
 /** The time since an ISO time, in one unit. */
 export function age(iso) {
   const seconds = Math.max(0, (Date.now() - Date.parse(iso)) / 1000);

@@ -2,20 +2,23 @@
 
 export const LOSS = "train/loss";
 
+/** The newest loss of a job, whatever its program calls it; null if it has none. */
+export const lossOf = (job) => job.metrics?.[job.loss_metric ?? LOSS] ?? null;
+
 /** The fraction of a job's steps that are done, 0 to 1. */
 export const fractionDone = (job) => (job.progress?.total_steps ? Math.min(1, job.progress.step / job.progress.total_steps) : 0);
 
 /** The ETA of a job's progress in seconds; null if it is unknown. */
 export const etaOf = (progress) => progress?.eta_seconds ?? null;
 
-/** The fields of a job that the table shows, so that 10,000 jobs take little memory. */
+/** The fields of a job that the table shows, so that 10,000 jobs take little memory. The loss has one name for all jobs. */
 export function rowFields(job) {
   const { gpus, strategy, precision, lora_rank } = job.spec;
   return {
     id: job.id, name: job.name, status: job.status, status_message: job.status_message, created_by: job.created_by,
     created_at: job.created_at, started_at: job.started_at, finished_at: job.finished_at, progress: job.progress, sweep_id: job.sweep_id,
     tags: job.tags, notes: job.notes, archived: job.archived, values: job.values,
-    spec: { gpus, strategy, precision, lora_rank }, metrics: { [LOSS]: job.metrics[LOSS] },
+    spec: { gpus, strategy, precision, lora_rank }, metrics: { [LOSS]: lossOf(job) }, loss_metric: job.loss_metric,
   };
 }
 

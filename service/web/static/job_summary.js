@@ -2,8 +2,8 @@
 
 import { showAbout } from "./job_about.js";
 import { STEPLESS } from "./chart_list.js";
-import { bytes, count, duration, NOTHING, number, strategyLabel } from "./format.js";
-import { etaOf, fractionDone, LOSS } from "./job_rows.js";
+import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from "./format.js";
+import { etaOf, fractionDone, lossOf } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
 import { byId, data, make, setText } from "./page.js";
@@ -11,10 +11,10 @@ import { byId, data, make, setText } from "./page.js";
 /** One sentence about what the job does, or why it waits. */
 export function summary(job) {
   const progress = job.progress;
-  if (job.status === "failed" && job.error) return `Failed${progress?.step ? ` after step ${count(progress.step)} of ${count(progress.total_steps)}` : ""}.`; // the panel below states the error
+  if (job.status === "failed" && job.error) return `Failed${progress?.step ? ` after step ${stepText(progress, " of ")}` : ""}.`; // the panel below states the error
   let text = (job.status_message || job.status).replace(/\.$/, "");
   if (job.status === "running" && progress) {
-    text += `: step ${count(progress.step)} of ${count(progress.total_steps)}`;
+    text += `: step ${stepText(progress, " of ")}`;
     if (phaseOf(progress)) text += `; ${phaseOf(progress)}`;
     if (etaOf(progress) !== null) text += `, about ${duration(progress.eta_seconds)} left`;
   }
@@ -42,6 +42,7 @@ export function showJob(job) {
   chip.className = `chip ${tone(job.status)}`;
   setText(byId("summary"), summary(job));
   const percent = fractionDone(job) * 100;
+  byId("progress").hidden = Boolean(job.progress) && !job.progress.total_steps;
   byId("progress").firstElementChild.style.width = `${percent.toFixed(1)}%`;
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
   showFacts(job);
@@ -86,11 +87,11 @@ function showFacts(job) {
 export function factsOf(job) {
   const progress = job.progress;
   return [
-    ["step", "Step", progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : NOTHING],
+    ["step", "Step", progress ? stepText(progress) : NOTHING],
     ["phase", "Phase", phaseFact(job)],
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", runtime(job)],
-    ["loss", "Train loss", number(job.metrics[LOSS])],
+    ["loss", "Train loss", number(lossOf(job))],
     ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
     ["gpus", data.accelerator === "cpu" ? "CPU processes" : "GPUs", String(job.spec.gpus ?? 1)],

@@ -330,10 +330,10 @@ follow("/v1/stream", {
       table.refresh(id);
       if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
     },
-    metrics({ job_id: id, values, progress }) {
+    metrics({ job_id: id, values, loss_metric, progress }) {
       if (!jobs.get(id)) return;
-      const loss = values[LOSS];
-      jobs.update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss } }), progress });
+      const loss = values[loss_metric ?? LOSS];
+      jobs.update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss }, loss_metric }), progress });
       table.refresh(id);
       if (loss !== undefined && progress) sparklines.add(id, progress.step, loss);
     },

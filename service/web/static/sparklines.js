@@ -12,6 +12,7 @@ export class Sparklines {
   constructor(changed) {
     this.changed = changed;
     this.curves = new Map();
+    this.keys = new Map(); // the loss of each job
     this.missing = new Set();
     this.requested = new Set();
   }
@@ -23,6 +24,7 @@ export class Sparklines {
 
   /** Request the curves of the visible jobs. */
   request(jobs) {
+    for (const job of jobs) this.keys.set(job.id, job.loss_metric ?? LOSS);
     this.missing = new Set(jobs.map((job) => job.id).filter((id) => !this.requested.has(id)));
     this.schedule();
   }
@@ -34,17 +36,22 @@ export class Sparklines {
     this.schedule();
   }
 
+  keyOf(id) {
+    return this.keys.get(id) ?? LOSS;
+  }
+
   schedule() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.fetch(), PAUSE);
   }
 
   async fetch() {
-    const ids = [...this.missing].slice(0, JOBS_PER_REQUEST);
+    const key = this.keyOf([...this.missing][0]); // a request has one metric
+    const ids = [...this.missing].filter((id) => this.keyOf(id) === key).slice(0, JOBS_PER_REQUEST);
     if (!ids.length) return;
     for (const id of ids) { this.missing.delete(id); this.requested.add(id); }
     try {
-      const { data } = await call(`/v1/metrics${query({ job: ids, keys: LOSS, max_points: POINTS })}`);
+      const { data } = await call(`/v1/metrics${query({ job: ids, keys: key, max_points: POINTS })}`);
       for (const { job_id, series } of data) {
         const [{ steps, values }] = series;
         const streamed = this.curves.get(job_id); // points that arrived during the request

@@ -1,7 +1,7 @@
 // The ranking of a sweep: its state, the members with the best first, which fields matter, and a scatter of any two.
 
 import { call } from "./api.js";
-import { asNumber, duration, number, specValue } from "./format.js";
+import { asNumber, duration, number, specValue, stepText } from "./format.js";
 import { tone } from "./job_status.js";
 import { byId, make, makeSvg, setText, toastError } from "./page.js";
 import { scale } from "./parallel_coordinates.js";
@@ -50,7 +50,7 @@ export class SweepRanking {
       make("td", {}, make("span", { class: `chip ${member.state === "stopped_early" ? "" : tone(state)}`, text: member.state === "paused" ? LABELS.paused : LABELS[state] ?? state, title: member.status_message })),
       ...this.sweep.fields.map((field) => make("td", { class: "mono", text: specValue(member.values[field] ?? null) })),
       make("td", { class: "right", text: number(member.value) }),
-      make("td", { class: "right", text: member.progress ? `${member.progress.step}/${member.progress.total_steps}` : "–" }));
+      make("td", { class: "right", text: member.progress ? stepText(member.progress, "/") : "–" }));
     row.addEventListener("pointerenter", () => this.highlight(member.job_id));
     row.addEventListener("pointerleave", () => this.highlight(null));
     return row;

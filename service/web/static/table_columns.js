@@ -1,7 +1,7 @@
 // The columns of the table of jobs: what each shows, how it is sorted, and its head.
 
 import { sparklinePath } from "./curve_preview.js";
-import { age, count, dateTime, duration, number, strategyLabel } from "./format.js";
+import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { make, makeSvg, setText } from "./page.js";
@@ -42,9 +42,9 @@ const BUILT_IN = {
       setText(message, progress ? "" : job.status_message);
       message.title = message.textContent;
       message.hidden = Boolean(progress);
-      bar.hidden = !progress;
+      bar.hidden = !progress?.total_steps;
       bar.firstElementChild.style.width = `${(fractionDone(job) * 100).toFixed(1)}%`;
-      setText(steps, progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : "");
+      setText(steps, progress ? stepText(progress) : "");
       setText(eta, etaOf(progress) === null ? "" : `${duration(etaOf(progress))} left`);
     },
   },

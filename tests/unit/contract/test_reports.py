@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from trainyard.contract.problems import problems_of
 from trainyard.contract.wire.jobs import JobProgress, JobResource
-from trainyard.contract.wire.reports import MetricsBatch, Point
+from trainyard.contract.wire.reports import FinishRecord, MetricsBatch, Point, Progress, end_text
 
 TIME = "2026-01-02T03:04:05.678Z"
 
@@ -49,6 +49,17 @@ class TestPoint:
         with pytest.raises(ValidationError) as caught:
             MetricsBatch.model_validate({"execution": 1, "resumed_from_step": 0, "points": [good, {**good, **change}]})
         assert [str(problem) for problem in problems_of(caught.value)] == [expected]
+
+
+class TestProgress:
+    @pytest.mark.parametrize(("total", "text"), [(400, "39 of 400"), (None, "39"), (0, "39")])
+    def test_the_length_is_stated_if_it_is_known(self, total, text):
+        assert Progress(step=39, total_steps=total).step_text(" of ") == text
+
+    def test_the_end_of_a_program_does_not_state_its_steps(self):
+        record = FinishRecord(execution=1, reason="completed", time=TIME)
+        assert end_text(record) == "Completed all steps."
+        assert end_text(record.model_copy(update={"of_program": True})) == "The program ended with exit code 0."
 
 
 class TestResources:

@@ -13,6 +13,8 @@ from trainyard.cli.app import app
 def _no_user_settings(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith(("TRAINYARD_", "XDG_"))]:
         monkeypatch.delenv(name)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 

@@ -29,10 +29,11 @@ class FakeService:
         self.answers[method, path].extend(ready)
         return self
 
-    def _named(self, name: str) -> list[dict[str, Any]]:
-        """The jobs of that name in what the list of jobs answers, as the service's own filter would have them."""
+    def _listed(self, **fields: str) -> list[dict[str, Any]]:
+        """The jobs with these fields in what the list of jobs answers, as the service's own filter would have them."""
         pages = [answer for answer in self.answers["GET", "/v1/jobs"] if isinstance(answer, httpx.Response)]
-        return [listed for answer in pages for listed in answer.json()["data"] if listed["name"] == name]
+        jobs = [listed for answer in pages for listed in answer.json()["data"]]
+        return [listed for listed in jobs if fields.items() <= listed.items()]
 
     def client(self, token: str | None = "secret", **options: Any) -> Client:
         transport = httpx.MockTransport(self._answer)
@@ -47,8 +48,11 @@ class FakeService:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         if "name" in request.url.params:
-            return httpx.Response(200, json=page(*self._named(request.url.params["name"])))
+            return httpx.Response(200, json=page(*self._listed(name=request.url.params["name"])))
         queue = self.answers[request.method, request.url.path]
+        kind, _, name = request.url.path.rpartition("/")
+        if not queue and kind == "/v1/jobs" and (listed := self._listed(id=name)):
+            return httpx.Response(200, json=listed[0])
         if not queue:
             return error(404, f"there is no {request.url.path}", "not_found_error", "not_found")
         answer = queue.popleft() if len(queue) > 1 else queue[0]

@@ -206,6 +206,12 @@ class TestJobs:
         assert [one["id"] for one in printed] == ["a1", "a2"]
         assert service.requests[0].url.params["status"] == "queued"
 
+    def test_list_shows_the_loss_and_step_of_a_program(self, service, run):
+        metrics = {"Loss/train": 0.5, "Loss/val": 0.75}
+        progress = {"step": 39, "total_steps": None}
+        service.on("GET", "/v1/jobs", page(job(progress=progress, metrics=metrics, loss_metric="Loss/train")))
+        assert run("list").stdout.splitlines()[1].split()[3:5] == ["39", "0.5"]
+
     def test_empty_list_suggests_a_submission(self, service, run):
         service.on("GET", "/v1/jobs", page())
         done = run("list")
@@ -223,8 +229,9 @@ class TestJobs:
             "metrics_omitted": 0,
             "archived": False,
             "values": None,
+            "advice": [],
             **dict.fromkeys((*empty, "last_checkpoint_step", "error", "failure_summary", "origin")),
-            **dict.fromkeys(("disk_bytes", "sweep_id", "notes")),
+            **dict.fromkeys(("disk_bytes", "sweep_id", "notes", "loss_metric")),
         }
 
     def test_show_prints_the_users_line_and_fixes(self, service, run):
@@ -251,6 +258,17 @@ class TestJobs:
         )
         shown = [line.strip() for line in run("show", "a2").stdout.splitlines()]
         assert shown[-3:] == ["last output:", "no such dataset", "fix: submit it with --set optimizer.lr=0.1"]
+
+    @pytest.mark.parametrize(
+        ("labels", "shown"),
+        [
+            ({"git_commit": "abc", "git_branch": "main", "git_dirty": "yes"}, "abc on main, with uncommitted changes"),
+            ({"git_commit": "abc", "git_dirty": "no"}, "abc"),
+        ],
+    )
+    def test_show_prints_the_commit(self, service, run, labels, shown):
+        service.on("GET", "/v1/jobs/a1", job("a1", metadata=labels))
+        assert f"commit      {shown}\n" in run("show", "a1").stdout
 
     def test_show_prints_what_the_program_reported(self, service, run):
         reported = {
@@ -363,7 +381,7 @@ class TestLogs:
         assert done.exit_code == 0
         assert done.stdout == "one\nlate\ntwo\nend\n"
         waited, lost = done.stderr.splitlines()
-        assert waited == "note: the log does not exist yet; the job is queued: waits for the reconciler"
+        assert waited == "waiting for the log; the job is queued: waits for the reconciler"
         assert lost.startswith("connection lost, waiting for the service: cannot connect")
 
     def test_following_an_unknown_rank_ends_with_an_error(self, service, run):

@@ -205,6 +205,13 @@ class TestReads:
             service.client().attempts(job_id)
         assert service.requests == []
 
+    @pytest.mark.parametrize("reference", ["last", "digits-ddp", "job_abcd"])
+    def test_a_reference_gives_the_whole_job_and_not_that_of_a_list(self, service, reference):
+        listed = job("job_abcd1234", parameters={"lr": 1})
+        whole = listed | {"parameters": {"lr": 1, "momentum": 0.9}}
+        service.on("GET", "/v1/jobs", page(listed)).on("GET", f"/v1/jobs/{listed['id']}", whole)
+        assert service.client().job(reference).parameters == {"lr": 1, "momentum": 0.9}
+
     def test_last_is_the_newest_job(self, service):
         service.on("GET", "/v1/jobs", page(job("a1")))
         assert service.client().job("last").id == "a1"

@@ -3,12 +3,14 @@
 import io
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trainyard.client.code_archive import pack
 from trainyard.client.git_source import read_git
+from trainyard.client.left_out import included_files
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
 
@@ -47,6 +49,15 @@ def test_uncommitted_changes_are_recorded(tree: Path) -> None:
     assert source.labels["git_dirty"] == "yes"
     assert b"-old\n+changed\n" in source.diff
     assert names(tree)[-1] == ".trainyard/uncommitted.diff"
+
+
+def test_ignored_files_are_known_and_can_be_included(tree: Path) -> None:
+    source = read_git(tree)
+    assert source is not None
+    assert source.ignored == ("data/",)
+    assert included_files(tree, ["data"]) == included_files(tree, [tree / "data" / "big.bin"]) == {"data/big.bin"}
+    source = replace(source, files=source.files | included_files(tree, ["data"]))
+    assert "data/big.bin" in pack(tree, source=source).names
 
 
 def test_deleted_file_is_left_out(tree: Path) -> None:

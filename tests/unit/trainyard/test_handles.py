@@ -71,8 +71,19 @@ def test_listed_jobs_are_handles() -> None:
     asyncio.run(use())
 
 
+def test_metrics_are_read_by_the_names_of_the_program() -> None:
+    service = answering()
+    with service.client() as client:
+        client.job("a1").metrics("acc@1", "train/loss", "a,b")
+        client.job("a1").metrics(["acc@5"])
+        client.job("a1").metrics()
+    read = [request for request in service.requests if request.url.path.endswith("/metrics")]
+    assert [request.url.params.get_list("keys") for request in read] == [["acc_1", "train/loss", "a,b"], ["acc_5"], []]
+
+
 def test_metrics_of_several_jobs_as_csv() -> None:
-    service = FakeService().on("GET", "/v1/metrics", httpx.Response(200, text="job,key,step,value,time\n"))
+    service = FakeService().on("GET", "/v1/jobs", page(job("a1"), job("a2")))
+    service.on("GET", "/v1/metrics", httpx.Response(200, text="job,key,step,value,time\n"))
     with service.client() as client:
         assert client.metrics_csv_of(["a1", "a2"], "train/loss").startswith("job,")
     sent = service.requests[-1].url.params
@@ -132,8 +143,11 @@ def test_handle_is_a_table_with_sparklines_in_a_notebook() -> None:
 def test_metrics_of_several_jobs_as_columns() -> None:
     curves = [{"job_id": name, "axis": "time", "series": SERIES} for name in ("a1", "a2")]
     service = FakeService().on("GET", "/v1/metrics", {"object": "list", "data": curves})
+    service.on("GET", "/v1/jobs", page(job("a1", name="first"), job("a2")))
     with service.client() as client:
-        table = client.metrics_of(["a1", "a2"], x="time").table()
+        table = client.metrics_of(["first", "a2"], ["acc@1"], x="time").table()
+    sent = service.requests[-1].url.params
+    assert (sent.get_list("job"), sent.get_list("keys")) == (["a1", "a2"], ["acc_1"])
     assert list(table) == ["job", "key", "step", "value", "time", "seconds"]
     assert table["job"] == ["a1", "a1", "a2", "a2"]
     assert table["step"] == [1, 2, 1, 2]

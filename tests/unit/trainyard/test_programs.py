@@ -5,7 +5,7 @@ import json
 import pytest
 
 import trainyard
-from tests.unit.trainyard.fake_service import FakeService, job
+from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
 from trainyard.client import InvalidRequestError
 
 
@@ -40,3 +40,20 @@ def test_run_without_the_program_is_refused(accepting: FakeService) -> None:
     with pytest.raises(InvalidRequestError, match=r"there is no file 'absent\.py'"):
         trainyard.run(["python", "absent.py"], client=accepting.client())
     assert accepting.requests == []
+
+
+@pytest.mark.parametrize(
+    ("paths", "listing"),
+    [
+        (["a.png", "b.csv"], "it has 2 artifacts (a.png, b.csv): trainyard artifacts 01JOBAAAA --all"),
+        ([], "what its program wrote is in /runs/01JOBAAAA on the nodes"),
+    ],
+)
+def test_download_of_a_program_names_what_it_left(service: FakeService, run, paths: list[str], listing: str) -> None:
+    whole = job(status="succeeded", spec={"task": "script"})
+    listed = [{"object": "artifact", "path": path, "size_bytes": 1, "modified_at": TIME} for path in paths]
+    service.on("GET", "/v1/jobs", page(whole)).on("GET", "/v1/jobs/01JOBAAAA/export/files", page())
+    service.on("GET", "/v1/jobs/01JOBAAAA/artifacts", page(*listed))
+    done = run("download", "last")
+    assert done.stderr == f"error: job 01JOBAAAA has no export: it trained no model of Trainyard's; {listing}\n"
+    assert done.exit_code == 6

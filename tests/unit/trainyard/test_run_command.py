@@ -1,7 +1,11 @@
 """`trainyard run`: the spec that it makes of its options."""
 
+import subprocess
+
 import pytest
 import yaml
+
+from tests.unit.trainyard.fake_service import job, log
 
 
 @pytest.fixture
@@ -55,8 +59,67 @@ def test_defaults_are_absent(dry_run):
         (("--resume-flag", "'a", "--", "python", "train.py"), "cannot be split into arguments"),
         (("--env", "A", "--", "python", "train.py"), "NAME=VALUE"),
         (("--", "python", "absent.py"), "there is no file 'absent.py'"),
+        (("--", "python", "../train.py"), "is outside of the uploaded folder"),
+        (("--include", "data", "--", "python", "train.py"), "'data' does not exist in the folder"),
+        (("--include", "/etc/hosts", "--", "python", "train.py"), "'/etc/hosts' is outside of the folder"),
         ((), "name a program"),
     ],
 )
 def test_contradictions_are_refused(dry_run, arguments, message):
     assert message in dry_run(*arguments)
+
+
+@pytest.mark.parametrize("separator", [(), ("--",)])
+def test_options_after_the_program_belong_to_it(dry_run, separator):
+    spec = dry_run("--time", "90m", *separator, "python", "train.py", "--lr", "1", "--json", "--", "--name", "x")
+    assert spec["argv"] == ["train.py", "--lr", "1", "--json", "--", "--name", "x"]
+    assert (spec["name"], spec["resources"]) == ("train", {"time_limit_minutes": 90})
+    assert "there is no file" in dry_run(*separator, "python", "absent.py", "--json")
+
+
+def test_a_path_inside_of_the_folder_is_made_relative(dry_run, tmp_path):
+    assert dry_run("python", f"{tmp_path}/sub/../train.py")["argv"] == ["train.py"]
+
+
+def test_an_absolute_path_elsewhere_is_retained_and_stated(run, tmp_path):
+    done = run("run", "--dry-run", "python", "/opt/train.py")
+    assert yaml.safe_load(done.stdout)["argv"] == ["/opt/train.py"]
+    assert done.stderr == (
+        "note: /opt/train.py is outside of the uploaded folder: it must exist at this path on the nodes\n"
+    )
+
+
+def test_dry_run_checks_the_size_of_the_folder(dry_run, tmp_path):
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(60_000_000)
+    message = dry_run("python", "train.py")
+    assert "holds 60 MB in 2 files, and an upload takes at most 50 MB" in message
+    assert message.endswith("Largest files: data.bin (60 MB)\n")
+
+
+def test_active_environment_is_stated_and_declined(run, dry_run, tmp_path, monkeypatch):
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").touch()
+    monkeypatch.setenv("VIRTUAL_ENV", f"{tmp_path}/env")
+    done = run("run", "--dry-run", "python", "train.py")
+    assert yaml.safe_load(done.stdout)["environment"] == {"venv": f"{tmp_path}/env"}
+    assert "note: the program runs in the active environment" in done.stderr
+    assert "environment" not in dry_run("--no-venv", "python", "train.py")
+
+
+def test_a_missing_file_that_was_not_uploaded_is_explained(run, service, tmp_path, monkeypatch):
+    subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
+    (tmp_path / ".gitignore").write_text("data\n")
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.csv").write_text("1")
+    failure = {"type": "FileNotFoundError", "message": "[Errno 2] No such file or directory: 'data/train.csv'"}
+    failed = job("a1", status="failed", status_message="failed", error={**failure, "exit_code": 1})
+    monkeypatch.setattr("trainyard.client.Client.upload", lambda _client, archive: archive.digest)
+    service.on("POST", "/v1/jobs", job("a1")).on("GET", "/v1/jobs/a1", failed)
+    service.on("GET", "/v1/jobs/a1/logs", log(b"", 0)).on("GET", "/v1/jobs/a1/metrics", {"job_id": "a1", "series": []})
+    done = run("run", "python", "train.py")
+    assert "note: not uploaded, as git ignores them: data/; upload one with --include PATH\n" in done.stderr
+    assert "hint: 'data/train.csv' exists in" in done.stderr
+    assert "upload it with --include data/train.csv" in done.stderr
+    assert done.exit_code == 1

@@ -2,7 +2,6 @@
 
 from trainyard.client._async.access import AsyncAccessCalls
 from trainyard.client._async.data_files import AsyncDataFileCalls
-from trainyard.client._async.jobs import AsyncJobCalls
 from trainyard.client._async.metrics import AsyncMetricsCalls
 from trainyard.client._async.models import AsyncModelCalls
 from trainyard.client._async.service import AsyncServiceCalls
@@ -12,7 +11,6 @@ from trainyard.client._async.views import AsyncViewCalls
 
 
 class AsyncClient(
-    AsyncJobCalls,
     AsyncStreamCalls,
     AsyncDataFileCalls,
     AsyncMetricsCalls,

@@ -126,7 +126,7 @@ class AsyncJobCalls(AsyncTransport):
             newest = await self._list(paged("/v1/jobs", JobResource, 1, order="desc"))
             if not newest:
                 raise NotFoundError("there is no job yet; try: trainyard submit digits_ddp --watch")
-            return AsyncJobHandle(self, newest[0])
+            return await self._whole(newest[0])
         try:
             return AsyncJobHandle(self, await self._send(Request("GET", job_path(job_id), model(JobResource))))
         except NotFoundError:
@@ -137,7 +137,11 @@ class AsyncJobCalls(AsyncTransport):
                 raise
         if len(matches) > 1:
             raise ConflictError(f"{len(matches)} jobs have ids like {job_id!r}; use a longer part")
-        return AsyncJobHandle(self, matches[0])
+        return await self._whole(matches[0])
+
+    async def _whole(self, listed: JobResource) -> AsyncJobHandle:
+        """Return a job of a list with all that it reported, of which a list has only a part."""
+        return AsyncJobHandle(self, await self._send(Request("GET", job_path(listed.id), model(JobResource))))
 
     async def _referenced(self, reference: str) -> list[JobResource]:
         """Return the newest jobs whose ids have this part, or else the newest job of this name, if there is one."""

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainyard.client._async.transport import AsyncTransport
+from trainyard.client._async.jobs import AsyncJobCalls
+from trainyard.client.references import is_whole_id
 from trainyard.client.request import Request, as_list, job_path, model, paged, without_none
+from trainyard.contract.metric_name import requested_keys
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, CurvesOfJobs, MetricsResource, PointResource
 
 Keys = str | Sequence[str]
@@ -18,10 +20,11 @@ ALL_POINTS = 1_000_000
 
 def _curve_params(keys: Keys, from_step: int | None, max_points: int | None, x: CurveAxis) -> dict[str, Any]:
     axis = None if x == "step" else x
-    return without_none(keys=as_list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
+    stored = [requested_keys(key) for key in as_list(keys)]
+    return without_none(keys=stored, from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
 
 
-class AsyncMetricsCalls(AsyncTransport):
+class AsyncMetricsCalls(AsyncJobCalls):
     """Calls that read metrics."""
 
     async def metrics(
@@ -55,9 +58,10 @@ class AsyncMetricsCalls(AsyncTransport):
     ) -> CurvesOfJobs:
         """Return the curves of several jobs in the order of the ids, each downsampled to `max_points`.
 
+        A job is named as `job` takes it: an id, a part of one, a name or `last`.
         `pandas.DataFrame(client.metrics_of(ids).table())` has a row for each point.
         """
-        params = {"job": as_list(job_ids), **_curve_params(keys, from_step, max_points, x)}
+        params = {"job": await self._ids(job_ids), **_curve_params(keys, from_step, max_points, x)}
         return CurvesOfJobs((await self._send(Request("GET", "/v1/metrics", model(ComparisonResource), params))).data)
 
     async def metrics_csv(
@@ -83,10 +87,13 @@ class AsyncMetricsCalls(AsyncTransport):
         x: CurveAxis = "step",
     ) -> str:
         """Return the curves of several jobs as CSV, with the column `job` before those of `metrics_csv`."""
-        params = {"job": as_list(job_ids), **_curve_params(keys, from_step, max_points, x), "format": "csv"}
+        params = {"job": await self._ids(job_ids), **_curve_params(keys, from_step, max_points, x), "format": "csv"}
         return await self._send(Request("GET", "/v1/metrics", lambda response: response.text, params))
+
+    async def _ids(self, references: Keys) -> list[str]:
+        return [one if is_whole_id(one) else (await self.job(one)).id for one in as_list(references)]
 
     def points(self, job_id: str, keys: Keys = ()) -> AsyncIterator[PointResource]:
         """Iterate over every stored point, by metric and step."""
-        request = paged(job_path(job_id, "points"), PointResource, keys=as_list(keys))
+        request = paged(job_path(job_id, "points"), PointResource, keys=[requested_keys(key) for key in as_list(keys)])
         return self._pages(replace(request, params={**request.params, "limit": POINTS_PAGE}))

@@ -3,7 +3,6 @@
 
 from trainyard.client._sync.access import AccessCalls
 from trainyard.client._sync.data_files import DataFileCalls
-from trainyard.client._sync.jobs import JobCalls
 from trainyard.client._sync.metrics import MetricsCalls
 from trainyard.client._sync.models import ModelCalls
 from trainyard.client._sync.service import ServiceCalls
@@ -13,7 +12,6 @@ from trainyard.client._sync.views import ViewCalls
 
 
 class Client(
-    JobCalls,
     StreamCalls,
     DataFileCalls,
     MetricsCalls,

@@ -20,6 +20,7 @@ from trainyard.client.download import (
 from trainyard.client.errors import connection_failed, error_of
 from trainyard.client.job_samples import samples_artifact
 from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged
+from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.samples import SamplesRecord
@@ -90,7 +91,9 @@ class FileCalls(Transport):
             known = digests_of(self.read_file(job_id, MANIFEST, folder), checkpoint.digest)
         files = self.files(job_id, folder)
         if not (files or checkpoint):
-            raise no_export(self._send(Request("GET", job_path(job_id), model(JobResource))))
+            job = self._send(Request("GET", job_path(job_id), model(JobResource)))
+            is_trained = job.spec.get("task") in LOOP_TASKS
+            raise no_export(job, () if is_trained else [artifact.path for artifact in self.artifacts(job_id)])
         for file in files:
             if digests is not None and file.path not in digests:
                 continue

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from trainyard.client.notebook import job_html
-from trainyard.client.request import LogChunk
+from trainyard.client.request import LogChunk, as_list
 from trainyard.contract.wire.curves import CurveAxis
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import EventResource, JobResource
@@ -85,13 +85,17 @@ class JobHandle:
     def metrics(
         self,
         keys: str | list[str] | tuple[str, ...] = (),
-        *,
+        *more_keys: str,
         from_step: int | None = None,
         max_points: int | None = None,
         x: CurveAxis = "step",
     ) -> dict[str, list[Any]]:
-        """Return curves as columns, one row for each point, as `pandas.DataFrame` takes them."""
-        curves = self._client.metrics(self.id, keys, from_step=from_step, max_points=max_points, x=x)
+        """Return curves as columns, one row for each point, as `pandas.DataFrame` takes them.
+
+        `metrics("loss", "acc@1")` is `metrics(["loss", "acc@1"])`; names are those that the program uses.
+        """
+        requested = [*as_list(keys), *more_keys]
+        curves = self._client.metrics(self.id, requested, from_step=from_step, max_points=max_points, x=x)
         self._curves = curves.table()
         return self._curves
 

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainyard.client._sync.transport import Transport
+from trainyard.client._sync.jobs import JobCalls
+from trainyard.client.references import is_whole_id
 from trainyard.client.request import Request, as_list, job_path, model, paged, without_none
+from trainyard.contract.metric_name import requested_keys
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, CurvesOfJobs, MetricsResource, PointResource
 
 Keys = str | Sequence[str]
@@ -19,10 +21,11 @@ ALL_POINTS = 1_000_000
 
 def _curve_params(keys: Keys, from_step: int | None, max_points: int | None, x: CurveAxis) -> dict[str, Any]:
     axis = None if x == "step" else x
-    return without_none(keys=as_list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
+    stored = [requested_keys(key) for key in as_list(keys)]
+    return without_none(keys=stored, from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
 
 
-class MetricsCalls(Transport):
+class MetricsCalls(JobCalls):
     """Calls that read metrics."""
 
     def metrics(
@@ -56,9 +59,10 @@ class MetricsCalls(Transport):
     ) -> CurvesOfJobs:
         """Return the curves of several jobs in the order of the ids, each downsampled to `max_points`.
 
+        A job is named as `job` takes it: an id, a part of one, a name or `last`.
         `pandas.DataFrame(client.metrics_of(ids).table())` has a row for each point.
         """
-        params = {"job": as_list(job_ids), **_curve_params(keys, from_step, max_points, x)}
+        params = {"job": self._ids(job_ids), **_curve_params(keys, from_step, max_points, x)}
         return CurvesOfJobs((self._send(Request("GET", "/v1/metrics", model(ComparisonResource), params))).data)
 
     def metrics_csv(
@@ -84,10 +88,13 @@ class MetricsCalls(Transport):
         x: CurveAxis = "step",
     ) -> str:
         """Return the curves of several jobs as CSV, with the column `job` before those of `metrics_csv`."""
-        params = {"job": as_list(job_ids), **_curve_params(keys, from_step, max_points, x), "format": "csv"}
+        params = {"job": self._ids(job_ids), **_curve_params(keys, from_step, max_points, x), "format": "csv"}
         return self._send(Request("GET", "/v1/metrics", lambda response: response.text, params))
+
+    def _ids(self, references: Keys) -> list[str]:
+        return [one if is_whole_id(one) else (self.job(one)).id for one in as_list(references)]
 
     def points(self, job_id: str, keys: Keys = ()) -> Iterator[PointResource]:
         """Iterate over every stored point, by metric and step."""
-        request = paged(job_path(job_id, "points"), PointResource, keys=as_list(keys))
+        request = paged(job_path(job_id, "points"), PointResource, keys=[requested_keys(key) for key in as_list(keys)])
         return self._pages(replace(request, params={**request.params, "limit": POINTS_PAGE}))

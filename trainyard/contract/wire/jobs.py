@@ -61,6 +61,7 @@ JOB: JsonDict = {
     "started_at": "2026-01-01T12:01:00.000Z",
     "progress": {"step": 120, "total_steps": 400, "seconds_per_step": 0.5, "eta_seconds": 140.0},
     "metrics": {"train/loss": 0.25},
+    "loss_metric": "train/loss",
     "last_checkpoint_step": 100,
     "metadata": {"team": "nlp"},
     "parameters": {"optimizer.lr": 0.0003},
@@ -132,6 +133,8 @@ class JobResource(Resource):
     """The current attempt."""
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     """The latest values of at most 64 metrics; `GET /v1/jobs/{id}/metrics` returns all."""
+    loss_metric: str | None = None
+    """The one of `metrics` that tables and pages show as the loss: `train/loss`, or the name that the program uses."""
     metrics_omitted: int = 0
     """Number of the job's metrics that are not in `metrics`."""
     last_checkpoint_step: int | None = None

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
+from pydantic import BeforeValidator, FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from trainyard.contract.base import (
     MAX_SAFE_INT,
@@ -17,6 +17,7 @@ from trainyard.contract.base import (
     Strict,
     Timestamp,
     VariableName,
+    reject_bool,
 )
 from trainyard.contract.validation_messages import (
     DIGEST_PATTERN,
@@ -143,7 +144,8 @@ class Progress(Strict):
 
     step: Step
     """Completed steps."""
-    total_steps: Step
+    total_steps: Step | None
+    """The length of the run; None: a program has not said it."""
     epoch: NonNegativeInt = 0
     seconds_per_step: AnyFloat | None = None
     """Average over about the last minute, evaluations and waits for checkpoints included."""
@@ -154,6 +156,10 @@ class Progress(Strict):
     phase_done: NonNegativeInt | None = None
     """Evaluated examples of `phase_total`."""
     phase_total: NonNegativeInt | None = None
+
+    def step_text(self, separator: str = "/") -> str:
+        """Return the step and, if it is known, the length of the run: `39/400`, or `39`."""
+        return f"{self.step}{separator}{self.total_steps}" if self.total_steps else str(self.step)
 
 
 SYSTEM_PREFIX = "system/"
@@ -255,7 +261,7 @@ class Failure(Strict):
     consequence: StrictBool = False
     """Whether another rank, which left no error, caused this one."""
 
-    exit_code: Annotated[NonNegativeInt, Field(le=255)] | None = None
+    exit_code: Annotated[int, Field(ge=0, le=255), BeforeValidator(reject_bool)] | None = None
     """The exit code of a user's program."""
 
     @property
@@ -277,11 +283,15 @@ class FinishRecord(Strict):
     failure: Failure | None = None
     restarts: NonNegativeInt = 0
     """In-place restarts of torchrun within the attempt; each used one retry."""
+    of_program: StrictBool = False
+    """Whether a program of the user's ran, whose number of steps nobody else knows."""
     time: Timestamp
 
 
 def end_text(record: FinishRecord | None) -> str:
     """Return a sentence about a run that has completed."""
+    if record is not None and record.of_program:
+        return "The program ended with exit code 0."
     if record is None or record.best_step is None:
         return "Completed all steps."
     return f"Stopped early at step {record.step}: the evaluations did not improve after step {record.best_step}."

@@ -42,6 +42,8 @@ class JobMetricsUpdate(Resource):
     job_id: str
     name: str
     values: dict[str, AnyFloat]
+    loss_metric: str | None = None
+    """The one of `values` that is the training loss."""
     progress: JobProgress | None = None
 
 

@@ -147,6 +147,8 @@ class SweepMember(Resource):
     status_message: str = ""
     progress: JobProgress | None = None
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
+    loss_metric: str | None = None
+    """The one of `metrics` that is the training loss."""
     number: int = 0
     """Its position in the sweep, from 0."""
     state: MemberState = "waiting"

@@ -39,6 +39,21 @@ def test_resources_carry_a_bounded_number_of_metrics(world: World) -> None:
     assert len(json.loads(message.partition("data: ")[2])["values"]) == MAX_SHOWN_METRICS
 
 
+def test_the_loss_of_a_program_is_named_and_shown(world: World) -> None:
+    job_id = world.submit()
+    worker = world.start(job_id)
+    points = [(f"a/{number:03}", 1, 1.0) for number in range(2 * MAX_SHOWN_METRICS)]
+    progress = {"step": 1, "total_steps": None}
+    assert worker.metrics([*points, ("z/Loss", 1, 0.5)], progress=progress).status_code == 200
+    job = world.job(job_id)
+    assert (job["loss_metric"], job["metrics"]["z/Loss"]) == ("z/Loss", 0.5)
+    assert (job["progress"]["total_steps"], job["progress"]["eta_seconds"]) == (None, None)
+    source = GlobalSource(world.database, world.settings.runs, world.clock)
+    source.newest_offset()
+    (text,) = [item.text for item in source.read(StreamOffset(0), True).items if "event: metrics" in item.text]
+    assert json.loads(text.partition("data: ")[2])["loss_metric"] == "z/Loss"
+
+
 def test_response_has_a_bounded_number_of_curves(world: World) -> None:
     job_id = many_metrics(world, MAX_SERIES + 10)
     answer = world.client.get(f"/v1/jobs/{job_id}/metrics").json()

@@ -2,6 +2,7 @@ from worker.environment.containers.variables import container_variables, runtime
 
 RANK = {
     "TRAINYARD_CHECKPOINT_DIR": "/r/checkpoints",
+    "TRAINYARD_ARTIFACT_DIR": "/r/artifacts",
     "TRAINYARD_RESUMED": "1",
     "RANK": "1",
     "WORLD_SIZE": "2",

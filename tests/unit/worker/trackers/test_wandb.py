@@ -28,6 +28,7 @@ wandb.config.update({"extra": True})
 for step in range(3):
     wandb.log({"loss": 1.0 / (step + 1), "nested": {"a": step}, "not a number": "x"}, step=step * 10)
 wandb.log({"nan": float("nan"), "page": wandb.Html("<b>a</b>")})
+wandb.log({"weights": wandb.Histogram([1, 2, 3], num_bins=2)})
 for row in range(2):
     wandb.log({"table": wandb.Table(columns=["a"], data=[[row]])})
 pathlib.Path("weights.bin").write_text("weights")
@@ -146,7 +147,10 @@ def test_program_reports_unchanged(
     assert [value for key, _, value in stored if key == "best"] == [0.25]
     assert ("inner/loss", 0, 5.0) in stored
     assert parameters(layout) == {"lr": 3e-4, "model.depth": 2, "extra": True}
-    assert tags(layout) == {"small": "true", "group": "sweep"}
+    names = {"project": "digits", "inner/project": "digits", "inner/run": "inner"}
+    assert tags(layout) == {"small": "true", "group": "sweep", **names}
+    (histograms,) = (tmp_path / "job" / "artifacts" / "wandb").rglob("histograms/weights.jsonl")
+    assert json.loads(histograms.read_text()) == {"name": "weights", "step": 21, "bins": [1, 2, 3], "values": [1, 2]}
     assert "a note" in [body.notes for body in bodies(layout) if isinstance(body, ParametersReport)]
     files = {path.name.partition("_")[0] for path in (tmp_path / "job" / "artifacts" / "wandb").rglob("media/*/*")}
     assert files == {"page", "table"}
@@ -238,6 +242,23 @@ def test_summary_of_logged_metrics_adds_no_points(call: Callable[..., httpx.Resp
     body["files"]["wandb-summary.json"] = {"offset": 0, "content": [json.dumps(summary)]}
     call(STREAM, body)
     assert points(layout) == [("loss", 7, 2.0), ("best", 7, 3.0)]
+
+
+def test_histograms_are_stored_by_step_and_other_objects_stated(
+    call: Callable[..., httpx.Response], layout: AttemptLayout, tmp_path: Path
+) -> None:
+    call("/graphql", upsert())
+    histogram = {"_type": "histogram", "bins": [0, 1, 2], "values": [3, 4]}
+    lines = [{"_step": step, "loss": 1.0, "../w/0.grad": histogram} for step in (1, 2)]
+    odd = {"_step": 3, "nested": {"odd": {"_type": "odd"}, "image": {"_type": "image-file", "path": "a.png"}}}
+    call(STREAM, history(*lines, odd, odd))
+    (file,) = (tmp_path / "job" / "artifacts").rglob("*.jsonl")
+    assert file.relative_to(tmp_path / "job" / "artifacts").as_posix() == "wandb/run/histograms/_w_0.grad.jsonl"
+    stored = [json.loads(line) for line in file.read_text().splitlines()]
+    assert stored == [{"name": "../w/0.grad", "step": k, "bins": [0, 1, 2], "values": [3, 4]} for k in (1, 2)]
+    assert points(layout) == [("loss", 1, 1.0), ("loss", 2, 1.0)]
+    (event,) = events(layout)
+    assert "such values, as that of 'nested.odd', are left out" in event.message
 
 
 def test_unknown_operation_is_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:

@@ -1,0 +1,41 @@
+"""Notes about files that were not uploaded."""
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.client.left_out import ignored_note, missing_file_hint
+
+
+@pytest.mark.parametrize(
+    ("ignored", "named"),
+    [
+        (("sets/", "weights.pt"), "sets/, weights.pt;"),
+        (("a", "b", "c", "d", "e"), "a, b, c and 2 more;"),
+        ((".env", "wandb/", "src/__pycache__/", "train.log", "venv/", "pkg.egg-info/"), None),
+        (("data/", "data/a.csv"), None),
+    ],
+)
+def test_only_files_that_a_program_may_read_are_named(ignored: tuple[str, ...], named: str | None) -> None:
+    note = ignored_note(ignored, ["train.py", "data/a.csv"])
+    assert note == (named and f"not uploaded, as git ignores them: {named} upload one with --include PATH")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("data/a.csv", "train.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", ["data/a.csv", "./data/a.csv", "/runs/job_1/attempts/1-a/code/data/a.csv"])
+def test_a_file_that_is_here_and_was_not_uploaded_is_named(folder: Path, path: str) -> None:
+    hint = missing_file_hint(f"[Errno 2] No such file or directory: '{path}'", folder, {"train.py"})
+    assert hint is not None
+    assert hint.startswith(f"'data/a.csv' exists in '{folder}' and was not uploaded")
+
+
+@pytest.mark.parametrize("path", ["train.py", "absent.csv", "/etc/hosts", "../x", ".", "a\\0b"])
+def test_any_other_file_is_not(folder: Path, path: str) -> None:
+    assert missing_file_hint(f"No such file: '{path}'", folder, {"train.py"}) is None

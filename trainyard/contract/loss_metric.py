@@ -1,0 +1,33 @@
+"""Which metric of a job is its loss, in tables, on pages and in `watch`. Pure functions."""
+
+import re
+from collections.abc import Iterable
+
+ENGINE_LOSS = "train/loss"
+_PREFERRED = (
+    *(ENGINE_LOSS, "loss", "train_loss", "Loss/train", "loss/train", "training_loss", "train/train_loss"),
+    *("training/loss", "train.loss", "trainer/loss"),
+)
+_WORD = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
+_NOT_TRAINING = frozenset({"eval", "evaluation", "val", "valid", "validation", "dev", "test", "best", "ema"})
+_SYSTEM = ("system/", "perf/", "memory/", "comm/")
+
+
+def choose_loss(names: Iterable[str]) -> str | None:
+    """Return the metric that is the training loss; None if there is none.
+
+    It is the first that is there of `train/loss`, `loss`, `train_loss`, `Loss/train`, `loss/train`, `training_loss`,
+    `train/train_loss`, `training/loss`, `train.loss` and `trainer/loss`, or else the shortest name that ends in `loss`
+    and has no word of an evaluation, such as `eval`, `val` or `test`; of equally short ones the first by the alphabet.
+    """
+    known = set(names)
+    chosen = next((name for name in _PREFERRED if name in known), None)
+    if chosen is not None:
+        return chosen
+    return min(filter(_is_loss, known), key=lambda name: (len(name), name), default=None)
+
+
+def _is_loss(name: str) -> bool:
+    if not name.lower().endswith("loss") or name.startswith(_SYSTEM):
+        return False
+    return _NOT_TRAINING.isdisjoint(word.lower() for word in _WORD.findall(name))
