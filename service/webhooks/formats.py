@@ -41,7 +41,8 @@ def slack_text(event: Mapping[str, Any], service_url: str) -> str:
 
 def duration(seconds: float) -> str:
     """Return seconds in the two largest units: `3 h 20 min`."""
-    rest, parts = max(0, round(seconds)), []
+    rest = max(0, round(seconds))
+    parts: list[tuple[int, str]] = []
     for unit, length in _UNITS:
         whole, rest = divmod(rest, length)
         if whole or parts:

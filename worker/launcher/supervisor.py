@@ -204,22 +204,24 @@ class Supervisor:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         self._reports = reports
         self._spool = reports or NodeSpool(layout, node.index, connect)
-        self._system = read_system(layout, node.index, process.pid, execution, self._spool.append)
+        self._execution = execution
         self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
         """Return when torchrun has ended and the service, if it can be reached, has the exit record."""
+        node, torchrun_pid = self._node.index, self._process.pid
+        system = read_system(self._layout, node, torchrun_pid, self._execution, self._spool.append)
         try:
             self._heartbeat.start()
             self._log_shipper.start()
             self._suspensions.start()
             if self._reports:
                 self._reports.start()
-            self._system.start()
+            system.start()
             self._supervise()
         finally:
             self._suspensions.close()
-            self._system.close()
+            system.close()
             self._kill_descendants()
         self._spool.close(_LAST_REPORTS_SECONDS)
         presence.mark_exited(self._layout, self._node)
