@@ -203,14 +203,14 @@ class Supervisor:
         if node.count == 1:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         self._reports = reports
-        self._spool = reports or NodeSpool(layout, node.index, connect)
-        self._execution = execution
         self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
         """Return when torchrun has ended and the service, if it can be reached, has the exit record."""
-        node, torchrun_pid = self._node.index, self._process.pid
-        system = read_system(self._layout, node, torchrun_pid, self._execution, self._spool.append)
+        layout, node = self._layout, self._node.index
+        spool = self._reports or NodeSpool(layout, node, self._connect)
+        execution = partial(exit_record.last_execution, layout, self._first_execution)
+        system = read_system(layout, node, self._process.pid, execution, spool.append)
         try:
             self._heartbeat.start()
             self._log_shipper.start()
@@ -223,7 +223,7 @@ class Supervisor:
             self._suspensions.close()
             system.close()
             self._kill_descendants()
-        self._spool.close(_LAST_REPORTS_SECONDS)
+        spool.close(_LAST_REPORTS_SECONDS)
         presence.mark_exited(self._layout, self._node)
         if self._node.is_first and not self._fence.poll(at_once=True):
             self._write_exit_record()

@@ -30,18 +30,18 @@ def system(worker: Any, points: list[tuple[str, int, float]]) -> None:
 
 def test_readings_are_curves_and_hide_no_point(world: World, job: str) -> None:
     answer = world.client.get(f"/v1/jobs/{job}/metrics").json()
-    found = {one["key"]: (one["steps"], one["values"]) for one in answer["series"]}
-    assert found[CPU] == ([0, 9], [50.0, 60.0])
-    assert found["train/loss"] == ([5], [1.0])
+    answered = {one["key"]: (one["steps"], one["values"]) for one in answer["series"]}
+    assert answered[CPU] == ([0, 9], [50.0, 60.0])
+    assert answered["train/loss"] == ([5], [1.0])
     assert answer["series"][0]["key"] == "train/loss"
     assert world.job(job)["attempt"]["resumed_from_step"] == 4
 
 
 def test_readings_are_no_results_but_give_advice(world: World, job: str) -> None:
-    found = world.job(job)
-    assert found["metrics"] == {"train/loss": 1.0}
-    assert found["metrics_omitted"] == 0
-    assert [one["kind"] for one in found["advice"]] == ["idle_gpus"]
+    answered = world.job(job)
+    assert answered["metrics"] == {"train/loss": 1.0}
+    assert answered["metrics_omitted"] == 0
+    assert [one["kind"] for one in answered["advice"]] == ["idle_gpus"]
     (listed,) = world.client.get("/v1/jobs").json()["data"]
     assert (listed["metrics"], listed["advice"]) == ({"train/loss": 1.0}, [])
 
