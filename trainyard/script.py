@@ -240,8 +240,8 @@ class _Job:
             with contextlib.suppress(FileNotFoundError):
                 self._yielded.unlink()
         points = [{"key": key, "step": step, "value": _number(value), "time": now} for key, value in values.items()]
-        pace = _number(self._pace(step))
-        progress = {"step": step, "total_steps": total, "epoch": 0, "seconds_per_step": pace}
+        progress = {"step": step, "total_steps": total, "epoch": 0, "seconds_per_step": _number(self._pace(step))}
+        progress |= dict.fromkeys(("seconds_left", "phase", "phase_done", "phase_total"))
         for start in range(0, max(1, len(points)), _MAX_POINTS):
             body = {
                 "execution": self._execution,

@@ -163,6 +163,15 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "size_bytes": 481000,
             "modified_at": _TIME,
         },
+        "JobLineage": {
+            "object": "job_lineage",
+            "job_id": _JOB,
+            "ancestors": [
+                {"job_id": "job_01kdvdna00az9cxjnszk8v8abg", "name": "base", "status": "succeeded", "step": 400}
+            ],
+            "data": [{"field": "data.name", "source": "builtin", "text": "digits"}],
+            "versions": [{"model": "digits", "version": 3}],
+        },
         "Template": {"object": "template", "name": "mlp_parity", "description": "A small net.", "spec": _SPEC},
         "ModelResource": _MODEL,
         "ModelDetail": {**_MODEL, "versions": [_MODEL_VERSION]},

@@ -80,17 +80,17 @@ def read_lineage(database: Database, job_id: str, now: datetime) -> JobLineage:
 
 
 def _ancestors(lineage: LineageRepository, job: Job) -> list[RelatedJob]:
-    found: list[RelatedJob] = []
-    seen = {job.id}
+    related: list[RelatedJob] = []
+    visited = {job.id}
     later: Job | None = job
-    while later is not None and later.origin and len(found) < MAX_ANCESTORS:
+    while later is not None and later.origin and len(related) < MAX_ANCESTORS:
         origin = later.origin
-        if origin["job_id"] in seen:
+        if origin["job_id"] in visited:
             break
-        seen.add(origin["job_id"])
+        visited.add(origin["job_id"])
         later = lineage.job(origin["job_id"])
-        found.append(_related(later, origin, origin["job_id"]))
-    return found
+        related.append(_related(later, origin, origin["job_id"]))
+    return related
 
 
 def _related(job: Job | None, origin: Mapping[str, Any], job_id: str) -> RelatedJob:
@@ -106,8 +106,7 @@ def _related(job: Job | None, origin: Mapping[str, Any], job_id: str) -> Related
 
 def used_data(spec: Mapping[str, Any]) -> list[UsedData]:
     """Return the data that a spec names, with the parts of mixtures. Pure."""
-    found = list(_sections(spec.get("data"), "data", 0))
-    return found[:_MAX_DATA]
+    return list(_sections(spec.get("data"), "data", 0))[:_MAX_DATA]
 
 
 def _sections(node: Any, path: str, depth: int) -> Iterator[UsedData]:

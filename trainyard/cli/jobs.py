@@ -45,11 +45,11 @@ def show(
     with make_client(ctx) as client:
         job = find_job(client, job_id)
         if lineage:
-            found = client.lineage(job.id)
+            origins = client.lineage(job.id)
             if as_json:
-                print_json(found)
+                print_json(origins)
             else:
-                for line in lineage_lines(found, job.name):
+                for line in lineage_lines(origins, job.name):
                     print_line(line)
             return
         if as_json:

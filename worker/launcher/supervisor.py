@@ -201,25 +201,27 @@ class Supervisor:
             node=node.index,
         )
         self._reports = reports
-        self._spool = reports or NodeSpool(layout, node.index, connect)
-        self._system = read_system(layout, node.index, process.pid, execution, self._spool.append)
         self._log_shipper = LogShipper(_log_streams(layout, launch, node), connect, limit=launch.log_bytes)
 
     def run(self) -> None:
         """Return when torchrun has ended and the service, if it can be reached, has the exit record."""
+        layout, node = self._layout, self._node.index
+        spool = self._reports or NodeSpool(layout, node, self._connect)
+        execution = partial(exit_record.last_execution, layout, self._first_execution)
+        system = read_system(layout, node, self._process.pid, execution, spool.append)
         try:
             self._heartbeat.start()
             self._log_shipper.start()
             self._suspensions.start()
             if self._reports:
                 self._reports.start()
-            self._system.start()
+            system.start()
             self._supervise()
         finally:
             self._suspensions.close()
-            self._system.close()
+            system.close()
             self._kill_descendants()
-        self._spool.close(_LAST_REPORTS_SECONDS)
+        spool.close(_LAST_REPORTS_SECONDS)
         presence.mark_exited(self._layout, self._node)
         if self._node.is_first and not self._fence.poll(at_once=True):
             self._write_exit_record()
@@ -383,10 +385,9 @@ def _ship_log(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[S
 
 
 def _log_streams(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> list[LogStream]:
-    streams = [LogStream("launch", layout.launch_log)] if node.is_first else []
-    if node.count == 1:
-        streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
-    return streams
+    ranks = range(launch.processes_per_node if node.count == 1 else 0)
+    first = [LogStream("launch", layout.launch_log)] if node.is_first else []
+    return [*first, *(LogStream(str(rank), layout.rank_log(rank)) for rank in ranks)]
 
 
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:

@@ -50,7 +50,7 @@ def test_tasks_in_memory_have_no_loaders_to_raise() -> None:
         perf(7),
     ],
 )
-def test_small_shares_give_no_advice(metrics: dict[str, Any]) -> None:
+def test_no_advice_without_a_large_share(metrics: dict[str, Any]) -> None:
     assert advise(CUSTOM, metrics) == []
 
 

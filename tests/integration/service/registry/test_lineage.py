@@ -55,13 +55,13 @@ def test_forks_know_their_ancestors_and_ancestors_their_forks(world: World, monk
     ]  # fmt: skip
     assert read(world, other)["forks"] == []
     monkeypatch.setattr(lineage, "MAX_FORKS", 1)
-    found = read(world, first)
-    assert ([one["job_id"] for one in found["forks"]], found["has_more_forks"]) == ([second], True)
+    result = read(world, first)
+    assert ([one["job_id"] for one in result["forks"]], result["has_more_forks"]) == ([second], True)
     assert world.client.delete(f"/v1/jobs/{first}").status_code == 204
     assert [one["name"] for one in read(world, third)["ancestors"]] == ["second", None]
 
 
-def test_registered_models_are_shown_where_they_come_from_and_where_they_are_used(world: World) -> None:
+def test_registered_models_are_shown_by_their_job_and_its_forks(world: World) -> None:
     job = ended(world, name="base")
     body = {"job_id": job, "checkpoint": 5}
     made = world.client.post("/v1/models/digits/versions", json=body)
@@ -75,7 +75,7 @@ def test_unknown_job_has_no_lineage(world: World) -> None:
     assert world.client.get("/v1/jobs/job_none/lineage").status_code == 404
 
 
-def test_data_of_mixtures_is_found_in_each_part() -> None:
+def test_data_of_mixtures_is_listed_by_part() -> None:
     mixture = {
         "source": "mixture",
         "sources": [
@@ -84,8 +84,8 @@ def test_data_of_mixtures_is_found_in_each_part() -> None:
         ],
         "eval_sets": [{"source": "file", "id": "file_2"}],
     }
-    found = [(one.field, one.source, one.text, one.file_id, one.digest) for one in used_data({"data": mixture})]
-    assert found == [
+    result = [(one.field, one.source, one.text, one.file_id, one.digest) for one in used_data({"data": mixture})]
+    assert result == [
         ("data.sources.0.path", "jsonl", "/data/a", None, None),
         ("data.sources.0.path", "jsonl", "/data/b", None, None),
         ("data.sources.1.id", "file", "file_1", "file_1", "sha256:x"),

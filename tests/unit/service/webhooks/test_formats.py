@@ -9,7 +9,7 @@ from service.webhooks.formats import duration, message_body, slack_text
 JOB = {"id": "job_1", "name": "digits", "status": "failed", "status_reason": "error", "status_message": "No space."}
 
 
-def test_event_is_sent_as_it_is_unless_a_text_is_wanted() -> None:
+def test_event_is_sent_unchanged_unless_a_text_is_requested() -> None:
     assert message_body('{"id":1}', "trainyard", "https://t") == '{"id":1}'
     sent = message_body(json.dumps({"type": "job.status", "job": JOB}), "slack", "https://t/")
     assert json.loads(sent) == {"text": "*digits* failed (error): No space. <https://t/jobs/job_1|job_1>"}
