@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, Page
 
@@ -38,6 +39,16 @@ SMALL: dict[str, Any] = {
 }
 
 
+TABLE = [
+    ("where", "optimizer.lr < 0.1 and exists eval/accuracy"),
+    ("sort", "eval/loss"),
+    *(("columns", name) for name in ("name", "optimizer.lr", "seed", "eval/loss", "max(eval/accuracy)", "runtime")),
+    ("width", "name:190"),
+    ("fix", "name"),
+]
+"""A view of the table of jobs: query, order and columns."""
+
+
 @dataclass(frozen=True)
 class Jobs:
     """Ids of the jobs that the pages show."""
@@ -46,6 +57,8 @@ class Jobs:
     failed: str
     compared: tuple[str, str]
     sweep: str
+    best: tuple[str, ...]
+    """Those with the lowest loss."""
 
 
 def main() -> int:
@@ -87,19 +100,23 @@ def submit_jobs(client: Client) -> Jobs:
     failed = client.submit({**SMALL, "name": "digits-too-hot", "steps": 60, "optimizer": {"name": "sgd", "lr": 1e12}})
     paused = client.submit({**SMALL, "name": "digits-waits-for-review", "steps": 900})
     client.pause(paused.id)
-    small = {**SMALL, "name": "digits-sweep", "steps": 40}
-    grid: dict[str, list[float]] = {"optimizer.lr": [1e-3, 1e-2], "batch.size": [32, 64]}
-    sweep = client.submit_sweep(small, grid=grid, name="rates and sizes")
+    small = {**SMALL, "name": "digits-sweep", "steps": 80, "evaluation": {"every_steps": 10}}
+    grid: dict[str, list[float]] = {"optimizer.lr": [1e-3, 3e-3, 1e-2, 3e-2], "seed": [0, 1, 2]}
+    sweep = client.submit_sweep(small, grid=grid, name="rates and seeds")
     client.create_token("anna", role="user", expires_in_days=90)
     client.revoke_token(client.create_token("old-laptop", role="viewer").id)
     client.test_webhook(client.create_webhook("http://127.0.0.1:9/hook", statuses=["failed", "lost"]).id)
-    for job in (*rates, failed, *(client.job(member.job_id) for member in sweep.members if member.job_id)):
-        wait_for_status(client, job.id, "succeeded", "failed")
+    members = [member.job_id for member in sweep.members if member.job_id]
+    for job_id in (rates[0].id, rates[1].id, failed.id, *members):
+        wait_for_status(client, job_id, "succeeded", "failed")
+    for job_id in members[:3]:
+        client.job(job_id).edit(tags={"baseline": ""})
     every = {"checkpoint": {"every_steps": 100}, "evaluation": {"every_steps": 50}}
     running = client.submit({**SMALL, **every, "name": "digits-ddp", "gpus": 2, "strategy": "ddp", "steps": 100_000})
     client.submit({**SMALL, "name": "digits-fsdp", "gpus": 2, "strategy": "fsdp", "steps": 1000})
     wait_for_step(client, running.id, 120)
-    return Jobs(running.id, failed.id, (rates[0].id, rates[1].id), sweep.id)
+    best = client.jobs(where="seed >= 0 and exists eval/loss", sort="eval/loss", limit=4)
+    return Jobs(running.id, failed.id, (rates[0].id, rates[1].id), sweep.id, tuple(job.id for job in best))
 
 
 def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> list[str]:
@@ -107,6 +124,7 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
     one, other = jobs.compared
     pages = {
         "jobs": "/jobs",
+        "jobs-table": "/jobs?" + urlencode(TABLE) + "".join(f"&job={job_id}" for job_id in jobs.best),
         "job-running": f"/jobs/{jobs.running}",
         "job-failed": f"/jobs/{jobs.failed}",
         "compare": f"/compare?job={one}&job={other}",
