@@ -77,7 +77,7 @@ def csv_lines(database: Database, job_id: str, query: CurveQuery, now: datetime)
         if query.axis == "tokens":
             reported = bool(repository.keys(job.pk, (TOKENS,)))
             check_token_axis(job.id, job.spec, reported=reported)
-        names = list(query.keys or repository.keys(job.pk))
+        names = list(query.select(repository.keys(job.pk)))
     return _csv_chunks(database, job_id, names, query, now)
 
 

@@ -1,6 +1,6 @@
 """Reading of a job's curves: short ones from the points, long ones from the buckets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
@@ -38,6 +38,14 @@ class CurveQuery:
     max_series: int = MAX_SERIES
     max_total: int = 1_000_000
     """Maximum number of points of all series together."""
+    system: bool = False
+    """Whether all metrics include what the launchers measure of nodes, ranks and GPUs."""
+
+    def select(self, names: Iterable[str]) -> Sequence[str]:
+        """Return the selected metrics of a job that has these."""
+        if self.keys:
+            return self.keys
+        return sorted((name for name in names if self.system or not name.startswith(SYSTEM_PREFIX)), key=_order)
 
     def divided_among(self, jobs: int) -> "CurveQuery":
         """Return the query for each of several jobs in one response, which share its limits."""
@@ -112,9 +120,7 @@ class _JobCurves:
         self._keys, self._resumed, self._cursor, self._pending = state.keys, state.resumed, state.cursor, state.pending
 
     def names(self) -> Sequence[str]:
-        if self._query.keys:
-            return self._query.keys
-        return sorted(self._keys, key=_order)
+        return self._query.select(self._keys)
 
     def limit_points(self, count: int) -> None:
         """Set the largest number of points per series, if the query allows more."""

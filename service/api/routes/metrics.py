@@ -39,7 +39,17 @@ _MAX_COMPARED_POINTS = 100_000
 
 Keys = Annotated[
     list[str] | None,
+    Query(
+        description="Metrics to return, repeated or separated by commas; all but those under `system/` if omitted.",
+        max_length=200,
+    ),
+]
+PointKeys = Annotated[
+    list[str] | None,
     Query(description="Metrics to return, repeated or separated by commas; all if omitted.", max_length=200),
+]
+System = Annotated[
+    bool, Query(description="Without `keys`: also the metrics of nodes, ranks and GPUs, under `system/`.")
 ]
 FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit earlier steps.")]
 ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit later steps.")]
@@ -78,13 +88,14 @@ def read_metrics(
     to_step: ToStep = MAX_STEP,
     max_points: MaxPoints = 2000,
     x: XAxis = "step",
+    system: System = False,
     format: Format = "json",
 ) -> Any:
     """Return a job's curves. A series with more points than `max_points` is downsampled and marked `truncated`.
 
     At most 500 series are returned, of 1,000,000 points together; `series_omitted` counts the others.
     """
-    query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
+    query = CurveQuery(_names(keys), from_step, to_step, max_points, x, system=system)
     if format == "csv":
         return StreamingResponse(
             iterate_in_thread_slot(csv_lines(app_state.database, job_id, query, now)), media_type="text/csv"
@@ -99,7 +110,7 @@ def list_points(
     _user: UserDep,
     now: NowDep,
     job_id: str,
-    keys: Keys = None,
+    keys: PointKeys = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of points.")] = 1000,
     after: Annotated[str | None, after_query(r"^[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}$")] = None,
 ) -> Page[PointResource]:
@@ -133,12 +144,13 @@ def compare_metrics(
         int, Query(ge=10, le=_MAX_COMPARED_POINTS, description="Maximum number of points per series.")
     ] = 2000,
     x: XAxis = "step",
+    system: System = False,
     format: Format = "json",
 ) -> Any:
     """Return the curves of several jobs."""
     if len(set(job)) < len(job):
         raise InvalidRequestError("contains a job twice", param="job")
-    query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
+    query = CurveQuery(_names(keys), from_step, to_step, max_points, x, system=system)
     try:
         if format == "csv":
             lines = comparison_csv(app_state.database, job, query, now)

@@ -24,7 +24,7 @@ export class CurveStore {
   /** Read all curves, or those of a range of steps. */
   async load(range = null) {
     const [from_step, to_step] = range ?? [];
-    const answer = await call(`/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: MAX_POINTS })}`);
+    const answer = await call(`/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: MAX_POINTS, system: true })}`);
     for (const { key, steps, values, times, truncated } of answer.series) {
       const previous = this.series.get(key);
       const loaded = { steps, values: values.map(asNumber), times };

@@ -28,7 +28,7 @@ from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.spec.user_code import code_archive
 from trainyard.contract.wire.launch import CurrentAttempt, LaunchDocument
-from trainyard.contract.wire.reports import FinishRecord, MetricsBatch
+from trainyard.contract.wire.reports import SYSTEM_PREFIX, FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
 from trainyard.demo import free_port
 
@@ -72,6 +72,7 @@ class FakeService:
         self.url = f"http://127.0.0.1:{self.port}"
         self.requests: list[tuple[str, str]] = []
         self.points: dict[tuple[str, int, int], str] = {}
+        self.system_points: dict[tuple[str, int, int], str] = {}
         self.events: dict[tuple[int, int], dict[str, Any]] = {}
         self.parameters: dict[str, Any] = {}
         self.checkpoints: dict[int, dict[str, Any]] = {}
@@ -145,7 +146,8 @@ class FakeService:
     def _metrics(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         batch = MetricsBatch.model_validate_json(body)
         for point in batch.points:
-            self.points[(point.key, point.step, batch.execution)] = repr(point.value)
+            points = self.system_points if point.key.startswith(SYSTEM_PREFIX) else self.points
+            points[(point.key, point.step, batch.execution)] = repr(point.value)
         return 200, {"accepted": len(batch.points)}
 
     def _events(self, attempt: str, url: ParseResult, body: bytes) -> Answer:

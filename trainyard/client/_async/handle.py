@@ -88,13 +88,17 @@ class AsyncJobHandle:
         from_step: int | None = None,
         max_points: int | None = None,
         x: CurveAxis = "step",
+        system: bool = False,
     ) -> dict[str, list[Any]]:
         """Return curves as columns, one row for each point, as `pandas.DataFrame` takes them.
 
-        `metrics("loss", "acc@1")` is `metrics(["loss", "acc@1"])`; names are those that the program uses.
+        `metrics("loss", "acc@1")` is `metrics(["loss", "acc@1"])`; names are those that the program uses. Without
+        names, `system` adds what the launchers measure of nodes, ranks and GPUs.
         """
         requested = [*as_list(keys), *more_keys]
-        curves = await self._client.metrics(self.id, requested, from_step=from_step, max_points=max_points, x=x)
+        curves = await self._client.metrics(
+            self.id, requested, from_step=from_step, max_points=max_points, x=x, system=system
+        )
         self._curves = curves.table()
         return self._curves
 

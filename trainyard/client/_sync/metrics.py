@@ -36,16 +36,18 @@ class MetricsCalls(JobCalls):
         from_step: int | None = None,
         max_points: int | None = None,
         x: CurveAxis = "step",
+        system: bool = False,
     ) -> MetricsResource:
         """Return curves of one job, with all points unless `max_points` is given.
 
         Args:
-            keys: metrics to read; default: all.
+            keys: metrics to read; default: all but those under `system/`.
             from_step: only the points from this step on.
             max_points: downsample each curve to that many points.
             x: a second x axis: `time` for seconds of training, `tokens` for tokens processed.
+            system: also read what the launchers measure of nodes, ranks and GPUs.
         """
-        params = _curve_params(keys, from_step, max_points, x)
+        params = _curve_params(keys, from_step, max_points, x) | ({"system": True} if system else {})
         return self._send(Request("GET", job_path(job_id, "metrics"), model(MetricsResource), params))
 
     def metrics_of(

@@ -30,7 +30,9 @@ class JobChanges(Strict):
     )
 
     name: DisplayName | None = None
-    tags: dict[TagName, TagText | None] | None = Field(default=None, max_length=MAX_EDITED_TAGS)
+    tags: dict[TagName, TagText | None] | None = Field(
+        default=None, max_length=MAX_EDITED_TAGS, json_schema_extra={"additionalProperties": False}
+    )
     """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
     notes: NotesText | None = None
     """Notes in Markdown; an empty text removes them."""

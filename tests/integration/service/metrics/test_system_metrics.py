@@ -29,7 +29,12 @@ def system(worker: Any, points: list[tuple[str, int, float]]) -> None:
 
 
 def test_readings_are_curves_and_hide_no_point(world: World, job: str) -> None:
-    answer = world.client.get(f"/v1/jobs/{job}/metrics").json()
+    (of_program,) = world.client.get(f"/v1/jobs/{job}/metrics").json()["series"]
+    assert of_program["key"] == "train/loss"
+    csv = world.client.get(f"/v1/jobs/{job}/metrics", params={"format": "csv"}).text
+    assert "train/loss" in csv
+    assert "system/" not in csv
+    answer = world.client.get(f"/v1/jobs/{job}/metrics", params={"system": "true"}).json()
     answered = {one["key"]: (one["steps"], one["values"]) for one in answer["series"]}
     assert answered[CPU] == ([0, 9], [50.0, 60.0])
     assert answered["train/loss"] == ([5], [1.0])
