@@ -13,6 +13,7 @@ import pytest
 
 from service.webhooks.sender import SendResult
 from tests.faults.drive import ServiceStage
+from tests.integration.service.sweeps.test_searches import FAILPOINTS as SEARCH_FAILPOINTS
 from tests.support.forks import in_a_fork
 from tests.support.seeds import LINES, LINES_DIGEST
 from trainyard.contract.wire.jobs import TERMINAL
@@ -365,7 +366,7 @@ def test_every_failpoint_is_covered() -> None:
     """Each failpoint of the service must have a case."""
     root = Path(__file__).parents[2] / "service"
     named = {label for file in root.rglob("*.py") for label in _FAILPOINT.findall(file.read_text())}
-    assert named == {label for label, _ in FAILPOINTS}
+    assert named == {label for label, _ in FAILPOINTS} | set(SEARCH_FAILPOINTS)
     assert len(named) >= 25
 
 
