@@ -2,7 +2,7 @@
 
 import { byId, make } from "./page.js";
 
-const TASKS = ["causal_lm", "image_classification", "regression", "custom"]; // whose loop trains a model
+const TASKS = ["causal_lm", "sequence_classification", "image_classification", "regression", "custom"]; // whose loop trains a model
 
 /** A text as one word of a shell. */
 const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -14,19 +14,20 @@ export const isExported = ({ status, spec }) => status === "succeeded" && TASKS.
 export function usesOf(job) {
   const { spec } = job;
   const exported = isExported(job);
-  const saved = ["succeeded", "failed", "cancelled"].includes(job.status) && job.last_checkpoint_step !== null;
+  const classifiesTexts = spec.task === "sequence_classification"; // only its exports have the names of the classes
+  const saved = !classifiesTexts && ["succeeded", "failed", "cancelled"].includes(job.status) && job.last_checkpoint_step !== null;
   if (!TASKS.includes(spec.task) || !spec.model || !(exported || saved)) return [];
-  const reads = spec.task === "causal_lm";
-  const uses = [{ title: "Python", code: pythonCode(job.id, reads, exported) }];
-  if (reads) uses.push({ title: "Generate text", code: `trainyard generate ${job.id} "…"${exported ? "" : " --checkpoint latest"}` });
-  if (exported && reads) uses.push(...folderUses(job));
+  const generates = spec.task === "causal_lm";
+  const uses = [{ title: "Python", code: pythonCode(job.id, generates || classifiesTexts, exported) }];
+  if (generates) uses.push({ title: "Generate text", code: `trainyard generate ${job.id} "…"${exported ? "" : " --checkpoint latest"}` });
+  if (exported && generates) uses.push(...folderUses(job));
   uses.push({ title: "Register", code: `trainyard models register NAME ${job.id} --alias prod${exported ? "" : " --checkpoint latest"}` });
   return uses;
 }
 
-const pythonCode = (id, reads, exported) => `import trainyard
+const pythonCode = (id, readsText, exported) => `import trainyard
 
-model, ${reads ? "tokenizer" : "transform"} = trainyard.load("${id}"${exported ? "" : ', checkpoint="latest"'})`;
+model, ${readsText ? "tokenizer" : "transform"} = trainyard.load("${id}"${exported ? "" : ', checkpoint="latest"'})`;
 
 /** The lines for the downloaded export of a language model. */
 function folderUses({ id, name, spec }) {
