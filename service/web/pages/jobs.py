@@ -53,7 +53,11 @@ def row_fields(job: JobResource) -> dict[str, Any]:
     """
     fields = job.model_dump(mode="json", include={*_ROW_FIELDS, "metrics", "loss_metric"})
     spec = {name: job.spec.get(name) for name in _ROW_SPEC_FIELDS}
-    return {**fields, "spec": spec, "metrics": {PREVIEW_METRIC: fields["metrics"].get(job.loss_metric)}}
+    return {
+        **fields,
+        "spec": spec,
+        "metrics": {PREVIEW_METRIC: fields["metrics"].get(job.loss_metric or PREVIEW_METRIC)},
+    }
 
 
 def first_rows(window: JobWindowDep) -> PageRequest:
