@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.auth.unix_users import job_account
-from service.core.errors import InvalidSpecError, PermissionDeniedError, ServiceError
+from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.ids import new_id
 from service.core.settings import RunAs
 from service.db.engine import Database
@@ -29,7 +29,7 @@ from service.jobs.submission import (
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from service.sweeps.repository import SweepRepository
 from service.sweeps.resources import sweep_detail, sweep_resources
-from service.sweeps.search.submission import new_search
+from service.sweeps.search.submission import new_search, refusals
 from service.sweeps.values import typed_values
 from trainyard.contract.problems import MAX_PROBLEMS, Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
@@ -138,7 +138,7 @@ def _accepted_members(
             problems += [_member_problem(number, changes, problem) for problem in accepted.problems]
         else:
             result.append(accepted)
-            problems += [_member_problem(number, changes, problem) for problem in _refusals(accepted, check)]
+            problems += [_member_problem(number, changes, problem) for problem in refusals(accepted, check)]
             same = first_with.setdefault(json.dumps(dump_spec(accepted.unresolved), sort_keys=True), changes)
             if same is not changes and request.grid and not problems:
                 message = f"{format_values(changes)} is the same job as {format_values(same)}; list each value once"
@@ -148,23 +148,6 @@ def _accepted_members(
     if problems:
         raise InvalidSpecError(problems)
     return result
-
-
-def _refusals(accepted: AcceptedSpec, check: CheckSpec) -> Sequence[Problem]:
-    """Return why a member may not be submitted.
-
-    Raises:
-        PermissionDeniedError: the user may not submit it, which applies to the whole sweep.
-    """
-    try:
-        check(accepted)
-    except PermissionDeniedError:
-        raise
-    except (SpecError, InvalidSpecError) as error:
-        return error.problems
-    except ServiceError as error:
-        return [Problem(param=error.param or "", message=error.message)]
-    return ()
 
 
 def _check_member(principal: Principal, spec: TrainingSpec, quotas: UserQuotas) -> None:

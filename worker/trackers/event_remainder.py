@@ -4,7 +4,7 @@ A program that resumes logs what follows the checkpoint again; what came before 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,14 +21,13 @@ from worker.trackers.steps import MetricHistory
 from worker.trackers.wire_format import MalformedMessageError
 
 
-@dataclass
+@dataclass(frozen=True)
 class EventRemainder:
     """The unread events of the attempt before this one."""
 
     folders: list[Path]
     saved_at: float
     """When the newest checkpoint was written, in seconds since 1970."""
-    _yielded: set[tuple[str, int]] = field(default_factory=set)
 
     @classmethod
     def find(cls, layout: AttemptLayout) -> "EventRemainder | None":
@@ -50,11 +49,12 @@ class EventRemainder:
         """
         files = [(begun_at(one.path), len(one.path.parts), one.path) for one in event_paths(self.folders)]
         runs = EventRuns()
+        yielded: set[tuple[str, int | None]] = set()
         for _, _, path in sorted(files):
             try:
                 for value in _scalars(path, runs.prefix(Reporter(0, 0), path.parent)):
-                    if self._is_unread(value, history):
-                        self._yielded.add((value.name, value.step or 0))
+                    if (value.name, value.step) not in yielded and self._is_unread(value, history):
+                        yielded.add((value.name, value.step))
                         yield value
             except (OSError, DamagedRecordError, TrackerError):
                 continue
@@ -66,7 +66,6 @@ class EventRemainder:
             and value.step is not None
             and known.latest_at < value.time.timestamp() <= self.saved_at
             and value.step > known.latest_step
-            and (value.name, value.step) not in self._yielded
         )
 
 

@@ -35,8 +35,8 @@ def new_search(
     first: AcceptedSpec | None = None
     accepted = accept_all([member_spec(request.spec, point) for point in points])
     for point, result in zip(points, accepted, strict=False):
-        refusals = result.problems if isinstance(result, RejectedSpec) else _refusals(result, check)
-        problems += [_point_problem(point, problem) for problem in refusals]
+        of_point = result.problems if isinstance(result, RejectedSpec) else refusals(result, check)
+        problems += [_point_problem(point, problem) for problem in of_point]
         first = first or (result if isinstance(result, AcceptedSpec) else None)
     if problems:
         raise InvalidSpecError(problems[:_SHOWN_PROBLEMS])
@@ -66,7 +66,12 @@ def submitter_of(sweep: Sweep) -> Principal:
     return Principal("user", sweep.id, sweep.created_by, role, sweep.may_run_code)
 
 
-def _refusals(accepted: AcceptedSpec, check: Callable[[AcceptedSpec], None]) -> Sequence[Problem]:
+def refusals(accepted: AcceptedSpec, check: Callable[[AcceptedSpec], None]) -> Sequence[Problem]:
+    """Return why a member may not be submitted.
+
+    Raises:
+        PermissionDeniedError: the user may not submit it, which applies to the whole sweep.
+    """
     try:
         check(accepted)
     except PermissionDeniedError:
