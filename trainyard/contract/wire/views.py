@@ -20,6 +20,10 @@ TagText = Annotated[
     str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u200b\u2028-\u202e\ufeff]*$")
 ]
 NotesText = Annotated[str, StringConstraints(max_length=MAX_NOTES, pattern=r"^[^\x00]*$")]
+# No name is allowed that breaks the pattern; the schema states it beside the pattern, not beside the null.
+EditedTags = Annotated[
+    dict[TagName, TagText | None], Field(max_length=MAX_EDITED_TAGS, json_schema_extra={"additionalProperties": False})
+]
 
 
 class JobChanges(Strict):
@@ -30,9 +34,7 @@ class JobChanges(Strict):
     )
 
     name: DisplayName | None = None
-    tags: dict[TagName, TagText | None] | None = Field(
-        default=None, max_length=MAX_EDITED_TAGS, json_schema_extra={"additionalProperties": False}
-    )
+    tags: EditedTags | None = None
     """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
     notes: NotesText | None = None
     """Notes in Markdown; an empty text removes them."""
