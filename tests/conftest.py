@@ -61,9 +61,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests and what they import from garbage collections, each of which would scan them."""
+    """Exclude the collected tests and what they import from garbage collections, and collect less often.
+
+    With Python's threshold of 700 objects, collections take a tenth of the time of the tests of the service.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 PATH = "/openapi.json"
@@ -12,12 +12,14 @@ PATH = "/openapi.json"
 
 def add_openapi_route(app: FastAPI) -> None:
     """Add the route. FastAPI's own renders the document, of almost a megabyte, on the event loop for each request."""
-    document = RenderedDocument(app.openapi)
-
-    def get_document() -> Response:
-        return Response(document.get(), media_type="application/json")
-
+    app.state.openapi_document = RenderedDocument(lambda: app.openapi())
     app.add_api_route(PATH, get_document, name="openapi", include_in_schema=False)
+
+
+def get_document(request: Request) -> Response:
+    """Return the document. A function of the module, since FastAPI caches each route's function for good."""
+    document: RenderedDocument = request.app.state.openapi_document
+    return Response(document.get(), media_type="application/json")
 
 
 class RenderedDocument:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StrictBool, StringConstraints
 
 from trainyard.contract.base import DisplayName, Resource, Strict, Timestamp
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
@@ -38,7 +38,7 @@ class JobChanges(Strict):
     """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
     notes: NotesText | None = None
     """Notes in Markdown; an empty text removes them."""
-    archived: bool | None = None
+    archived: StrictBool | None = None
     """Whether lists leave the job out unless they are asked for it. Only jobs that have ended can be archived."""
 
 
@@ -72,7 +72,7 @@ class ViewRequest(Strict):
     )
 
     name: DisplayName
-    shared: bool = False
+    shared: StrictBool = False
     """Whether other users see the view. Only its owner and administrators change it."""
     where: Annotated[str, StringConstraints(max_length=MAX_QUERY, pattern=r"^[^\x00]*$")] = ""
     sort: Annotated[str, StringConstraints(max_length=MAX_KEY + 1, pattern=r"^[^\x00]*$")] = ""
