@@ -137,6 +137,11 @@ def test_the_loss_has_the_name_that_the_program_gave_it(module: Callable[[str], 
     rows, own = module("job_rows.js"), {"metrics": {"Loss/train": 2.5}, "loss_metric": "Loss/train"}
     assert [rows("lossOf", job) for job in (own, {"metrics": {"train/loss": 1.5}}, {"metrics": {}})] == [2.5, 1.5, None]
     assert rows("rowFields", {**JOB, **own})["metrics"] == {"train/loss": 2.5}
+    assert [rows("shownName", metric, [own]) for metric in ("train/loss", "Loss/train", "eval/loss")] == [
+        "Train loss",
+        "Train loss",
+        "eval/loss",
+    ]
 
 
 def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Call]) -> None:
