@@ -77,7 +77,7 @@ def test_durations_have_two_units(module: Callable[[str], Call]) -> None:
 def test_sizes_counts_and_spec_values_are_formatted(module: Callable[[str], Call]) -> None:
     formats = module("format.js")
     sizes = [formats("bytes", value) for value in (None, 12, 1500, 2_340_000, 7e12)]
-    assert sizes == [NOTHING, "12 B", "1.5 kB", "2.34 MB", "7 TB"]
+    assert sizes == [NOTHING, "12 B", "1.46 KiB", "2.23 MiB", "6.37 TiB"]
     assert formats("count", 1234567) == "1\u202f234\u202f567"
     values = [formats("specValue", value) for value in (None, True, "auto", 3, 1e-4, [0.9, 0.95])]
     assert values == [NOTHING, "true", "auto", "3", "1e-4", "[0.9, 0.95]"]

@@ -510,7 +510,7 @@ class TestHistory:
             "GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT | {"best": True, "latest": True})
         )
         _, shown, where = run("checkpoints", "a1").stdout.splitlines()
-        assert shown.startswith("92    best latest  481 kB")
+        assert shown.startswith("92    best latest  470 KiB")
         assert shown.endswith("eval/loss 0.25  step-0000000092")
         assert where == "in /runs/a1/checkpoints"
         assert lines(run("checkpoints", "a1", "--json")) == [
