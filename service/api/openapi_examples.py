@@ -261,6 +261,11 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "nonce": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY",
             "expires_at": _LATER,
         },
+        "SignInCodeResource": {
+            "object": "sign_in_code",
+            "code": "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY",
+            "expires_at": _LATER,
+        },
         "SignInRequest": {"nonce": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", "credential": "MUNGE:AwQFAACj:"},
         "AuditResource": {
             "object": "audit_entry",

@@ -1,4 +1,4 @@
-"""SQL of API tokens and browser sessions."""
+"""SQL of API tokens, browser sessions and what leads to them."""
 
 from datetime import datetime, timedelta
 
@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.engine import Database
-from service.db.models import Attempt, SignInNonce, Token, UnixUser, WebSession
+from service.db.models import Attempt, SignInCode, SignInNonce, Token, UnixUser, WebSession
 
 
 class TokenRepository:
@@ -126,6 +126,36 @@ class SessionRepository:
 
     def remove_expired(self, now: datetime) -> None:
         self._session.execute(sa.delete(WebSession).where(WebSession.expires_at <= now))
+
+
+class SignInCodeRepository:
+    """Codes of sign-ins within one session of the database."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def add(self, row: SignInCode) -> None:
+        self._session.add(row)
+
+    def token(self, hash_: str, now: datetime) -> Token | None:
+        """Return the token of a code that is neither used nor expired."""
+        query = sa.select(Token).join(SignInCode, SignInCode.token_id == Token.id)
+        return self._session.scalar(query.where(SignInCode.hash == hash_, SignInCode.expires_at > now))
+
+    def use(self, hash_: str, now: datetime) -> bool:
+        """Remove a code; False if it is gone or expired, also if another process has just removed it."""
+        delete = sa.delete(SignInCode).where(SignInCode.hash == hash_, SignInCode.expires_at > now)
+        return self._session.scalar(delete.returning(SignInCode.hash)) is not None
+
+    def remove_expired(self, now: datetime) -> None:
+        self._session.execute(sa.delete(SignInCode).where(SignInCode.expires_at <= now))
+
+    def remove_oldest(self, token_id: str, limit: int) -> None:
+        """Remove all codes of a token but the newest ones."""
+        newest_first = (SignInCode.created_at.desc(), SignInCode.hash)
+        query = sa.select(SignInCode.hash).where(SignInCode.token_id == token_id).order_by(*newest_first)
+        old = list(self._session.scalars(query.offset(limit)))
+        self._session.execute(sa.delete(SignInCode).where(SignInCode.hash.in_(old)))
 
 
 class UnixUserRepository:

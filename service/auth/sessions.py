@@ -61,6 +61,11 @@ def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) 
     principal = authenticate(database, f"Bearer {token}", now)
     if principal.kind != "user":
         raise AuthenticationError
+    return principal, start_session(database, principal, lifetime, now)
+
+
+def start_session(database: Database, principal: Principal, lifetime: timedelta, now: datetime) -> str:
+    """Create a session of a user; return its secret."""
     secret = secrets.token_urlsafe(32)
     row = WebSession(hash=hash_token(secret), token_id=principal.id, created_at=now, expires_at=now + lifetime)
     with database.write() as session:
@@ -68,7 +73,7 @@ def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) 
         repository.remove_expired(now)
         repository.remove_oldest(principal.id, MAX_SESSIONS - 1)
         repository.add(row)
-    return principal, secret
+    return secret
 
 
 def authenticate_session(database: Database, secret: str, now: datetime) -> Principal:

@@ -52,7 +52,7 @@ RAW_BODIES = {"put_code": CODE, "append_log": b"x", "send_part": LINES}
 BOUNDARY = "boundary-of-the-form"
 FILE_FORMS = ("upload_file", "create_openai_file")
 """Operations that read a form with a file."""
-FORMS = ("sign_in", "sign_out")
+FORMS = ("sign_in", "sign_out", "check_sign_in_code", "sign_in_with_code")
 QUERIES = {
     "append_log": {"rank": "0", "offset": "0"},
     "send_part": {"offset": "0"},
@@ -64,6 +64,9 @@ QUERIES = {
 }
 PATH_VALUES = {"group": ["any"]}
 """Values of path parameters that name no resource; those of all others are seeds."""
+
+
+_LAST = ("sign_out", "sign_in_with_code")
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def page_routes(app: FastAPI) -> Iterator[Operation]:
 
 
 def all_operations(world: World) -> list[Operation]:
-    """The operations by what they remove: sign-out, which ends the sessions of the identities, is the last."""
+    """The operations by what they remove: those that end the sessions of the identities are the last."""
     document = world.client.get("/openapi.json").json()
     documented = [
         Operation(operation["operationId"], verb.upper(), path)
@@ -98,7 +101,8 @@ def all_operations(world: World) -> list[Operation]:
         for verb, operation in verbs.items()
     ]
     operations = [*documented, *page_routes(world.app)]
-    return sorted(operations, key=lambda operation: (operation.id == "sign_out", operation.method == "DELETE"))
+    ends = {id_: number for number, id_ in enumerate(_LAST, 1)}
+    return sorted(operations, key=lambda operation: (ends.get(operation.id, 0), operation.method == "DELETE"))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Rule(Enum):
     READ = "every user, viewers included"
     SUBMIT = "every user but viewers"
     CHANGE = "the owner and administrators"
+    TOKEN = "every user with an API token"
     OWN_READ = "the owner and administrators; for others it does not exist"
     OWN_CHANGE = "the same, and viewers are refused"
     OWNER_ONLY = "the owner alone; for others it does not exist, and viewers are refused"
@@ -70,6 +71,7 @@ RULES: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(("create_sign_in_nonce", "sign_in_with_munge"), Rule.PUBLIC),
     "revoke_own_token": Rule.READ,
+    "create_sign_in_code": Rule.TOKEN,
     **dict.fromkeys(("resolve_lost_jobs", "link_unix_user"), Rule.ADMIN),
     **dict.fromkeys(("set_maintenance", "get_doctor", "put_code", "get_code", "has_code"), Rule.ADMIN),
     # The owner may, too, with the code role.
@@ -90,7 +92,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("show_jobs", "show_job", "show_cluster", "show_compare", "show_submit", "show_files"), Rule.PAGE),
     **dict.fromkeys(("show_api_docs", "show_models", "show_model"), Rule.PAGE),
     **dict.fromkeys(("show_tokens", "show_webhooks", "show_audit"), Rule.ADMIN_PAGE),
-    "sign_in": Rule.SIGN_IN,
+    **dict.fromkeys(("sign_in", "check_sign_in_code", "sign_in_with_code"), Rule.SIGN_IN),
     "sign_out": Rule.SIGN_OUT,
 }
 
@@ -113,6 +115,7 @@ class Identity:
 
 _ALLOWED: Mapping[Rule, frozenset[Role]] = {
     Rule.READ: frozenset({"viewer", "other", "owner", "admin"}),
+    Rule.TOKEN: frozenset({"viewer", "other", "owner", "admin"}),
     Rule.SUBMIT: frozenset({"other", "owner", "admin"}),
     Rule.CHANGE: frozenset({"owner", "admin"}),
     Rule.OWN_READ: frozenset({"owner", "admin"}),
@@ -148,6 +151,8 @@ def expected_status(rule: Rule, identity: Identity, *, safe: bool) -> int | None
     if identity.role == "none":
         return 401
     if identity.cookie and not safe and (cross_site or not identity.valid_csrf):
+        return 403
+    if rule is Rule.TOKEN and identity.cookie:
         return 403
     if identity.role in _ALLOWED[rule]:
         return None

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from service.web.assets import Assets
 from tests.support.browser import Visit
+from trainyard.client import Client
 
 pytestmark = [pytest.mark.web]
 
@@ -86,3 +87,28 @@ def test_link_from_another_site_keeps_the_session(visit: Visit, other_site: str)
     visit.page.get_by_role("link", name="jobs").click()
     expect(visit.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     visit.foreign_requests.clear()
+
+
+def test_code_of_the_address_signs_in_after_a_question(signed_out: Visit, client: Client) -> None:
+    code, sent = client.create_sign_in_code().code, []
+    page = signed_out.page
+    page.on("request", lambda request: sent.append((request.url, request.headers.get("referer", ""))))
+    signed_out.go(f"/sign-in#code={code}&next=/cluster")
+    expect(page.get_by_role("heading", name="Sign in as admin?")).to_be_visible()
+    page.get_by_role("button", name="Sign in as admin").click()
+    page.wait_for_url(signed_out.url + "/cluster")
+    assert not [one for one in sent if code in "".join(one)]
+    for address in (page.evaluate("history.length && location.href"), page.go_back().url, page.go_back().url):  # type: ignore[union-attr]
+        assert code not in address
+    signed_out.assert_clean()
+
+
+def test_used_code_is_reported(signed_out: Visit, client: Client) -> None:
+    code = client.create_sign_in_code().code
+    page = signed_out.go(f"/sign-in#code={code}&next=//evil.example")
+    page.get_by_role("button", name="Sign in as admin").click()
+    page.wait_for_url(signed_out.url + "/jobs")
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url(signed_out.url + "/sign-in")
+    page.evaluate("code => { location.hash = `code=${code}`; }", code)  # an open page of the sign-in takes a code, too
+    expect(page.get_by_role("alert").filter(has_text="used before")).to_be_visible()

@@ -9,8 +9,8 @@ from service.api.dependencies import SAFE_METHODS
 from service.api.middleware.errors import HeaderMap, header_map, send_error
 from service.core.errors import InvalidRequestError, MalformedRequestError, PermissionDeniedError, ServiceError
 
-SIGN_IN = "/sign-in"
-"""The page whose response sets a cookie; a page of another site must not sign anybody in either."""
+SIGN_IN = ("/sign-in", "/sign-in/code", "/sign-in/with-code")
+"""Routes that lead to a cookie; a page of another site must not sign anybody in either."""
 _ANY_HOST = frozenset({"/livez", "/readyz", "/metrics"})
 """Routes for probes, which use an address instead of a host name."""
 
@@ -44,7 +44,7 @@ class OriginMiddleware:
                 f"unknown host {name!r}; add it to TRAINYARD_ALLOWED_HOSTS if this service has that name",
                 code="unknown_host",
             )
-        has_cookie = b"cookie" in headers or scope["path"] == SIGN_IN
+        has_cookie = b"cookie" in headers or scope["path"] in SIGN_IN
         if scope["method"] not in SAFE_METHODS and has_cookie and not _same_origin(headers):
             raise PermissionDeniedError(_MSG_ORIGIN, code="cross_site")
         if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:

@@ -1,20 +1,22 @@
-"""Routes of the sign-in by munge, and of the users that belong to Unix accounts."""
+"""Routes of the sign-in by munge and by code, and of the users that belong to Unix accounts."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from service.api.dependencies import AdminDep, AppStateDep, NowDep
+from service.api.dependencies import AdminDep, AppStateDep, NowDep, UserDep, get_caller
 from service.api.idempotency import UnsupportedKey, reject_key
 from service.api.json_body import JsonRoute
 from service.api.middleware.authentication import address_key
 from service.api.query_params import refuse_unknown
 from service.api.routes.tokens import token_resource
 from service.audit.log import set_audit_action
+from service.auth.sign_in_codes import create_code
 from service.auth.unix_users import link
+from service.core.errors import PermissionDeniedError
 from trainyard.contract.validation_messages import USER_NAME_PATTERN
 from trainyard.contract.wire.access import NewTokenResource, UnixUserResource
-from trainyard.contract.wire.sign_in import NonceResource, SignInRequest
+from trainyard.contract.wire.sign_in import NonceResource, SignInCodeResource, SignInRequest
 
 
 async def check_query(request: Request) -> None:
@@ -41,6 +43,24 @@ def sign_in_with_munge(
     set_audit_action("sign_in_with_munge")
     token, secret = app_state.munge_sign_in.sign_in(body, address_key(), now)
     return NewTokenResource(**token_resource(app_state, token).model_dump(), token=secret)
+
+
+@router.post("/sign-in/codes", status_code=201, operation_id="create_sign_in_code")
+def create_sign_in_code(
+    request: Request, app_state: AppStateDep, user: UserDep, now: NowDep, idempotency_key: UnsupportedKey = None
+) -> SignInCodeResource:
+    """Create a code that signs a browser in as the user of this token, once, within a minute.
+
+    A browser session cannot create one.
+    """
+    reject_key(idempotency_key)
+    if get_caller(request).secret is not None:
+        # Else a script that got into a page could take along a session that outlives that of the page.
+        raise PermissionDeniedError(
+            "a code for a sign-in needs an API token, not a browser session", code="token_required"
+        )
+    code, expires_at = create_code(app_state.database, user.id, now)
+    return SignInCodeResource(code=code, expires_at=expires_at)
 
 
 @router.put("/unix-users/{user_name}", operation_id="link_unix_user")

@@ -1,6 +1,6 @@
 """The tables, one module for each feature."""
 
-from service.db.models.auth import AuditEntry, SignInNonce, Token, UnixUser, WebSession
+from service.db.models.auth import AuditEntry, SignInCode, SignInNonce, Token, UnixUser, WebSession
 from service.db.models.base import Base
 from service.db.models.cluster import Cluster, Lease, MaintenanceMode, Orphan, StartEstimate
 from service.db.models.files import DataFile, Upload
@@ -56,6 +56,7 @@ __all__ = [
     "RegisteredModel",
     "SavedView",
     "Secret",
+    "SignInCode",
     "SignInNonce",
     "StartEstimate",
     "Sweep",

@@ -53,6 +53,20 @@ class SignInNonce(Base):
     expires_at: Mapped[datetime]
 
 
+class SignInCode(Base):
+    """A code that signs one browser in, once."""
+
+    __tablename__ = "sign_in_codes"
+    __table_args__ = (Index(None, "expires_at"), Index(None, "token_id"))
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the code; the code itself is not stored."""
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
+    """The API token that requested it. It determines the user of the session."""
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+
+
 class WebSession(Base):
     """A signed-in browser."""
 

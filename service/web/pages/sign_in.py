@@ -36,8 +36,8 @@ def show_sign_in(pages: PagesDep, next: str = "/jobs") -> HTMLResponse:
 @router.post("/sign-in", operation_id="sign_in")
 async def submit_sign_in(request: Request, app_state: AppStateDep, pages: PagesDep, now: NowDep) -> Response:
     """Start a session with an API token. Failures are audited and rate-limited by address, as in the API."""
-    form = parse_qs((await request.body()).decode("utf-8", "replace"))
-    token, target = form.get("token", [""])[0].strip(), safe_redirect(form.get("next", [""])[0])
+    form = await read_form(request)
+    token, target = form.get("token", "").strip(), safe_redirect(form.get("next", ""))
     lifetime = timedelta(hours=app_state.settings.session_hours)
     try:
         principal, secret = await run_in_threadpool(sign_in, app_state.database, token, lifetime, now)
@@ -53,8 +53,13 @@ async def submit_sign_in(request: Request, app_state: AppStateDep, pages: PagesD
 async def submit_sign_out(request: Request, app_state: AppStateDep, visitor: VisitorDep) -> Response:
     """End the session of the request's cookie."""
     set_audit_caller(request, visitor.user)
-    form = parse_qs((await request.body()).decode("utf-8", "replace"))
-    require_csrf(visitor.secret, form.get("csrf", [""])[0])
+    require_csrf(visitor.secret, (await read_form(request)).get("csrf", ""))
     await run_in_threadpool(sign_out, app_state.database, visitor.secret)
     headers = {**PAGE_HEADERS, "Set-Cookie": app_state.cookie.header("", 0)}
     return RedirectResponse("/sign-in", status_code=303, headers=headers)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form, each with its first value."""
+    fields = parse_qs((await request.body()).decode("utf-8", "replace"))
+    return {name: values[0] for name, values in fields.items()}

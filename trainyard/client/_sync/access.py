@@ -32,7 +32,7 @@ from trainyard.contract.wire.access import (
     UnixUserResource,
     WebhookResource,
 )
-from trainyard.contract.wire.sign_in import NonceResource
+from trainyard.contract.wire.sign_in import NonceResource, SignInCodeResource
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -85,6 +85,10 @@ class AccessCalls(Transport):
     def sign_in_with_munge(self, nonce: str, credential: str) -> NewTokenResource:
         """Create a token of the Unix account that made the credential with `munge`."""
         return self._send(_sign_in("munge", NewTokenResource, nonce=nonce, credential=credential))
+
+    def create_sign_in_code(self) -> SignInCodeResource:
+        """Create a code that signs a browser in as this client's user, once, within a minute: `trainyard open`."""
+        return self._send(_create("/v1/sign-in/codes", SignInCodeResource))
 
     def revoke_own_token(self) -> None:
         """Revoke this client's own token, if it is of a sign-in by munge."""

@@ -1,4 +1,4 @@
-"""Sign-in by munge: its request and answers, and the message that a credential carries."""
+"""Sign-in by munge and by code: requests and answers, and the message that a credential carries."""
 
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -21,6 +21,15 @@ class NonceResource(Resource):
 
     object: Literal["sign_in_nonce"] = "sign_in_nonce"
     nonce: str
+    expires_at: Timestamp
+
+
+class SignInCodeResource(Resource):
+    """A code that signs one browser in, once."""
+
+    object: Literal["sign_in_code"] = "sign_in_code"
+    code: Annotated[str, Field(repr=False)]
+    """The browser takes it from the fragment of `/sign-in#code=CODE&next=PATH`. Returned only here."""
     expires_at: Timestamp
 
 
