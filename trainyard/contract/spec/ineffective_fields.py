@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.objective_rules import ineffective_objectives, objective_metrics
 from trainyard.contract.spec.sections import BuiltinData, Evaluation
 from trainyard.contract.spec.text_data import TextData, TextMixture, UploadedFiles
@@ -79,8 +80,12 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         )
     if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)(neftune_alpha=spec.loss.neftune_alpha):
         yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
-    if spec.task != "custom" and spec.batch.loaders:
-        yield "batch.loaders", f"has no effect for task `{spec.task}`, whose examples are in memory; it is for `custom`"
+    if spec.task != "custom" and not isinstance(data, ImageFiles) and spec.batch.loaders:
+        yield (
+            "batch.loaders",
+            f"has no effect for task `{spec.task}`, whose examples are in memory; it is for source `images` and for "
+            "task `custom`",
+        )
     if spec.resume_from is None and spec.resume != "state":
         yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:
@@ -92,7 +97,7 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     yield from _decay(spec)
     if isinstance(data, BuiltinData) and data.name != "parity" and _changed(data, "examples"):
         yield "data.examples", f"has no effect for `{data.name}`; it is for `parity`"
-    if isinstance(data, TextData) and data.on_bad_line != "skip" and _changed(data, "max_bad_lines"):
+    if isinstance(data, TextData | ImageFiles) and data.on_bad_line != "skip" and _changed(data, "max_bad_lines"):
         yield "data.max_bad_lines", "has no effect unless `data.on_bad_line` is `skip`"
     if isinstance(data, TextMixture) and len(data.sources) == 1 and _changed(data.sources[0], "weight"):
         yield "data.sources.0.weight", "has no effect for a single source"
@@ -215,6 +220,8 @@ def _evaluation_data(spec: TrainingSpec) -> tuple[bool, str]:
         case TextData() as data:
             single = "eval_id" if isinstance(data, UploadedFiles) else "eval_path"
             return data.has_evaluation, f"set `data.eval_fraction`, `data.{single}` or `data.eval_sets`"
+        case ImageFiles() as data:
+            return data.has_evaluation, "set `data.eval_fraction` or `data.eval_path`"
     return True, ""
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
+from trainyard.contract.spec.image_data import ImageFiles, image_data_problems
 from trainyard.contract.spec.objectives import Objective, Preference
 from trainyard.contract.spec.optimization import Ema, Loss, Optimizer, Schedule
 from trainyard.contract.spec.rank_environment import Environment
@@ -187,6 +188,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
     if isinstance(spec.data, TextData):
         problems += text_data_problems(spec.data)
+    if isinstance(spec.data, ImageFiles):
+        problems += image_data_problems(spec.data)
     if spec.optimizer.name == "muon" and not spec.optimizer.momentum:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
