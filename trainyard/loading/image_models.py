@@ -36,7 +36,7 @@ class PictureTransform:
         several = pictures if isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes) else [pictures]
         if not several:
             raise ValueError("there is no picture")
-        return torch.stack([processed(self.processor, _opened(one, place)) for place, one in enumerate(several)])
+        return torch.stack([processed(self.processor, _opened(one, number)) for number, one in enumerate(several)])
 
 
 def load_classifier(folder: Path, dtype: Any) -> tuple[Any, PictureTransform]:
@@ -54,7 +54,7 @@ def load_classifier(folder: Path, dtype: Any) -> tuple[Any, PictureTransform]:
     return model, PictureTransform(processor, tuple(str(names[number]) for number in sorted(names)))
 
 
-def _opened(picture: Any, place: int) -> Any:
+def _opened(picture: Any, number: int) -> Any:
     from PIL import Image
 
     from worker.data.image_decoding import BadImageError, decode_image, to_rgb
@@ -67,7 +67,7 @@ def _opened(picture: Any, place: int) -> Any:
         if isinstance(picture, bytes):
             return decode_image(picture)
     except BadImageError as error:
-        name = picture if isinstance(picture, str | Path) else f"picture {place}"
+        name = picture if isinstance(picture, str | Path) else f"picture {number}"
         raise ValueError(f"{name} {error}") from None
     kind = type(picture).__name__
-    raise ValueError(f"picture {place} is a {kind}: pass a path, the bytes of a file, or an image of Pillow")
+    raise ValueError(f"picture {number} is a {kind}: pass a path, the bytes of a file, or an image of Pillow")

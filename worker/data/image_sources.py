@@ -30,7 +30,7 @@ _SETTLED_SECONDS = 5.0
 class ImageRecord:
     """An image that is not read yet."""
 
-    place: str
+    origin: str
     """The file, or the file and the row, for messages."""
     read: Callable[[], tuple[bytes, str]]
     """Returns the encoded image and the name of its class. Raises BadImageError; RefusedError if the file cannot be

@@ -166,7 +166,7 @@ def _examine(record: ImageRecord) -> tuple[bytes, str] | str:
         encoded, label = record.read()
         decode_image(encoded)
     except BadImageError as error:
-        return f"{record.place} {error}"
+        return f"{record.origin} {error}"
     return encoded, label
 
 

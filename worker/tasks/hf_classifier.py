@@ -73,8 +73,8 @@ def _load(folder: HfFolder, kind: str, loader: Any, classes: Sequence[str]) -> A
     )
     model, report = folder.read(kind, load)
     body = f"{model.base_model_prefix}."
-    for found in ("missing_keys", "mismatched_keys"):
-        keys = (name if isinstance(name, str) else name[0] for name in report.get(found) or ())
+    for problem in ("missing_keys", "mismatched_keys"):
+        keys = (name if isinstance(name, str) else name[0] for name in report.get(problem) or ())
         if bad := sorted(name for name in keys if name.startswith(body) and ".pooler." not in name):
             raise RefusedError(f"model.path: {folder.path} does not fit its config.json: it lacks {', '.join(bad[:5])}")
     return model

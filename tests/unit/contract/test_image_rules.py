@@ -76,9 +76,9 @@ def test_what_does_not_fit_is_refused_with_its_field(changes, field):
 
 
 def test_images_for_a_task_of_text_name_the_remedy_once():
-    found = problems(task="sequence_classification")
-    assert found.keys() == {"data.source"}
-    assert "image_classification" in found["data.source"]
+    refused = problems(task="sequence_classification")
+    assert refused.keys() == {"data.source"}
+    assert "image_classification" in refused["data.source"]
 
 
 def test_metrics_of_evaluations_are_known():

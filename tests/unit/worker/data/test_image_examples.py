@@ -77,7 +77,7 @@ def test_held_out_images_are_those_of_the_other_path(tmp_path, format_, folder, 
     assert torch.equal(labels, expected_labels)
 
 
-def test_digest_tells_other_pixels_labels_and_orders(tmp_path, format_, pairs):
+def test_digest_depends_on_pixels_labels_and_order(tmp_path, format_, pairs):
     def digest(name, images, **options):
         return [
             array.tobytes()
@@ -248,7 +248,7 @@ class TestAugmentation:
         plain, changed = (load(format_, folder, eval_fraction=0.25, flip=flip).examples for flip in (False, True))
         assert torch.equal(plain.held_out_batch(np.arange(6), CPU)[0], changed.held_out_batch(np.arange(6), CPU)[0])
 
-    def test_parts_have_the_area_and_shape_that_is_asked_for(self):
+    def test_parts_have_the_requested_area_and_shape(self):
         ramp = Image.fromarray(np.arange(200, dtype=np.uint8)[None].repeat(100, axis=0))
         widths = []
         for index in range(200):
@@ -271,7 +271,7 @@ class TestAugmentation:
         ]
         assert 70 < sum(mirrored) < 130
 
-    def test_numbers_of_examples_tell_the_epoch(self):
+    def test_numbers_of_examples_contain_the_epoch(self):
         order = NumberedByEpoch(WholePass(5, seed=1))
         assert sorted(order.of_epoch(0)) == list(range(5))
         assert sorted(order.of_epoch(3)) == list(range(15, 20))
