@@ -29,8 +29,10 @@ _VERSION = "images 1"
 _BYTES, _ENDS, _LABELS, _DIGESTS = "bytes", "ends", "labels", "digests"
 """The files of an entry: uint8, the index after each image's last byte (int64), its class (int32), and the SHA-256 of
 its bytes (32 values of uint8)."""
-_AT_ONCE = 128
+_AT_ONCE = 64
 """Images that are decoded together, after which progress is marked."""
+_MAX_THREADS = 16
+"""An image of the largest size takes hundreds of megabytes while it is decoded."""
 _NAMED = 10
 """Bad images that are named."""
 
@@ -155,7 +157,7 @@ def _build(
 def _examined(records: Iterator[ImageRecord], on_progress: Callable[[], None]) -> Iterator[tuple[bytes, str] | str]:
     """Yield each image with its class, or what is wrong with it, in their order. Decoding releases the interpreter's
     lock."""
-    with ThreadPoolExecutor(usable_processors()) as threads:
+    with ThreadPoolExecutor(min(usable_processors(), _MAX_THREADS)) as threads:
         while some := list(islice(records, _AT_ONCE)):
             on_progress()
             yield from threads.map(_examine, some)
