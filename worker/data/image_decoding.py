@@ -12,6 +12,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 MAX_PIXELS = 2**26
 """An image with more is not decoded: a small file can state any size."""
 MAX_BYTES = 2**26
+MAX_RATIO = 200
+"""A narrower image is not used: image processors scale the short side up, which takes any amount of memory."""
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -36,7 +38,7 @@ def decode_image(encoded: bytes) -> Image.Image:
     """Return an image of mode RGB: turned as its EXIF data says, transparent parts over white.
 
     Raises:
-        BadImageError: It has another format, is damaged or incomplete, or has too many pixels.
+        BadImageError: It has another format, is damaged or incomplete, or is too large or too narrow.
     """
     if len(encoded) > MAX_BYTES:
         raise BadImageError(f"has more than {MAX_BYTES // 2**20} MiB")
@@ -63,7 +65,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image that Pillow has opened as one of mode RGB, as `decode_image` does.
 
     Raises:
-        BadImageError: It has too many pixels, or pixels that are no colours.
+        BadImageError: It is too large or too narrow, or has pixels that are no colours.
     """
     _check_pixels(image)
     turn = _TURNS.get(_orientation(image))
@@ -83,6 +85,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def _check_pixels(image: Image.Image) -> None:
     if image.width * image.height > MAX_PIXELS:
         raise BadImageError(_too_large())
+    if max(image.size) > MAX_RATIO * min(image.size):
+        raise BadImageError(f"is more than {MAX_RATIO} times as long as it is wide")
 
 
 def _too_large() -> str:

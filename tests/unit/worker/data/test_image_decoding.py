@@ -92,6 +92,8 @@ WHOLE = encoded(Image.fromarray(np.random.RandomState(0).randint(0, 255, (32, 32
         (png_of_size(9000, 9000), "more than 67,108,864 pixels"),
         (png_of_size(100_000, 100_000), "more than 67,108,864 pixels"),
         (png_of_size(100, 100), "cannot be decoded"),
+        (png_of_size(60_000_000, 1), "more than 200 times as long as it is wide"),
+        (png_of_size(1, 201), "more than 200 times as long as it is wide"),
         (encoded(Image.new("F", (2, 2)), "TIFF"), "pixels of mode F"),
     ],
 )
