@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from trainyard.contract.wire.exported import ExportNote
 from trainyard.loading.errors import LoadError
 from worker.engine.sources import folder_digest
+from worker.tasks.hf_embedding import without_pooler
 
 _OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
@@ -30,6 +31,17 @@ def load_whole(folder: Path, dtype: Any) -> Any:
         classifies = any(str(name).endswith("ForSequenceClassification") for name in names)
         loader = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
         return loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **_OFFLINE)
+
+
+def load_body(folder: Path, dtype: Any) -> Any:
+    """Return the model of a Hugging Face folder without a head. Arguments and errors are those of `load_whole`."""
+    from transformers import AutoModel
+
+    _require(folder, "*.safetensors")
+    with _translated(folder):
+        body = AutoModel.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **_OFFLINE)
+        without_pooler(body)
+        return body
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -14,6 +14,7 @@ from worker.data.examples import Examples
 from worker.data.labelled_texts import LabelledExamples
 from worker.data.sampler import GlobalBatches, digest
 from worker.data.stored_rows import StoredExamples
+from worker.data.text_pairs import PairGroups
 from worker.data.token_rows import RowExamples, TokenRows
 from worker.tasks.base import ReferencedTask, Task, referenced
 from worker.tasks.hf_slices import weight_files
@@ -70,7 +71,7 @@ def _digest_of_examples(examples: Examples, *, held_out: bool = False) -> str:
     """Return the digest of all training examples, for answers also with the held-out ones."""
     if isinstance(examples, AnswerExamples):
         arrays: list[Any] = examples.digest_arrays(len(examples.desirable) if held_out else examples.train)
-    elif isinstance(examples, LabelledExamples):
+    elif isinstance(examples, LabelledExamples | PairGroups):
         arrays = examples.digest_arrays()
     elif isinstance(examples, StoredExamples):
         return f"{STORED}{examples.digest}"

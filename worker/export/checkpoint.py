@@ -139,7 +139,7 @@ def _build_shell(spec: TrainingSpec) -> nn.Module | None:
     if spec.task == "custom" or spec.model is None:
         return None
     if isinstance(spec.model, HfModel):
-        shell: nn.Module = build_hf_shell(spec.model.path)
+        shell: nn.Module = build_hf_shell(spec)
         return shell
     with torch.device("meta"):
         return build_builtin(spec.model)

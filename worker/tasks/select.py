@@ -34,6 +34,10 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
         from worker.tasks.sequence_classification import build_classification
 
         return build_classification(spec.model, spec.data, access, spec.loss)
+    if spec.task == "text_embedding" and isinstance(spec.model, HfModel) and isinstance(spec.data, TextData):
+        from worker.tasks.text_embedding import build_embedding
+
+        return build_embedding(spec.model, spec.data, spec.embedding, spec.seed, access)
     match spec.model, spec.data:
         case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import build_builtin_on_stdlib

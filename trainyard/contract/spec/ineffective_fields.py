@@ -14,6 +14,7 @@ EVALUATION_METRICS = {
     "image_classification": ("eval/loss", "eval/accuracy"),
     "causal_lm": ("eval/loss",),
     "sequence_classification": ("eval/loss", "eval/accuracy", "eval/f1"),
+    "text_embedding": ("eval/loss", "eval/recall_at_1"),
     "regression": ("eval/loss",),
 }
 TRAINING_FIELDS = (
@@ -22,6 +23,7 @@ TRAINING_FIELDS = (
         "objective",
         "preference",
         "loss",
+        "embedding",
         "optimizer",
         "ema",
         "schedule",
@@ -79,6 +81,8 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         )
     if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)(neftune_alpha=spec.loss.neftune_alpha):
         yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
+    if spec.task != "text_embedding" and _changed(spec, "embedding"):
+        yield "embedding", f"has no effect for task `{spec.task}`; it is for `text_embedding`"
     if spec.task != "custom" and spec.batch.loaders:
         yield "batch.loaders", f"has no effect for task `{spec.task}`, whose examples are in memory; it is for `custom`"
     if spec.resume_from is None and spec.resume != "state":
