@@ -13,12 +13,18 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 import trainyard
 from tests.integration.worker.harness import run_layout
 from tests.support import hf
+from tests.support.checkpoints import export_request, save_checkpoint
 from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextFiles
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.generation import GenerationSettings
+from trainyard.loading.errors import LoadError
+from trainyard.loading.generation import generate_text
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.text_pairs import load_pairs
+from worker.export.checkpoint import export_checkpoint
 from worker.tasks.text_embedding import build_embedding, excluded_candidates
 
 pytestmark = pytest.mark.timeout(400)
@@ -27,14 +33,14 @@ pytestmark = pytest.mark.timeout(400)
 STEPS, GROUPS, SIZE = 6, 3, 4
 VARIANTS = {"ddp": {"strategy": "ddp"}, "zero2": {"strategy": "zero2"}, "fsdp": {"strategy": "fsdp"}}
 LAYOUTS = [(2, "ddp"), (2, "zero2"), (2, "fsdp"), (3, "fsdp")]
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def pairs(count, start=0, *, negatives=False):
     """Return pairs of a number in digits and in words."""
     rows = []
     for n in range(start, start + count):
-        row = {"anchor": f"number {n}", "positive": " ".join(WORDS[int(digit)] for digit in str(n))}
+        row = {"anchor": f"number {n}", "positive": " ".join(NUMERALS[int(digit)] for digit in str(n))}
         rows.append(row | ({"negative": f"no number, {n}"} if negatives else {}))
     return rows
 
@@ -87,7 +93,7 @@ def series(result, case, key="train/loss"):
     return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
-def test_updates_equal_those_of_a_bare_loop_with_the_loss_of_sentence_transformers(layouts, cases):
+def test_updates_equal_those_of_a_loop_with_sentence_transformers(layouts, cases):
     tokenizer = AutoTokenizer.from_pretrained(cases.folder / "model")
     examples, _ = load_pairs(TextFiles(path=str(cases.train), max_length=32), tokenizer, 32, SIZE, 5)
     seed_generators(5)
@@ -139,7 +145,7 @@ def test_resumed_run_equals_the_uninterrupted_one(layouts):
     assert layouts[2][0]["rest"]["parameters"] == layouts[2][0]["fsdp"]["parameters"]
 
 
-def test_export_makes_the_vectors_of_the_evaluation_here_and_in_sentence_transformers(layouts, cases):
+def test_export_makes_the_same_vectors_in_sentence_transformers(layouts, cases):
     model, _ = trainyard.load(cases.folder / "export")
     rows = pairs(11, start=100)
     anchors, positives = (model.encode([row[name] for row in rows]) for name in ("anchor", "positive"))
@@ -152,6 +158,20 @@ def test_export_makes_the_vectors_of_the_evaluation_here_and_in_sentence_transfo
     assert torch.tensor(theirs.encode(texts)).allclose(model.encode(texts), atol=1e-5)
     assert "sentence-similarity" in (cases.folder / "export" / "README.md").read_text()
     assert json.loads((cases.folder / "export" / "config.json").read_text())["architectures"] == ["LlamaModel"]
+
+
+def test_checkpoint_becomes_an_export_with_the_same_vectors(cases, tmp_path):
+    spec = parse_spec(cases.spec())
+    task = build_embedding(spec.model, spec.data, spec.embedding, 0)
+    model = task.build_model().eval()
+    checkpoint = save_checkpoint(tmp_path, model)
+    export_checkpoint(export_request(checkpoint, spec, tmp_path / "export"), lambda update: None)
+    tokens, mask, *_ = task.examples.train_batch(np.arange(1), torch.device("cpu"))
+    loaded, tokenizer = trainyard.load(tmp_path / "export")
+    with torch.no_grad():
+        assert loaded(tokens, mask).allclose(model(tokens, mask))
+    with pytest.raises(LoadError, match="does not continue texts"):
+        generate_text(loaded, tokenizer, "Hi", GenerationSettings(), lambda text: None)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])
