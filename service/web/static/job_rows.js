@@ -22,6 +22,13 @@ export function rowFields(job) {
   };
 }
 
+/** Runs, `{ id, name }`; those of one name have the end of their id after it. */
+export function withDistinctNames(runs) {
+  const counts = new Map();
+  for (const { name } of runs) counts.set(name, (counts.get(name) ?? 0) + 1);
+  return runs.map((run) => (counts.get(run.name) > 1 ? { ...run, name: `${run.name} …${run.id.slice(-4)}` } : run));
+}
+
 /** The fields that a sweep's member changes: `lr 0.001, size 32`. */
 export const memberChanges = (member) => Object.entries(member.values)
   .map(([field, value]) => `${field.split(".").at(-1)} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
