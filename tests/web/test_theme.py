@@ -22,7 +22,7 @@ RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes":
 DRAWN = "document.querySelector('#chart-loss .frame').chart.curves[0]"
 
 
-def test_chosen_theme_is_kept_and_set_before_the_first_paint(signed_out: Visit) -> None:
+def test_chosen_theme_is_stored_and_set_before_the_first_paint(signed_out: Visit) -> None:
     page = signed_out.page
     page.add_init_script(RECORD)
     signed_out.go("/sign-in")
