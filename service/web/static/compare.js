@@ -5,7 +5,7 @@ import { ChartGrid, PINNED } from "./chart_grid.js";
 import { COMBINED } from "./chart_list.js";
 import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
-import { curveColour } from "./colours.js";
+import { swatchColour } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
 import { memberChanges, withDistinctNames } from "./job_rows.js";
@@ -114,7 +114,7 @@ function showValues(run, n) {
   const values = curves.curveOf(run, view.key)?.y ?? [];
   const finite = values.filter(Number.isFinite);
   const [low, high] = finite.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
-  row.querySelector(".swatch").style.background = curveColour(n, runs.length);
+  row.querySelector(".swatch").style.background = swatchColour(n, runs.length);
   setText(row.querySelector(".last"), number(values.at(-1)));
   setText(row.querySelector(".min"), number(finite.length ? low : null));
   setText(row.querySelector(".max"), number(finite.length ? high : null));

@@ -20,15 +20,20 @@ export function number(value, digits = 4) {
 
 const withoutTrailingZeros = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
 
-/** Bytes in powers of 1000. */
+/** The units of charts: a value of bytes times `scale` is in `unit`. */
+export const GIBI = { unit: "GiB", scale: 2 ** -30 };
+export const MEBI_PER_SECOND = { unit: "MiB/s", scale: 2 ** -20 };
+
+/** A size of memory or files: bytes in powers of 1024, as in `trainyard.contract.sizes`. */
 export function bytes(value) {
   if (value === null || value === undefined) return NOTHING;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let rest = value;
-  for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (Math.abs(rest) < 1000) return `${number(rest, 3)} ${unit}`;
-    rest /= 1000;
+  while (Math.round(Math.abs(rest)) >= 1000 && units.length > 1) {
+    rest /= 1024;
+    units.shift();
   }
-  return `${number(rest, 3)} TB`;
+  return `${number(rest, 3)} ${units[0]}`;
 }
 
 /** Seconds in the two largest units: `3 h 20 min`. */

@@ -1,6 +1,11 @@
 // The fields of jobs that the table shows.
 
 export const LOSS = "train/loss";
+/** What the training loss is called, whichever metric it is; the command line has the same name. */
+export const TRAIN_LOSS = "Train loss";
+
+/** The name of a metric that jobs are ranked by: `Train loss` if it is that of some of them, else its own. */
+export const shownName = (metric, jobs) => (metric === LOSS || jobs.some((job) => job.loss_metric && job.loss_metric === metric) ? TRAIN_LOSS : metric);
 
 /** The newest loss of a job, whatever its program calls it; null if it has none. */
 export const lossOf = (job) => job.metrics?.[job.loss_metric ?? LOSS] ?? null;

@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { ChartGrid, PINNED } from "./chart_grid.js";
 import { readView } from "./chart_view.js";
-import { curveColour } from "./colours.js";
+import { swatchColour } from "./colours.js";
 import { byId, setText, toastError } from "./page.js";
 import { AXES, RunCurves } from "./run_curves.js";
 
@@ -30,7 +30,7 @@ export class SelectionCharts {
   /** The colour of a selected job's curves; null if it has none. */
   colourOf(id) {
     const n = this.curves.runs.findIndex((run) => run.id === id);
-    return n < 0 ? null : curveColour(n, this.curves.runs.length);
+    return n < 0 ? null : swatchColour(n, this.curves.runs.length);
   }
 
   /** Show the curves of these jobs: `{ id, name }`. */
