@@ -26,7 +26,7 @@ class LoadedModel(NamedTuple):
     """A `torch.nn.Module`; a language model is one of transformers, with `generate`, and a
     model that embeds texts has `encode`."""
     tokenizer: Any
-    """The tokenizer of a language model, else an `ImageTransform` or a `VectorTransform`."""
+    """The tokenizer of a language model, else a `PictureTransform`, an `ImageTransform` or a `VectorTransform`."""
 
 
 def load(
@@ -103,6 +103,8 @@ def _load_described(folder: Path, note: ExportNote, base: Path | None, dtype: An
             from trainyard.loading.text_embedder import load_embedder
 
             return LoadedModel(*load_embedder(folder, note.vectors, dtype))
+        if note.task == "image_classification":
+            return _load_classifier(folder, dtype)
         if note.kind == "model":
             return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
         chosen = _base_folder(base, str(note.model.get("path")), note.kind)
@@ -127,6 +129,8 @@ def _load_undescribed(folder: Path, base: Path | None, dtype: Any) -> LoadedMode
     from trainyard.loading import language_models
 
     if not (folder / _ADAPTER_CONFIG).is_file():
+        if language_models.reads_images(folder):
+            return _load_classifier(folder, dtype)
         return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
     _require_packages("peft")
     named = language_models.base_of_adapters(folder)
@@ -134,6 +138,13 @@ def _load_undescribed(folder: Path, base: Path | None, dtype: Any) -> LoadedMode
     model = language_models.add_adapters(language_models.load_whole(chosen, dtype), folder)
     has_tokenizer = (folder / "tokenizer_config.json").is_file()
     return LoadedModel(model, language_models.load_tokenizer(folder if has_tokenizer else chosen))
+
+
+def _load_classifier(folder: Path, dtype: Any) -> LoadedModel:
+    _require_packages("transformers", "PIL")
+    from trainyard.loading import image_models
+
+    return LoadedModel(*image_models.load_classifier(folder, dtype))
 
 
 def _base_folder(given: Path | None, named: str, kind: str) -> Path:

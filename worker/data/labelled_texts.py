@@ -80,7 +80,7 @@ def load_labelled(
     (section,) = data.training_sources
     train = reader.training()
     present = {one.label for one in train}
-    classes = tuple(known) if present <= set(known) else tuple(sorted(present, key=_by_number))
+    classes = tuple(known) if present <= set(known) else tuple(sorted(present, key=by_number))
     if not 2 <= len(classes) <= MAX_CLASSES:
         raise RefusedError(f"{section}: the examples have {len(classes)} classes, and from 2 to {MAX_CLASSES} can be")
     numbers = {name: number for number, name in enumerate(classes)}
@@ -103,7 +103,7 @@ def load_labelled(
     return LabelledFiles(examples, classes, reader.notices)
 
 
-def _by_number(label: str) -> tuple[int, int, str]:
+def by_number(label: str) -> tuple[int, int, str]:
     """Return a sort key with whole numbers first, by value."""
     is_number = label.removeprefix("-").isdecimal() and label.isascii()
     return (0, int(label), label) if is_number else (1, 0, label)

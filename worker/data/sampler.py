@@ -40,6 +40,19 @@ class WholePass:
         return _generator(self._seed, epoch).permutation(self.examples).astype(np.int64)
 
 
+class NumberedByEpoch:
+    """An order in which the same example has another number in each epoch: `n` in epoch 0, then `n + examples`, and so
+    on. So what is made of an example can depend on its number alone, and differ from epoch to epoch."""
+
+    def __init__(self, order: EpochOrder) -> None:
+        self.examples = order.examples
+        self._order = order
+
+    def of_epoch(self, epoch: int) -> Indices:
+        """Return the examples of an epoch in their order: shape (examples,)."""
+        return self._order.of_epoch(epoch) + epoch * self.examples
+
+
 class WeightedSources:
     """An epoch has as many draws as there are examples, of which each source has its share by weight.
 

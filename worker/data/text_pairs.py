@@ -43,8 +43,9 @@ class PairGroups(Examples):
     seed: int
     shuffle: bool
 
-    def order(self) -> "GroupOrder":
-        """Return the groups of each epoch."""
+    def order_by_epoch(self, *, shuffle: bool) -> "GroupOrder":
+        """Return the groups of each epoch. Whether their pairs are shuffled is a part of the groups."""
+        del shuffle
         return GroupOrder(self.train, self.train + self.held_out)
 
     def group(self, number: int) -> NDArray[np.int64]:

@@ -16,7 +16,6 @@ from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.sampler import EpochOrder, GlobalBatches
 from worker.data.stored_rows import StoredExamples
-from worker.data.text_pairs import PairGroups
 from worker.engine.callbacks.base import Callback
 from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.garbage_collector import GarbageCollector
@@ -363,12 +362,14 @@ class Trainer:
 
 def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:
     shuffle = spec.data.shuffle if spec.data else getattr(task, "shuffle", True)
-    mixture = task.examples.mixture if isinstance(task.examples, StoredExamples) else None
-    order: EpochOrder | None = mixture.order(seed=spec.seed, shuffle=shuffle) if mixture else None
-    if isinstance(task.examples, PairGroups):
-        order = task.examples.order()
+    examples = task.examples
+    order: EpochOrder | None = None
+    if isinstance(examples, StoredExamples) and examples.mixture:
+        order = examples.mixture.order(seed=spec.seed, shuffle=shuffle)
+    elif (by_epoch := getattr(examples, "order_by_epoch", None)) is not None:
+        order = by_epoch(shuffle=shuffle)
     return GlobalBatches(
-        task.examples.train,
+        examples.train,
         spec.batch.size,
         seed=spec.seed,
         last=spec.batch.last,

@@ -91,7 +91,7 @@ def save_weights(
         weights: The trained tensors by name, and the model's buffers.
         build_base: Returns the model without adapters; called for adapters only. Merging changes it in place.
         partial: Whether the model has frozen parameters.
-        classes: The names of the outputs of a model that classifies texts.
+        classes: The names of the outputs of a model that classifies.
         dtype: Of the written weights. Adapters are merged in their own.
     """
     if is_merged(spec):

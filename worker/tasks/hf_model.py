@@ -1,9 +1,9 @@
-"""A Hugging Face causal language model from a local folder of safetensors, and its tokenizer."""
+"""A Hugging Face model from a local folder of safetensors, and what makes its input."""
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _MAX_FILES = 10_000
 
 
 class HfFolder:
-    """A folder with a Hugging Face model, whose configuration and tokenizer are loaded.
+    """A folder with a Hugging Face model, whose configuration is loaded.
 
     Raises:
         RefusedError: The folder is not valid, a link in it leads out of the roots, or transformers is not installed.
@@ -35,12 +35,29 @@ class HfFolder:
         self.path = Path(path)
         self._roots = roots
         try:
-            from transformers import AutoConfig, AutoTokenizer
+            from transformers import AutoConfig
         except ImportError as error:
             raise RefusedError(f"model.source: `hf` needs transformers: {error}", _PACKAGES) from None
         self._check_files()
         self.config: Any = self.read("a configuration", AutoConfig.from_pretrained)
-        self.tokenizer: Any = self.read("a tokenizer", AutoTokenizer.from_pretrained)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Its tokenizer. Raises RefusedError: there is none."""
+        from transformers import AutoTokenizer
+
+        return self.read("a tokenizer", AutoTokenizer.from_pretrained)
+
+    @cached_property
+    def image_processor(self) -> Any:
+        """Its image processor, on Pillow. Raises RefusedError: there is none, or Pillow is not installed."""
+        try:
+            import PIL  # noqa: F401
+            from transformers import AutoImageProcessor
+        except ImportError as error:
+            raise RefusedError(f"data.source: `images` needs Pillow: {error}", _PACKAGES) from None
+        # Another backend makes other pixels, and a resumed run may find torchvision installed.
+        return self.read("an image processor", partial(AutoImageProcessor.from_pretrained, backend="pil"))
 
     @property
     def context(self) -> int | None:

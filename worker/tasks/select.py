@@ -1,6 +1,7 @@
 """Returns the task of a spec. The module of a task is imported only if the spec needs it."""
 
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel, MlpModel
 from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -52,9 +53,13 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
 
             return build_hf_on_text(model, data, access, spec.loss, row_multiple=multiple)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
-            from worker.tasks.image_classification import ImageClassification
+            from worker.tasks.image_classification import build_digits
 
-            return ImageClassification(model, data, spec.loss)
+            return build_digits(model, data, spec.loss)
+        case HfModel() as model, ImageFiles() as data:
+            from worker.tasks.hf_image_classification import build_image_classification
+
+            return build_image_classification(model, data, spec.seed, access, spec.loss)
         case MlpModel() as model, BuiltinData(name="parity") as data:
             from worker.tasks.regression import Regression
 

@@ -204,7 +204,7 @@ class TestFiles:
 def test_folder_without_a_part_of_the_body_is_refused(cases, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    from worker.tasks.hf_classifier import load_classifier
+    from worker.tasks.hf_classifier import load_text_classifier
     from worker.tasks.hf_model import HfFolder
 
     hf.save_llama(tmp_path / "model")
@@ -213,7 +213,7 @@ def test_folder_without_a_part_of_the_body_is_refused(cases, tmp_path):
     tensors.pop("model.layers.0.mlp.up_proj.weight")
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(RefusedError, match=r"does not fit its config\.json: it lacks model\.layers\.0"):
-        load_classifier(HfFolder(str(tmp_path / "model")), ("a", "b"), 0)
+        load_text_classifier(HfFolder(str(tmp_path / "model")), ("a", "b"), 0)
     assert json.loads((cases.folder / "export" / "config.json").read_text())["architectures"] == [
         "LlamaForSequenceClassification"
     ]

@@ -207,7 +207,7 @@ class TestPairs:
         assert (examples.train, examples.held_out) == (3, 2)
         epochs = []
         for epoch in (0, 1):
-            numbers = examples.order().of_epoch(epoch)
+            numbers = examples.order_by_epoch(shuffle=True).of_epoch(epoch)
             groups = [tuple(group[:, 0]) for group in map(examples.group, numbers)]
             flat = [text for group in groups for text in group]
             assert len(flat) == len(set(flat)) == 12

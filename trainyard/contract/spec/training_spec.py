@@ -1,6 +1,6 @@
 """The training spec: what to train and how. Frozen, validated and versioned."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -9,6 +9,7 @@ from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, Sh
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
+from trainyard.contract.spec.image_data import ImageFiles, image_data_problems
 from trainyard.contract.spec.objectives import Objective, Preference
 from trainyard.contract.spec.optimization import Ema, Loss, Optimizer, Schedule
 from trainyard.contract.spec.rank_environment import Environment
@@ -196,8 +197,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
         if spec.steps is not None and spec.profile.start_step > spec.steps:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
-    if isinstance(spec.data, TextData):
-        problems += text_data_problems(spec.data)
+    problems += _data_problems(spec.data)
     if spec.optimizer.name == "muon" and not spec.optimizer.momentum:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
@@ -207,6 +207,13 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return problems
+
+
+def _data_problems(data: Data | None) -> Iterator[Problem]:
+    if isinstance(data, TextData):
+        yield from text_data_problems(data)
+    if isinstance(data, ImageFiles):
+        yield from image_data_problems(data)
 
 
 def _warning_problems(spec: TrainingSpec) -> list[Problem]:
