@@ -19,6 +19,7 @@ from service.planner.fit import Estimate, FitEstimator
 from service.planner.host_and_disk import start_bytes
 from service.planner.model_reader import ModelReader
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS
+from trainyard.contract.sizes import MIB
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
@@ -65,7 +66,7 @@ def main() -> int:
     only = parser.parse_args().only
     accelerator = "cuda" if _gpus() else "cpu"
     processes = (1, 2) if accelerator == "cpu" or _gpus() > 1 else (1,)
-    print(f"predicted and measured peaks of rank 0 in MB, {accelerator}: of a step, and of a sharded start")
+    print(f"predicted and measured peaks of rank 0 in MiB, {accelerator}: of a step, and of a sharded start")
     columns = f"{'model':24}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}"
     print(f"{columns}{'predicted':>10}{'measured':>10}{'':8}{'start':>10}{'measured':>10}")
     worst, count = 0.0, 0
@@ -193,9 +194,9 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
         spec = case.document
         print(
             f"{case.name:24}{ranks:>6} {spec['strategy']:9}{spec['precision']:7}"
-            f"{spec.get('activation_checkpointing', 'none'):15}{predicted / 1e6:10.2f}{measured['peak'] / 1e6:10.2f}"
+            f"{spec.get('activation_checkpointing', 'none'):15}{predicted / MIB:10.2f}{measured['peak'] / MIB:10.2f}"
             f"{predicted / measured['peak'] - 1:+8.1%}"
-            + (f"{start / 1e6:10.2f}{measured['start'] / 1e6:10.2f}" if spec["strategy"] in SHARDED else "")
+            + (f"{start / MIB:10.2f}{measured['start'] / MIB:10.2f}" if spec["strategy"] in SHARDED else "")
         )
     return errors
 

@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from trainyard.cli.metrics import print_plots
-from trainyard.cli.output import format_number, format_size, print_error, print_line, sanitize
+from trainyard.cli.output import format_number, print_error, print_line, sanitize
 from trainyard.cli.watch import follow, make_view, print_outcome
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, admin_token_file
+from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.jobs import JobResource
 
 PRESET = "digits_ddp"

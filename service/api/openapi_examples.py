@@ -220,7 +220,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
                 {
                     "name": "disk",
                     "state": "error",
-                    "message": "only 2.5 GB are free for runs",
+                    "message": "only 2.5 GiB are free for runs",
                     "fix": "delete jobs (trainyard usage shows whose), or move TRAINYARD_RUNS_DIR",
                 },
             ],

@@ -17,6 +17,7 @@ from service.core.private_files import read_secret
 from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options
 from service.core.upload_settings import UploadSettings
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
+from trainyard.contract.sizes import GIB
 from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.site import Site
 
@@ -187,9 +188,9 @@ class Settings(UploadSettings):
     """Maximum size of a worker's report in bytes; log appends have their own limit, and users' requests are limited to
     256 KiB."""
     low_disk_gb: Annotated[float, Field(ge=0)] = 5.0
-    """Free space of the runs directory, in 10^9 bytes, below which running jobs get a warning."""
+    """Free space of the runs directory, in GiB, below which running jobs get a warning."""
     quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None
-    """Maximum disk use of one user's jobs, in 10^9 bytes; beyond it new jobs are rejected. Default: no limit."""
+    """Maximum disk use of one user's jobs, in GiB; beyond it new jobs are rejected. Default: no limit."""
     max_streams: Annotated[int, Field(ge=1)] = 1000
     """Maximum number of open live streams; further ones get 429."""
     max_streams_per_user: Annotated[int, Field(ge=1)] = 100
@@ -321,12 +322,12 @@ class Settings(UploadSettings):
 
     @property
     def low_disk_bytes(self) -> int:
-        return int(self.low_disk_gb * 1e9)
+        return int(self.low_disk_gb * GIB)
 
     @property
     def quota_bytes(self) -> int | None:
         """Disk quota of one user in bytes; None: no limit."""
-        return int(self.quota_gb_per_user * 1e9) if self.quota_gb_per_user is not None else None
+        return int(self.quota_gb_per_user * GIB) if self.quota_gb_per_user is not None else None
 
     @property
     def service_url(self) -> str:

@@ -6,15 +6,17 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
+from trainyard.contract.sizes import GIB
+
 
 class UploadSettings(BaseSettings):
     """The part of the settings that limits uploads."""
 
     file_quota_gb_per_user: Annotated[float, Field(ge=0)] = 50.0
-    """Maximum size of one user's uploaded data files, in 10^9 bytes; further uploads are rejected. Unfinished uploads
+    """Maximum size of one user's uploaded data files, in GiB; further uploads are rejected. Unfinished uploads
     count with their whole size. 0: no limit."""
     max_file_gb: Annotated[float, Field(gt=0)] = 10.0
-    """Maximum size of one uploaded data file, in 10^9 bytes."""
+    """Maximum size of one uploaded data file, in GiB."""
     models_file: Path | None = None
     """File with the base models that clients of OpenAI's API can fine-tune; default: `models.yaml` in the state
     directory. `docs/openai.md` describes it."""
@@ -25,8 +27,8 @@ class UploadSettings(BaseSettings):
     @property
     def file_quota_bytes(self) -> int | None:
         """Quota of one user's data files in bytes; None: no limit."""
-        return int(self.file_quota_gb_per_user * 1e9) or None
+        return int(self.file_quota_gb_per_user * GIB) or None
 
     @property
     def file_limit_bytes(self) -> int:
-        return int(self.max_file_gb * 1e9)
+        return int(self.max_file_gb * GIB)

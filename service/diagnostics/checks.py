@@ -29,6 +29,7 @@ from service.diagnostics.owner_checks import owners
 from service.scheduler.local.policy import visible_gpus
 from service.secrets.encryption import SecretCipher, SecretKeyError
 from service.secrets.repository import OLDEST
+from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
@@ -163,8 +164,8 @@ def _disk(settings: Settings) -> Finding:
     free = shutil.disk_usage(settings.runs).free
     if free < settings.low_disk_bytes:
         fix = "delete jobs (trainyard usage shows whose), or move TRAINYARD_RUNS_DIR"
-        return error_finding("disk", f"only {free / 1e9:.1f} GB are free for runs", fix)
-    return ok_finding("disk", f"{free / 1e9:.1f} GB are free for runs")
+        return error_finding("disk", f"only {format_size(free)} are free for runs", fix)
+    return ok_finding("disk", f"{format_size(free)} are free for runs")
 
 
 def _private(settings: Settings) -> Finding:

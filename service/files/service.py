@@ -25,6 +25,7 @@ from service.files.background_checks import BackgroundChecks
 from service.files.repository import FileRepository
 from service.files.store import Incoming, Parts, PartWriter, has_content
 from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES, data_file
+from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.data_files import DataFileResource, FileFormat, UploadRequest, UploadResource
 
 _CHECK_SECONDS = 20.0
@@ -115,8 +116,10 @@ class FileService:
         """
         _require_writer(principal)
         if request.size_bytes > self.settings.file_limit_bytes:
-            limit = f"{self.settings.max_file_gb:g} GB (TRAINYARD_MAX_FILE_GB)"
-            message = f"is {request.size_bytes}, but a file may have {limit}; name its path in a spec instead"
+            limit = f"{format_size(self.settings.file_limit_bytes)} (TRAINYARD_MAX_FILE_GB)"
+            message = (
+                f"has {format_size(request.size_bytes)}, but a file may have {limit}; name its path in a spec instead"
+            )
             raise InvalidRequestError(message, param="size_bytes", code="file_too_large")
         self._check_quota(principal.name, request.size_bytes)
         row = Upload(id=new_id("upl", now), created_by=principal.name, created_at=now, updated_at=now)
@@ -242,8 +245,8 @@ class FileService:
             used = FileRepository(session).used_bytes(owner)
         if used + size > quota:
             raise QuotaExceededError(
-                f"the files of {owner} hold {used / 1e9:.3g} GB, {size / 1e9:.3g} GB more do not fit, and the quota is "
-                f"{quota / 1e9:.3g} GB per user (TRAINYARD_FILE_QUOTA_GB_PER_USER); delete some with `trainyard files "
+                f"the files of {owner} hold {format_size(used)}, {format_size(size)} more do not fit, and the quota is "
+                f"{format_size(quota)} per user (TRAINYARD_FILE_QUOTA_GB_PER_USER); delete some with `trainyard files "
                 "delete ID`",
                 code="file_quota_exceeded",
             )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from service.core.errors import ConflictError, InvalidSpecError, QuotaExceededError
 from trainyard.contract.problems import Problem
+from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 
@@ -56,7 +57,7 @@ def check_disk_quota(quotas: UserQuotas, user: str, used: int) -> None:
     """Raises QuotaExceededError: the run directories of the user's jobs already hold the quota, in bytes."""
     if quotas.disk_bytes is not None and used >= quotas.disk_bytes:
         raise QuotaExceededError(
-            f"the jobs of {user} use {used / 1e9:.3g} GB of disk space, and the quota is "
-            f"{quotas.disk_bytes / 1e9:.3g} GB per user; delete some (`trainyard delete JOB`, or only their "
+            f"the jobs of {user} use {format_size(used)} of disk space, and the quota is "
+            f"{format_size(quotas.disk_bytes)} per user; delete some (`trainyard delete JOB`, or only their "
             "`--checkpoints`)"
         )

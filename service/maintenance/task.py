@@ -23,6 +23,7 @@ from service.maintenance.repository import MaintenanceRepository
 from service.maintenance.run_removal import RunRemoval
 from service.webhooks.repository import WebhookRepository
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.sizes import format_size
 
 log = structlog.get_logger("maintenance")
 
@@ -184,7 +185,7 @@ class MaintenanceTask:
         if free >= self.settings.low_disk_bytes:
             return
         now = self.clock()
-        message = f"only {free / 1e9:.1f} GB of disk space are free for runs; writing checkpoints may soon fail"
+        message = f"only {format_size(free)} of disk space are free for runs; writing checkpoints may soon fail"
         with self.lease.write(is_change=False) as session:
             jobs = JobRepository(session, now)
             for job in MaintenanceRepository(session).running_jobs():

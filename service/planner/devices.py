@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trainyard.contract.sizes import GIB
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.cluster import ClusterResource
 
-GIB = 2**30
 MACHINE = "this machine's memory"
 
 _TABLE: Mapping[str, tuple[float, float]] = {

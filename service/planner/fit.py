@@ -20,11 +20,12 @@ from service.planner.block_model import (
     micro_batch_memory,
     state_memory,
 )
-from service.planner.devices import GIB, Device, largest, smallest
+from service.planner.devices import Device, largest, smallest
 from service.planner.model_structure import ModelStructure
 from service.planner.step_sizes import Memory
 from service.planner.trainable_parameters import TrainableModel, trainable_model
 from trainyard.contract.problems import Problem
+from trainyard.contract.sizes import GIB, format_size, size_unit
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
 
 USABLE_SHARE = 0.92
@@ -147,7 +148,7 @@ def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strate
     for strategy in ("zero2", "fsdp"):
         sharded = estimator.estimate(spec.model_copy(update={"strategy": strategy}))
         if not isinstance(sharded, Problem) and estimator.fits(sharded):
-            needs = f"ddp needs {format_gb(ddp.peak)} per GPU, {strategy} {format_gb(sharded.peak)}"
+            needs = f"ddp needs {format_size(ddp.peak)} per GPU, {strategy} {format_size(sharded.peak)}"
             return strategy, f"`auto` selects {strategy}: {needs}"
     return "ddp", "`auto` selects ddp: no strategy fits this spec"
 
@@ -161,7 +162,7 @@ def _without_ddp(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy,
     if estimator.fits(sharded):
         return (
             "fsdp",
-            f"`auto` selects fsdp: zero2 needs {format_gb(estimate.peak)} per GPU, fsdp {format_gb(sharded.peak)}",
+            f"`auto` selects fsdp: zero2 needs {format_size(estimate.peak)} per GPU, fsdp {format_size(sharded.peak)}",
         )
     return "zero2", f"`auto` selects zero2: {because}, and no strategy fits this spec"
 
@@ -169,24 +170,12 @@ def _without_ddp(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy,
 def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:
     """Return a text such as `needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
     most = largest(estimator.devices)
-    room = f"{f' of {format_gb(most)}' if most is not None else ''} per {'rank' if estimator.cpu else 'GPU'}"
+    room = f"{f' of {format_size(most)}' if most is not None else ''} per {'rank' if estimator.cpu else 'GPU'}"
     if estimator.cpu and most is not None:
         room += f" ({estimator.devices[0].type})"
     if estimate.memory is None:
-        return f"needs more than {format_gb(estimate.least)}{room}, without activations"
+        return f"needs more than {format_size(estimate.least)}{room}, without activations"
     parts = sorted(estimate.memory.parts.items(), key=lambda part: -part[1])
-    unit = _unit(estimate.peak)[0]
+    unit = size_unit(estimate.peak)[0]
     shown = ", ".join(f"{name} {size / unit:.3g}" for name, size in parts if size >= 0.01 * estimate.peak)
-    return f"needs about {format_gb(estimate.peak)}{room}: {shown}"
-
-
-def format_gb(size: int) -> str:
-    """Return a size such as `24 GiB`."""
-    unit, name = _unit(size)
-    return f"{size / unit:.3g} {name}"
-
-
-def _unit(size: int) -> tuple[int, str]:
-    if size >= 1000 * GIB:
-        return 2**40, "TiB"
-    return (GIB, "GiB") if size >= GIB // 2 else (2**20, "MiB")
+    return f"needs about {format_size(estimate.peak)}{room}: {shown}"

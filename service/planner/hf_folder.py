@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
+from trainyard.contract.sizes import format_size
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -110,7 +111,7 @@ def _read_json(path: Path, max_bytes: int, roots: AllowedRoots) -> dict[str, Any
     with _open(path, roots) as file:
         text = _read(file, max_bytes + 1, path.name)
     if len(text) > max_bytes:
-        raise FolderError(f"{path.name} is larger than {max_bytes >> 20} MiB")
+        raise FolderError(f"{path.name} is larger than {format_size(max_bytes)}")
     return _parse_object(text, path.name)
 
 
@@ -166,7 +167,7 @@ def _header(path: Path, roots: AllowedRoots, header_budget: int) -> tuple[dict[s
         if len(prefix) < 8 or length > size - 8:
             raise FolderError(f"{path.name} is no complete safetensors file")
         if length > min(MAX_HEADER_BYTES, header_budget):
-            raise FolderError(f"{path.name} has a header of {length >> 20} MiB, more than is read")
+            raise FolderError(f"{path.name} has a header of {format_size(length)}, more than is read")
         parsed = _parse_object(_read(file, length, path.name), f"the header of {path.name}")
     parsed.pop("__metadata__", None)
     tensors = {name: _stored(entry, f"{path.name}: tensor `{name}`") for name, entry in parsed.items()}

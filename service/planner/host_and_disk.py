@@ -13,7 +13,7 @@ INTERPRETER = 2**30
 SHARD_BYTES = 2_200
 """Checkpoint overhead for each piece of a tensor: its archive and its index entry. At most 1960 was measured."""
 RANK_BYTES = 32_000
-"""Checkpoint overhead for each rank: generator states and the last file block. 25 kB were measured."""
+"""Checkpoint overhead for each rank: generator states and the last file block. 24 KiB were measured."""
 FIXED_BYTES = 16_000
 """Checkpoint overhead for progress and manifest."""
 HEADER_BYTES, CONFIG_BYTES = 200, 16_000

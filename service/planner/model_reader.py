@@ -49,7 +49,7 @@ class ModelReader:
             return ModelInfo(
                 unknown="the model of a `custom` task is not known before it is built; no job is rejected for it"
             )
-        if spec.task == "sequence_classification" or isinstance(spec.data, ImageFiles):
+        if spec.task in ("sequence_classification", "text_embedding") or isinstance(spec.data, ImageFiles):
             return ModelInfo(unknown=f"the memory of task `{spec.task}` is not known; no job is rejected for it")
         if not isinstance(spec.model, HfModel):
             structure = builtin_models.structure_of(spec.model)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.planner.block_model import SHARDED
-from service.planner.fit import FitEstimator, describe_need, format_gb, halvings
+from service.planner.fit import FitEstimator, describe_need, halvings
 from trainyard.contract.problems import Problem
+from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.stored_dtypes import can_be_offloaded, can_store_half_parameters, can_store_small_moments
 from trainyard.contract.spec.training_spec import TrainingSpec
 
@@ -62,7 +63,7 @@ def _fitting(estimator: FitEstimator, spec: TrainingSpec, kind: Candidates) -> I
         estimate = estimator.estimate(changed)
         if not isinstance(estimate, Problem) and estimate.memory is not None and estimator.fits(estimate):
             described = " and ".join(f"{path} {value}" for path, value in changes.items())
-            yield ProposedChange(changes, f"{described}{note}: {format_gb(estimate.peak)}", estimate.peak)
+            yield ProposedChange(changes, f"{described}{note}: {format_size(estimate.peak)}", estimate.peak)
 
 
 def _kinds(spec: TrainingSpec, *, max_gpus: int) -> Iterator[Candidates]:

@@ -60,7 +60,7 @@ def test_the_script_preset_reports_its_loss(trainyard, client: Client) -> None:
 def test_comm_check_preset_writes_a_table(trainyard, client: Client, tmp_path: Path) -> None:
     trainyard("submit", "comm_check", "--watch")
     shown = trainyard("show", "comm-check")
-    for promised in ("all_reduce_sum", "16.8 MB", "GB/s", "slowest pair: 0-1"):
+    for promised in ("all_reduce_sum", "16 MiB", "GB/s", "slowest pair: 0-1"):
         assert promised in shown
     assert "comm_check.json" in trainyard("artifacts", "comm-check")
     trainyard("artifacts", "comm-check", "--all", "--to", str(tmp_path / "got"))

@@ -82,7 +82,7 @@ def test_artifacts_are_shown_where_they_are_opened(visit: Visit, job: Any) -> No
     notes = opened(page, "notes/")
     notes.locator("summary", has_text="read me.txt").click()
     expect(notes.locator("pre")).to_contain_text(HOSTILE)
-    expect(notes).to_contain_text("The first 262 kB of 400 kB")
+    expect(notes).to_contain_text("The first 256 KiB of 391 KiB")
     notes.locator("summary", has_text="not_an_image").click()
     expect(notes).to_contain_text("not a PNG, JPEG, GIF or WebP image")
     notes.locator("summary", has_text="page.html").click()

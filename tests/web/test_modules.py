@@ -77,7 +77,7 @@ def test_durations_have_two_units(module: Callable[[str], Call]) -> None:
 def test_sizes_counts_and_spec_values_are_formatted(module: Callable[[str], Call]) -> None:
     formats = module("format.js")
     sizes = [formats("bytes", value) for value in (None, 12, 1500, 2_340_000, 7e12)]
-    assert sizes == [NOTHING, "12 B", "1.5 kB", "2.34 MB", "7 TB"]
+    assert sizes == [NOTHING, "12 B", "1.46 KiB", "2.23 MiB", "6.37 TiB"]
     assert formats("count", 1234567) == "1\u202f234\u202f567"
     values = [formats("specValue", value) for value in (None, True, "auto", 3, 1e-4, [0.9, 0.95])]
     assert values == [NOTHING, "true", "auto", "3", "1e-4", "[0.9, 0.95]"]
@@ -137,6 +137,11 @@ def test_the_loss_has_the_name_that_the_program_gave_it(module: Callable[[str], 
     rows, own = module("job_rows.js"), {"metrics": {"Loss/train": 2.5}, "loss_metric": "Loss/train"}
     assert [rows("lossOf", job) for job in (own, {"metrics": {"train/loss": 1.5}}, {"metrics": {}})] == [2.5, 1.5, None]
     assert rows("rowFields", {**JOB, **own})["metrics"] == {"train/loss": 2.5}
+    assert [rows("shownName", metric, [own]) for metric in ("train/loss", "Loss/train", "eval/loss")] == [
+        "Train loss",
+        "Train loss",
+        "eval/loss",
+    ]
 
 
 def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Call]) -> None:

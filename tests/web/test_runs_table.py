@@ -62,7 +62,7 @@ def test_a_query_is_completed_applied_and_in_the_address(runs: Visit) -> None:
     page = table(runs, sort="eval/loss")
     box = page.get_by_role("combobox", name="Filter by a query")
     box.press_sequentially("optimizer.l")
-    expect(page.get_by_role("option").first).to_contain_text("optimizer.lr")
+    expect(page.get_by_role("listbox", name="Completions").get_by_role("option").first).to_contain_text("optimizer.lr")
     for key in ("ArrowDown", "Enter"):
         box.press(key)
     expect(box).to_have_value("optimizer.lr ")

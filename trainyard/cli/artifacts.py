@@ -7,9 +7,10 @@ import typer
 
 from trainyard.cli.arguments import TARGET_NAMES, JobArgument, JsonOption, OverwriteOption, find_job, make_client
 from trainyard.cli.errors import UsageError
-from trainyard.cli.output import escape_name, format_age, format_size, print_json, print_line, print_list
+from trainyard.cli.output import escape_name, format_age, print_json, print_line, print_list
 from trainyard.client import Client
 from trainyard.client.download import safe_name
+from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.files import ArtifactResource
 
 

@@ -28,7 +28,6 @@ from trainyard.cli.output import (
     escape_name,
     format_age,
     format_number,
-    format_size,
     one_line,
     print_json,
     print_line,
@@ -40,6 +39,7 @@ from trainyard.cli.watch import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as ProgressCallback
 from trainyard.client.download import safe_name
+from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.kind_changes import drop_values_of_former_kinds
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import CheckpointResource

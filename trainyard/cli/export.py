@@ -18,11 +18,12 @@ from trainyard.cli.checkpoints import find_checkpoint, progress_bars, translate_
 from trainyard.cli.completion import complete_job
 from trainyard.cli.conversion import convert
 from trainyard.cli.errors import UsageError, print_note
-from trainyard.cli.output import escape_name, format_size, print_json, print_line
+from trainyard.cli.output import escape_name, print_json, print_line
 from trainyard.client import Client
 from trainyard.client.download import safe_name
 from trainyard.client.errors import NotFoundError, TargetExistsError
 from trainyard.contract.layout import CheckpointLayout
+from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest
 from trainyard.contract.wire.files import CheckpointResource

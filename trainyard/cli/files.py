@@ -13,7 +13,6 @@ from trainyard.cli.errors import UsageError, show_help
 from trainyard.cli.output import (
     escape_name,
     format_age,
-    format_size,
     print_deleted,
     print_error,
     print_json,
@@ -21,6 +20,7 @@ from trainyard.cli.output import (
     print_line,
     print_list,
 )
+from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.data_files import DataFileResource, FileFormat
 
 app = typer.Typer(

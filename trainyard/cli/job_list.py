@@ -154,8 +154,8 @@ def _print_jobs(rows: list[JobResource], keys: Sequence[str], status: list[str] 
         print_table(headings, [(short[job.id], job.name, *(_cell(job, key) for key in own)) for job in rows])
     elif rows:
         short = _short_ids(rows)
-        headings = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
-        print_table(headings, [_row(job, short[job.id]) for job in rows], optional=("BY", "LOSS", "STEP"))
+        headings = ("JOB", "NAME", "STATUS", "STEP", "TRAIN LOSS", "CREATED", "BY")
+        print_table(headings, [_row(job, short[job.id]) for job in rows], optional=("BY", "TRAIN LOSS", "STEP"))
     elif filtered:
         print_error("no matching jobs")
     else:

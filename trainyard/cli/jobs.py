@@ -17,7 +17,6 @@ from trainyard.cli.output import (
     format_age,
     format_duration,
     format_metric,
-    format_size,
     print_json,
     print_line,
     print_table,
@@ -25,6 +24,7 @@ from trainyard.cli.output import (
 )
 from trainyard.cli.watch import error_lines, export_suggestion
 from trainyard.client import Client
+from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 

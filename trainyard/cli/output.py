@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trainyard.contract.sizes import format_size
+
 R = TypeVar("R", bound=BaseModel)
 
 _ESCAPES = re.compile(
@@ -181,16 +183,6 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count} {name}")
     return " ".join(parts)
-
-
-def format_size(count: int) -> str:
-    """Return a size in decimal units, such as `1.5 MB`."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
 
 
 def format_metric(metric: str, value: Any) -> str:

@@ -11,7 +11,6 @@ from trainyard.cli.arguments import JsonOption, SpecArgument, make_client
 from trainyard.cli.errors import FAILED
 from trainyard.cli.output import (
     format_duration,
-    format_size,
     print_error,
     print_json,
     print_line,
@@ -20,6 +19,7 @@ from trainyard.cli.output import (
 )
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
+from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.plans import MemoryParts, PlanResource, StartEstimateResource, StrategyPlan
 
 _POLL_SECONDS = 1.0
@@ -104,7 +104,7 @@ def _summary(result: PlanResource) -> Iterator[str]:
         yield f"{result.model.parameters:,} parameters{part}"
     if result.gpus:
         yield ("each rank: " if result.accelerator == "cpu" else "GPUs: ") + ", ".join(
-            f"{gpu.type or 'unknown type'} ({_memory(gpu.min_bytes) if gpu.min_bytes else 'memory unknown'})"
+            f"{gpu.type or 'unknown type'} ({format_size(gpu.min_bytes) if gpu.min_bytes else 'memory unknown'})"
             for gpu in result.gpus
         )
     yield f"strategy {result.strategy}: {result.strategy_reason}"
@@ -112,7 +112,7 @@ def _summary(result: PlanResource) -> Iterator[str]:
     if environment := _environment(result.spec.get("environment", {})):
         yield f"environment: {environment}"
     if host := next((one.host_bytes for one in result.strategies if one.chosen), None):
-        yield f"host memory: roughly {_memory(host)} for each rank"
+        yield f"host memory: roughly {format_size(host)} for each rank"
     if result.disk is not None:
         disk = result.disk
         checkpoints = f"{disk.checkpoints} checkpoints of {format_size(disk.checkpoint_bytes)}"
@@ -135,29 +135,20 @@ def _row(one: StrategyPlan) -> tuple[str, ...]:
     fits = "?" if one.fits is None else "yes" if one.fits else "no"
     name = one.strategy + ("*" if one.chosen else "")
     if one.parts is None or one.peak_bytes is None:
-        return name, fits, f"> {_memory(one.state_bytes)}", "", "", "", "", "", ""
+        return name, fits, f"> {format_size(one.state_bytes)}", "", "", "", "", "", ""
     parts = one.parts
     other = parts.logits + parts.transient
     return (
         name,
         fits,
-        _memory(one.peak_bytes),
-        _memory(parts.parameters + parts.gathered),
-        _memory(_gradients(parts)),
-        _memory(parts.optimizer),
-        _memory(parts.activations),
-        _memory(other),
+        format_size(one.peak_bytes),
+        format_size(parts.parameters + parts.gathered),
+        format_size(_gradients(parts)),
+        format_size(parts.optimizer),
+        format_size(parts.activations),
+        format_size(other),
         str(one.micro_size),
     )
-
-
-def _memory(count: int) -> str:
-    """Return a memory size in binary units, as GPU memory is specified."""
-    if count >= 1000 * 2**30:
-        return f"{count / 2**40:.3g} TiB"
-    if count >= 2**29:
-        return f"{count / 2**30:.3g} GiB"
-    return f"{count / 2**20:.3g} MiB" if count >= 2**19 else f"{count / 2**10:.3g} KiB" if count else "0"
 
 
 def _gradients(parts: MemoryParts) -> int:

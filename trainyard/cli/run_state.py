@@ -5,13 +5,13 @@ from typing import Any
 
 from trainyard.cli.output import format_duration, format_number, one_line
 from trainyard.client.stream import StreamEvent
-from trainyard.contract.loss_metric import ENGINE_LOSS, choose_loss
+from trainyard.contract.loss_metric import ENGINE_LOSS, TRAIN_LOSS, choose_loss
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import EventResource, JobProgress, JobResource
 from trainyard.contract.wire.reports import Progress
 from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate
 
-METRIC_LABELS = {"train/loss": "loss", "eval/loss": "eval loss", "eval/accuracy": "accuracy"}
+METRIC_LABELS = {ENGINE_LOSS: TRAIN_LOSS, "eval/loss": "eval loss", "eval/accuracy": "accuracy"}
 
 _OWN_METRICS = 3
 SEPARATOR = "  "
@@ -61,7 +61,7 @@ class RunState:
         return one_line(f"{self.status}: {self.message}" if self.message else self.status)
 
     def summary(self) -> str:
-        """Return a summary such as `step 120/500  ETA 12 s  loss 0.31  accuracy 0.9  2,900 examples/s`."""
+        """Return a summary such as `step 120/500  ETA 12 s  train loss 0.31  accuracy 0.9  2,900 examples/s`."""
         return SEPARATOR.join(self.parts())
 
     def parts(self) -> list[str]:
@@ -74,7 +74,7 @@ class RunState:
         """Return losses, accuracy and throughput as text."""
         labels = self._own_labels()
         if METRIC_LABELS.keys() & self.metrics.keys():
-            labels = {choose_loss(self.metrics) or ENGINE_LOSS: "loss", **METRIC_LABELS}
+            labels = {choose_loss(self.metrics) or ENGINE_LOSS: TRAIN_LOSS, **METRIC_LABELS}
         labelled = ((label, self.metrics.get(key)) for key, label in labels.items())
         return [
             *(f"{label} {format_number(value)}" for label, value in labelled if value is not None),

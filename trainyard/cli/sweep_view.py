@@ -16,6 +16,7 @@ from trainyard.cli.output import (
     status_text,
 )
 from trainyard.client import Client
+from trainyard.contract.loss_metric import TRAIN_LOSS, shown_name
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import SweepDetail, SweepMember, format_values
 
@@ -59,7 +60,7 @@ def show(detail: SweepDetail) -> None:
         values = [_format_value(member.values.get(field, "-")) for field in detail.fields]
         rank, value = str(member.rank or "-"), format_number(member.value)
         rows.append((rank, member.job_id or "-", *values, status_text(shown_state(member)), step, value))
-    print_table(("RANK", "JOB", *detail.fields, "STATUS", "STEP", detail.metric or "VALUE"), rows)
+    print_table(("RANK", "JOB", *detail.fields, "STATUS", "STEP", _heading(detail)), rows)
 
 
 def follow_sweep(client: Client, detail: SweepDetail, *, as_json: bool) -> int:
@@ -90,6 +91,16 @@ def format_counts(counts: Any) -> str:
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "none left"
 
 
+def _metric(detail: SweepDetail) -> str:
+    """Return the name of the metric that the members are ranked by, as the table of jobs has it."""
+    return shown_name(detail.metric, (member.loss_metric for member in detail.members))
+
+
+def _heading(detail: SweepDetail) -> str:
+    name = _metric(detail)
+    return TRAIN_LOSS.upper() if name == TRAIN_LOSS else name or "VALUE"
+
+
 def _format_value(value: Any) -> str:
     return format_number(value) if isinstance(value, float) else str(value)
 
@@ -100,11 +111,11 @@ def _describe(detail: SweepDetail) -> str:
     best = next((member for member in detail.members if member.rank == 1), None)
     if best is None:
         return counts
-    return f"{counts}; best so far: {detail.metric} {format_number(best.value)} with {format_values(best.values)}"
+    return f"{counts}; best so far: {_metric(detail)} {format_number(best.value)} with {format_values(best.values)}"
 
 
 def _print_winner(detail: SweepDetail) -> None:
     best = next((member for member in detail.members if member.rank == 1), None)
     if best is not None:
-        result = f"{detail.metric} {format_number(best.value)} with {format_values(best.values)}"
+        result = f"{_metric(detail)} {format_number(best.value)} with {format_values(best.values)}"
         print_line(f"best: {best.job_id}: {result}; see it with: trainyard show {best.job_id}")

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from trainyard.client.git_source import DIFF_FILE, GitSource
 from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 
 IGNORE_FILE = ".trainyardignore"
@@ -140,10 +141,10 @@ def _too_large(folder: Path, sizes: dict[str, int], limit: int) -> SpecError:
     if max(sizes.values()) * _MANY < total:
         kind, parts = "folders", _folder_sizes(sizes)
     largest = [name for name in sorted(parts, key=lambda name: -parts[name]) if parts[name] * _MANY >= total]
-    listing = ", ".join(f"{name} ({_size(parts[name])})" for name in largest[:_LARGEST])
+    listing = ", ".join(f"{name} ({format_size(parts[name])})" for name in largest[:_LARGEST])
     return _problem(
-        f"{str(folder)!r} holds {_size(total)} in {len(sizes):,} files, and an upload takes at most {_size(limit)}; "
-        f"exclude other files than code with {IGNORE_FILE}. Largest {kind}: {listing}"
+        f"{str(folder)!r} holds {format_size(total)} in {len(sizes):,} files, and an upload takes at most "
+        f"{format_size(limit)}; exclude other files than code with {IGNORE_FILE}. Largest {kind}: {listing}"
     )
 
 
@@ -154,11 +155,6 @@ def _folder_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
         first, slash, _ = name.partition("/")
         folders[first + slash] += size
     return dict(folders)
-
-
-def _size(count: int) -> str:
-    """Return a size in decimal units, which are those of the limit."""
-    return f"{count / 1e6:,.1f} MB".replace(".0 MB", " MB") if count >= 100_000 else f"{count / 1e3:,.1f} kB"
 
 
 def _problem(message: str) -> SpecError:

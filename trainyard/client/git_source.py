@@ -20,7 +20,7 @@ class GitSource:
     """Empty before the first commit."""
     branch: str
     diff: bytes
-    """The changes of tracked files since the commit, at most 1 MB of them."""
+    """The changes of tracked files since the commit, at most 1 MiB of them."""
     ignored: tuple[str, ...] = ()
     """What git ignores; a folder that it ignores as a whole ends in a slash."""
 

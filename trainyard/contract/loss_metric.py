@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 
 ENGINE_LOSS = "train/loss"
+TRAIN_LOSS = "train loss"
+"""What the training loss is called in tables, on pages and in `watch`, whichever metric it is."""
 _PREFERRED = (
     *(ENGINE_LOSS, "loss", "train_loss", "Loss/train", "loss/train", "training_loss", "train/train_loss"),
     *("training/loss", "train.loss", "trainer/loss"),
@@ -25,6 +27,11 @@ def choose_loss(names: Iterable[str]) -> str | None:
     if chosen is not None:
         return chosen
     return min(filter(_is_loss, known), key=lambda name: (len(name), name), default=None)
+
+
+def shown_name(metric: str, loss_metrics: Iterable[str | None]) -> str:
+    """Return `train loss` if the metric is the training loss of some of the jobs with these, else its own name."""
+    return TRAIN_LOSS if metric == ENGINE_LOSS or metric in set(loss_metrics) else metric
 
 
 def _is_loss(name: str) -> bool:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from trainyard.contract.wire.exported import ExportNote
 from trainyard.loading.errors import LoadError
 from worker.engine.sources import folder_digest
+from worker.tasks.hf_embedding import without_pooler
 
 OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 IMAGES = "ForImageClassification"
@@ -51,6 +52,17 @@ def load_whole(folder: Path, dtype: Any) -> Any:
         ends = (end for end in _LOADERS if any(name.endswith(end) for name in architectures(folder)))
         loader = getattr(transformers, f"AutoModel{next(ends, 'ForCausalLM')}")
         return loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **OFFLINE)
+
+
+def load_body(folder: Path, dtype: Any) -> Any:
+    """Return the model of a Hugging Face folder without a head. Arguments and errors are those of `load_whole`."""
+    from transformers import AutoModel
+
+    _require(folder, "*.safetensors")
+    with translated(folder):
+        body = AutoModel.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **OFFLINE)
+        without_pooler(body)
+        return body
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -15,6 +15,7 @@ from trainyard.loading.references import fetch_source
 from trainyard.loading.sources import Choice, find_folder, is_folder
 from trainyard.loading.transforms import ImageTransform, VectorTransform
 
+_TEXT_TASKS = ("causal_lm", "sequence_classification", "text_embedding")
 _ADAPTER_CONFIG = "adapter_config.json"
 
 
@@ -22,7 +23,8 @@ class LoadedModel(NamedTuple):
     """A model in evaluation mode, and what makes its input."""
 
     model: Any
-    """A `torch.nn.Module`; a language model is one of transformers, with `generate`."""
+    """A `torch.nn.Module`; a language model is one of transformers, with `generate`, and a
+    model that embeds texts has `encode`."""
     tokenizer: Any
     """The tokenizer of a language model, else a `PictureTransform`, an `ImageTransform` or a `VectorTransform`."""
 
@@ -92,11 +94,15 @@ def _load_described(folder: Path, note: ExportNote, base: Path | None, dtype: An
             "the model of a `custom` task is defined by the job's own code; build it and load the tensors of "
             f"{folder / 'model.safetensors'} with load_state_dict"
         )
-    if note.kind == "adapter" or note.task in ("causal_lm", "sequence_classification"):
+    if note.kind == "adapter" or note.task in _TEXT_TASKS:
         _require_packages("transformers", *(["peft"] if note.kind == "adapter" else []))
     from trainyard.loading import builtin_models, language_models
 
     if note.model.get("source") == "hf":
+        if note.vectors is not None:
+            from trainyard.loading.text_embedder import load_embedder
+
+            return LoadedModel(*load_embedder(folder, note.vectors, dtype))
         if note.task == "image_classification":
             return _load_classifier(folder, dtype)
         if note.kind == "model":

@@ -23,10 +23,10 @@ OPERATIONS: tuple[Operation, ...] = (
     *("scatter", "gather", "all_gather", "reduce_scatter", "barrier"),
 )
 
-KB, MB = 1024, 1024 * 1024
+KIB, MIB = 1024, 1024 * 1024
 SIZES = {
-    "cpu": (KB, 64 * KB, MB, 16 * MB),
-    "cuda": (KB, 64 * KB, MB, 16 * MB, 64 * MB, 256 * MB),
+    "cpu": (KIB, 64 * KIB, MIB, 16 * MIB),
+    "cuda": (KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB),
 }
 """Message sizes in bytes, by device type."""
 

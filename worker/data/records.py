@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.contract.sizes import format_size
 from worker.data.arrow_tables import table_chunks, table_rows
 from worker.data.data_files import CHUNK_BYTES, Chunk, DataFile, opened
 
@@ -84,7 +85,7 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
             number += 1
             if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
                 _skip_line(handle)
-                yield number, Unreadable(f"is longer than {MAX_LINE_BYTES // 2**20} MiB")
+                yield number, Unreadable(f"is longer than {format_size(MAX_LINE_BYTES)}")
             else:
                 yield number, _parsed(raw)
 

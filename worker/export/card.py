@@ -17,10 +17,11 @@ from trainyard.contract.wire.exported import ExportNote
 _PIPELINES = {
     "causal_lm": "text-generation",
     "sequence_classification": "text-classification",
+    "text_embedding": "sentence-similarity",
     "image_classification": "image-classification",
     "regression": "tabular-regression",
 }
-TEXT_TASKS = ("causal_lm", "sequence_classification")
+TEXT_TASKS = ("causal_lm", "sequence_classification", "text_embedding")
 """Tasks whose models read texts."""
 _NOT_OF_THE_MODEL = ("environment", "resources", "metadata", "restart", "health", "log", "profile", "code")
 """Sections of a spec that say where and how a job ran; they may name what should not be published."""
@@ -102,6 +103,8 @@ def _header(spec: TrainingSpec, note: ExportNote, metrics: Mapping[str, float], 
 def _library(spec: TrainingSpec, note: ExportNote) -> str:
     if note.kind == "adapter":
         return "peft"
+    if spec.task == "text_embedding":
+        return "sentence-transformers"
     return "transformers" if spec.task in TEXT_TASKS or isinstance(spec.data, ImageFiles) else "trainyard"
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.problems import SpecError
+from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
@@ -140,7 +141,7 @@ def _build_shell(spec: TrainingSpec) -> nn.Module | None:
     if spec.task == "custom" or spec.model is None:
         return None
     if isinstance(spec.model, HfModel):
-        shell: nn.Module = build_hf_shell(spec.model.path)
+        shell: nn.Module = build_hf_shell(spec)
         return shell
     with torch.device("meta"):
         return build_builtin(spec.model)
@@ -200,7 +201,7 @@ def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise RefusedError(
-            f"the export takes {needed / 2**30:.1f} GiB, and {folder.parent} has {free / 2**30:.1f} GiB free",
+            f"the export takes {format_size(needed)}, and {folder.parent} has {format_size(free)} free",
             "Name another folder with --output.",
         )
 

@@ -10,13 +10,22 @@ import torch
 from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.data.labelled_texts import padding_of
+from worker.data.parsed_records import padding_of
 from worker.export.byte_tokenizer import save_byte_tokenizer
+from worker.export.embedding import save_modules, text_vectors_of
 from worker.export.gpt import gpt2_weights, gpt_config
 from worker.export.llama import llama_config
 from worker.tasks.hf_classifier import class_settings
+from worker.tasks.hf_embedding import without_pooler
 
 _OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+_LOADERS = {
+    "causal_lm": "AutoModelForCausalLM",
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "text_embedding": "AutoModel",
+    "image_classification": "AutoModelForImageClassification",
+}
+"""The class of transformers that makes the model of each task."""
 
 
 def save_model(
@@ -70,46 +79,35 @@ def save_hf(
     assert isinstance(spec.model, HfModel)
     base, reads_images = spec.model.path, spec.task == "image_classification"
     # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
-    if reads_images:
-        shell = _image_shell(base, dtype, classes)
-    else:
-        shell = _text_shell(base, dtype, classes) if classes else build_hf_shell(base, dtype)
-    if not classes and (Path(base) / "generation_config.json").is_file():
+    shell = build_hf_shell(spec, dtype, classes)
+    if spec.task == "causal_lm" and (Path(base) / "generation_config.json").is_file():
         shell.generation_config = GenerationConfig.from_pretrained(base, local_files_only=True)
     shell.save_pretrained(folder, state_dict=weights)
     if reads_images:
         load_image_processor(base).save_pretrained(folder)
     else:
         save_tokenizer(folder, base)
+    if (vectors := text_vectors_of(spec)) is not None:
+        save_modules(folder, vectors)
 
 
-def build_hf_shell(base: str, dtype: torch.dtype = torch.float32) -> Any:
-    """Return the language model of a folder without weights, on the device `meta`."""
-    from transformers import AutoModelForCausalLM
+def build_hf_shell(spec: TrainingSpec, dtype: torch.dtype = torch.float32, classes: Sequence[str] = ()) -> Any:
+    """Return the model of a spec without weights, on the device `meta`. `classes`: the names of its outputs, for a task
+    that classifies."""
+    import transformers
 
-    return _shell(AutoModelForCausalLM, base, dtype, {})
-
-
-def _text_shell(base: str, dtype: torch.dtype, classes: Sequence[str]) -> Any:
-    from transformers import AutoModelForSequenceClassification
-
-    shell = _shell(AutoModelForSequenceClassification, base, dtype, class_settings(classes))
-    shell.config.pad_token_id = padding_of(load_tokenizer(base))
-    return shell
-
-
-def _image_shell(base: str, dtype: torch.dtype, classes: Sequence[str]) -> Any:
-    from transformers import AutoModelForImageClassification
-
-    return _shell(AutoModelForImageClassification, base, dtype, class_settings(classes))
-
-
-def _shell(loader: Any, base: str, dtype: torch.dtype, settings: dict[str, Any]) -> Any:
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(base, **_OFFLINE, **settings)
+    assert isinstance(spec.model, HfModel)
+    base = spec.model.path
+    settings = class_settings(classes) if classes else {}
+    config = transformers.AutoConfig.from_pretrained(base, **_OFFLINE, **settings)
+    loader = getattr(transformers, _LOADERS[spec.task])
     with torch.device("meta"):
-        return loader.from_config(config, dtype=dtype, trust_remote_code=False)
+        shell = loader.from_config(config, dtype=dtype, trust_remote_code=False)
+    if spec.task == "sequence_classification":
+        shell.config.pad_token_id = padding_of(load_tokenizer(base))
+    elif spec.task == "text_embedding":
+        without_pooler(shell)
+    return shell
 
 
 def save_tokenizer(folder: Path, base: str) -> None:

@@ -155,8 +155,11 @@ def publish_folder(folder: Path) -> Iterator[Path]:
         # safetensors ignores the umask, which the folder's mode has followed.
         mode = stat.S_IMODE(temporary.stat().st_mode) & 0o666
         # The description has the digests of the other files: it must not be there before them.
-        for path in sorted(temporary.iterdir(), key=lambda path: (path.name == EXPORT_NOTE, path.name)):
+        files = [path for path in temporary.rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: (path.name == EXPORT_NOTE, path)):
             path.chmod(mode)
-            os.replace(path, folder / path.name)
+            target = folder / path.relative_to(temporary)
+            target.parent.mkdir(exist_ok=True)
+            os.replace(path, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -62,8 +62,7 @@ class HfFolder:
     @property
     def context(self) -> int | None:
         """The model's maximum number of tokens; None if its configuration has no limit."""
-        limit = getattr(self.config.get_text_config(), "max_position_embeddings", None)
-        return limit if isinstance(limit, int) and limit > 0 else None
+        return context_of(self.config)
 
     def load(self, *, packed: bool) -> nn.Module:
         """Return the model in fp32 and training mode; called with labels it returns the loss summed over them.
@@ -174,3 +173,9 @@ class HfFolder:
                 raise RefusedError(
                     f"model.path: {self.path} does not fit its config.json: it {problem} {', '.join(names[:5])}{more}"
                 )
+
+
+def context_of(config: Any) -> int | None:
+    """Return the maximum number of tokens of a configuration; None if it has no limit."""
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None

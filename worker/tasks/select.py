@@ -31,10 +31,6 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
         from worker.tasks.preference import build_preference_task
 
         return build_preference_task(spec, spec.data, access, row_multiple=multiple)
-    if spec.task == "sequence_classification" and isinstance(spec.model, HfModel) and isinstance(spec.data, TextData):
-        from worker.tasks.sequence_classification import build_classification
-
-        return build_classification(spec.model, spec.data, access, spec.loss)
     match spec.model, spec.data:
         case (GptModel() | LlamaModel()) as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import build_builtin_on_stdlib
@@ -45,9 +41,7 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
 
             return build_builtin_on_text(model, data, access, spec.loss, row_multiple=multiple)
         case HfModel() as model, TextData() as data:
-            from worker.tasks.causal_lm import build_hf_on_text
-
-            return build_hf_on_text(model, data, access, spec.loss, row_multiple=multiple)
+            return _build_hf_on_text(spec, model, data, access, multiple)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import build_digits
 
@@ -61,3 +55,18 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
 
             return Regression(model, data, spec.seed)
     raise RefusedError(f"this worker cannot train task `{spec.task}` with that model and data")
+
+
+def _build_hf_on_text(spec: TrainingSpec, model: HfModel, data: TextData, access: DataAccess, multiple: int) -> Task:
+    """Return the task of a Hugging Face model that reads texts. `multiple`: see ROW_MULTIPLE."""
+    if spec.task == "sequence_classification":
+        from worker.tasks.sequence_classification import build_classification
+
+        return build_classification(model, data, access, spec.loss)
+    if spec.task == "text_embedding":
+        from worker.tasks.text_embedding import build_embedding
+
+        return build_embedding(model, data, spec.embedding, spec.seed, access)
+    from worker.tasks.causal_lm import build_hf_on_text
+
+    return build_hf_on_text(model, data, access, spec.loss, row_multiple=multiple)

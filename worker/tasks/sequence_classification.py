@@ -108,7 +108,7 @@ def build_classification(
     folder = HfFolder(model.path, access.roots)
     length = row_length(data.max_length, folder.context)
     files = load_labelled(data, folder.tokenizer, length, class_names(folder.config), access)
-    padding = files.examples.padding
+    padding = files.examples.texts.padding
     task = SequenceClassification(
         lambda: load_text_classifier(folder, files.classes, padding), files.examples, files.classes, loss
     )

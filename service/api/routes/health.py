@@ -14,6 +14,7 @@ from service.cluster.repository import ClusterRepository
 from service.core.errors import ServiceError
 from service.jobs.repository import JobRepository
 from service.specs.preflight import STALE
+from trainyard.contract.sizes import format_size
 
 _FULL_BYTES = 1024 * 1024
 """With less free space, a write of the database or of an upload may fail."""
@@ -98,7 +99,8 @@ def _notes(app_state: AppState) -> list[str]:
         return []
     if free >= settings.low_disk_bytes:
         return []
-    return [f"only {free / 1e9:.1f} GB free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
+    limit = format_size(settings.low_disk_bytes)
+    return [f"only {format_size(free)} free for runs (TRAINYARD_LOW_DISK_GB is {limit})"]
 
 
 def _secrets_key(app_state: AppState) -> str | None:

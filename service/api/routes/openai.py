@@ -165,7 +165,7 @@ _SERVE = (
     "of the fine-tuning job), run it with `vllm serve FOLDER`, and set `base_url` of this client to that server"
 )
 _PARTS = (
-    "upload files of up to 512 MB with `files.create`, and larger ones with `trainyard files upload`, which an "
+    "upload files of up to 512 MiB with `files.create`, and larger ones with `trainyard files upload`, which an "
     "interruption does not lose"
 )
 _OTHER = (

@@ -54,7 +54,7 @@ _QUEUE_MAX_AGE_SECONDS = 60.0
 _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
-"""Ids in one accounting query: 90 kB as an argument, of which Linux allows 128 kB."""
+"""Ids in one accounting query: 90,000 bytes as an argument, of which Linux allows 128 KiB."""
 _MAX_FAILED_NODE_LISTS, _MAX_REASONS = 4, 4
 """Node lists of failed jobs whose reasons one poll queries, and reasons in one message."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")

@@ -1,11 +1,12 @@
 // User code for the spec in the editor: a folder or a preset's code, uploaded under its digest.
 
 import { call } from "./api.js";
+import { bytes } from "./format.js";
 import { byId, data, setText, toast, toastError } from "./page.js";
 import { isIgnored, tar } from "./tar.js";
 import { fieldsOf } from "./yaml_fields.js";
 
-const MAX_BYTES = 50_000_000; // trainyard.contract.spec.user_code.MAX_CODE_BYTES
+const MAX_BYTES = 50 * 2 ** 20; // trainyard.contract.spec.user_code.MAX_CODE_BYTES
 const IGNORE_FILE = ".trainyardignore";
 
 /** Connect the upload buttons. `text()` is the spec, `setFields(fields)` changes it; the result updates the display. */
@@ -52,7 +53,7 @@ async function readFolder(files) {
   const patterns = ignoreFile ? (await ignoreFile.text()).split("\n") : [];
   const included = files.filter((file) => !isIgnored(pathOf(file), patterns));
   const size = included.reduce((total, file) => total + file.size, 0);
-  if (size > MAX_BYTES) throw new Error(`The folder has ${Math.round(size / 1e6)} MB, and the upload limit is ${Math.round(MAX_BYTES / 1e6)} MB: exclude files that are not code in ${IGNORE_FILE}.`);
+  if (size > MAX_BYTES) throw new Error(`The folder has ${bytes(size)}, and the upload limit is ${bytes(MAX_BYTES)}: exclude files that are not code in ${IGNORE_FILE}.`);
   return Promise.all(included.map(async (file) => [pathOf(file), new Uint8Array(await file.arrayBuffer())]));
 }
 

@@ -5,10 +5,10 @@ import { ChartGrid, PINNED } from "./chart_grid.js";
 import { COMBINED } from "./chart_list.js";
 import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
-import { curveColour } from "./colours.js";
+import { swatchColour } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
-import { memberChanges } from "./job_rows.js";
+import { memberChanges, withDistinctNames } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
 import { byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
 import { ParallelCoordinates } from "./parallel_coordinates.js";
@@ -78,6 +78,7 @@ for (const member of members) { // all members have the same name, so their chan
   const run = runs.find((one) => one.id === member.job_id);
   if (run) run.name = memberChanges(member);
 }
+withDistinctNames(runs).forEach(({ name }, n) => { runs[n].name = name; });
 const rows = new Map(runs.map((run) => [run.id, tableRow(run)]));
 
 function tableRow(run) {
@@ -113,7 +114,7 @@ function showValues(run, n) {
   const values = curves.curveOf(run, view.key)?.y ?? [];
   const finite = values.filter(Number.isFinite);
   const [low, high] = finite.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
-  row.querySelector(".swatch").style.background = curveColour(n, runs.length);
+  row.querySelector(".swatch").style.background = swatchColour(n, runs.length);
   setText(row.querySelector(".last"), number(values.at(-1)));
   setText(row.querySelector(".min"), number(finite.length ? low : null));
   setText(row.querySelector(".max"), number(finite.length ? high : null));

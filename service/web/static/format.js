@@ -20,15 +20,20 @@ export function number(value, digits = 4) {
 
 const withoutTrailingZeros = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
 
-/** Bytes in powers of 1000. */
+/** The units of charts: a value of bytes times `scale` is in `unit`. */
+export const GIBI = { unit: "GiB", scale: 2 ** -30 };
+export const MEBI_PER_SECOND = { unit: "MiB/s", scale: 2 ** -20 };
+
+/** A size of memory or files: bytes in powers of 1024, as in `trainyard.contract.sizes`. */
 export function bytes(value) {
   if (value === null || value === undefined) return NOTHING;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let rest = value;
-  for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (Math.abs(rest) < 1000) return `${number(rest, 3)} ${unit}`;
-    rest /= 1000;
+  while (Math.round(Math.abs(rest)) >= 1000 && units.length > 1) {
+    rest /= 1024;
+    units.shift();
   }
-  return `${number(rest, 3)} TB`;
+  return `${number(rest, 3)} ${units[0]}`;
 }
 
 /** Seconds in the two largest units: `3 h 20 min`. */
@@ -73,10 +78,13 @@ export const dateTime = (iso, form = "short") => ({ short: SHORT, exact: EXACT, 
 export const strategyLabel = (spec) =>
   [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null].filter((part) => part && part !== "auto").join(" · ");
 
+const LONG_INTEGER = 1e10; // from which the zeros of whole numbers are hard to count
+
 /** A value of a spec's field, as in YAML. */
 export function specValue(value) {
   if (value === null || value === undefined) return NOTHING;
   if (typeof value === "string") return value;
   if (typeof value === "number" && !Number.isInteger(value)) return number(value);
+  if (typeof value === "number" && Math.abs(value) >= LONG_INTEGER) return value.toExponential().replace("e+", "e");
   return Array.isArray(value) ? `[${value.map((one) => JSON.stringify(one)).join(", ")}]` : JSON.stringify(value);
 }

@@ -1,6 +1,11 @@
 // The fields of jobs that the table shows.
 
 export const LOSS = "train/loss";
+/** What the training loss is called, whichever metric it is; the command line has the same name. */
+export const TRAIN_LOSS = "Train loss";
+
+/** The name of a metric that jobs are ranked by: `Train loss` if it is that of some of them, else its own. */
+export const shownName = (metric, jobs) => (metric === LOSS || jobs.some((job) => job.loss_metric && job.loss_metric === metric) ? TRAIN_LOSS : metric);
 
 /** The newest loss of a job, whatever its program calls it; null if it has none. */
 export const lossOf = (job) => job.metrics?.[job.loss_metric ?? LOSS] ?? null;
@@ -20,6 +25,13 @@ export function rowFields(job) {
     tags: job.tags, notes: job.notes, archived: job.archived, values: job.values,
     spec: { gpus, strategy, precision, lora_rank }, metrics: { [LOSS]: lossOf(job) }, loss_metric: job.loss_metric,
   };
+}
+
+/** Runs, `{ id, name }`; those of one name have the end of their id after it. */
+export function withDistinctNames(runs) {
+  const counts = new Map();
+  for (const { name } of runs) counts.set(name, (counts.get(name) ?? 0) + 1);
+  return runs.map((run) => (counts.get(run.name) > 1 ? { ...run, name: `${run.name} …${run.id.slice(-4)}` } : run));
 }
 
 /** The fields that a sweep's member changes: `lr 0.001, size 32`. */

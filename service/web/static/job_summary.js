@@ -3,7 +3,7 @@
 import { showAbout } from "./job_about.js";
 import { STEPLESS } from "./chart_list.js";
 import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from "./format.js";
-import { etaOf, fractionDone, lossOf } from "./job_rows.js";
+import { etaOf, fractionDone, lossOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
 import { byId, data, make, setText } from "./page.js";
@@ -91,7 +91,7 @@ export function factsOf(job) {
     ["phase", "Phase", phaseFact(job)],
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", runtime(job)],
-    ["loss", "Train loss", number(lossOf(job))],
+    ["loss", TRAIN_LOSS, number(lossOf(job))],
     ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
     ["gpus", data.accelerator === "cpu" ? "CPU processes" : "GPUs", String(job.spec.gpus ?? 1)],

@@ -26,15 +26,9 @@ const fitTone = (fits) => (fits === true ? "good" : fits === false ? "bad" : "")
 /** A message as a sentence: with a capital letter, unless it starts with the name of a field. */
 const sentence = (text) => `${/^[a-z]+[ :,]/.test(text) ? text[0].toUpperCase() : text[0]}${text.slice(1)}${/[.)]$/.test(text) ? "" : "."}`;
 
-/** Memory in powers of 1024, as in the plan's messages. */
-function memory(value) {
-  const [unit, length] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, one]) => value >= one) ?? ["B", 1];
-  return `${number(value / length, 3)} ${unit}`;
-}
-
 function showChanges(plan, setFields) {
   byId("changes").replaceChildren(...plan.changes.map((change) => make("div", {},
-    make("span", { text: `${sentence(change.message)} Then ${memory(change.peak_bytes)} on each.` }),
+    make("span", { text: `${sentence(change.message)} Then ${bytes(change.peak_bytes)} on each.` }),
     make("button", { type: "button", text: "Apply", onclick: () => setFields(change.set) }))));
 }
 
@@ -46,7 +40,7 @@ function showBars(plan, setFields) {
   const parts = Object.keys(PARTS).filter((part) => plan.strategies.some((one) => one.parts?.[part]));
   byId("bars").replaceChildren(...plan.strategies.map((one) => bar(one, { maximum, limit: inScale ? limit : null, setFields })));
   byId("parts").replaceChildren(...parts.map((part) => make("li", {}, make("i", { class: `part ${part}` }), PARTS[part])),
-    ...(limit && plan.strategies.length ? [make("li", {}, inScale ? make("i", { class: "limit" }) : null, inScale ? `Available: ${memory(limit)}` : `Available: ${memory(limit)} (off scale)`)] : []));
+    ...(limit && plan.strategies.length ? [make("li", {}, inScale ? make("i", { class: "limit" }) : null, inScale ? `Available: ${bytes(limit)}` : `Available: ${bytes(limit)} (off scale)`)] : []));
 }
 
 const peakBytes = (one) => one.peak_bytes ?? one.state_bytes;
@@ -60,14 +54,14 @@ function smallestGpu(gpus) {
 function bar(one, { maximum, limit, setFields }) {
   const parts = Object.entries(one.parts ?? { parameters: one.state_bytes }).filter(([, size]) => size > 0);
   const percent = (size) => `${((100 * size) / maximum).toFixed(2)}%`;
-  const title = parts.map(([part, size]) => `${PARTS[part]} ${memory(size)}`).join(", ");
+  const title = parts.map(([part, size]) => `${PARTS[part]} ${bytes(size)}`).join(", ");
   const microBatch = one.micro_size ? `micro-batch ${count(one.micro_size)}` : "";
   return make("div", { class: `strategy ${one.chosen ? "selected" : ""}` },
     one.chosen ? make("strong", { text: one.strategy }) : make("button", { type: "button", class: "quiet", text: one.strategy, title: `Use ${one.strategy}`, onclick: () => setFields({ strategy: one.strategy }) }),
     make("span", { class: "stack", role: "img", "aria-label": title, title },
       ...parts.map(([part, size]) => make("span", { class: `part ${part}`, style: `width:${percent(size)}` })),
       limit ? make("i", { class: "limit", style: `left:${percent(limit)}` }) : null),
-    make("span", { class: "peak", text: one.peak_bytes === null ? `${memory(one.state_bytes)} or more` : memory(one.peak_bytes) }),
+    make("span", { class: "peak", text: one.peak_bytes === null ? `${bytes(one.state_bytes)} or more` : bytes(one.peak_bytes) }),
     make("span", { class: `fits ${fitTone(one.fits)}`, text: one.fits === true ? "fits" : one.fits === false ? "too large" : "" }),
     make("small", { text: [microBatch, one.peak_phase ? `peak: ${one.peak_phase}` : ""].filter(Boolean).join(", ") }));
 }

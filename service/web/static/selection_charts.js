@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { ChartGrid, PINNED } from "./chart_grid.js";
 import { readView } from "./chart_view.js";
-import { curveColour } from "./colours.js";
+import { swatchColour } from "./colours.js";
 import { byId, setText, toastError } from "./page.js";
 import { AXES, RunCurves } from "./run_curves.js";
 
@@ -30,14 +30,18 @@ export class SelectionCharts {
   /** The colour of a selected job's curves; null if it has none. */
   colourOf(id) {
     const n = this.curves.runs.findIndex((run) => run.id === id);
-    return n < 0 ? null : curveColour(n, this.curves.runs.length);
+    return n < 0 ? null : swatchColour(n, this.curves.runs.length);
   }
 
   /** Show the curves of these jobs: `{ id, name }`. */
   async show(jobs) {
     const runs = jobs.slice(0, MAX_CHARTED);
     const ids = runs.map((run) => run.id).join();
-    if (ids === this.shown) return;
+    if (ids === this.shown) {
+      this.curves.runs.forEach((run, n) => { run.name = runs[n].name; });
+      this.grid?.redraw();
+      return;
+    }
     this.shown = ids;
     this.curves = this.newCurves(runs);
     setText(byId("charts-note"), jobs.length > MAX_CHARTED ? `the first ${MAX_CHARTED} of ${jobs.length}` : "");

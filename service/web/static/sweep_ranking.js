@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { asNumber, duration, number, specValue, stepText } from "./format.js";
+import { shownName } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { byId, make, makeSvg, setText, toastError } from "./page.js";
 import { scale } from "./parallel_coordinates.js";
@@ -24,12 +25,16 @@ export class SweepRanking {
     setText(byId("sweep-state"), this.summary());
     const table = byId("ranking");
     table.tHead.replaceChildren(make("tr", {}, make("th", { class: "right", text: "Rank" }), make("th", { text: "Run" }), make("th", { text: "State" }),
-      ...sweep.fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right mono", text: sweep.metric }), make("th", { class: "right", text: "Step" })));
+      ...sweep.fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right mono", text: this.metricName() }), make("th", { class: "right", text: "Step" })));
     table.tBodies[0].replaceChildren(...ordered.map((member) => this.row(member)));
     byId("ranking-empty").hidden = ordered.length > 0;
     if (byId("longer")) byId("longer").hidden = !sweep.best;
     this.showImportance();
     this.fillScatter();
+  }
+
+  metricName() {
+    return shownName(this.sweep.metric, this.sweep.members);
   }
 
   summary() {
@@ -70,7 +75,7 @@ export class SweepRanking {
     [["scatter-x", names[0]], ["scatter-y", this.sweep.metric]].forEach(([id, chosen]) => {
       const select = byId(id);
       if (select.options.length === names.length) return;
-      select.replaceChildren(...names.map((text) => make("option", { text })));
+      select.replaceChildren(...names.map((text) => make("option", { value: text, text: text === this.sweep.metric ? this.metricName() : text })));
       select.value = chosen;
     });
     this.drawScatter();

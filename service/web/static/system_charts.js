@@ -1,14 +1,15 @@
 // The charts of what nodes, ranks and GPUs use: `system/node-0/cpu_percent`, `system/rank-3/rss_bytes`,
 // `system/node-0/gpu-1/power_watts`. Pure functions.
 
+import { GIBI, MEBI_PER_SECOND } from "./format.js";
+
 export const SYSTEM = "System";
 const PREFIX = "system/";
 const NAME = /^system\/(?:(node-\d+)\/(gpu-\d+)|(node-\d+)|(rank-\d+))\/([a-z_]+)$/;
-const GIGA = { unit: "GB", scale: 1e-9 };
 // By quantity: its title, and its unit; in the order of the charts.
 const QUANTITIES = new Map(Object.entries({
   utilization_percent: ["GPU utilisation", { unit: "%" }],
-  "gpu memory_used_bytes": ["GPU memory", GIGA],
+  "gpu memory_used_bytes": ["GPU memory", GIBI],
   power_watts: ["GPU power", { unit: "W" }],
   temperature_celsius: ["GPU temperature", { unit: "°C" }],
   sm_clock_mhz: ["SM clock", { unit: "MHz" }],
@@ -20,12 +21,12 @@ const QUANTITIES = new Map(Object.entries({
   ecc_uncorrected_errors: ["Uncorrected ECC errors", {}],
   "node cpu_percent": ["CPU of the nodes", { unit: "%" }],
   "rank cpu_percent": ["CPU of the ranks", { unit: "%", note: "100 % is one processor" }],
-  "node memory_used_bytes": ["Memory of the nodes", GIGA],
-  "rank rss_bytes": ["Memory of the ranks", GIGA],
-  network_received_bytes_per_second: ["Network, received", { unit: "MB/s", scale: 1e-6 }],
-  network_sent_bytes_per_second: ["Network, sent", { unit: "MB/s", scale: 1e-6 }],
-  disk_used_bytes: ["Disk of the runs, used", GIGA],
-  disk_free_bytes: ["Disk of the runs, free", GIGA],
+  "node memory_used_bytes": ["Memory of the nodes", GIBI],
+  "rank rss_bytes": ["Memory of the ranks", GIBI],
+  network_received_bytes_per_second: ["Network, received", MEBI_PER_SECOND],
+  network_sent_bytes_per_second: ["Network, sent", MEBI_PER_SECOND],
+  disk_used_bytes: ["Disk of the runs, used", GIBI],
+  disk_free_bytes: ["Disk of the runs, free", GIBI],
 }));
 const NOT_CHARTED = ["memory_total_bytes", "idle_gpus"];
 

@@ -2,7 +2,7 @@
 
 import { sparklinePath } from "./curve_preview.js";
 import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
-import { etaOf, fractionDone, LOSS } from "./job_rows.js";
+import { etaOf, fractionDone, LOSS, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { make, makeSvg, setText } from "./page.js";
 
@@ -49,7 +49,7 @@ const BUILT_IN = {
     },
   },
   loss: {
-    label: "Train loss", sort: LOSS, width: 186, valueOf: (job) => job.metrics[LOSS] ?? null,
+    label: TRAIN_LOSS, sort: LOSS, width: 186, valueOf: (job) => job.metrics[LOSS] ?? null,
     cell() {
       const sparkline = makeSvg("svg", { class: "sparkline", viewBox: "0 0 80 20", "aria-hidden": "true" }, makeSvg("path"));
       return make("td", {}, sparkline, make("span", { class: "value" }));

@@ -242,5 +242,5 @@ def test_encoder_without_a_pooler_gets_a_head(cases, tmp_path):
 
 def test_model_that_classifies_does_not_continue_texts(layouts, cases):
     model, tokenizer = trainyard.load(cases.folder / "export")
-    with pytest.raises(LoadError, match="classifies texts"):
+    with pytest.raises(LoadError, match="does not continue texts"):
         generate_text(model, tokenizer, "Hi", GenerationSettings(), lambda text: None)

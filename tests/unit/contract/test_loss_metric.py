@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.contract.loss_metric import choose_loss
+from trainyard.contract.loss_metric import choose_loss, shown_name
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,8 @@ from trainyard.contract.loss_metric import choose_loss
 )
 def test_the_training_loss_is_chosen_by_its_name(names: list[str], loss: str | None) -> None:
     assert choose_loss(names) == loss
+
+
+def test_the_training_loss_has_one_name() -> None:
+    assert shown_name("train/loss", [None]) == shown_name("Loss/train", [None, "Loss/train"]) == "train loss"
+    assert shown_name("eval/loss", ["train/loss"]) == "eval/loss"

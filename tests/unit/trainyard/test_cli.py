@@ -128,7 +128,7 @@ class TestWatch:
             "warning: rank 1 is slow",
             "checkpoint of step 92",
             "succeeded: completed",
-            "step 10/10  loss 0.5123  2,900 examples/s",
+            "step 10/10  train loss 0.5123  2,900 examples/s",
             "succeeded; see its metrics with: trainyard metrics a1",
         ]
 
@@ -196,7 +196,7 @@ class TestJobs:
         running = job("a2", status="running", progress=progress, metrics={"train/loss": 0.25}, name="[bold]x\x1b[31m")
         service.on("GET", "/v1/jobs", page(running, job("a1")))
         head, first, second = run("list").stdout.splitlines()
-        assert head.split() == ["JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"]
+        assert head.split() == ["JOB", "NAME", "STATUS", "STEP", "TRAIN", "LOSS", "CREATED", "BY"]
         assert first.split()[:5] == ["a2", "[bold]x", "running", "5/10", "0.25"]
         assert second.split()[:5] == ["a1", "digits-ddp", "queued", "-", "-"]
 
@@ -510,7 +510,7 @@ class TestHistory:
             "GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT | {"best": True, "latest": True})
         )
         _, shown, where = run("checkpoints", "a1").stdout.splitlines()
-        assert shown.startswith("92    best latest  481 kB")
+        assert shown.startswith("92    best latest  470 KiB")
         assert shown.endswith("eval/loss 0.25  step-0000000092")
         assert where == "in /runs/a1/checkpoints"
         assert lines(run("checkpoints", "a1", "--json")) == [

@@ -33,7 +33,7 @@ class TestRun:
         assert demo.run(accepted.client()).status == "succeeded"
         shown = capsys.readouterr().out
         assert "train/loss: 1 at step 2" in shown
-        assert "checkpoint of step 2, 1.5 kB: /runs/a1/checkpoints/step-0000000002" in shown
+        assert "checkpoint of step 2, 1.46 KiB: /runs/a1/checkpoints/step-0000000002" in shown
         assert "make serve" in shown
 
     def test_failed_job_prints_its_error_and_log(self, accepted, capsys):

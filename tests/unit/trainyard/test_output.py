@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainyard.cli import output
-from trainyard.cli.output import escape_name, format_duration, format_metric, format_size, one_line, sanitize
+from trainyard.cli.output import escape_name, format_duration, format_metric, one_line, sanitize
 from trainyard.cli.plots import plot, sparkline
+from trainyard.contract.sizes import format_size
 
 FLOATS = st.lists(st.floats(), max_size=200)
 
@@ -95,7 +96,7 @@ class TestFormatting:
     @pytest.mark.parametrize(
         ("metric", "value", "expected"),
         [
-            ("memory/host_peak_bytes", 370118656.0, "370 MB"),
+            ("memory/host_peak_bytes", 370118656.0, "353 MiB"),
             ("memory/host_peak_bytes", "NaN", "nan"),
             ("memory/host_peak_bytes", None, "-"),
             ("perf/bytes_per_second", 370118656.0, "3.701e+08"),
@@ -110,6 +111,12 @@ class TestFormatting:
         output.print_table(("A", "B"), [(whole, "words that may be broken over several lines")])
         assert whole in capsys.readouterr().out
 
-    @pytest.mark.parametrize(("count", "expected"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3e12, "3 TB")])
+    @pytest.mark.parametrize(
+        ("count", "expected"),
+        [
+            *((0, "0 B"), (999, "999 B"), (999.6, "0.976 KiB"), (1536, "1.5 KiB")),
+            *((1000 * 2**20, "0.977 GiB"), (3 * 2**40, "3 TiB")),
+        ],
+    )
     def test_size(self, count, expected):
         assert format_size(count) == expected

@@ -146,7 +146,7 @@ class TestArtifactsCommand:
     def test_artifacts_are_listed(self, service, run):
         self.prepare(service)
         assert [line.split()[:3] for line in run("artifacts", "a1").stdout.splitlines()[1:]] == [
-            ["table.json", "1.5", "kB"],
+            ["table.json", "1.46", "KiB"],
             ["traces/0.json", "2", "B"],
         ]
         first = json.loads(run("artifacts", "a1", "--json").stdout.splitlines()[0])
@@ -224,6 +224,6 @@ def test_show_prints_the_results_of_a_comm_check(service, run):
     service.on("GET", "/v1/jobs/a1/events", page(COMM))
     shown = [line.split() for line in run("show", "a1").stdout.splitlines()]
     assert ["barrier", "-", "20.0", "us", "-"] in shown
-    assert ["broadcast", "16.8", "MB", "20.00", "ms", "0.84", "GB/s"] in shown
-    assert ["slowest", "pair:", "0-3,", "0.5", "GB/s", "at", "16.8", "MB"] in shown
+    assert ["broadcast", "16", "MiB", "20.00", "ms", "0.84", "GB/s"] in shown
+    assert ["slowest", "pair:", "0-3,", "0.5", "GB/s", "at", "16", "MiB"] in shown
     assert ["not", "in", "backend", "gloo", "(world):", "reduce_scatter"] in shown

@@ -49,7 +49,7 @@ def test_plan_is_printed(service, run):
         "strategy ddp: set in the spec",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "host memory: roughly 1 GiB for each rank",
-        "disk: 40 kB at most (3 checkpoints of 12 kB, export 4 kB)",
+        "disk: 39.1 KiB at most (3 checkpoints of 11.7 KiB, export 3.91 KiB)",
         "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER MICRO SIZE",
         "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",
         "fsdp ? > 2 GiB",

@@ -93,8 +93,8 @@ def test_dry_run_checks_the_size_of_the_folder(dry_run, tmp_path):
     with (tmp_path / "data.bin").open("wb") as file:
         file.truncate(60_000_000)
     message = dry_run("python", "train.py")
-    assert "holds 60 MB in 2 files, and an upload takes at most 50 MB" in message
-    assert message.endswith("Largest files: data.bin (60 MB)\n")
+    assert "holds 57.2 MiB in 2 files, and an upload takes at most 50 MiB" in message
+    assert message.endswith("Largest files: data.bin (57.2 MiB)\n")
 
 
 def test_active_environment_is_stated_and_declined(run, dry_run, tmp_path, monkeypatch):

@@ -132,6 +132,14 @@ class TestSweep:
         assert "OPTIMIZER.LR" in shown.upper()
         assert "job_1" in shown
 
+    @pytest.mark.parametrize(
+        ("metric", "heading"), [("train/loss", "TRAIN LOSS"), ("Loss/train", "TRAIN LOSS"), ("eval/loss", "eval/loss")]
+    )
+    def test_training_loss_is_called_as_in_the_table_of_jobs(self, run, service, metric, heading):
+        members = [{"job_id": "job_1", "values": {}, "value": 0.5, "rank": 1, "loss_metric": "Loss/train"}]
+        service.on("GET", f"/v1/sweeps/{ID}", sweep({"succeeded": 1}, members=members, metric=metric))
+        assert run("sweeps", ID).stdout.splitlines()[3].endswith(f"STEP  {heading}")
+
     def test_cancel_last_cancels_the_newest_sweep(self, run, service):
         service.on("GET", "/v1/sweeps", page(sweep({"queued": 2})))
         service.on("GET", f"/v1/sweeps/{ID}", sweep({"queued": 2}))

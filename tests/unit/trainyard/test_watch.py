@@ -19,7 +19,7 @@ VALUES = {
     "eval/accuracy": 0.98891,
     "perf/examples_per_second": 4559.0,
 }
-PARTS = ["step 500/500", "loss 7.9e-05", "eval loss 0.01234", "accuracy 0.9889", "4,559 examples/s"]
+PARTS = ["step 500/500", "train loss 7.9e-05", "eval loss 0.01234", "accuracy 0.9889", "4,559 examples/s"]
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, width: int) -> tuple[list[str], list[str]]:

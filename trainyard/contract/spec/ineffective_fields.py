@@ -15,6 +15,7 @@ EVALUATION_METRICS = {
     "image_classification": ("eval/loss", "eval/accuracy"),
     "causal_lm": ("eval/loss",),
     "sequence_classification": ("eval/loss", "eval/accuracy", "eval/f1"),
+    "text_embedding": ("eval/loss", "eval/recall_at_1"),
     "regression": ("eval/loss",),
 }
 TRAINING_FIELDS = (
@@ -23,6 +24,7 @@ TRAINING_FIELDS = (
         "objective",
         "preference",
         "loss",
+        "embedding",
         "optimizer",
         "ema",
         "schedule",
@@ -80,6 +82,8 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         )
     if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)(neftune_alpha=spec.loss.neftune_alpha):
         yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
+    if spec.task != "text_embedding" and _changed(spec, "embedding"):
+        yield "embedding", f"has no effect for task `{spec.task}`; it is for `text_embedding`"
     if spec.resume_from is None and spec.resume != "state":
         yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:

@@ -6,7 +6,6 @@ from pathlib import PurePosixPath
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.classification import unsupported_classification
 from trainyard.contract.spec.containers import container_paths, container_problems
 from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
@@ -19,6 +18,7 @@ from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.stored_dtypes import dtype_problems
 from trainyard.contract.spec.text_data import TextData, paths_of
 from trainyard.contract.spec.text_sources import CHAT_FORMATS
+from trainyard.contract.spec.text_tasks import unsupported_text_tasks
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 DIGITS_CLASSES = 10
@@ -49,7 +49,7 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         problems += disallowed_options(spec.resources.options, site.sbatch_options, site.fixed_options)
     problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
-    problems += [*dtype_problems(spec, site), *unsupported_objectives(spec), *unsupported_classification(spec)]
+    problems += [*dtype_problems(spec, site), *unsupported_objectives(spec), *unsupported_text_tasks(spec)]
     problems += unsupported_images(spec)
     if spec.environment.container is not None:
         problems += container_problems(spec.environment.container, site.container_runtime, site.container_images)

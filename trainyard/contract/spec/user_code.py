@@ -10,7 +10,7 @@ from pydantic import StringConstraints
 from trainyard.contract.problems import Problem
 from trainyard.contract.validation_messages import DIGEST_PATTERN
 
-MAX_CODE_BYTES = 50_000_000
+MAX_CODE_BYTES = 50 * 2**20
 """Maximum size of an archive, an uncompressed tar, so that unpacking cannot exceed it."""
 
 CODE_TASKS = frozenset({"custom", "script"})

@@ -193,7 +193,7 @@ def test_abandoned_upload_is_removed_after_its_retention(world: World) -> None:
 
 
 def test_quota_counts_files_and_announced_uploads(world: World) -> None:
-    world.app_state.files.settings.file_quota_gb_per_user = 70 / 1e9
+    world.app_state.files.settings.file_quota_gb_per_user = 70 / 2**30
     upload(world.client)
     start(world.client)
     for answer in (

@@ -211,7 +211,7 @@ def test_exceeded_disk_quota_rejects_a_job_with_the_numbers(world: World, succee
     world.run_maintenance()
     refused = world.client.post("/v1/jobs", json=spec)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "quota_exceeded")
-    assert "the quota is 1e-06 GB per user" in refused.json()["error"]["message"]
+    assert "the quota is 1.05 KiB per user" in refused.json()["error"]["message"]
     assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "a repeated request is answered"
     client = world.new_user("user", "somebody")
     assert client.post("/v1/jobs", json=spec).status_code == 201

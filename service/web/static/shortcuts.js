@@ -1,0 +1,100 @@
+// Keyboard shortcuts of all pages, and the dialog that lists them and turns them off.
+
+import { byId, make, openDialog } from "./page.js";
+
+const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
+const PAUSE = 1500; // milliseconds between the two keys of `g j`
+const PAGES = { j: "/jobs", s: `/jobs?${new URLSearchParams({ where: "exists sweep", group: "sweep" })}`, c: "/compare" };
+const LIST = [
+  ["?", "Show this list"], ["/", "Search or filter the page"], ["g j", "Go to the jobs"], ["g s", "Go to the jobs of sweeps, by sweep"], ["g c", "Go to the comparison of runs"],
+  ["n", "New job"], ["j", "Next row of the table of jobs"], ["k", "Previous row"], ["Enter", "Open the job of the row"],
+];
+const TEXT_INPUTS = 'input:not([type="checkbox"], [type="radio"], [type="button"], [type="range"]), textarea, select, [contenteditable]:not([contenteditable="false"])';
+
+let prefixed = -Infinity; // when `g` was pressed
+
+function areOn() {
+  try {
+    return localStorage.getItem(KEY) !== "off";
+  } catch {
+    return true;
+  }
+}
+
+function turn(on) {
+  try {
+    if (on) localStorage.removeItem(KEY); else localStorage.setItem(KEY, "off");
+  } catch {
+    // A browser that stores nothing keeps them on.
+  }
+}
+
+/** Whether a key is typed into a field, belongs to the browser, or is for an open dialog. */
+function isTaken(event) {
+  return event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing
+    || event.target.closest?.(TEXT_INPUTS) || document.querySelector("dialog[open]");
+}
+
+/** Do what a key stands for; false if it stands for nothing. */
+function act(key) {
+  const isSecond = performance.now() - prefixed < PAUSE;
+  prefixed = -Infinity;
+  if (isSecond && PAGES[key]) location.assign(PAGES[key]);
+  else if (key === "?") showList();
+  else if (key === "/") return focusSearch();
+  else if (key === "g") prefixed = performance.now();
+  else if (key === "n") location.assign("/submit");
+  else if (key === "j" || key === "k") return moveRow(key === "j" ? 1 : -1);
+  else return key === "Enter" && openRow();
+  return true;
+}
+
+function focusSearch() {
+  const field = [...document.querySelectorAll('main [data-find], main input[type="search"]')].find((one) => one.checkVisibility());
+  field?.focus();
+  field?.select();
+  return Boolean(field);
+}
+
+/** Focus the link of the next or previous row of the table of jobs; at first, of the first row in sight. */
+function moveRow(by) {
+  const rows = [...document.querySelectorAll("#rows tr.job")];
+  const current = rows.findIndex((row) => row.contains(document.activeElement));
+  const top = byId("heads")?.getBoundingClientRect().bottom ?? 0;
+  const row = current < 0 ? rows.find((one) => one.getBoundingClientRect().top >= top - 1) : rows[current + by];
+  if (!row) return rows.length > 0;
+  (row.querySelector("a") ?? row.querySelector("input")).focus({ preventScroll: true });
+  row.scrollIntoView({ block: "nearest" });
+  return true;
+}
+
+/** Open the job of the row with the focus. A focused link or button does what it does. */
+function openRow() {
+  const row = document.activeElement.closest("#rows tr.job");
+  if (!row || document.activeElement.matches("a, button")) return false;
+  location.assign(`/jobs/${encodeURIComponent(row.dataset.id)}`);
+  return true;
+}
+
+function makeDialog() {
+  const toggle = make("input", { type: "checkbox", id: "shortcuts-on", onchange: ({ target }) => turn(target.checked) });
+  const keys = (text) => text.split(" ").map((one) => make("kbd", { text: one }));
+  const dialog = make("dialog", { id: "shortcuts", "aria-labelledby": "shortcuts-title" }, make("form", { method: "dialog" },
+    make("h2", { id: "shortcuts-title", text: "Keyboard shortcuts" }),
+    make("dl", { class: "shortcuts" }, ...LIST.map(([text, what]) => make("div", {}, make("dt", {}, ...keys(text)), make("dd", { text: what })))),
+    make("p", {}, make("label", { class: "toggle" }, toggle, "Use keyboard shortcuts")),
+    make("div", { class: "buttons" }, make("button", { value: "no", class: "primary", text: "Close" }))));
+  document.body.append(dialog);
+  return dialog;
+}
+
+function showList() {
+  const dialog = byId("shortcuts") ?? makeDialog();
+  byId("shortcuts-on").checked = areOn();
+  openDialog(dialog);
+}
+
+document.addEventListener("keydown", (event) => {
+  if (!isTaken(event) && areOn() && act(event.key)) event.preventDefault();
+});
+byId("show-shortcuts").addEventListener("click", showList);
