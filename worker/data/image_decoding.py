@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from trainyard.contract.sizes import format_size
+
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 """Formats that are decoded; of several frames, the first."""
 MAX_PIXELS = 2**26
@@ -41,7 +43,7 @@ def decode_image(encoded: bytes) -> Image.Image:
         BadImageError: It has another format, is damaged or incomplete, or is too large or too narrow.
     """
     if len(encoded) > MAX_BYTES:
-        raise BadImageError(f"has more than {MAX_BYTES // 2**20} MiB")
+        raise BadImageError(f"has more than {format_size(MAX_BYTES)}")
     if not encoded:
         raise BadImageError("is empty")
     try:
