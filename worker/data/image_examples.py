@@ -19,12 +19,11 @@ from worker.data.image_store import StoredImages, store_images
 from worker.data.labelled_texts import by_number
 from worker.data.notices import Notice
 from worker.data.row_layout import held_out_examples
-from worker.data.sampler import EpochOrder, Indices, NumberedByEpoch, WholePass
+from worker.data.sampler import EpochOrder, Indices, NumberedByEpoch, WholePass, generator
 from worker.data.text_examples import DIRECT, DataAccess
 
 MAX_CLASSES = 50_000
 _MAX_THREADS = 8
-_WORD = 2**32
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,14 @@ class ImageExamples(Examples):
     format: PixelFormat
     augmentation: Augmentation | None
     seed: int
+    shuffle: bool
 
-    def order_by_epoch(self, *, shuffle: bool) -> EpochOrder | None:
+    def order_by_epoch(self) -> EpochOrder | None:
         """Return the order of the examples of each epoch, in which `n * train + i` is example i in epoch n; None for
         the plain one, if no example differs from epoch to epoch."""
         if self.augmentation is None:
             return None
-        return NumberedByEpoch(WholePass(self.train, seed=self.seed, shuffle=shuffle))
+        return NumberedByEpoch(WholePass(self.train, seed=self.seed, shuffle=self.shuffle))
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Return images (fp32, (n, channels, height, width)) and classes (int64, (n,))."""
@@ -73,7 +73,7 @@ class ImageExamples(Examples):
         image = self._decoded(index)
         if self.augmentation is None:
             return self.format.pixels(image)
-        return self.format.training_pixels(image, self.augmentation, image_draws(self.seed, epoch, index))
+        return self.format.training_pixels(image, self.augmentation, generator(self.seed, epoch, index))
 
     def _decoded(self, example: int) -> Any:
         record = int(self.records[example])
@@ -95,12 +95,6 @@ class LabelledImages:
 
     examples: ImageExamples
     notices: list[Notice]
-
-
-def image_draws(seed: int, epoch: int, index: int) -> np.random.RandomState:
-    """Return the draws for a training example in an epoch."""
-    # numpy guarantees that RandomState's stream never changes: a resumed run may use another numpy.
-    return np.random.RandomState([seed % _WORD, seed // _WORD % _WORD, epoch % _WORD, index % _WORD])
 
 
 def load_images(
@@ -141,5 +135,6 @@ def load_images(
         format=format_,
         augmentation=Augmentation(data.crop, data.flip) if data.is_augmented else None,
         seed=seed,
+        shuffle=data.shuffle,
     )
     return LabelledImages(examples, notices)

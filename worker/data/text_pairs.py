@@ -15,7 +15,7 @@ from worker.core.errors import RefusedError
 from worker.data.examples import BatchTokens, Examples, Tensors
 from worker.data.notices import Notice
 from worker.data.parsed_records import RecordReader, padding_of
-from worker.data.sampler import Indices, WholePass
+from worker.data.sampler import Indices, NumberedByEpoch, WholePass
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_lists import TokenLists
 
@@ -43,10 +43,10 @@ class PairGroups(Examples):
     seed: int
     shuffle: bool
 
-    def order_by_epoch(self, *, shuffle: bool) -> "GroupOrder":
-        """Return the groups of each epoch. Whether their pairs are shuffled is a part of the groups."""
-        del shuffle
-        return GroupOrder(self.train, self.train + self.held_out)
+    def order_by_epoch(self) -> NumberedByEpoch:
+        """Return the groups of each epoch in their order: shuffled are the pairs that they have."""
+        groups = WholePass(self.train, seed=self.seed, shuffle=False)
+        return NumberedByEpoch(groups, self.train + self.held_out)
 
     def group(self, number: int) -> NDArray[np.int64]:
         """Return the texts of the pairs of a group: int64, shape (pairs, 2 or 3)."""
@@ -81,16 +81,9 @@ class PairGroups(Examples):
         return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays)
 
     @property
-    def token_counts(self) -> "PairGroups":
-        """Itself: it counts the tokens of groups."""
-        return self
-
-    def of(self, indices: Indices) -> BatchTokens:
-        """Return the tokens of groups that the model computes."""
-        lengths = [self.texts.lengths[self.group(int(number))].reshape(-1) for number in indices]
-        return BatchTokens(
-            sum(int(one.sum()) for one in lengths), sum(float((one.astype(np.float64) ** 2).sum()) for one in lengths)
-        )
+    def token_counts(self) -> "GroupTokens":
+        """The tokens that the model computes for each group."""
+        return GroupTokens(self)
 
     def digest_arrays(self) -> list[NDArray[Any]]:
         """Return what the digest of the training examples is taken of."""
@@ -117,17 +110,16 @@ class PairGroups(Examples):
         return np.argsort(-self.texts.lengths[self.pairs].max(axis=1), kind="stable")
 
 
-class GroupOrder:
-    """The groups of each epoch in their order, by their numbers; which pairs they have is drawn for each epoch."""
+@dataclass(frozen=True)
+class GroupTokens:
+    """The tokens of groups, as `TokenCounts` has those of other examples."""
 
-    def __init__(self, groups: int, numbers: int) -> None:
-        """`numbers`: how many numbers an epoch has, those of held-out groups included."""
-        self.examples = groups
-        self._numbers = numbers
+    groups: PairGroups
 
-    def of_epoch(self, epoch: int) -> Indices:
-        """Return the numbers of an epoch's groups: shape (examples,)."""
-        return epoch * self._numbers + np.arange(self.examples, dtype=np.int64)
+    def of(self, indices: Indices) -> BatchTokens:
+        texts = [self.groups.group(int(number)).reshape(-1) for number in indices]
+        lengths = self.groups.texts.lengths[np.concatenate(texts)]
+        return BatchTokens(int(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum()))
 
 
 def load_pairs(

@@ -367,7 +367,7 @@ def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:
     if isinstance(examples, StoredExamples) and examples.mixture:
         order = examples.mixture.order(seed=spec.seed, shuffle=shuffle)
     elif (by_epoch := getattr(examples, "order_by_epoch", None)) is not None:
-        order = by_epoch(shuffle=shuffle)
+        order = by_epoch()
     return GlobalBatches(
         examples.train,
         spec.batch.size,

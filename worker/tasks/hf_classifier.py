@@ -63,21 +63,11 @@ def load_image_classifier(folder: HfFolder, classes: Sequence[str], shape: tuple
 
 
 def _load(folder: HfFolder, kind: str, loader: Any, classes: Sequence[str]) -> Any:
-    load = partial(
-        loader.from_pretrained,
-        use_safetensors=True,
-        dtype=torch.float32,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-        **class_settings(classes),
-    )
-    model, report = folder.read(kind, load)
-    body = f"{model.base_model_prefix}."
-    for problem in ("missing_keys", "mismatched_keys"):
-        keys = (name if isinstance(name, str) else name[0] for name in report.get(problem) or ())
-        if bad := sorted(name for name in keys if name.startswith(body) and ".pooler." not in name):
-            raise RefusedError(f"model.path: {folder.path} does not fit its config.json: it lacks {', '.join(bad[:5])}")
-    return model
+    return folder.load_weights(kind, loader, _is_of_head, **class_settings(classes))
+
+
+def _is_of_head(model: Any, name: str) -> bool:
+    return not name.startswith(f"{model.base_model_prefix}.") or ".pooler." in name
 
 
 def _check_images(folder: HfFolder, model: Any, shape: tuple[int, int, int], classes: int) -> None:

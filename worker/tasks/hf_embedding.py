@@ -21,21 +21,10 @@ def load_embedding(folder: HfFolder, pooling: str) -> nn.Module:
     """
     from transformers import AutoModel
 
-    load = partial(
-        AutoModel.from_pretrained,
-        use_safetensors=True,
-        dtype=torch.float32,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-    )
-    model, report = folder.read("a model that reads texts", load)
+    model = folder.load_weights("a model that reads texts", AutoModel, lambda model, name: name.startswith("pooler."))
     if getattr(model.config, "is_encoder_decoder", False):
         raise RefusedError(f"model.path: {folder.path} is a model of an encoder and a decoder; use one of both alone")
     without_pooler(model)
-    for kind in ("missing_keys", "mismatched_keys"):
-        keys = (name if isinstance(name, str) else name[0] for name in report.get(kind) or ())
-        if bad := sorted(name for name in keys if not name.startswith("pooler.")):
-            raise RefusedError(f"model.path: {folder.path} does not fit its config.json: it lacks {', '.join(bad[:5])}")
     folder.check_vocabulary(model)
     model.forward = partial(_forward, model.forward, pooling)
     model.train()

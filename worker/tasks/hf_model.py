@@ -74,16 +74,7 @@ class HfFolder:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        loader = partial(
-            AutoModelForCausalLM.from_pretrained,
-            use_safetensors=True,
-            dtype=torch.float32,
-            # `_check_weights` gives a clearer error: transformers lists the differences only in its log.
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-        model, report = self.read("a causal language model", loader)
-        self._check_weights(report)
+        model = self.load_weights("a causal language model", AutoModelForCausalLM)
         self.check_vocabulary(model)
         set_forward(model, read_traits(model, packed=packed))
         return model  # type: ignore[no-any-return]
@@ -164,11 +155,39 @@ class HfFolder:
             text = str(error).strip().split("\n")[0] or type(error).__name__
             raise RefusedError(f"model.path: {self.path} does not hold {kind} that can be loaded: {text}") from error
 
-    def _check_weights(self, report: dict[str, Any]) -> None:
-        """Raise RefusedError for missing or mismatched weights, which transformers would initialise at random."""
+    def load_weights(
+        self,
+        kind: str,
+        loader: Any,
+        may_be_new: Callable[[Any, str], bool] = lambda model, name: False,
+        **settings: Any,
+    ) -> Any:
+        """Return the model of a class of transformers in fp32.
+
+        Args:
+            kind: What the folder should hold, for messages.
+            may_be_new: Whether a parameter of the model that the folder lacks, or has in another shape, is initialised.
+
+        Raises:
+            RefusedError: The folder does not hold such a model, or lacks other parameters.
+        """
+        load = partial(
+            loader.from_pretrained,
+            use_safetensors=True,
+            dtype=torch.float32,
+            # The check below gives a clearer error: transformers lists the differences only in its log.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **settings,
+        )
+        model, report = self.read(kind, load)
+        self._check_weights(report, partial(may_be_new, model))
+        return model
+
+    def _check_weights(self, report: dict[str, Any], may_be_new: Callable[[str], bool]) -> None:
         for kind, problem in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
-            keys = report.get(kind) or ()
-            if names := sorted(name if isinstance(name, str) else name[0] for name in keys):
+            keys = (name if isinstance(name, str) else name[0] for name in report.get(kind) or ())
+            if names := sorted(name for name in keys if not may_be_new(name)):
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 raise RefusedError(
                     f"model.path: {self.path} does not fit its config.json: it {problem} {', '.join(names[:5])}{more}"

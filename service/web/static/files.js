@@ -2,6 +2,7 @@
 // chosen again, after the page was closed; and deletions.
 
 import { call } from "./api.js";
+import { store, stored } from "./browser_storage.js";
 import "./copy_buttons.js";
 import { bytes } from "./format.js";
 import { byId, confirmAction, setText, toast, toastError } from "./page.js";
@@ -38,7 +39,7 @@ async function upload(file) {
   const key = `${UNFINISHED}${file.name}:${file.size}:${file.lastModified}`;
   let state = await unfinished(key, file)
     ?? await call("/v1/uploads", { method: "POST", body: { name: file.name.slice(-120), size_bytes: file.size } });
-  localStorage.setItem(key, state.id);
+  store(key, state.id);
   for (let failures = 0; state.received_bytes < file.size;) {
     show(state.received_bytes, file.size);
     try {
@@ -54,13 +55,13 @@ async function upload(file) {
   }
   byId("progress").removeAttribute("value");
   setText(byId("state"), "Checking the lines …");
-  localStorage.removeItem(key); // also if a line is bad: the service drops the upload then
+  store(key, null); // also if a line is bad: the service drops the upload then
   return complete(state.id);
 }
 
 /** The upload of an unchanged file that an earlier page began; null if there is none any more. */
 async function unfinished(key, file) {
-  const id = localStorage.getItem(key);
+  const id = stored(key);
   const state = id && await call(`/v1/uploads/${encodeURIComponent(id)}`).catch(() => null);
   return state && !state.file_id && state.size_bytes === file.size ? state : null;
 }

@@ -318,6 +318,11 @@ PRELOADED = [
 """What the ranks of `run_layout` import. Their fork server has imported it once."""
 
 
+def series(result: list[Any], case: str, key: str = "train/loss") -> dict[int, float]:
+    """Return the values of a metric by step, of a case that `run_layout` has run."""
+    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
+
+
 def run_layout(
     world: int, cases: dict[str, Any], folder: Path, seconds: float = 150, environ: Environ = None
 ) -> list[Any]:

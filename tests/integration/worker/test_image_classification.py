@@ -8,7 +8,7 @@ from torch.nn import functional
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import trainyard
-from tests.integration.worker.harness import run_layout
+from tests.integration.worker.harness import run_layout, series
 from tests.support.images import SIZE, digits, save_vit, write_folder, write_parquet
 from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
@@ -81,10 +81,6 @@ def cases(tmp_path_factory):
 @pytest.fixture(scope="module")
 def layouts(cases):
     return {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=300) for world in (1, 2)}
-
-
-def series(result, case, key="train/loss"):
-    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
 def test_updates_equal_those_of_a_bare_loop(layouts, cases):

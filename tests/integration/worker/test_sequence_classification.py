@@ -9,7 +9,7 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import trainyard
-from tests.integration.worker.harness import run_layout
+from tests.integration.worker.harness import run_layout, series
 from tests.support import hf
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextFiles
@@ -80,10 +80,6 @@ def cases(tmp_path_factory):
 @pytest.fixture(scope="module")
 def layouts(cases):
     return {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=300) for world in (1, 2, 3)}
-
-
-def series(result, case, key="train/loss"):
-    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
 def test_updates_equal_those_of_a_bare_loop(layouts, cases):

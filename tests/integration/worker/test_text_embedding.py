@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
 import trainyard
-from tests.integration.worker.harness import run_layout
+from tests.integration.worker.harness import run_layout, series
 from tests.support import hf
 from tests.support.checkpoints import export_request, save_checkpoint
 from trainyard.contract.spec.embedding import Embedding
@@ -87,10 +87,6 @@ def cases(tmp_path_factory):
 @pytest.fixture(scope="module")
 def layouts(cases):
     return {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=300) for world in (1, 2, 3)}
-
-
-def series(result, case, key="train/loss"):
-    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
 def test_updates_equal_those_of_a_loop_with_sentence_transformers(layouts, cases):
@@ -207,7 +203,7 @@ class TestPairs:
         assert (examples.train, examples.held_out) == (3, 2)
         epochs = []
         for epoch in (0, 1):
-            numbers = examples.order_by_epoch(shuffle=True).of_epoch(epoch)
+            numbers = examples.order_by_epoch().of_epoch(epoch)
             groups = [tuple(group[:, 0]) for group in map(examples.group, numbers)]
             flat = [text for group in groups for text in group]
             assert len(flat) == len(set(flat)) == 12
@@ -228,7 +224,7 @@ class TestPairs:
         assert texts.shape == (3, 8)
         assert tokens.shape == mask.shape == (24, int(mask.sum(dim=1).max()))
         assert groups.tolist() == [0] * 4 + [1] * 4
-        assert examples.of(np.array([0, 1])).tokens == int(mask.sum())
+        assert examples.token_counts.of(np.array([0, 1])).tokens == int(mask.sum())
 
     @pytest.mark.parametrize(
         ("records", "message"),

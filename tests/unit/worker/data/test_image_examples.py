@@ -12,9 +12,9 @@ from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.image_data import ImageFiles
 from worker.core.errors import RefusedError
 from worker.data import image_sources
-from worker.data.image_examples import image_draws, load_images
+from worker.data.image_examples import load_images
 from worker.data.image_pixels import Augmentation, pixel_format
-from worker.data.sampler import NumberedByEpoch, WholePass
+from worker.data.sampler import NumberedByEpoch, WholePass, generator
 from worker.data.text_examples import DataAccess
 from worker.data.token_cache import TokenCache
 from worker.tasks.hf_model import HfFolder
@@ -252,7 +252,7 @@ class TestAugmentation:
         ramp = Image.fromarray(np.arange(200, dtype=np.uint8)[None].repeat(100, axis=0))
         widths = []
         for index in range(200):
-            part = Augmentation(0.25, flip=False).apply(ramp, (200, 1), image_draws(0, 0, index))
+            part = Augmentation(0.25, flip=False).apply(ramp, (200, 1), generator(0, 0, index))
             left, right = part.getpixel((0, 0)), part.getpixel((199, 0))
             widths.append(right - left + 1)
         assert min(widths) >= 60
@@ -261,12 +261,12 @@ class TestAugmentation:
 
     def test_long_image_has_parts_too(self):
         image = Image.new("RGB", (300, 2))
-        assert Augmentation(0.9, flip=False).apply(image, (8, 8), image_draws(0, 0, 0)).size == (8, 8)
+        assert Augmentation(0.9, flip=False).apply(image, (8, 8), generator(0, 0, 0)).size == (8, 8)
 
     def test_half_of_the_images_are_mirrored(self):
         image = Image.fromarray(np.array([[0, 255]], dtype=np.uint8))
         mirrored = [
-            Augmentation(None, flip=True).apply(image, (2, 1), image_draws(0, epoch, 5)).getpixel((0, 0)) == 255
+            Augmentation(None, flip=True).apply(image, (2, 1), generator(0, epoch, 5)).getpixel((0, 0)) == 255
             for epoch in range(200)
         ]
         assert 70 < sum(mirrored) < 130
