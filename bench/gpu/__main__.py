@@ -9,11 +9,14 @@ import sys
 import tempfile
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 from bench.gpu.records import Record, ResultFile, markdown_table
 
 PHASES = ("truth", "speed", "memory", "saves", "service")
+WITHOUT_VALUES = ("speed", "memory", "saves")
+"""Phases whose results do not depend on the values of weights."""
 
 
 def main() -> int:
@@ -64,6 +67,7 @@ def run_phase(phase: str, results: ResultFile, texts: list[str], *, dry: bool, u
     """Run the cases with one of the texts in their name that the file lacks, until the time is over."""
     from bench.gpu.cases import Tools, run_case
     from bench.gpu.training import GpuEngine
+    from bench.gpu.weights import repeated_weights
 
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -75,7 +79,8 @@ def run_phase(phase: str, results: ResultFile, texts: list[str], *, dry: bool, u
         if time.monotonic() > until:
             print(f"{phase}: the time is over; run again to continue", flush=True)
             break
-        with tempfile.TemporaryDirectory(prefix="trainyard-gpu-") as folder:
+        weights = repeated_weights() if phase in WITHOUT_VALUES else nullcontext()
+        with tempfile.TemporaryDirectory(prefix="trainyard-gpu-") as folder, weights:
             record = run_case(phase, case, Tools(engine, Path(folder), dry))
         results.append(record)
         print(f"{phase}: {case.name}: {record.verdict} in {record.seconds:.1f} s {record.note}", flush=True)

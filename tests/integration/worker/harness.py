@@ -360,7 +360,10 @@ def _wait_for_all(ranks: Sequence[BaseProcess], limit: float) -> None:
     left = {rank.sentinel: rank for rank in ranks}
     while left and time.monotonic() < limit:
         for ended in multiprocessing.connection.wait(left, limit - time.monotonic()):
-            if left.pop(ended).exitcode != 0:  # type: ignore[arg-type]
+            rank = left.pop(ended)  # type: ignore[arg-type]
+            # A process closes its sentinel before it has ended; with a context on a GPU that takes a while.
+            rank.join(max(0.0, limit - time.monotonic()))
+            if rank.exitcode != 0:
                 return
 
 
