@@ -73,9 +73,8 @@ def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
 
 
 def run(listener: TrackerListener, folder: Path, text: str, clients: Clients, execution: int = 1) -> str:
-    token = tracker_token(listener.secret, Reporter(execution, 0))
-    variables = {"MLFLOW_TRACKING_URI": listener.url, "MLFLOW_TRACKING_TOKEN": token}
-    return run_program(text, folder, variables, clients)
+    base = {"TRAINYARD_TRACKER_URL": listener.url, "TRAINYARD_TRACKER_SECRET": listener.secret}
+    return run_program(text, folder, tracker_variables(base, execution), clients)
 
 
 @pytest.mark.parametrize("clients", CLIENTS)
@@ -84,6 +83,7 @@ def test_program_reports_unchanged(
 ) -> None:
     output = run(listener, tmp_path, PROGRAM, clients)
     assert (f"client {older_version('mlflow-skinny')}" in output) == (clients == "older")
+    assert "View run" not in output
     stored = points(layout)
     assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (1, 0.5), (2, 1 / 3)]
     assert ("acc", 2, 0.5) in stored
