@@ -105,10 +105,10 @@ class ArtifactFolder:
 
     def _path(self, name: str) -> Path:
         parts = unquote(name).split("/")
-        valid = all(part not in ("", ".", "..") and not part.startswith(".") and "\0" not in part for part in parts)
-        if not valid or len(name) > 1000:
+        if len(name) > 1000 or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"{name[:80]!a} is no name of an artifact")
-        return self._root.joinpath(*parts)
+        # Hidden files are no artifacts of a job.
+        return self._root.joinpath(*(f"_{part}" if part.startswith(".") else part for part in parts))
 
 
 def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> None:

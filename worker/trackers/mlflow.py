@@ -11,6 +11,7 @@ from typing import Any
 from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal, TrackedValue
+from worker.trackers.mlflow_models import MlflowModels
 
 API = "/api/2.0/mlflow/"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
@@ -68,6 +69,7 @@ class MlflowApi:
         self._journal = journal
         self._prefixes = RunPrefixes()
         self._artifacts = artifacts
+        self._models = MlflowModels(journal)
         self._lock = threading.Lock()
         self._experiments = {"0": "Default"}
         self._runs: dict[str, _Run] = {}
@@ -102,7 +104,8 @@ class MlflowApi:
         if request.path.startswith(ARTIFACTS) and request.method == "PUT":
             store_or_state(self._artifacts, request.path.removeprefix(ARTIFACTS), request, self._journal)
             return {}
-        route = self._routes.get((request.method, request.path.removeprefix(API)))
+        path = request.path.removeprefix(API)
+        route = self._routes.get((request.method, path)) or self._models.route(request.method, path)
         if not request.path.startswith(API) or route is None:
             message = f"{request.method} {request.path[:200]} is not supported by Trainyard"
             if request.path not in _PROBED:
