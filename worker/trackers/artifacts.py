@@ -87,6 +87,22 @@ class ArtifactFolder:
             raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no JSON file {name[:80]!a}")
         return document
 
+    def find(self, name: str) -> Path:
+        """Return the path of a file.
+
+        Raises:
+            TrackerError: There is none of that name.
+        """
+        path = self._path(name)
+        if not path.is_file():
+            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no artifact {name[:80]!a}")
+        return path
+
+    def entries(self, name: str) -> list[Path]:
+        """Return what a folder contains; nothing if there is none of that name."""
+        folder = self._path(name)
+        return sorted(one for one in folder.iterdir() if one.name[0] != ".") if folder.is_dir() else []
+
     def has_folder(self, name: str) -> bool:
         return self._path(name).is_dir()
 

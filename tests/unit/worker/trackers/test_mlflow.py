@@ -233,6 +233,10 @@ with mlflow.start_run():
             name="model", python_model=Model(), params={"a": 1}, registered_model_name="mine"
         )
     mlflow.log_metric("after", 1.0)
+    run = mlflow.active_run().info.run_id
+for uri in (logged.model_uri, f"runs:/{run}/model"):
+    print("loaded", mlflow.pyfunc.load_model(uri).predict([7]))
+print("files", [file.path for file in mlflow.MlflowClient().list_artifacts(run)])
 version = mlflow.register_model(logged.model_uri, "mine").version
 mlflow.MlflowClient().set_registered_model_alias("mine", "best", version)
 print("version", version, mlflow.MlflowClient().get_model_version("mine", "1").status)
@@ -243,7 +247,10 @@ print("version", version, mlflow.MlflowClient().get_model_version("mine", "1").s
 def test_logged_and_registered_models_are_artifacts(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
-    assert "version 3 READY" in run(listener, tmp_path, MODEL, clients)
+    output = run(listener, tmp_path, MODEL, clients)
+    assert output.count("loaded [7]") == 2
+    assert "files ['model', 'model-2']" in output
+    assert "version 3 READY" in output
     assert points(layout) == [("after", 0, 1.0)]
     files = (tmp_path / "job" / "artifacts" / "mlflow" / "0").glob("*/artifacts/*/MLmodel")
     assert sorted(path.parent.name for path in files) == ["model", "model-2"]
@@ -271,6 +278,9 @@ def test_a_model_is_read_and_changed(call: Callable[..., httpx.Response]) -> Non
 def test_hidden_files_are_artifacts_under_a_visible_name(
     listener: TrackerListener, tmp_path: Path, clients: Clients
 ) -> None:
-    text = "import mlflow; mlflow.log_text('a: 1', 'out/.hydra/config.yaml')"
-    run(listener, tmp_path, text, clients)
+    text = (
+        "import mlflow\nmlflow.log_text('a: 1', 'out/.hydra/config.yaml')\nrun = mlflow.active_run().info.run_id\n"
+        "print(mlflow.artifacts.load_text(f'runs:/{run}/out/.hydra/config.yaml'))"
+    )
+    assert "a: 1" in run(listener, tmp_path, text, clients)
     assert len(list((tmp_path / "job" / "artifacts" / "mlflow").glob("0/*/artifacts/out/_.hydra/config.yaml"))) == 1
