@@ -38,10 +38,12 @@ def _run(tools: Tools) -> Outcome:
             job = client.wait(handle.id, timeout=WAIT_SECONDS)
             losses = [point.value for point in client.points(job.id, ["train/loss"])]
             checkpoints = len(client.checkpoints(job.id))
+            last_event = "" if job.status == "succeeded" else f"; last event: {[*client.events(job.id)][-1].message}"
     finally:
         service.stop()
     complete = len(losses) == steps and all(map(math.isfinite, losses)) and checkpoints > 0
     values: dict[str, str | float] = {"status": job.status, "checkpoints": checkpoints}
     if losses:
         values |= {"first loss": losses[0], "last loss": losses[-1]}
-    return Outcome(values, job.status == "succeeded" and complete, f"{steps} points and a checkpoint arrive")
+    note = f"{steps} points and a checkpoint arrive{last_event}"
+    return Outcome(values, job.status == "succeeded" and complete, note)

@@ -71,7 +71,7 @@ def check_token_axis(job_id: str, spec: Mapping[str, Any], *, reported: bool) ->
     Raises:
         ConflictError: The job does not train on tokens.
     """
-    if not reported and spec["task"] not in ("causal_lm", "sequence_classification"):
+    if not reported and spec["task"] not in ("causal_lm", "sequence_classification", "text_embedding"):
         message = f"job {job_id} counts no tokens: `{spec['task']}` trains on examples; use `step` or `time`"
         raise ConflictError(message, param="x", code="no_tokens")
 

@@ -77,7 +77,7 @@ def micro_batch_memory(
 
 def _evaluates(spec: TrainingSpec) -> bool:
     data = spec.data
-    return data is not None and (data.has_evaluation if isinstance(data, TextData) else data.eval_fraction > 0)
+    return data is not None and (data.eval_fraction > 0 if isinstance(data, BuiltinData) else data.has_evaluation)
 
 
 def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:

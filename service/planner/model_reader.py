@@ -8,6 +8,7 @@ from service.planner import builtin_models, hf_models
 from service.planner.hf_folder import FolderContents, FolderError, read_folder
 from service.planner.model_structure import ModelStructure
 from trainyard.contract.allowed_roots import AllowedRoots
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
@@ -48,7 +49,7 @@ class ModelReader:
             return ModelInfo(
                 unknown="the model of a `custom` task is not known before it is built; no job is rejected for it"
             )
-        if spec.task == "sequence_classification":
+        if spec.task in ("sequence_classification", "text_embedding") or isinstance(spec.data, ImageFiles):
             return ModelInfo(unknown=f"the memory of task `{spec.task}` is not known; no job is rejected for it")
         if not isinstance(spec.model, HfModel):
             structure = builtin_models.structure_of(spec.model)

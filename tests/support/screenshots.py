@@ -5,6 +5,7 @@ It starts a service with jobs that train: one runs, one waits for it, one failed
 
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +58,7 @@ class Jobs:
     failed: str
     compared: tuple[str, str]
     sweep: str
+    search: str
     best: tuple[str, ...]
     """Those with the lowest loss."""
 
@@ -91,6 +93,15 @@ def cancel_all(client: Client) -> None:
         wait_for_status(client, job_id, "cancelled", "succeeded", "failed")
 
 
+def wait_until_ended(client: Client, sweep_id: str) -> None:
+    """Wait until a search has no trial left."""
+    deadline = time.monotonic() + 300
+    while client.sweep(sweep_id).state == "running":
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"sweep {sweep_id} did not end")
+        time.sleep(1)
+
+
 def submit_jobs(client: Client) -> Jobs:
     """Submit jobs for every state that pages show differently, and wait until they have reached it."""
     rates = [
@@ -109,6 +120,15 @@ def submit_jobs(client: Client) -> Jobs:
     members = [member.job_id for member in sweep.members if member.job_id]
     for job_id in (rates[0].id, rates[1].id, failed.id, *members):
         wait_for_status(client, job_id, "succeeded", "failed")
+    ranges = {"optimizer.lr": "log:1e-4:1e-1", "batch.size": "choice:32,64"}
+    trials = {"algorithm": "tpe", "metric": "eval/loss", "space": ranges, "max_trials": 8}
+    search = client.submit_sweep(small, search=trials, max_parallel=2, name="search for the rate")
+    wait_until_ended(client, search.id)
+    client.register_model("digits", rates[1].id, aliases=["prod"])
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write('{"prompt": "1 + 1 =", "completion": " 2"}\n' * 20)
+        file.flush()
+        client.upload_file(file.name, name="sums.jsonl")
     for job_id in members[:3]:
         client.job(job_id).edit(tags={"baseline": ""})
     every = {"checkpoint": {"every_steps": 100}, "evaluation": {"every_steps": 50}}
@@ -116,7 +136,7 @@ def submit_jobs(client: Client) -> Jobs:
     client.submit({**SMALL, "name": "digits-fsdp", "gpus": 2, "strategy": "fsdp", "steps": 1000})
     wait_for_step(client, running.id, 120)
     best = client.jobs(where="seed >= 0 and exists eval/loss", sort="eval/loss", limit=4)
-    return Jobs(running.id, failed.id, (rates[0].id, rates[1].id), sweep.id, tuple(job.id for job in best))
+    return Jobs(running.id, failed.id, (rates[0].id, rates[1].id), sweep.id, search.id, tuple(job.id for job in best))
 
 
 def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> list[str]:
@@ -127,9 +147,14 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
         "jobs-table": "/jobs?" + urlencode(TABLE) + "".join(f"&job={job_id}" for job_id in jobs.best),
         "job-running": f"/jobs/{jobs.running}",
         "job-failed": f"/jobs/{jobs.failed}",
+        "job-details": f"/jobs/{one}",
         "compare": f"/compare?job={one}&job={other}",
         "compare-sweep": f"/compare?sweep={jobs.sweep}",
+        "compare-search": f"/compare?sweep={jobs.search}",
         "compare-empty": "/compare",
+        "models": "/models",
+        "files": "/files",
+        "api-docs": "/docs",
         "submit": "/submit?preset=gpt_fsdp",
         "submit-fork": f"/submit?fork={one}",
         "cluster": "/cluster",
@@ -146,6 +171,10 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
                 visit.sign_in(token)
                 for name, path in pages.items():
                     visit.go(path)
+                    if name == "job-details":
+                        page.evaluate(
+                            "document.querySelectorAll('details.card').forEach((card) => { card.open = true; })"
+                        )
                     problems += [
                         f"{name} {problem}"
                         for problem in take_screenshot(page, folder / f"{name}-{scheme}-{form}.png", size)

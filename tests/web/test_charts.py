@@ -166,6 +166,34 @@ def test_outliers_are_clipped_only_on_request(visit: Visit) -> None:
     assert ranges[4] == pytest.approx([1, 3])
 
 
+def test_axis_of_memory_starts_at_zero_and_labels_of_close_values_differ(visit: Visit) -> None:
+    page = visit.go("/compare")
+    ranges, labels = page.evaluate(
+        """async (url) => {
+          const { valueRange, valueLabels } = await import(url);
+          const curves = [{ x: [0, 1], y: [0.3658, 0.3666] }];
+          return [[valueRange(curves, { fromZero: true }), valueRange(curves, { fromZero: true, log: true }),
+                   valueRange([{ x: [0, 1], y: [-1, 1] }], { fromZero: true })],
+                  [valueLabels([0.36661, 0.36662, 0.36663]), valueLabels([0, 50, 100]), valueLabels([7])]];
+        }""",
+        Assets().url("chart_axes.js"),
+    )
+    assert ranges[0] == pytest.approx([0, 0.3666 * 1.05])
+    assert ranges[1][0] > 0.36
+    assert ranges[2] == pytest.approx([-1.1, 1.1])
+    assert labels == [["0.36661", "0.36662", "0.36663"], ["0", "50", "100"], ["7"]]
+
+
+def test_runs_of_one_name_have_the_end_of_their_id(visit: Visit) -> None:
+    names = visit.go("/compare").evaluate(
+        """async (url) => (await import(url)).withDistinctNames([
+          { id: "job_aaaa1111", name: "a" }, { id: "job_bbbb2222", name: "a" }, { id: "job_cccc3333", name: "b" },
+        ]).map(({ name }) => name)""",
+        Assets().url("job_rows.js"),
+    )
+    assert names == ["a …1111", "a …2222", "b"]
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [

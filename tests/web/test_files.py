@@ -48,6 +48,27 @@ def test_file_is_uploaded_in_parts_through_lost_connections_and_deleted(
     assert made.id not in [one.id for one in client.data_files()]
 
 
+def test_upload_continues_after_the_page_was_closed(visit: Visit, client: Client, tmp_path: Path) -> None:
+    page = visit.go("/files")
+    file = write(tmp_path / "interrupted.jsonl", *({"text": "x" * 100_000} for _ in range(170)))
+    page.route("**/v1/uploads/*offset=*", lambda route: route.continue_() if "offset=0" in route.request.url else None)
+    with page.expect_request(lambda request: "offset=" in request.url and "offset=0" not in request.url):
+        page.get_by_label("Choose a file").set_input_files(file)
+    page.unroute("**/v1/uploads/*offset=*")
+    visit.go("/files")
+    offsets: list[str] = []
+    page.on("request", lambda request: offsets.append(request.url) if "offset=" in request.url else None)
+    with page.expect_navigation(url="**/files"):
+        page.get_by_label("Choose a file").set_input_files(file)
+    assert offsets, "nothing was sent"
+    assert not offsets[0].endswith("offset=0")
+    (made,) = [one for one in client.data_files() if one.name == file.name]
+    client.download_data_file(made.id, tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == file.read_bytes()
+    assert page.evaluate("Object.keys(localStorage).filter((key) => key.startsWith('trainyard-upload'))") == []
+    visit.ignore_errors("Failed to load resource")
+
+
 def test_bad_line_is_shown_with_its_number(visit: Visit, tmp_path: Path) -> None:
     page = visit.go("/files")
     page.get_by_label("Choose a file").set_input_files(write(tmp_path / "bad.jsonl", {"text": "good"}, "{bad"))

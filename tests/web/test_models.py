@@ -68,6 +68,21 @@ class TestUses:
         assert 'model, tokenizer = trainyard.load("job_1")' in uses["Python"]
         assert uses_of({"task": "sequence_classification", "model": HF}, status="cancelled") == {}
 
+    def test_classifiers_of_images_are_used_from_their_export(self, uses_of: Callable[..., dict[str, str]]) -> None:
+        spec = {"task": "image_classification", "model": HF, "data": {"source": "images"}}
+        uses = uses_of(spec)
+        assert list(uses) == ["Python", "Register"]
+        assert 'model, transform = trainyard.load("job_1")' in uses["Python"]
+        assert uses_of(spec, status="cancelled") == {}
+
+    def test_embedding_models_are_used_here_and_by_sentence_transformers(
+        self, uses_of: Callable[..., dict[str, str]]
+    ) -> None:
+        uses = uses_of({"task": "text_embedding", "model": HF})
+        assert list(uses) == ["Python", "sentence-transformers", "Register"]
+        assert "model.encode" in uses["Python"]
+        assert list(uses_of({"task": "text_embedding", "model": HF}, status="cancelled")) == ["Python", "Register"]
+
     def test_job_without_an_export_has_its_newest_checkpoint(self, uses_of: Callable[..., dict[str, str]]) -> None:
         uses = uses_of({"model": HF}, status="cancelled")
         assert list(uses) == ["Python", "Generate text", "Register"]

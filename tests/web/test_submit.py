@@ -199,7 +199,7 @@ def test_retried_submission_creates_no_second_job(visit: Visit, client: Client) 
 
 def test_fields_are_located_and_changed_in_the_text(visit: Visit) -> None:
     page = visit.go("/submit")
-    module = str(page.locator("script[type=module]").get_attribute("src")).replace("submit.js", "yaml_fields.js")
+    module = str(page.locator("script[src$='/submit.js']").get_attribute("src")).replace("submit.js", "yaml_fields.js")
     text = (
         "name: a # b: c\nmodel: {source: hf,\n  path: /x}\nargv:\n- one\n- two\ngrid:\n  - {lr: 1}\nbatch:\n  size: 8\n"
     )

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from importlib.util import find_spec
 from itertools import chain
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.errors import FAILED
 from trainyard.cli.output import print_json, print_line
 from trainyard.cli.partition_checks import check_partitions
+from trainyard.cli.service_program import service_command, service_problem
 from trainyard.client import AuthenticationError, Client, TrainyardError
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
@@ -166,15 +166,15 @@ def _check_local_settings() -> Iterator[Finding]:
     chosen = sorted(name for name in os.environ if name.startswith("TRAINYARD_"))
     message = f"set: {', '.join(chosen)}" if chosen else "no TRAINYARD_* variable is set; using defaults"
     yield ok_finding("local", f"no service answers; checking the settings of this shell ({message})")
-    if find_spec("service") is None:
-        yield warning_finding("local", "the service is not installed here", "also run this on the service's machine")
+    if problem := service_problem():
+        yield warning_finding("local", problem, "or run this on the service's machine")
         return
     yield from _run_service_doctor()
 
 
 def _run_service_doctor(*options: str) -> Iterator[Finding]:
     """Run `python -m service doctor` with the settings of this shell and yield its findings."""
-    command = [sys.executable, "-m", "service", "doctor", *options]
+    command = service_command("doctor", *options)
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -75,8 +76,9 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "created", f"{format_age(job.created_at)} by {job.created_by}"
     if commit := _commit(job.metadata):
         yield "commit", commit
-    if job.started_at is not None and job.finished_at is not None:
-        yield "runtime", format_duration((job.finished_at - job.started_at).total_seconds())
+    if job.started_at is not None:
+        end = job.finished_at or datetime.now(UTC)
+        yield "runtime", format_duration(max(0.0, (end - job.started_at).total_seconds()))
     if job.progress is not None:
         yield "step", job.progress.step_text(" of ")
         if job.progress.phase not in (None, "training"):

@@ -18,7 +18,7 @@ from trainyard.client import Client
 from trainyard.client.left_out import missing_file_hint
 from trainyard.client.program_spec import ProgramOptions
 from trainyard.client.programs import PreparedProgram, prepare_program
-from trainyard.contract.wire.curves import Series
+from trainyard.contract.wire.curves import MetricsResource
 from trainyard.contract.wire.jobs import JobResource
 
 _MAX_CURVES = 8
@@ -164,7 +164,7 @@ def follow_program(
     if as_json:
         print_json(job)
     else:
-        print_curves(client.metrics(job.id, max_points=_CURVE_POINTS).series)
+        print_curves(client.metrics(job.id, max_points=_CURVE_POINTS))
     code = 0 if job.status == "succeeded" else print_outcome(job, as_json=as_json)
     if program and job.error and not as_json:
         text = f"{job.error.message}\n{job.error.traceback[-_TRACEBACK_CHARS:]}" if is_missing(job) else ""
@@ -180,14 +180,14 @@ def is_missing(job: JobResource) -> bool:
     return error is not None and ("FileNotFound" in error.type or "No such file" in error.message)
 
 
-def print_curves(curves: Sequence[Series]) -> None:
+def print_curves(metrics: MetricsResource) -> None:
     """Print a small chart of each curve of the program with its last value on stderr, behind the program's output."""
-    own = [curve for curve in curves if not curve.key.startswith(_SYSTEM_METRICS)]
+    own = [curve for curve in metrics.series if not curve.key.startswith(_SYSTEM_METRICS)]
     for curve in own[:_MAX_CURVES]:
         last = format_metric(curve.key, curve.values[-1])
         print_error(f"{curve.key}  {sparkline(curve.values)}  {last} at step {curve.steps[-1]}")
-    if len(own) > _MAX_CURVES:
-        print_error(f"{len(own) - _MAX_CURVES} more curves: trainyard metrics last")
+    if (more := len(own) - _MAX_CURVES) > 0:
+        print_error(f"{more + metrics.series_omitted} more curves: trainyard metrics {metrics.job_id}")
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:

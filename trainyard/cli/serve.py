@@ -2,13 +2,13 @@
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trainyard.cli.errors import UsageError
+from trainyard.cli.service_program import service_command, service_problem
 
 
 def serve(
@@ -29,8 +29,8 @@ def serve(
 
     Example: trainyard serve --port 8470
     """
-    if find_spec("service") is None or find_spec("fastapi") is None:
-        raise UsageError("the service is not installed here; install it with: pip install 'trainyard[service]'")
+    if problem := service_problem():
+        raise UsageError(problem)
     given = {
         "TRAINYARD_HOST": host,
         "TRAINYARD_PORT": port,
@@ -40,4 +40,4 @@ def serve(
     }
     environment = os.environ | {key: str(value) for key, value in given.items() if value is not None}
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "service", "serve"], environment)  # noqa: S606 (no shell meant)
+    os.execve(sys.executable, service_command("serve"), environment)  # noqa: S606 (no shell meant)

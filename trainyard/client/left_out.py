@@ -68,8 +68,13 @@ def missing_file_hint(message: str, folder: Path, uploaded: Collection[str]) -> 
     for path in _QUOTED.findall(message):
         name = os.path.normpath(_CODE_FOLDER.sub("", path))
         local = folder / name
-        if os.path.isabs(name) or name.startswith("..") or name == "." or not local.exists():
+        if os.path.isabs(name) or name in (".", "..") or not local.exists():
             continue
+        if name.startswith("../"):
+            return (
+                f"{name!r} exists here, outside of the folder {str(folder.absolute())!r} that was uploaded; run from a "
+                "folder that holds both, or read it from a shared folder by its absolute path"
+            )
         if name in uploaded or any(one.startswith(f"{name}/") for one in uploaded):
             continue
         return (

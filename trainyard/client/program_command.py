@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_python import PYTHON_NAME
 
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _RETRIES = "use --retries of `trainyard run`"
 
 
@@ -84,6 +85,8 @@ def parse_command(command: Sequence[str]) -> Program:
         return _launched(_Command(first, rest))
     if command[0].endswith(".py"):
         return Program(_program(command[0], rest))
+    if _ASSIGNMENT.match(command[0]):
+        raise InvalidRequestError(f"{command[0]!r} is a variable of a shell; use --env {command[0]} before the program")
     raise InvalidRequestError(
         f"{command[0]!r} cannot be started on every rank: the program must be a Python file or module, started with "
         "`python`, `torchrun`, `accelerate launch` or `deepspeed`; what a shell script prepares goes to "

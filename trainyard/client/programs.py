@@ -1,6 +1,7 @@
 """`trainyard.run`: submits a program of the user's, unchanged."""
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,12 +37,12 @@ class ProgramKeywords(TypedDict, total=False):
     signal: str | None
 
 
-def run(command: Sequence[str], *, client: Client | None = None, **options: Unpack[ProgramKeywords]) -> JobHandle:
+def run(command: str | Sequence[str], *, client: Client | None = None, **options: Unpack[ProgramKeywords]) -> JobHandle:
     """Upload the folder, submit the command as a job and return its handle, as `trainyard run --detach` does.
 
     Args:
         command: the program and its arguments: `["python", "train.py"]`, also with `torchrun`, `accelerate launch` or
-            `deepspeed`.
+            `deepspeed`. A text is split as a shell splits it.
         client: the client for the request and the handle; default: a new one.
 
     Keyword arguments:
@@ -64,7 +65,15 @@ def run(command: Sequence[str], *, client: Client | None = None, **options: Unpa
         InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
         SpecError: the folder cannot be packed.
     """
-    return prepare_program(command, ProgramOptions(**options)).submit(client or Client())
+    words = _split(command) if isinstance(command, str) else command
+    return prepare_program(words, ProgramOptions(**options)).submit(client or Client())
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise InvalidRequestError(f"the command {command!r} cannot be split: {error}") from None
 
 
 @dataclass(frozen=True)

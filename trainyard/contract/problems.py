@@ -13,7 +13,7 @@ from trainyard.contract.validation_messages import describe_error
 
 _UNION_TAGS = {
     "model": {"hf", "gpt", "llama", "convnet", "mlp"},
-    "data": {"builtin", "jsonl", "parquet", "arrow", "dataset", "mixture", "file"},
+    "data": {"builtin", "jsonl", "parquet", "arrow", "dataset", "mixture", "file", "images"},
     "targets": {"auto", "names"},
     "micro_size": {"int", "literal['auto']", "constrained-int"},
 }

@@ -27,7 +27,7 @@ def generate_text(
             tokenizer without a template.
     """
     if not hasattr(model, "generate"):
-        raise LoadError("the model classifies texts and does not continue them; call what trainyard.load returns")
+        raise LoadError("the model does not continue texts; call what trainyard.load returns")
     tokens = _encode(tokenizer, prompt, chat=settings.chat)
     context = _context(model)
     if not tokens:

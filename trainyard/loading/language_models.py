@@ -1,4 +1,4 @@
-"""Loads language models in Hugging Face form: whole ones, adapters and trained tensors on a base. Never unpickles."""
+"""Loads models in Hugging Face form: whole ones, adapters and trained tensors on a base. Never unpickles."""
 
 import json
 from collections.abc import Iterator
@@ -11,8 +11,32 @@ from safetensors.torch import load_file
 from trainyard.contract.wire.exported import ExportNote
 from trainyard.loading.errors import LoadError
 from worker.engine.sources import folder_digest
+from worker.tasks.hf_embedding import without_pooler
 
-_OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+IMAGES = "ForImageClassification"
+"""The end of the names of models that classify images."""
+
+
+_LOADERS = ("ForSequenceClassification", IMAGES)
+"""The ends of the names of models that are loaded as such; others are causal language models."""
+
+
+def architectures(folder: Path) -> tuple[str, ...]:
+    """Return the names of the models that the configuration of a folder states.
+
+    Raises:
+        LoadError: It cannot be read.
+    """
+    with translated(folder):
+        config = json.loads((folder / "config.json").read_bytes())
+        names = config.get("architectures") or () if isinstance(config, dict) else ()
+        return tuple(map(str, names))
+
+
+def reads_images(folder: Path) -> bool:
+    """Return whether the model of a folder classifies images."""
+    return any(name.endswith(IMAGES) for name in architectures(folder))
 
 
 def load_whole(folder: Path, dtype: Any) -> Any:
@@ -21,15 +45,24 @@ def load_whole(folder: Path, dtype: Any) -> Any:
     Raises:
         LoadError: The folder has no safetensors, or transformers refuses it.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    import transformers
 
     _require(folder, "*.safetensors")
-    with _translated(folder):
-        config = json.loads((folder / "config.json").read_bytes())
-        names = config.get("architectures") or () if isinstance(config, dict) else ()
-        classifies = any(str(name).endswith("ForSequenceClassification") for name in names)
-        loader = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
-        return loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **_OFFLINE)
+    with translated(folder):
+        ends = (end for end in _LOADERS if any(name.endswith(end) for name in architectures(folder)))
+        loader = getattr(transformers, f"AutoModel{next(ends, 'ForCausalLM')}")
+        return loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **OFFLINE)
+
+
+def load_body(folder: Path, dtype: Any) -> Any:
+    """Return the model of a Hugging Face folder without a head. Arguments and errors are those of `load_whole`."""
+    from transformers import AutoModel
+
+    _require(folder, "*.safetensors")
+    with translated(folder):
+        body = AutoModel.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **OFFLINE)
+        without_pooler(body)
+        return body
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -40,8 +73,8 @@ def load_tokenizer(folder: Path) -> Any:
     """
     from transformers import AutoTokenizer
 
-    with _translated(folder):
-        return AutoTokenizer.from_pretrained(folder, **_OFFLINE)
+    with translated(folder):
+        return AutoTokenizer.from_pretrained(folder, **OFFLINE)
 
 
 def load_on_base(folder: Path, note: ExportNote, base: Path, dtype: Any) -> Any:
@@ -56,7 +89,7 @@ def load_on_base(folder: Path, note: ExportNote, base: Path, dtype: Any) -> Any:
         )
     model = load_whole(base, dtype)
     if note.kind == "trained":
-        with _translated(folder):
+        with translated(folder):
             keys = model.load_state_dict(load_file(folder / "trained.safetensors"), strict=False)
         if keys.unexpected_keys:
             raise LoadError(f"trained.safetensors does not fit the model in {base}: it has {keys.unexpected_keys[0]}")
@@ -76,7 +109,7 @@ def add_adapters(model: Any, folder: Path) -> Any:
         raise LoadError(f"adapters need peft ({error}); install it with: pip install 'trainyard[worker,hf]'") from None
     # Without it, peft would look for a pickle.
     _require(folder, "adapter_model.safetensors")
-    with _translated(folder):
+    with translated(folder):
         return PeftModel.from_pretrained(model, str(folder))
 
 
@@ -86,7 +119,7 @@ def base_of_adapters(folder: Path) -> str:
     Raises:
         LoadError: The configuration cannot be read, or names none.
     """
-    with _translated(folder):
+    with translated(folder):
         config = json.loads((folder / "adapter_config.json").read_bytes())
         named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     if not isinstance(named, str):
@@ -100,7 +133,8 @@ def _require(folder: Path, pattern: str) -> None:
 
 
 @contextmanager
-def _translated(folder: Path) -> Iterator[None]:
+def translated(folder: Path) -> Iterator[None]:
+    """Translate the errors of transformers."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:

@@ -15,6 +15,7 @@ from trainyard.loading.references import fetch_source
 from trainyard.loading.sources import Choice, find_folder, is_folder
 from trainyard.loading.transforms import ImageTransform, VectorTransform
 
+_TEXT_TASKS = ("causal_lm", "sequence_classification", "text_embedding")
 _ADAPTER_CONFIG = "adapter_config.json"
 
 
@@ -22,9 +23,10 @@ class LoadedModel(NamedTuple):
     """A model in evaluation mode, and what makes its input."""
 
     model: Any
-    """A `torch.nn.Module`; a language model is one of transformers, with `generate`."""
+    """A `torch.nn.Module`; a language model is one of transformers, with `generate`, and a
+    model that embeds texts has `encode`."""
     tokenizer: Any
-    """The tokenizer of a language model, else an `ImageTransform` or a `VectorTransform`."""
+    """The tokenizer of a language model, else a `PictureTransform`, an `ImageTransform` or a `VectorTransform`."""
 
 
 def load(
@@ -92,11 +94,17 @@ def _load_described(folder: Path, note: ExportNote, base: Path | None, dtype: An
             "the model of a `custom` task is defined by the job's own code; build it and load the tensors of "
             f"{folder / 'model.safetensors'} with load_state_dict"
         )
-    if note.kind == "adapter" or note.task in ("causal_lm", "sequence_classification"):
+    if note.kind == "adapter" or note.task in _TEXT_TASKS:
         _require_packages("transformers", *(["peft"] if note.kind == "adapter" else []))
     from trainyard.loading import builtin_models, language_models
 
     if note.model.get("source") == "hf":
+        if note.vectors is not None:
+            from trainyard.loading.text_embedder import load_embedder
+
+            return LoadedModel(*load_embedder(folder, note.vectors, dtype))
+        if note.task == "image_classification":
+            return _load_classifier(folder, dtype)
         if note.kind == "model":
             return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
         chosen = _base_folder(base, str(note.model.get("path")), note.kind)
@@ -121,6 +129,8 @@ def _load_undescribed(folder: Path, base: Path | None, dtype: Any) -> LoadedMode
     from trainyard.loading import language_models
 
     if not (folder / _ADAPTER_CONFIG).is_file():
+        if language_models.reads_images(folder):
+            return _load_classifier(folder, dtype)
         return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
     _require_packages("peft")
     named = language_models.base_of_adapters(folder)
@@ -128,6 +138,13 @@ def _load_undescribed(folder: Path, base: Path | None, dtype: Any) -> LoadedMode
     model = language_models.add_adapters(language_models.load_whole(chosen, dtype), folder)
     has_tokenizer = (folder / "tokenizer_config.json").is_file()
     return LoadedModel(model, language_models.load_tokenizer(folder if has_tokenizer else chosen))
+
+
+def _load_classifier(folder: Path, dtype: Any) -> LoadedModel:
+    _require_packages("transformers", "PIL")
+    from trainyard.loading import image_models
+
+    return LoadedModel(*image_models.load_classifier(folder, dtype))
 
 
 def _base_folder(given: Path | None, named: str, kind: str) -> Path:

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from trainyard.contract.layout import CheckpointLayout
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextData, paths_of
+from trainyard.contract.spec.text_sources import listed_paths
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 
@@ -55,6 +57,10 @@ def _describe_change(source: str, spec: TrainingSpec) -> str:
         field = "data.path" if len(spec.data.training_sources) == 1 else "data.sources"
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
         return f"{field}: the training examples in {', '.join(named[:3])}{more} have changed"
+    if isinstance(spec.data, ImageFiles):
+        named = [*listed_paths(spec.data.path)]
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        return f"data.path: the training images in {', '.join(named[:3])}{more} have changed"
     return "data: the training examples have changed"
 
 

@@ -18,6 +18,10 @@ from worker.core.peer_errors import is_from_peer
 
 _OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 _DISK_TEXTS = ("no space left on device", "disk quota exceeded", "read-only file system")
+_MISSING_MODULE = (
+    "Install it in the Python that runs the program, or choose another: `trainyard run --venv`, `environment.venv`. "
+    "A module of your own must be in the uploaded folder."
+)
 
 
 class TrainingError(Exception):
@@ -108,7 +112,7 @@ def describe_foreign_error(
         type=type_,
         message=message[:8000],
         traceback=traceback[-60000:],
-        hint=None,
+        hint=_MISSING_MODULE if type_ == "ModuleNotFoundError" else None,
         final=final,
         exit_code=exit_code if exit_code >= 0 else None,
         time=time,

@@ -46,6 +46,18 @@ def table_rows(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, dic
                     yield number, row
 
 
+def schema_metadata(file: DataFile) -> dict[bytes, bytes]:
+    """Return what the writer of a Parquet file has stated about its columns.
+
+    Raises:
+        RefusedError: The file changed, is no such file, or pyarrow is not installed.
+    """
+    with opened(file) as handle, _translated(file):
+        import pyarrow.parquet as pq
+
+        return dict(pq.ParquetFile(_mapped(handle)).schema_arrow.metadata or {})
+
+
 def _parquet_sizes(handle: BinaryIO) -> list[tuple[int, int]]:
     import pyarrow.parquet as pq
 

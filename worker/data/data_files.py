@@ -16,6 +16,7 @@ from worker.core.errors import RefusedError
 CHUNK_BYTES = 2**22
 """About the size of a part of a file that one process reads at once."""
 MAX_FILES = 100_000
+OUTSIDE = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
 
 RecordKind = Literal["jsonl", "parquet", "arrow"]
 
@@ -80,7 +81,7 @@ def opened(file: DataFile) -> Iterator[BinaryIO]:
     Raises:
         RefusedError: It cannot be read, was replaced or changed, or is outside of the roots.
     """
-    with _opened(file.field, file.path, file.roots) as handle:
+    with opened_path(file.field, file.path, file.roots) as handle:
         check_unchanged(file, handle)
         yield handle
 
@@ -92,15 +93,19 @@ def check_unchanged(file: DataFile, handle: BinaryIO) -> None:
 
 
 @contextmanager
-def _opened(field: str, path: str, roots: AllowedRoots) -> Iterator[BinaryIO]:
+def opened_path(field: str, path: str, roots: AllowedRoots) -> Iterator[BinaryIO]:
+    """Open a file that a field of the spec names.
+
+    Raises:
+        RefusedError: It cannot be read, or is outside of the roots.
+    """
     try:
         with open(path, "rb") as handle:
             # Of the open file, so that nobody can replace a link in between.
             roots.resolve(Path(f"/proc/self/fd/{handle.fileno()}"))
             yield handle
     except OutsideRootsError:
-        message = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
-        raise RefusedError(f"{field}: {path} {message}") from None
+        raise RefusedError(f"{field}: {path} {OUTSIDE}") from None
     except OSError as error:
         raise RefusedError(
             f"{field}: {path} cannot be read: {error.strerror or error}",
@@ -109,6 +114,7 @@ def _opened(field: str, path: str, roots: AllowedRoots) -> Iterator[BinaryIO]:
 
 
 def state_of(handle: BinaryIO) -> FileState:
+    """Return the state of an open file."""
     status = os.fstat(handle.fileno())
     return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
@@ -130,7 +136,7 @@ def _examined(field: str, path: str, kind: RecordKind, roots: AllowedRoots) -> D
             f"Name its files by a pattern, such as {path.rstrip('/')}/*; source `dataset` reads folders saved by "
             "save_to_disk.",
         )
-    with _opened(field, path, roots) as handle:
+    with opened_path(field, path, roots) as handle:
         return DataFile(field, path, kind, state_of(handle), roots)
 
 
@@ -142,7 +148,7 @@ def _files_of_dataset(field: str, folder: str, roots: AllowedRoots) -> list[str]
             f"{field}: {folder} holds several splits: {', '.join(names[:10])}",
             f"Name the folder of one split, such as {folder.rstrip('/')}/{names[0] if names else 'train'}.",
         )
-    with _opened(field, os.path.join(folder, "state.json"), roots) as handle:
+    with opened_path(field, os.path.join(folder, "state.json"), roots) as handle:
         try:
             names = [_plain_name(item["filename"]) for item in json.load(handle)["_data_files"]]
         except (ValueError, LookupError, TypeError, RecursionError):

@@ -37,7 +37,22 @@ class WholePass:
         """Return the examples of an epoch in their order: shape (examples,)."""
         if not self._shuffle:
             return np.arange(self.examples, dtype=np.int64)
-        return _generator(self._seed, epoch).permutation(self.examples).astype(np.int64)
+        return generator(self._seed, epoch).permutation(self.examples).astype(np.int64)
+
+
+class NumberedByEpoch:
+    """An order in which the same example has another number in each epoch: `n` in epoch 0, then `n + examples`, and so
+    on. So what is made of an example can depend on its number alone, and differ from epoch to epoch."""
+
+    def __init__(self, order: EpochOrder, numbers: int | None = None) -> None:
+        """`numbers`: how many numbers an epoch has, if some are of held-out examples. None: one for each example."""
+        self.examples = order.examples
+        self._order = order
+        self._numbers = numbers or order.examples
+
+    def of_epoch(self, epoch: int) -> Indices:
+        """Return the examples of an epoch in their order: shape (examples,)."""
+        return self._order.of_epoch(epoch) + epoch * self._numbers
 
 
 class WeightedSources:
@@ -71,7 +86,7 @@ class WeightedSources:
         """Return which source each draw of an epoch is from: shape (examples,)."""
         turns = np.repeat(np.arange(len(self.draws)), self.draws)
         if self._shuffle:
-            return _generator(self._seed, epoch).permutation(turns)
+            return generator(self._seed, epoch).permutation(turns)
         # Evenly spread.
         places = np.concatenate([(np.arange(count) + 0.5) / count for count in self.draws])
         return turns[np.argsort(places, kind="stable")]
@@ -86,7 +101,7 @@ class WeightedSources:
     def _pass(self, source: int, size: int, number: int) -> Indices:
         if not self._shuffle:
             return np.arange(size, dtype=np.int64)
-        return _generator(self._seed, number, source + 1).permutation(size).astype(np.int64)
+        return generator(self._seed, number, source + 1).permutation(size).astype(np.int64)
 
 
 def shares(total: int, weights: Sequence[float]) -> list[int]:
@@ -100,7 +115,8 @@ def shares(total: int, weights: Sequence[float]) -> list[int]:
     return counts
 
 
-def _generator(seed: int, number: int, *more: int) -> np.random.RandomState:
+def generator(seed: int, number: int, *more: int) -> np.random.RandomState:
+    """Return the draws for a number, such as an epoch, and for what it is divided into."""
     # numpy guarantees that RandomState's stream never changes: a resumed run may use another numpy.
     return np.random.RandomState([seed % _WORD, seed // _WORD % _WORD, number % _WORD, *more])
 

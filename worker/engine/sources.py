@@ -11,7 +11,6 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.checkpoint.compatibility import STORED
 from worker.data.answers import AnswerExamples
 from worker.data.examples import Examples
-from worker.data.labelled_texts import LabelledExamples
 from worker.data.sampler import GlobalBatches, digest
 from worker.data.stored_rows import StoredExamples
 from worker.data.token_rows import RowExamples, TokenRows
@@ -70,8 +69,8 @@ def _digest_of_examples(examples: Examples, *, held_out: bool = False) -> str:
     """Return the digest of all training examples, for answers also with the held-out ones."""
     if isinstance(examples, AnswerExamples):
         arrays: list[Any] = examples.digest_arrays(len(examples.desirable) if held_out else examples.train)
-    elif isinstance(examples, LabelledExamples):
-        arrays = examples.digest_arrays()
+    elif (own := getattr(examples, "digest_arrays", None)) is not None:
+        arrays = own()
     elif isinstance(examples, StoredExamples):
         return f"{STORED}{examples.digest}"
     elif isinstance(examples, RowExamples):

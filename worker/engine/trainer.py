@@ -14,7 +14,7 @@ from worker.checkpoint.manager import CheckpointManager
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
-from worker.data.sampler import GlobalBatches
+from worker.data.sampler import EpochOrder, GlobalBatches
 from worker.data.stored_rows import StoredExamples
 from worker.engine.callbacks.base import Callback
 from worker.engine.callbacks.early_stopping import EarlyStopping
@@ -362,14 +362,19 @@ class Trainer:
 
 def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:
     shuffle = spec.data.shuffle if spec.data else getattr(task, "shuffle", True)
-    mixture = task.examples.mixture if isinstance(task.examples, StoredExamples) else None
+    examples = task.examples
+    order: EpochOrder | None = None
+    if isinstance(examples, StoredExamples) and examples.mixture:
+        order = examples.mixture.order(seed=spec.seed, shuffle=shuffle)
+    elif (by_epoch := getattr(examples, "order_by_epoch", None)) is not None:
+        order = by_epoch()
     return GlobalBatches(
-        task.examples.train,
+        examples.train,
         spec.batch.size,
         seed=spec.seed,
         last=spec.batch.last,
         shuffle=shuffle,
-        order=mixture.order(seed=spec.seed, shuffle=shuffle) if mixture else None,
+        order=order,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import BuiltinData, HfModel
 from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.text_sources import FileSource, TextSource, UploadedSource, listed_paths
@@ -16,10 +17,11 @@ from trainyard.contract.wire.exported import ExportNote
 _PIPELINES = {
     "causal_lm": "text-generation",
     "sequence_classification": "text-classification",
+    "text_embedding": "sentence-similarity",
     "image_classification": "image-classification",
     "regression": "tabular-regression",
 }
-TEXT_TASKS = ("causal_lm", "sequence_classification")
+TEXT_TASKS = ("causal_lm", "sequence_classification", "text_embedding")
 """Tasks whose models read texts."""
 _NOT_OF_THE_MODEL = ("environment", "resources", "metadata", "restart", "health", "log", "profile", "code")
 """Sections of a spec that say where and how a job ran; they may name what should not be published."""
@@ -101,7 +103,9 @@ def _header(spec: TrainingSpec, note: ExportNote, metrics: Mapping[str, float], 
 def _library(spec: TrainingSpec, note: ExportNote) -> str:
     if note.kind == "adapter":
         return "peft"
-    return "transformers" if spec.task in TEXT_TASKS else "trainyard"
+    if spec.task == "text_embedding":
+        return "sentence-transformers"
+    return "transformers" if spec.task in TEXT_TASKS or isinstance(spec.data, ImageFiles) else "trainyard"
 
 
 def _summary(spec: TrainingSpec, note: ExportNote) -> str:
@@ -135,11 +139,15 @@ def _data_name(spec: TrainingSpec) -> str:
     if isinstance(spec.data, BuiltinData):
         return spec.data.name
     if isinstance(spec.data, TextData):
-        names = [name for source in spec.data.training_sources.values() for name in _source_names(source)]
-        return ", ".join(names[:_MAX_NAMES]) + (
-            f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        )
+        return _first([name for source in spec.data.training_sources.values() for name in _source_names(source)])
+    if isinstance(spec.data, ImageFiles):
+        return _first([_last_part(path) for path in listed_paths(spec.data.path)])
     return "the data of the job's own code"
+
+
+def _first(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def _source_names(source: TextSource) -> list[str]:

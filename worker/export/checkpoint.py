@@ -12,6 +12,7 @@ from torch import nn
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.problems import SpecError
 from trainyard.contract.sizes import format_size
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, ExportUpdate
@@ -83,7 +84,7 @@ def _read_spec(request: ExportRequest) -> TrainingSpec:
         spec = parse_spec(request.spec)
     except SpecError as error:
         raise RefusedError(f"this release does not read the job's spec: {error}") from None
-    if spec.task == "sequence_classification":
+    if spec.task == "sequence_classification" or isinstance(spec.data, ImageFiles):
         raise RefusedError(
             f"checkpoints of task `{spec.task}` do not hold the names of the classes and are not converted",
             "Use the export that the job wrote at its end.",
@@ -140,7 +141,7 @@ def _build_shell(spec: TrainingSpec) -> nn.Module | None:
     if spec.task == "custom" or spec.model is None:
         return None
     if isinstance(spec.model, HfModel):
-        shell: nn.Module = build_hf_shell(spec.model.path)
+        shell: nn.Module = build_hf_shell(spec)
         return shell
     with torch.device("meta"):
         return build_builtin(spec.model)

@@ -21,6 +21,7 @@ from worker.checkpoint.digests import file_sha256
 from worker.core.random_state import seed_generators
 from worker.engine.frozen_base import held_dtype
 from worker.export.card import BaseModelCard, license_of, model_card
+from worker.export.embedding import text_vectors_of
 from worker.export.inputs import input_of
 from worker.tasks.builtin_models import build_builtin
 
@@ -53,6 +54,7 @@ def note_of(
         base_dtype=spec.lora.base_dtype if held_dtype(spec) else None,
         base_digest=None if kind == "model" else _base_digest(spec, sources),
         input=input_of(spec),
+        vectors=text_vectors_of(spec),
     )
 
 

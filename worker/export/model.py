@@ -10,11 +10,22 @@ import torch
 from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.data.labelled_texts import padding_of
+from worker.data.parsed_records import padding_of
 from worker.export.byte_tokenizer import save_byte_tokenizer
+from worker.export.embedding import save_modules, text_vectors_of
 from worker.export.gpt import gpt2_weights, gpt_config
 from worker.export.llama import llama_config
 from worker.tasks.hf_classifier import class_settings
+from worker.tasks.hf_embedding import without_pooler
+
+_OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+_LOADERS = {
+    "causal_lm": "AutoModelForCausalLM",
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "text_embedding": "AutoModel",
+    "image_classification": "AutoModelForImageClassification",
+}
+"""The class of transformers that makes the model of each task."""
 
 
 def save_model(
@@ -25,9 +36,9 @@ def save_model(
     classes: Sequence[str] = (),
 ) -> None:
     """Write all of a model's weights. `dtype` is that of the weights, for config.json; `classes`: the names of the
-    outputs of a model that classifies texts."""
+    outputs of a model that classifies."""
     if isinstance(spec.model, HfModel):
-        save_hf(folder, weights, spec.model.path, dtype, classes)
+        save_hf(folder, weights, spec, dtype, classes)
         return
     if isinstance(spec.model, GptModel | LlamaModel):
         save_decoder(folder, weights, spec.model, dtype)
@@ -58,30 +69,45 @@ def save_tensors(path: Path, weights: dict[str, Any]) -> None:
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path, metadata={"format": "pt"})
 
 
-def save_hf(folder: Path, weights: dict[str, Any], base: str, dtype: torch.dtype, classes: Sequence[str] = ()) -> None:
-    """Write a folder that `from_pretrained` loads, with the tokenizer; large models are split into several files."""
+def save_hf(
+    folder: Path, weights: dict[str, Any], spec: TrainingSpec, dtype: torch.dtype, classes: Sequence[str] = ()
+) -> None:
+    """Write a folder that `from_pretrained` loads, with the tokenizer or the image processor; large models are split
+    into several files."""
     from transformers import GenerationConfig
 
+    assert isinstance(spec.model, HfModel)
+    base, reads_images = spec.model.path, spec.task == "image_classification"
     # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
-    shell = build_hf_shell(base, dtype, classes)
-    if not classes and (Path(base) / "generation_config.json").is_file():
+    shell = build_hf_shell(spec, dtype, classes)
+    if spec.task == "causal_lm" and (Path(base) / "generation_config.json").is_file():
         shell.generation_config = GenerationConfig.from_pretrained(base, local_files_only=True)
     shell.save_pretrained(folder, state_dict=weights)
-    save_tokenizer(folder, base)
+    if reads_images:
+        load_image_processor(base).save_pretrained(folder)
+    else:
+        save_tokenizer(folder, base)
+    if (vectors := text_vectors_of(spec)) is not None:
+        save_modules(folder, vectors)
 
 
-def build_hf_shell(base: str, dtype: torch.dtype = torch.float32, classes: Sequence[str] = ()) -> Any:
-    """Return the model of a folder without weights, on the device `meta`; with `classes`, one with a head for them."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+def build_hf_shell(spec: TrainingSpec, dtype: torch.dtype = torch.float32, classes: Sequence[str] = ()) -> Any:
+    """Return the model of a spec without weights, on the device `meta`. `classes`: the names of its outputs, for a task
+    that classifies."""
+    import transformers
 
+    assert isinstance(spec.model, HfModel)
+    base = spec.model.path
     settings = class_settings(classes) if classes else {}
-    config = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False, **settings)
+    config = transformers.AutoConfig.from_pretrained(base, **_OFFLINE, **settings)
+    loader = getattr(transformers, _LOADERS[spec.task])
     with torch.device("meta"):
-        if classes:
-            shell = AutoModelForSequenceClassification.from_config(config, dtype=dtype, trust_remote_code=False)
-            shell.config.pad_token_id = padding_of(load_tokenizer(base))
-            return shell
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+        shell = loader.from_config(config, dtype=dtype, trust_remote_code=False)
+    if spec.task == "sequence_classification":
+        shell.config.pad_token_id = padding_of(load_tokenizer(base))
+    elif spec.task == "text_embedding":
+        without_pooler(shell)
+    return shell
 
 
 def save_tokenizer(folder: Path, base: str) -> None:
@@ -91,4 +117,11 @@ def save_tokenizer(folder: Path, base: str) -> None:
 def load_tokenizer(base: str) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    return AutoTokenizer.from_pretrained(base, **_OFFLINE)
+
+
+def load_image_processor(base: str) -> Any:
+    """Return the image processor of a folder, on Pillow as in the training."""
+    from transformers import AutoImageProcessor
+
+    return AutoImageProcessor.from_pretrained(base, backend="pil", **_OFFLINE)

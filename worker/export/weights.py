@@ -91,7 +91,7 @@ def save_weights(
         weights: The trained tensors by name, and the model's buffers.
         build_base: Returns the model without adapters; called for adapters only. Merging changes it in place.
         partial: Whether the model has frozen parameters.
-        classes: The names of the outputs of a model that classifies texts.
+        classes: The names of the outputs of a model that classifies.
         dtype: Of the written weights. Adapters are merged in their own.
     """
     if is_merged(spec):
@@ -155,8 +155,11 @@ def publish_folder(folder: Path) -> Iterator[Path]:
         # safetensors ignores the umask, which the folder's mode has followed.
         mode = stat.S_IMODE(temporary.stat().st_mode) & 0o666
         # The description has the digests of the other files: it must not be there before them.
-        for path in sorted(temporary.iterdir(), key=lambda path: (path.name == EXPORT_NOTE, path.name)):
+        files = [path for path in temporary.rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: (path.name == EXPORT_NOTE, path)):
             path.chmod(mode)
-            os.replace(path, folder / path.name)
+            target = folder / path.relative_to(temporary)
+            target.parent.mkdir(exist_ok=True)
+            os.replace(path, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -4,6 +4,7 @@ senders of the spools."""
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
@@ -77,7 +78,7 @@ class ProgramReports:
     def _address(self) -> tuple[str, str]:
         return self._listener.url, self._listener.secret
 
-    def _handle(self, request: TrackerRequest) -> dict[str, Any]:
+    def _handle(self, request: TrackerRequest) -> dict[str, Any] | Path:
         api = self._wandb if self._wandb.serves(request.path) else self._mlflow
         return api.handle(request)
 

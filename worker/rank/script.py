@@ -32,7 +32,8 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
     variables = script_variables(os.environ, layout, launch.spec.health.stall_timeout_minutes)
     resume = resume_arguments(launch.spec.resume_argv, variables[CHECKPOINTS]) if variables[RESUMED] == "1" else []
     program = [*arguments(launch.spec.argv or (), folder), *resume]
-    variables |= tracker_variables(variables, execution)
+    page = f"{launch.service_url.rstrip('/')}/jobs/{launch.job_id}"
+    variables |= tracker_variables(variables, execution, page)
     environment = rank_environment(launch.spec, os.environ)
     # Slurm signals every process of a job that must end: the program learns it from `should_stop` and is not killed.
     # SIGUSR1 requests stacks, which `trainyard.script` writes once it is in use.

@@ -27,35 +27,70 @@ def class_settings(classes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def load_classifier(folder: HfFolder, classes: Sequence[str], padding: int) -> nn.Module:
+def load_text_classifier(folder: HfFolder, classes: Sequence[str], padding: int) -> nn.Module:
     """Return the model in fp32 and training mode; called with tokens and mask it returns logits (n, classes).
 
     A head that the folder lacks, or that is for another number of classes, is initialised from torch's generator.
     """
     from transformers import AutoModelForSequenceClassification
 
-    load = partial(
-        AutoModelForSequenceClassification.from_pretrained,
-        use_safetensors=True,
-        dtype=torch.float32,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-        **class_settings(classes),
-    )
-    model, report = folder.read("a model for classification of texts", load)
-    body = f"{model.base_model_prefix}."
-    for kind in ("missing_keys", "mismatched_keys"):
-        keys = (name if isinstance(name, str) else name[0] for name in report.get(kind) or ())
-        if bad := sorted(name for name in keys if name.startswith(body) and ".pooler." not in name):
-            raise RefusedError(f"model.path: {folder.path} does not fit its config.json: it lacks {', '.join(bad[:5])}")
+    model = _load(folder, "a model for classification of texts", AutoModelForSequenceClassification, classes)
     folder.check_vocabulary(model)
     # Decoders take the logits of the last token that is no padding.
     model.config.pad_token_id = padding
-    model.forward = partial(_forward, model.forward)
+    model.forward = partial(_forward_tokens, model.forward)
     model.train()
     return model  # type: ignore[no-any-return]
 
 
-def _forward(own_forward: Callable[..., Any], tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def load_image_classifier(folder: HfFolder, classes: Sequence[str], shape: tuple[int, int, int]) -> nn.Module:
+    """Return the model in fp32 and training mode; called with images it returns logits (n, classes). Its head is
+    initialised as that of a classifier of texts.
+
+    Args:
+        shape: Channels, height and width of the images.
+
+    Raises:
+        RefusedError: The folder does not hold such a model, or the model does not take such images.
+    """
+    from transformers import AutoModelForImageClassification
+
+    model = _load(folder, "a model for classification of images", AutoModelForImageClassification, classes)
+    model.forward = partial(_forward_images, model.forward)
+    _check_images(folder, model, shape, len(classes))
+    model.train()
+    return model  # type: ignore[no-any-return]
+
+
+def _load(folder: HfFolder, kind: str, loader: Any, classes: Sequence[str]) -> Any:
+    return folder.load_weights(kind, loader, _is_of_head, **class_settings(classes))
+
+
+def _is_of_head(model: Any, name: str) -> bool:
+    return not name.startswith(f"{model.base_model_prefix}.") or ".pooler." in name
+
+
+def _check_images(folder: HfFolder, model: Any, shape: tuple[int, int, int], classes: int) -> None:
+    model.eval()
+    try:
+        with torch.no_grad():
+            logits = model(torch.zeros(1, *shape))
+    except (RuntimeError, ValueError) as error:
+        text = str(error).strip().split("\n")[0]
+        raise RefusedError(
+            f"model.path: the model in {folder.path} does not take the images of {shape[2]} x {shape[1]} pixels that "
+            f"its image processor makes: {text}",
+            "Use the preprocessor_config.json that belongs to the model.",
+        ) from error
+    if tuple(logits.shape) != (1, classes):
+        raise RefusedError(f"model.path: the model in {folder.path} does not have one output for each class")
+
+
+def _forward_images(own_forward: Callable[..., Any], images: torch.Tensor) -> torch.Tensor:
+    logits: torch.Tensor = own_forward(pixel_values=images).logits
+    return logits
+
+
+def _forward_tokens(own_forward: Callable[..., Any], tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     logits: torch.Tensor = own_forward(input_ids=tokens, attention_mask=mask).logits
     return logits

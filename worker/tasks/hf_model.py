@@ -1,9 +1,9 @@
-"""A Hugging Face causal language model from a local folder of safetensors, and its tokenizer."""
+"""A Hugging Face model from a local folder of safetensors, and what makes its input."""
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _MAX_FILES = 10_000
 
 
 class HfFolder:
-    """A folder with a Hugging Face model, whose configuration and tokenizer are loaded.
+    """A folder with a Hugging Face model, whose configuration is loaded.
 
     Raises:
         RefusedError: The folder is not valid, a link in it leads out of the roots, or transformers is not installed.
@@ -35,18 +35,34 @@ class HfFolder:
         self.path = Path(path)
         self._roots = roots
         try:
-            from transformers import AutoConfig, AutoTokenizer
+            from transformers import AutoConfig
         except ImportError as error:
             raise RefusedError(f"model.source: `hf` needs transformers: {error}", _PACKAGES) from None
         self._check_files()
         self.config: Any = self.read("a configuration", AutoConfig.from_pretrained)
-        self.tokenizer: Any = self.read("a tokenizer", AutoTokenizer.from_pretrained)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Its tokenizer. Raises RefusedError: there is none."""
+        from transformers import AutoTokenizer
+
+        return self.read("a tokenizer", AutoTokenizer.from_pretrained)
+
+    @cached_property
+    def image_processor(self) -> Any:
+        """Its image processor, on Pillow. Raises RefusedError: there is none, or Pillow is not installed."""
+        try:
+            import PIL  # noqa: F401
+            from transformers import AutoImageProcessor
+        except ImportError as error:
+            raise RefusedError(f"data.source: `images` needs Pillow: {error}", _PACKAGES) from None
+        # Another backend makes other pixels, and a resumed run may find torchvision installed.
+        return self.read("an image processor", partial(AutoImageProcessor.from_pretrained, backend="pil"))
 
     @property
     def context(self) -> int | None:
         """The model's maximum number of tokens; None if its configuration has no limit."""
-        limit = getattr(self.config.get_text_config(), "max_position_embeddings", None)
-        return limit if isinstance(limit, int) and limit > 0 else None
+        return context_of(self.config)
 
     def load(self, *, packed: bool) -> nn.Module:
         """Return the model in fp32 and training mode; called with labels it returns the loss summed over them.
@@ -58,16 +74,7 @@ class HfFolder:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        loader = partial(
-            AutoModelForCausalLM.from_pretrained,
-            use_safetensors=True,
-            dtype=torch.float32,
-            # `_check_weights` gives a clearer error: transformers lists the differences only in its log.
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-        model, report = self.read("a causal language model", loader)
-        self._check_weights(report)
+        model = self.load_weights("a causal language model", AutoModelForCausalLM)
         self.check_vocabulary(model)
         set_forward(model, read_traits(model, packed=packed))
         return model  # type: ignore[no-any-return]
@@ -148,12 +155,46 @@ class HfFolder:
             text = str(error).strip().split("\n")[0] or type(error).__name__
             raise RefusedError(f"model.path: {self.path} does not hold {kind} that can be loaded: {text}") from error
 
-    def _check_weights(self, report: dict[str, Any]) -> None:
-        """Raise RefusedError for missing or mismatched weights, which transformers would initialise at random."""
+    def load_weights(
+        self,
+        kind: str,
+        loader: Any,
+        may_be_new: Callable[[Any, str], bool] = lambda model, name: False,
+        **settings: Any,
+    ) -> Any:
+        """Return the model of a class of transformers in fp32.
+
+        Args:
+            kind: What the folder should hold, for messages.
+            may_be_new: Whether a parameter of the model that the folder lacks, or has in another shape, is initialised.
+
+        Raises:
+            RefusedError: The folder does not hold such a model, or lacks other parameters.
+        """
+        load = partial(
+            loader.from_pretrained,
+            use_safetensors=True,
+            dtype=torch.float32,
+            # The check below gives a clearer error: transformers lists the differences only in its log.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **settings,
+        )
+        model, report = self.read(kind, load)
+        self._check_weights(report, partial(may_be_new, model))
+        return model
+
+    def _check_weights(self, report: dict[str, Any], may_be_new: Callable[[str], bool]) -> None:
         for kind, problem in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
-            keys = report.get(kind) or ()
-            if names := sorted(name if isinstance(name, str) else name[0] for name in keys):
+            keys = (name if isinstance(name, str) else name[0] for name in report.get(kind) or ())
+            if names := sorted(name for name in keys if not may_be_new(name)):
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 raise RefusedError(
                     f"model.path: {self.path} does not fit its config.json: it {problem} {', '.join(names[:5])}{more}"
                 )
+
+
+def context_of(config: Any) -> int | None:
+    """Return the maximum number of tokens of a configuration; None if it has no limit."""
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None

@@ -1,6 +1,6 @@
-"""Classification of handwritten digits with a small convolutional network."""
+"""Classification of images, and of handwritten digits with a small convolutional network."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -41,15 +41,19 @@ class ImageClassification:
 
     tokens_per_example = 0
 
-    def __init__(self, model: ConvnetModel, data: BuiltinData, loss: Loss = PLAIN) -> None:
-        """`loss`: the terms of the training loss."""
-        self._model = model
+    def __init__(self, build: Callable[[], nn.Module], examples: Examples, loss: Loss = PLAIN) -> None:
+        """
+        Args:
+            build: Returns a new model, which maps images to logits (n, classes).
+            examples: Images and their classes.
+            loss: The terms of the training loss.
+        """
+        self._build = build
         self._loss = loss
-        images, labels, train = load_digits(data.eval_fraction)
-        self.examples = Examples((images, labels), train=train, held_out=len(images) - train)
+        self.examples = examples
 
     def build_model(self) -> nn.Module:
-        return Convnet(self._model.channels, self._model.classes, self._model.dropout)
+        return self._build()
 
     def weight(self, indices: Indices) -> float:
         return float(len(indices))
@@ -65,3 +69,10 @@ class ImageClassification:
             "eval/loss": summed_cross_entropy(logits, labels),
             "eval/accuracy": (logits.argmax(dim=1) == labels).sum(),
         }
+
+
+def build_digits(model: ConvnetModel, data: BuiltinData, loss: Loss = PLAIN) -> ImageClassification:
+    """Return the task of the convolutional network on scikit-learn's digits."""
+    images, labels, train = load_digits(data.eval_fraction)
+    examples = Examples((images, labels), train=train, held_out=len(images) - train)
+    return ImageClassification(lambda: Convnet(model.channels, model.classes, model.dropout), examples, loss)

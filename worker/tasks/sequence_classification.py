@@ -102,15 +102,15 @@ def build_classification(
     model: HfModel, data: TextData, access: DataAccess = DIRECT, loss: Loss = PLAIN
 ) -> SequenceClassification:
     """Return the task of a Hugging Face model on texts with labels."""
-    from worker.tasks.hf_classifier import class_names, load_classifier
+    from worker.tasks.hf_classifier import class_names, load_text_classifier
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, access.roots)
     length = row_length(data.max_length, folder.context)
     files = load_labelled(data, folder.tokenizer, length, class_names(folder.config), access)
-    padding = files.examples.padding
+    padding = files.examples.texts.padding
     task = SequenceClassification(
-        lambda: load_classifier(folder, files.classes, padding), files.examples, files.classes, loss
+        lambda: load_text_classifier(folder, files.classes, padding), files.examples, files.classes, loss
     )
     task.notices = files.notices
     return task

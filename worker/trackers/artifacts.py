@@ -87,6 +87,22 @@ class ArtifactFolder:
             raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no JSON file {name[:80]!a}")
         return document
 
+    def find(self, name: str) -> Path:
+        """Return the path of a file.
+
+        Raises:
+            TrackerError: There is none of that name.
+        """
+        path = self._path(name)
+        if not path.is_file():
+            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no artifact {name[:80]!a}")
+        return path
+
+    def entries(self, name: str) -> list[Path]:
+        """Return what a folder contains; nothing if there is none of that name."""
+        folder = self._path(name)
+        return sorted(one for one in folder.iterdir() if one.name[0] != ".") if folder.is_dir() else []
+
     def has_folder(self, name: str) -> bool:
         return self._path(name).is_dir()
 
@@ -105,10 +121,10 @@ class ArtifactFolder:
 
     def _path(self, name: str) -> Path:
         parts = unquote(name).split("/")
-        valid = all(part not in ("", ".", "..") and not part.startswith(".") and "\0" not in part for part in parts)
-        if not valid or len(name) > 1000:
+        if len(name) > 1000 or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"{name[:80]!a} is no name of an artifact")
-        return self._root.joinpath(*parts)
+        # Hidden files are no artifacts of a job.
+        return self._root.joinpath(*(f"_{part}" if part.startswith(".") else part for part in parts))
 
 
 def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from worker.trackers.variables import SECRET_BYTES, parse_token
 
 log = logging.getLogger(__name__)
 
-Api = Callable[[TrackerRequest], dict[str, Any]]
+Api = Callable[[TrackerRequest], dict[str, Any] | Path]
+"""Carries out a request; a path is answered by the file's content."""
 
 _REQUEST_SECONDS = 60.0
 _MAX_CONNECTIONS = 256
@@ -91,26 +93,32 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
     def _serve(self) -> None:
+        answer: dict[str, Any] | Path
         try:
-            request = self._request()
-            status, document = 200, self.server.api(request)
+            status, answer = 200, self.server.api(self._request())
         except TrackerError as error:
-            status, document = error.status, error.document()
-            self.close_connection = True
+            status, answer = error.status, error.document()
         except OSError as error:
             log.warning("what a tracker reported cannot be stored: %s", error)
-            status, document = 500, TrackerError(500, "INTERNAL_ERROR", f"cannot be stored: {error}").document()
-            self.close_connection = True
+            status, answer = 500, TrackerError(500, "INTERNAL_ERROR", f"cannot be stored: {error}").document()
         except Exception:
             log.exception("a request of a tracker failed")
-            status, document = 500, TrackerError(500, "INTERNAL_ERROR", "Trainyard's listener failed").document()
-            self.close_connection = True
-        content = json.dumps(document).encode()
+            status, answer = 500, TrackerError(500, "INTERNAL_ERROR", "Trainyard's listener failed").document()
+        self.close_connection = self.close_connection or status != 200
+        if isinstance(answer, Path):
+            with answer.open("rb") as file:
+                self._send(status, "application/octet-stream", os.fstat(file.fileno()).st_size)
+                shutil.copyfileobj(file, self.wfile)
+        else:
+            content = json.dumps(answer).encode()
+            self._send(status, "application/json", len(content))
+            self.wfile.write(content)
+
+    def _send(self, status: int, kind: str, length: int) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(length))
         self.end_headers()
-        self.wfile.write(content)
 
     def _request(self) -> TrackerRequest:
         """Return the request of an authenticated client.

@@ -6,11 +6,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal, TrackedValue
+from worker.trackers.mlflow_models import MlflowModels
 
 API = "/api/2.0/mlflow/"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
@@ -68,6 +70,7 @@ class MlflowApi:
         self._journal = journal
         self._prefixes = RunPrefixes()
         self._artifacts = artifacts
+        self._models = MlflowModels(journal)
         self._lock = threading.Lock()
         self._experiments = {"0": "Default"}
         self._runs: dict[str, _Run] = {}
@@ -92,8 +95,8 @@ class MlflowApi:
             ("GET", "metrics/get-history"): self._history,
         }
 
-    def handle(self, request: TrackerRequest) -> Document:
-        """Carry out a request and return the answer.
+    def handle(self, request: TrackerRequest) -> Document | Path:
+        """Carry out a request and return the answer, or the file that is the answer.
 
         Raises:
             TrackerError: It cannot be carried out.
@@ -102,7 +105,12 @@ class MlflowApi:
         if request.path.startswith(ARTIFACTS) and request.method == "PUT":
             store_or_state(self._artifacts, request.path.removeprefix(ARTIFACTS), request, self._journal)
             return {}
-        route = self._routes.get((request.method, request.path.removeprefix(API)))
+        if request.path.startswith(ARTIFACTS) and request.method == "GET":
+            return self._artifacts.find(request.path.removeprefix(ARTIFACTS))
+        if request.path == ARTIFACTS.rstrip("/") and request.method == "GET":
+            return {"files": [_listed(path) for path in self._artifacts.entries(request.query.get("path", ""))]}
+        path = request.path.removeprefix(API)
+        route = self._routes.get((request.method, path)) or self._models.route(request.method, path)
         if not request.path.startswith(API) or route is None:
             message = f"{request.method} {request.path[:200]} is not supported by Trainyard"
             if request.path not in _PROBED:
@@ -225,6 +233,11 @@ class MlflowApi:
 
 def _accept(_reporter: Reporter, _body: Document) -> Document:
     return {}
+
+
+def _listed(path: Path) -> Document:
+    size = {} if path.is_dir() else {"file_size": path.stat().st_size}
+    return {"path": path.name, "is_dir": path.is_dir()} | size
 
 
 def _experiment(key: str, name: str) -> Document:

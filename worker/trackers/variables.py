@@ -10,6 +10,8 @@ LISTENER_SECRET = "TRAINYARD_TRACKER_SECRET"  # noqa: S105 (a variable's name)
 SECRET_BYTES = 14
 _LISTENER_HOST = "127.0.0.1"
 _OWN_WANDB = frozenset({"WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"})
+_NO_LINKS = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
+_WANDB_PAGES = "WANDB_APP_URL"
 _PROXIES = frozenset({"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"})
 _TOKEN = re.compile(r"([0-9a-f]{28})([0-9]{6})([0-9]{6})", re.ASCII)
 
@@ -25,11 +27,12 @@ def parse_token(token: str) -> tuple[str, Reporter] | None:
     return (match[1], Reporter(int(match[2]), int(match[3]))) if match else None
 
 
-def tracker_variables(base: Mapping[str, str], execution: int) -> dict[str, str]:
+def tracker_variables(base: Mapping[str, str], execution: int, job_page: str | None = None) -> dict[str, str]:
     """Return the variables of trackers for a rank; none for a tracker whose server the job has set itself.
 
     Args:
         base: The environment of the rank, with the variables of the spec.
+        job_page: The address of the job's page, to which the links that clients print lead.
     """
     url, secret = base.get(LISTENER_URL), base.get(LISTENER_SECRET)
     if not url or not secret:
@@ -37,12 +40,17 @@ def tracker_variables(base: Mapping[str, str], execution: int) -> dict[str, str]
     token = tracker_token(secret, Reporter(execution, int(base.get("RANK", "0"))))
     variables: dict[str, str] = {}
     if "MLFLOW_TRACKING_URI" not in base:
-        variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": token}
+        # The client prints links to the server that it reports to, which has no pages.
+        quiet = {_NO_LINKS: base.get(_NO_LINKS, "true")}
+        variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": token} | quiet
     if not _OWN_WANDB & base.keys():
         # By default the client sends every 15 seconds, and loses what it has not sent when it is killed. It takes parts
         # of a second for the default.
         interval = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": base.get("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "1")}
         variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | interval
+        if job_page and _WANDB_PAGES not in base:
+            # The client appends the path of its own page, which the fragment hides from the service.
+            variables[_WANDB_PAGES] = f"{job_page}#"
     if _PROXIES & base.keys():
         # Otherwise MLflow's client asks the proxy of the site for this node's own 127.0.0.1.
         variables |= {

@@ -1,7 +1,7 @@
 // One chart. uPlot draws the axes, follows the pointer and selects ranges; the curves are drawn on its canvas, so that
 // each can have positions of its own.
 
-import { countLabels, firstAfter, logTicks, nearestPoint, positionRange, secondLabels, valueLabels, valueRange } from "./chart_axes.js";
+import { countLabels, firstAfter, logTicks, nearestPoint, positionRange, secondLabels, valueLabels, valueRange, WHOLE } from "./chart_axes.js";
 import { colour } from "./colours.js";
 import { count, dateTime, duration, number } from "./format.js";
 import { make } from "./page.js";
@@ -13,9 +13,9 @@ const MARK_COLOURS = { checkpoint: "soft", resumed: "c2", interrupted: "bad" };
 
 /** How positions of an axis are shown: to readers, and as labels. */
 const POSITIONS = {
-  step: { text: (x) => `step ${count(Math.round(x))}`, labels: countLabels },
+  step: { text: (x) => `step ${count(Math.round(x))}`, labels: countLabels, distances: WHOLE },
   epoch: { text: (x) => `epoch ${number(x)}`, labels: countLabels },
-  tokens: { text: (x) => `${count(Math.round(x))} tokens`, labels: countLabels },
+  tokens: { text: (x) => `${count(Math.round(x))} tokens`, labels: countLabels, distances: WHOLE },
   relative: { text: (x) => `after ${duration(x)}`, labels: secondLabels },
   seconds: { text: (x) => `after ${duration(x)} of training`, labels: secondLabels },
   time: { text: (x) => dateTime(x * 1000, "exact"), labels: null }, // uPlot's own labels of local times
@@ -79,7 +79,7 @@ export class Chart {
     this.form = form;
     const { axis, log } = this.view;
     const style = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1, size: 4 }, font: "11px system-ui, sans-serif" };
-    const { labels } = POSITIONS[axis];
+    const { labels, distances } = POSITIONS[axis];
     this.frame.replaceChildren(this.table);
     this.plot = new window.uPlot({
       ...this.size(),
@@ -88,7 +88,7 @@ export class Chart {
         y: { distr: log ? 3 : 1, range: () => this.yRange },
       },
       axes: [
-        { ...style, space: 60, size: axis === "time" ? 40 : 26, ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }) },
+        { ...style, space: 60, size: axis === "time" ? 40 : 26, ...(distances && { incrs: distances }), ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }) },
         { ...style, space: 30, size: VALUE_AXIS_WIDTH, values: (_, splits) => valueLabels(splits), ...(log && { splits: () => logTicks(this.yRange), filter: (_, splits) => splits }) },
       ],
       series: [{}],

@@ -13,8 +13,16 @@ export const countLabels = (splits, increment) =>
 /** The labels of positions on an axis of seconds. */
 export const secondLabels = (splits) => splits.map((value) => (value ? duration(value) : "0"));
 
-/** The labels of values. */
-export const valueLabels = (splits) => splits.map((value) => number(value, 4));
+/** The labels of values that are equally far apart, with as many digits as differ, and at least four. */
+export function valueLabels(splits) {
+  const largest = Math.max(...splits.map(Math.abs));
+  const apart = splits.length > 1 ? Math.abs(splits[1] - splits[0]) : 0;
+  const digits = apart && largest ? Math.floor(Math.log10(largest)) - Math.floor(Math.log10(apart)) + 1 : 0;
+  return splits.map((value) => number(value, Math.min(12, Math.max(4, digits))));
+}
+
+/** Distances of labels on an axis of whole numbers. */
+export const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
 
 /** About `count` round values within a range. */
 export function linearTicks([low, high], count = 5) {
@@ -52,12 +60,14 @@ export function positionRange(curves) {
 
 /**
  * The range of the value axis: that of the values whose position is within `range` (null: all), with a margin. A constant
- * curve is in the middle. On a logarithmic axis, values that are not positive do not count.
+ * curve is in the middle. On a logarithmic axis, values that are not positive do not count; a linear one starts `fromZero`
+ * where small changes of a large value would look like large ones.
  */
-export function valueRange(curves, { range = null, log = false, clip = false } = {}) {
+export function valueRange(curves, { range = null, log = false, clip = false, fromZero = false } = {}) {
   const values = visibleValues(curves, range, log);
   if (!values.length) return log ? [0.1, 10] : [0, 1];
   const [low, high] = clip && values.length >= MIN_CLIPPED ? quantiles(values) : extremes(values);
+  if (fromZero && !log && low >= 0 && high > 0) return [0, high * 1.05];
   if (high - low <= Math.abs(high) * 1e-9) {
     const margin = Math.abs(high) / 2 || 1;
     return log ? [low / 2, high * 2] : [low - margin, high + margin];

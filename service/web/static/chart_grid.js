@@ -190,7 +190,7 @@ export class ChartGrid {
     if (!curves?.some(({ x }) => x.length)) return;
     const { axis, clip, range, weight } = this.view;
     const log = this.view.log || this.view.logs.includes(definition.id);
-    chart.show(curves.flatMap((curve) => lines(curve, weight, log, curves.length)), { axis, clip, range, log, marks: this.source.marks() });
+    chart.show(curves.flatMap((curve) => lines(curve, weight, log, curves.length)), { axis, clip, range, log, fromZero: definition.fromZero, marks: this.source.marks() });
     setText(output, this.source.newestOf(definition, curves));
     const named = curves.length < 2 || curves.length > MAX_LEGEND ? [] : curves;
     legend.replaceChildren(...named.map(({ name, colour }) => make("span", {}, make("i", { class: "swatch", style: `background:${colour}` }), name)));

@@ -13,8 +13,8 @@ export const STEPLESS = ["script", "comm_check"];
 
 const OVERVIEW = "Overview";
 
-/** A chart. A key that ends in `/` is a prefix; a value times `scale` is in `unit`. */
-const chart = (id, title, keys, { unit = "", scale = 1, note = "", section = OVERVIEW } = {}) => ({ id, title, keys, unit, scale, note, section });
+/** A chart. A key that ends in `/` is a prefix; a value times `scale` is in `unit`; the axis may start `fromZero`. */
+const chart = (id, title, keys, { unit = "", scale = 1, note = "", section = OVERVIEW, fromZero = false } = {}) => ({ id, title, keys, unit, scale, note, section, fromZero });
 
 /** The section of a metric that has a chart of its own: its prefix. */
 const sectionOf = (key) => (key.includes("/") ? key.slice(0, key.indexOf("/")) : "Metrics");
@@ -43,7 +43,7 @@ function standardCharts(spec, keys) {
     chart("lr", "Learning rate", ["train/lr"]),
     chart("norm", "Gradient norm", ["train/grad_norm"]),
     chart("speed", "Throughput", [`perf/${unit}_per_second`], { unit: `${unit}/s` }),
-    chart("memory", "Memory", MEMORY_KEYS, { ...GIBI, note: "Maximum over ranks" }),
+    chart("memory", "Memory", MEMORY_KEYS, { ...GIBI, note: "Maximum over ranks", fromZero: true }),
     chart("time", "Step time", TIME_KEYS, { unit: "s" }),
     ...(gpus > 1 && gpus <= 64 ? [chart("ranks", "Time per rank", [RANK_SECONDS], { unit: "s", note: "Per-rank compute time, excluding waits for other ranks" })] : []),
   ];

@@ -8,7 +8,7 @@ import { readView } from "./chart_view.js";
 import { swatchColour } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
-import { memberChanges } from "./job_rows.js";
+import { memberChanges, withDistinctNames } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
 import { byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
 import { ParallelCoordinates } from "./parallel_coordinates.js";
@@ -78,6 +78,7 @@ for (const member of members) { // all members have the same name, so their chan
   const run = runs.find((one) => one.id === member.job_id);
   if (run) run.name = memberChanges(member);
 }
+withDistinctNames(runs).forEach(({ name }, n) => { runs[n].name = name; });
 const rows = new Map(runs.map((run) => [run.id, tableRow(run)]));
 
 function tableRow(run) {

@@ -1,12 +1,15 @@
-// The page of data files: an upload in parts, which continues after the loss of the connection, and deletions.
+// The page of data files: an upload in parts, which continues after the loss of the connection and, if the same file is
+// chosen again, after the page was closed; and deletions.
 
 import { call } from "./api.js";
+import { store, stored } from "./browser_storage.js";
 import "./copy_buttons.js";
 import { bytes } from "./format.js";
 import { byId, confirmAction, setText, toast, toastError } from "./page.js";
 
 const PART_BYTES = 8 * 1024 * 1024;
 const ATTEMPTS = 8;
+const UNFINISHED = "trainyard-upload:"; // begins the keys of the storage that hold the ids of unfinished uploads
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 
 for (const cell of document.querySelectorAll("[data-bytes]")) setText(cell, bytes(Number(cell.dataset.bytes)));
@@ -33,7 +36,10 @@ byId("file")?.addEventListener("change", async (event) => {
 
 /** Send a file in parts, and wait until its lines are checked. */
 async function upload(file) {
-  let state = await call("/v1/uploads", { method: "POST", body: { name: file.name.slice(-120), size_bytes: file.size } });
+  const key = `${UNFINISHED}${file.name}:${file.size}:${file.lastModified}`;
+  let state = await unfinished(key, file)
+    ?? await call("/v1/uploads", { method: "POST", body: { name: file.name.slice(-120), size_bytes: file.size } });
+  store(key, state.id);
   for (let failures = 0; state.received_bytes < file.size;) {
     show(state.received_bytes, file.size);
     try {
@@ -49,7 +55,15 @@ async function upload(file) {
   }
   byId("progress").removeAttribute("value");
   setText(byId("state"), "Checking the lines …");
+  store(key, null); // also if a line is bad: the service drops the upload then
   return complete(state.id);
+}
+
+/** The upload of an unchanged file that an earlier page began; null if there is none any more. */
+async function unfinished(key, file) {
+  const id = stored(key);
+  const state = id && await call(`/v1/uploads/${encodeURIComponent(id)}`).catch(() => null);
+  return state && !state.file_id && state.size_bytes === file.size ? state : null;
 }
 
 async function sendPart(state, file) {

@@ -78,10 +78,13 @@ export const dateTime = (iso, form = "short") => ({ short: SHORT, exact: EXACT, 
 export const strategyLabel = (spec) =>
   [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null].filter((part) => part && part !== "auto").join(" · ");
 
+const LONG_INTEGER = 1e10; // from which the zeros of whole numbers are hard to count
+
 /** A value of a spec's field, as in YAML. */
 export function specValue(value) {
   if (value === null || value === undefined) return NOTHING;
   if (typeof value === "string") return value;
   if (typeof value === "number" && !Number.isInteger(value)) return number(value);
+  if (typeof value === "number" && Math.abs(value) >= LONG_INTEGER) return value.toExponential().replace("e+", "e");
   return Array.isArray(value) ? `[${value.map((one) => JSON.stringify(one)).join(", ")}]` : JSON.stringify(value);
 }

@@ -16,6 +16,12 @@ export const fractionDone = (job) => (job.progress?.total_steps ? Math.min(1, jo
 /** The ETA of a job's progress in seconds; null if it is unknown. */
 export const etaOf = (progress) => progress?.eta_seconds ?? null;
 
+/** The seconds from the first start of a job to its end, or until now; null if it has not started. */
+export function runtimeOf(job) {
+  if (!job.started_at) return null;
+  return Math.max(0, ((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000);
+}
+
 /** The fields of a job that the table shows, so that 10,000 jobs take little memory. The loss has one name for all jobs. */
 export function rowFields(job) {
   const { gpus, strategy, precision, lora_rank } = job.spec;
@@ -25,6 +31,13 @@ export function rowFields(job) {
     tags: job.tags, notes: job.notes, archived: job.archived, values: job.values,
     spec: { gpus, strategy, precision, lora_rank }, metrics: { [LOSS]: lossOf(job) }, loss_metric: job.loss_metric,
   };
+}
+
+/** Runs, `{ id, name }`; those of one name have the end of their id after it. */
+export function withDistinctNames(runs) {
+  const counts = new Map();
+  for (const { name } of runs) counts.set(name, (counts.get(name) ?? 0) + 1);
+  return runs.map((run) => (counts.get(run.name) > 1 ? { ...run, name: `${run.name} …${run.id.slice(-4)}` } : run));
 }
 
 /** The fields that a sweep's member changes: `lr 0.001, size 32`. */

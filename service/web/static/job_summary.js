@@ -3,7 +3,7 @@
 import { showAbout } from "./job_about.js";
 import { STEPLESS } from "./chart_list.js";
 import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from "./format.js";
-import { etaOf, fractionDone, lossOf, TRAIN_LOSS } from "./job_rows.js";
+import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
 import { byId, data, make, setText } from "./page.js";
@@ -90,7 +90,7 @@ export function factsOf(job) {
     ["step", "Step", progress ? stepText(progress) : NOTHING],
     ["phase", "Phase", phaseFact(job)],
     ["eta", "ETA", duration(etaOf(progress))],
-    ["runtime", "Runtime", runtime(job)],
+    ["runtime", "Runtime", duration(runtimeOf(job))],
     ["loss", TRAIN_LOSS, number(lossOf(job))],
     ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
@@ -98,10 +98,4 @@ export function factsOf(job) {
     ["strategy", "Strategy", strategyLabel(job.spec) || NOTHING],
     ["disk", "On disk", bytes(job.disk_bytes)],
   ];
-}
-
-/** The time from the first start of a job to its end, or until now. */
-function runtime(job) {
-  if (!job.started_at) return NOTHING;
-  return duration(((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000);
 }

@@ -7,7 +7,7 @@ import { chooseColumns } from "./column_picker.js";
 import { count } from "./format.js";
 import { GROUP, groupsOf, rowsOf } from "./job_groups.js";
 import { JobList } from "./job_list.js";
-import { LOSS, rowFields } from "./job_rows.js";
+import { LOSS, rowFields, withDistinctNames } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
 import { byId, data, formatTimes, setText, showConnection, toastError, visitor } from "./page.js";
 import { queryBox } from "./query_box.js";
@@ -33,7 +33,7 @@ let groups = new Map();
 
 const jobs = new JobList(data, requested, (isNew) => { if (isNew === false) showValues(); else show(); });
 const sparklines = new Sparklines((id) => table.refresh(id));
-const members = new SweepMembers(() => table.refresh());
+const members = new SweepMembers(() => { table.refresh(); showCharts(selectedJobs()); });
 const charts = new SelectionCharts(byId("charts-panel"));
 const rows = new TableRows({
   selected,
@@ -271,7 +271,7 @@ function showCharts(chosen) {
   byId("toggle-charts").setAttribute("aria-pressed", String(isOpen));
   byId("charts-panel").hidden = !isOpen;
   byId("workspace").classList.toggle("with-charts", isOpen);
-  if (isOpen) charts.show(chosen.map(({ id, name }) => ({ id, name: members.changesOf(id) ?? name }))).then(() => table.refresh(), toastError);
+  if (isOpen) charts.show(withDistinctNames(chosen.map(({ id, name }) => ({ id, name: members.changesOf(id) ?? name })))).then(() => table.refresh(), toastError);
 }
 
 function select(ids, isSelected) {

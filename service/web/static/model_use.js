@@ -2,7 +2,8 @@
 
 import { byId, make } from "./page.js";
 
-const TASKS = ["causal_lm", "sequence_classification", "image_classification", "regression", "custom"]; // whose loop trains a model
+// Tasks whose loop trains a model.
+const TASKS = ["causal_lm", "sequence_classification", "text_embedding", "image_classification", "regression", "custom"];
 
 /** A text as one word of a shell. */
 const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -14,11 +15,15 @@ export const isExported = ({ status, spec }) => status === "succeeded" && TASKS.
 export function usesOf(job) {
   const { spec } = job;
   const exported = isExported(job);
-  const classifiesTexts = spec.task === "sequence_classification"; // only its exports have the names of the classes
-  const saved = !classifiesTexts && ["succeeded", "failed", "cancelled"].includes(job.status) && job.last_checkpoint_step !== null;
+  const classifiesTexts = spec.task === "sequence_classification";
+  const namesClasses = classifiesTexts || spec.data?.source === "images"; // only the export has the names of the classes
+  const saved = !namesClasses && ["succeeded", "failed", "cancelled"].includes(job.status) && job.last_checkpoint_step !== null;
   if (!TASKS.includes(spec.task) || !spec.model || !(exported || saved)) return [];
   const generates = spec.task === "causal_lm";
-  const uses = [{ title: "Python", code: pythonCode(job.id, generates || classifiesTexts, exported) }];
+  const embeds = spec.task === "text_embedding";
+  const uses = [{ title: "Python", code: pythonCode(job.id, generates || classifiesTexts || embeds, exported) }];
+  if (embeds) uses[0].code += '\nvectors = model.encode(["…", "…"])  # products are cosine similarities';
+  if (embeds && exported) uses.push(sentenceTransformers(job.id));
   if (generates) uses.push({ title: "Generate text", code: `trainyard generate ${job.id} "…"${exported ? "" : " --checkpoint latest"}` });
   if (exported && generates) uses.push(...folderUses(job));
   uses.push({ title: "Register", code: `trainyard models register NAME ${job.id} --alias prod${exported ? "" : " --checkpoint latest"}` });
@@ -28,6 +33,12 @@ export function usesOf(job) {
 const pythonCode = (id, readsText, exported) => `import trainyard
 
 model, ${readsText ? "tokenizer" : "transform"} = trainyard.load("${id}"${exported ? "" : ', checkpoint="latest"'})`;
+
+const sentenceTransformers = (id) => ({ title: "sentence-transformers", code: `# trainyard download ${id} --to ./export
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("./export")
+vectors = model.encode(["…", "…"])` });
 
 /** The lines for the downloaded export of a language model. */
 function folderUses({ id, name, spec }) {

@@ -37,7 +37,11 @@ export class SelectionCharts {
   async show(jobs) {
     const runs = jobs.slice(0, MAX_CHARTED);
     const ids = runs.map((run) => run.id).join();
-    if (ids === this.shown) return;
+    if (ids === this.shown) {
+      this.curves.runs.forEach((run, n) => { run.name = runs[n].name; });
+      this.grid?.redraw();
+      return;
+    }
     this.shown = ids;
     this.curves = this.newCurves(runs);
     setText(byId("charts-note"), jobs.length > MAX_CHARTED ? `the first ${MAX_CHARTED} of ${jobs.length}` : "");

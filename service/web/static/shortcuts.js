@@ -1,5 +1,6 @@
 // Keyboard shortcuts of all pages, and the dialog that lists them and turns them off.
 
+import { store, stored } from "./browser_storage.js";
 import { byId, make, openDialog } from "./page.js";
 
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
@@ -13,21 +14,8 @@ const TEXT_INPUTS = 'input:not([type="checkbox"], [type="radio"], [type="button"
 
 let prefixed = -Infinity; // when `g` was pressed
 
-function areOn() {
-  try {
-    return localStorage.getItem(KEY) !== "off";
-  } catch {
-    return true;
-  }
-}
-
-function turn(on) {
-  try {
-    if (on) localStorage.removeItem(KEY); else localStorage.setItem(KEY, "off");
-  } catch {
-    // A browser that stores nothing keeps them on.
-  }
-}
+const areOn = () => stored(KEY) !== "off";
+const turn = (on) => store(KEY, on ? null : "off");
 
 /** Whether a key is typed into a field, belongs to the browser, or is for an open dialog. */
 function isTaken(event) {

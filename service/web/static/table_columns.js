@@ -2,7 +2,7 @@
 
 import { sparklinePath } from "./curve_preview.js";
 import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
-import { etaOf, fractionDone, LOSS, TRAIN_LOSS } from "./job_rows.js";
+import { etaOf, fractionDone, LOSS, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { make, makeSvg, setText } from "./page.js";
 
@@ -89,11 +89,6 @@ const tagText = ([name, value]) => (value ? `${name}=${value}` : name);
 function fillTags(element, names) {
   element.dataset.names = names.join("\n");
   element.replaceChildren(...names.map((name) => make("span", { class: "tag", text: name })));
-}
-
-function runtimeOf(job) {
-  if (!job.started_at) return null;
-  return Math.max(0, ((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000);
 }
 
 /** The column of a name: a built-in one, or the value of a key. */

@@ -318,6 +318,11 @@ PRELOADED = [
 """What the ranks of `run_layout` import. Their fork server has imported it once."""
 
 
+def series(result: list[Any], case: str, key: str = "train/loss") -> dict[int, float]:
+    """Return the values of a metric by step, of a case that `run_layout` has run."""
+    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
+
+
 def run_layout(
     world: int, cases: dict[str, Any], folder: Path, seconds: float = 150, environ: Environ = None
 ) -> list[Any]:
@@ -355,7 +360,10 @@ def _wait_for_all(ranks: Sequence[BaseProcess], limit: float) -> None:
     left = {rank.sentinel: rank for rank in ranks}
     while left and time.monotonic() < limit:
         for ended in multiprocessing.connection.wait(left, limit - time.monotonic()):
-            if left.pop(ended).exitcode != 0:  # type: ignore[arg-type]
+            rank = left.pop(ended)  # type: ignore[arg-type]
+            # A process closes its sentinel before it has ended; with a context on a GPU that takes a while.
+            rank.join(max(0.0, limit - time.monotonic()))
+            if rank.exitcode != 0:
                 return
 
 

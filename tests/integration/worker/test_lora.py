@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
+from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout, series
 from tests.integration.worker.lora_cases import BUILTIN, EXPORTED, LORA, PARTIAL, TRAINED, Cases
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.random_state import seed_generators
@@ -26,10 +26,6 @@ def cases(tmp_path_factory):
 @pytest.fixture(scope="module")
 def layouts(cases):
     return {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=300) for world in (2, 1, 4)}
-
-
-def series(result, case, key="train/loss"):
-    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
 def tensors(result, case, which="parameters"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.integration.worker.harness import run_layout
+from tests.integration.worker.harness import run_layout, series
 from tests.support import hf
 from trainyard.contract.spec.sections import BuiltinData
 from trainyard.contract.spec.templates import load_template
@@ -101,10 +101,6 @@ def cases(tmp_path_factory):
 def layouts(cases):
     results = {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=400) for world in (2, 3)}
     return results | {1: run_layout(1, cases.alone(), cases.folder / "1", seconds=300)}
-
-
-def series(result, case, key="train/loss"):
-    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
 def parameters(result, case):

@@ -9,7 +9,7 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import trainyard
-from tests.integration.worker.harness import run_layout
+from tests.integration.worker.harness import run_layout, series
 from tests.support import hf
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextFiles
@@ -80,10 +80,6 @@ def cases(tmp_path_factory):
 @pytest.fixture(scope="module")
 def layouts(cases):
     return {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=300) for world in (1, 2, 3)}
-
-
-def series(result, case, key="train/loss"):
-    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
 def test_updates_equal_those_of_a_bare_loop(layouts, cases):
@@ -204,7 +200,7 @@ class TestFiles:
 def test_folder_without_a_part_of_the_body_is_refused(cases, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    from worker.tasks.hf_classifier import load_classifier
+    from worker.tasks.hf_classifier import load_text_classifier
     from worker.tasks.hf_model import HfFolder
 
     hf.save_llama(tmp_path / "model")
@@ -213,7 +209,7 @@ def test_folder_without_a_part_of_the_body_is_refused(cases, tmp_path):
     tensors.pop("model.layers.0.mlp.up_proj.weight")
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(RefusedError, match=r"does not fit its config\.json: it lacks model\.layers\.0"):
-        load_classifier(HfFolder(str(tmp_path / "model")), ("a", "b"), 0)
+        load_text_classifier(HfFolder(str(tmp_path / "model")), ("a", "b"), 0)
     assert json.loads((cases.folder / "export" / "config.json").read_text())["architectures"] == [
         "LlamaForSequenceClassification"
     ]
@@ -242,5 +238,5 @@ def test_encoder_without_a_pooler_gets_a_head(cases, tmp_path):
 
 def test_model_that_classifies_does_not_continue_texts(layouts, cases):
     model, tokenizer = trainyard.load(cases.folder / "export")
-    with pytest.raises(LoadError, match="classifies texts"):
+    with pytest.raises(LoadError, match="does not continue texts"):
         generate_text(model, tokenizer, "Hi", GenerationSettings(), lambda text: None)

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 import pytest
 import torch
 
-from tests.integration.worker.harness import run_layout
+from tests.integration.worker.harness import run_layout, series
 from tests.integration.worker.parity_matrix import CLIP, MATRIX, PARTS, STEPS, case_name, problem_name, write_texts
 from tests.integration.worker.sharding_cases import (
     LAYOUTS,
@@ -43,10 +43,6 @@ def ranks(request, world, variant):
     """Return the results of each rank of the test's layout."""
     runs = "slow_layouts" if (world, variant) in SLOW_LAYOUTS else "layouts"
     return request.getfixturevalue(runs)[world]
-
-
-def series(result, case, key):
-    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
 def tensors(result, case):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.integration.worker.harness import run_layout
+from tests.integration.worker.harness import run_layout, series
 from tests.integration.worker.parity_matrix import ADAMW, VARIANTS, mlp
 
 STEPS = 12
@@ -47,10 +47,6 @@ def layouts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def slow_layouts(tmp_path_factory):
     return {3: run_layout(3, cases_on(3, SLOW_LAYOUTS), tmp_path_factory.mktemp("slow") / "3")}
-
-
-def series(result, case, key):
-    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
 
 
 def parameters(result, case, key="parameters"):

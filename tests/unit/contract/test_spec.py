@@ -185,7 +185,10 @@ SPECS = st.fixed_dictionaries(
         ),
         "checkpoint": st.fixed_dictionaries({"async": st.booleans()}),
         "environment": st.fixed_dictionaries(
-            {"modules": st.lists(st.sampled_from(["gcc/12.2", "cuda"])), "setup": st.lists(st.just("export A=1"))},
+            {
+                "modules": st.lists(st.sampled_from(["gcc/12.2", "cuda"]), max_size=32),
+                "setup": st.lists(st.just("export A=1"), max_size=32),
+            },
             optional={"python": st.just("/opt/python")},
         ),
         "metadata": st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "ü"])),

@@ -559,7 +559,7 @@ class TestServe:
         monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments))
         assert run("serve", "--port", "9", "--state-dir", "here", "--host", "0.0.0.0").exit_code == 0
         ((_, command, environment),) = started
-        assert command[1:] == ["-m", "service", "serve"]
+        assert command[1:] == ["-P", "-m", "service", "serve"]
         assert {key: value for key, value in environment.items() if key.startswith("TRAINYARD_")} == {
             "TRAINYARD_HOST": "0.0.0.0",
             "TRAINYARD_PORT": "9",
@@ -567,7 +567,7 @@ class TestServe:
         }
 
     def test_missing_service_package_is_an_error(self, run, monkeypatch):
-        monkeypatch.setattr("trainyard.cli.serve.find_spec", lambda name: None)
+        monkeypatch.setattr("trainyard.cli.service_program.find_spec", lambda name: None)
         done = run("serve")
         assert done.exit_code == 2
-        assert "pip install 'trainyard[service]'" in done.stderr
+        assert "pip install 'trainyard[service,worker]'" in done.stderr

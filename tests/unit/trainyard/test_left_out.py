@@ -39,3 +39,10 @@ def test_a_file_that_is_here_and_was_not_uploaded_is_named(folder: Path, path: s
 @pytest.mark.parametrize("path", ["train.py", "absent.csv", "/etc/hosts", "../x", ".", "a\\0b"])
 def test_any_other_file_is_not(folder: Path, path: str) -> None:
     assert missing_file_hint(f"No such file: '{path}'", folder, {"train.py"}) is None
+
+
+def test_a_file_outside_of_the_folder_is_named(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    hint = missing_file_hint("No such file or directory: '../data/a.csv'", folder / "sub", {"train.py"})
+    assert hint is not None
+    assert hint.startswith("'../data/a.csv' exists here, outside of the folder")

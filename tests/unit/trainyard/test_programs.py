@@ -57,3 +57,12 @@ def test_download_of_a_program_names_what_it_left(service: FakeService, run, pat
     done = run("download", "last")
     assert done.stderr == f"error: job 01JOBAAAA has no export: it trained no model of Trainyard's; {listing}\n"
     assert done.exit_code == 6
+
+
+def test_run_takes_a_text(accepting: FakeService, monkeypatch) -> None:
+    client = accepting.client()
+    monkeypatch.setattr(client, "upload", lambda archive: archive.digest)
+    trainyard.run("python train.py --name 'a b'", client=client)
+    assert json.loads(accepting.requests[-1].content)["argv"] == ["train.py", "--name", "a b"]
+    with pytest.raises(InvalidRequestError, match="cannot be split: No closing quotation"):
+        trainyard.run("python 'train.py", client=client)

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.unit.trainyard.fake_service import job, log
+from tests.unit.trainyard.fake_service import TIME, job, log
 
 
 @pytest.fixture
@@ -62,6 +62,7 @@ def test_defaults_are_absent(dry_run):
         (("--", "python", "../train.py"), "is outside of the uploaded folder"),
         (("--include", "data", "--", "python", "train.py"), "'data' does not exist in the folder"),
         (("--include", "/etc/hosts", "--", "python", "train.py"), "'/etc/hosts' is outside of the folder"),
+        (("--", "CUDA_VISIBLE_DEVICES=0", "python", "train.py"), "use --env CUDA_VISIBLE_DEVICES=0 before the program"),
         ((), "name a program"),
     ],
 )
@@ -123,3 +124,13 @@ def test_a_missing_file_that_was_not_uploaded_is_explained(run, service, tmp_pat
     assert "hint: 'data/train.csv' exists in" in done.stderr
     assert "upload it with --include data/train.csv" in done.stderr
     assert done.exit_code == 1
+
+
+def test_curves_that_are_not_drawn_are_counted_and_named_by_the_job(run, service, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("")
+    curves = [{"key": f"m{index}", "steps": [0], "values": [1.0], "times": [TIME]} for index in range(10)]
+    metrics = {"job_id": "a1", "series": curves, "series_omitted": 90}
+    monkeypatch.setattr("trainyard.client.Client.upload", lambda _client, archive: archive.digest)
+    service.on("POST", "/v1/jobs", job("a1")).on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
+    service.on("GET", "/v1/jobs/a1/logs", log(b"", 0)).on("GET", "/v1/jobs/a1/metrics", metrics)
+    assert "\n92 more curves: trainyard metrics a1\n" in run("run", "python", "train.py").stderr

@@ -9,6 +9,7 @@ from trainyard.client._async.files import AsyncFileCalls
 from trainyard.client.download import Download, Progress, no_progress
 from trainyard.client.errors import TrainyardError
 from trainyard.client.request import JSON, Request, model, no_result, paged, segment
+from trainyard.client.retry import is_transient
 from trainyard.client.uploads import LocalFile, UploadProgress, read_file, read_part
 from trainyard.contract.wire.access import TokenResource
 from trainyard.contract.wire.data_files import DataFileResource, FileFormat, UploadRequest, UploadResource
@@ -54,9 +55,13 @@ class AsyncDataFileCalls(AsyncFileCalls):
             try:
                 return await self._send_once(request)
             except TrainyardError as error:
-                if error.code != "upload_checking":
+                if error.code == "upload_checking":
+                    await self._sleep(error.retry_after or 1.0)
+                elif is_transient(error):
                     return await self._send(request)
-                await self._sleep(error.retry_after or 1.0)
+                else:
+                    # A refused upload is removed: a repeated request would only say that there is none.
+                    raise
 
     async def _find_upload(self, file: LocalFile, format: FileFormat | None) -> UploadResource:
         """Return the upload that an earlier call has begun, or a new one."""

@@ -7,9 +7,10 @@ from trainyard.contract.formats.examples import EXPECTED, parse_example
 from trainyard.contract.formats.labels import LABELLED, parse_labelled
 from trainyard.contract.formats.preferences import FORMATS, parse_preference
 from trainyard.contract.formats.records import BadRecordError
+from trainyard.contract.formats.text_pairs import TEXT_PAIRS, parse_pair
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
-ALL_EXPECTED = {**FORMATS, **LABELLED, **EXPECTED}
+ALL_EXPECTED = {**FORMATS, **LABELLED, **TEXT_PAIRS, **EXPECTED}
 """What a record of each format has, for messages; in the order in which they are tried."""
 _TELLING = {
     "openai_preference": "preferred_output",
@@ -27,6 +28,8 @@ def check_record(record: Any, format: str, columns: Mapping[str, str]) -> None:
     """Raise BadRecordError unless the record has the format."""
     if format in LABELLED:
         parse_labelled(record, columns)
+    elif format in TEXT_PAIRS:
+        parse_pair(record, columns)
     elif format in FORMATS:
         parse_preference(format, record, columns)
     else:

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
 
@@ -90,7 +91,7 @@ def _differing_fields(name: str, source: Any, fork: Any) -> Iterator[str]:
 
 
 def _value(spec: TrainingSpec, name: str) -> Any:
-    if name == "data" and isinstance(spec.data, TextData):
+    if name == "data" and isinstance(spec.data, TextData | ImageFiles):
         return spec.data.training_part()
     value: Any = spec
     for part in name.split("."):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.objective_rules import ineffective_objectives, objective_metrics
 from trainyard.contract.spec.sections import BuiltinData, Evaluation
 from trainyard.contract.spec.text_data import TextData, TextMixture, UploadedFiles
@@ -14,6 +15,7 @@ EVALUATION_METRICS = {
     "image_classification": ("eval/loss", "eval/accuracy"),
     "causal_lm": ("eval/loss",),
     "sequence_classification": ("eval/loss", "eval/accuracy", "eval/f1"),
+    "text_embedding": ("eval/loss", "eval/recall_at_1"),
     "regression": ("eval/loss",),
 }
 TRAINING_FIELDS = (
@@ -22,6 +24,7 @@ TRAINING_FIELDS = (
         "objective",
         "preference",
         "loss",
+        "embedding",
         "optimizer",
         "ema",
         "schedule",
@@ -68,7 +71,7 @@ def _ineffective_without_training(spec: TrainingSpec) -> Iterator[tuple[str, str
 
 
 def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    optimizer, data = spec.optimizer, spec.data
+    optimizer = spec.optimizer
     for field, users in _OPTIMIZER_FIELDS.items():
         if optimizer.name not in users and _changed(optimizer, field):
             yield f"optimizer.{field}", f"has no effect for `{optimizer.name}`; it is for {_listed(users)}"
@@ -79,8 +82,8 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         )
     if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)(neftune_alpha=spec.loss.neftune_alpha):
         yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
-    if spec.task != "custom" and spec.batch.loaders:
-        yield "batch.loaders", f"has no effect for task `{spec.task}`, whose examples are in memory; it is for `custom`"
+    if spec.task != "text_embedding" and _changed(spec, "embedding"):
+        yield "embedding", f"has no effect for task `{spec.task}`; it is for `text_embedding`"
     if spec.resume_from is None and spec.resume != "state":
         yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:
@@ -90,12 +93,7 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     if spec.schedule.name != "wsd" and _changed(spec.schedule, "decay_ratio"):
         yield "schedule.decay_ratio", f"has no effect for a `{spec.schedule.name}` schedule; it is for `wsd`"
     yield from _decay(spec)
-    if isinstance(data, BuiltinData) and data.name != "parity" and _changed(data, "examples"):
-        yield "data.examples", f"has no effect for `{data.name}`; it is for `parity`"
-    if isinstance(data, TextData) and data.on_bad_line != "skip" and _changed(data, "max_bad_lines"):
-        yield "data.max_bad_lines", "has no effect unless `data.on_bad_line` is `skip`"
-    if isinstance(data, TextMixture) and len(data.sources) == 1 and _changed(data.sources[0], "weight"):
-        yield "data.sources.0.weight", "has no effect for a single source"
+    yield from _data(spec)
     if spec.precision != "fp16" and spec.amp != type(spec.amp)():
         yield "amp", f"has no effect: it is for precision `fp16`, and `precision` is `{spec.precision}`"
     if spec.fsdp.wrap == "naive" and spec.fsdp.prefetch:
@@ -114,6 +112,19 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "ddp", f"has no effect for strategy `{spec.strategy}`"
     yield from ineffective_objectives(spec)
     yield from _evaluation(spec)
+
+
+def _data(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    data = spec.data
+    if spec.batch.loaders and spec.task != "custom" and not isinstance(data, ImageFiles):
+        message = f"has no effect for task `{spec.task}`, whose examples are in memory; it is for source `images` and "
+        yield "batch.loaders", message + "task `custom`"
+    if isinstance(data, BuiltinData) and data.name != "parity" and _changed(data, "examples"):
+        yield "data.examples", f"has no effect for `{data.name}`; it is for `parity`"
+    if isinstance(data, TextData | ImageFiles) and data.on_bad_line != "skip" and _changed(data, "max_bad_lines"):
+        yield "data.max_bad_lines", "has no effect unless `data.on_bad_line` is `skip`"
+    if isinstance(data, TextMixture) and len(data.sources) == 1 and _changed(data.sources[0], "weight"):
+        yield "data.sources.0.weight", "has no effect for a single source"
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -215,6 +226,8 @@ def _evaluation_data(spec: TrainingSpec) -> tuple[bool, str]:
         case TextData() as data:
             single = "eval_id" if isinstance(data, UploadedFiles) else "eval_path"
             return data.has_evaluation, f"set `data.eval_fraction`, `data.{single}` or `data.eval_sets`"
+        case ImageFiles() as data:
+            return data.has_evaluation, "set `data.eval_fraction` or `data.eval_path`"
     return True, ""
 
 

@@ -21,6 +21,7 @@ from trainyard.contract.base import (
 )
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.objectives import Samples
 from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
 from trainyard.contract.spec.text_data import TextFiles, TextMixture, UploadedFiles
@@ -97,7 +98,7 @@ class BuiltinData(Strict):
     """Shuffle the examples in each epoch, with an order derived from `seed`."""
 
 
-Data = Annotated[BuiltinData | TextFiles | TextMixture | UploadedFiles, Field(discriminator="source")]
+Data = Annotated[BuiltinData | TextFiles | TextMixture | UploadedFiles | ImageFiles, Field(discriminator="source")]
 
 
 class Batch(Strict):
@@ -110,8 +111,8 @@ class Batch(Strict):
     last: Literal["keep", "drop", "pad"] = "keep"
     """Incomplete last batch of an epoch: use it (`keep`), skip it (`drop`), or fill it from its start (`pad`)."""
     loaders: Annotated[NonNegativeInt, Field(le=64)] = 0
-    """Processes of each rank that prepare its batches ahead: for task `custom`, if examples are decoded as they are
-    used."""
+    """Processes of each rank that prepare its batches ahead: for source `images`, and for task `custom` if examples are
+    decoded as they are used."""
 
 
 MAX_PATTERNS = 64

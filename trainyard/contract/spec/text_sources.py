@@ -16,7 +16,16 @@ EvaluationSetName = Annotated[str, StringConstraints(max_length=32, pattern=r"^[
 FileKind = Literal["jsonl", "parquet", "arrow", "dataset"]
 PairFormat = Literal["preference", "openai_preference"]
 TextFormat = Literal[
-    "auto", "text", "completion", "chat", "sharegpt", "alpaca", PairFormat, "unpaired_preference", "labelled_text"
+    "auto",
+    "text",
+    "completion",
+    "chat",
+    "sharegpt",
+    "alpaca",
+    PairFormat,
+    "unpaired_preference",
+    "labelled_text",
+    "text_pair",
 ]
 
 FORMAT_FIELDS: dict[str, tuple[str, ...]] = {
@@ -29,6 +38,7 @@ FORMAT_FIELDS: dict[str, tuple[str, ...]] = {
     "openai_preference": ("input", "preferred_output", "non_preferred_output"),
     "unpaired_preference": ("prompt", "completion", "label", "tools"),
     "labelled_text": ("text", "label"),
+    "text_pair": ("anchor", "positive", "negative"),
 }
 """The fields that each format reads, by which `columns` names them."""
 
@@ -70,8 +80,8 @@ class TextSource(Strict):
     With all but `text`, the loss covers only the completion, the output, or the assistant's messages. For
     `objective: dpo`, `orpo` and `simpo`: `preference`: {prompt, chosen, rejected}, each a text or a list of messages;
     `openai_preference`: {input, preferred_output, non_preferred_output}; for `kto`: `unpaired_preference`:
-    {prompt, completion, label}. For task `sequence_classification`: `labelled_text`: {text, label}.
-    `docs/data.md` describes each."""
+    {prompt, completion, label}. For task `sequence_classification`: `labelled_text`: {text, label}; for
+    `text_embedding`: `text_pair`: {anchor, positive, negative}. `docs/data.md` describes each."""
     columns: Annotated[dict[ColumnName, ColumnName], Field(max_length=16)] = Field(default_factory=dict)
     """The names of the data's columns by the fields of the format, where they differ: `{prompt: question}`."""
 

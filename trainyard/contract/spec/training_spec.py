@@ -1,13 +1,15 @@
 """The training spec: what to train and how. Frozen, validated and versioned."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
 from trainyard.contract.problems import Problem, SpecError, problems_of
+from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
+from trainyard.contract.spec.image_data import ImageFiles, image_data_problems
 from trainyard.contract.spec.objectives import Objective, Preference
 from trainyard.contract.spec.optimization import Ema, Loss, Optimizer, Schedule
 from trainyard.contract.spec.rank_environment import Environment
@@ -34,7 +36,14 @@ from trainyard.contract.spec.text_data import TextData, text_data_problems
 from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problems
 
 Task = Literal[
-    "causal_lm", "sequence_classification", "image_classification", "regression", "custom", "script", "comm_check"
+    "causal_lm",
+    "sequence_classification",
+    "text_embedding",
+    "image_classification",
+    "regression",
+    "custom",
+    "script",
+    "comm_check",
 ]
 Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
@@ -43,7 +52,9 @@ Backend = Literal["auto", "nccl", "gloo", "mpi"]
 MAX_LABELS = 16
 """Labels in `metadata`."""
 
-LOOP_TASKS = frozenset({"causal_lm", "sequence_classification", "image_classification", "regression", "custom"})
+LOOP_TASKS = frozenset(
+    {"causal_lm", "sequence_classification", "text_embedding", "image_classification", "regression", "custom"}
+)
 """Tasks that Trainyard's training loop runs: they have a model, data and a number of steps."""
 
 
@@ -54,9 +65,9 @@ class TrainingSpec(Strict):
     name: DisplayName = "untitled"
     """Display name; it is not passed to the scheduler."""
     task: Task
-    """What to run: a builtin task (`causal_lm`, `sequence_classification`, `image_classification`, `regression`), your
-    own task in Trainyard's loop (`custom`), your own program under torchrun (`script`), or a test of the communication
-    between ranks (`comm_check`)."""
+    """What to run: a builtin task (`causal_lm`, `sequence_classification`, `text_embedding`, `image_classification`,
+    `regression`), your own task in Trainyard's loop (`custom`), your own program under torchrun (`script`), or a test
+    of the communication between ranks (`comm_check`)."""
     strategy: Strategy = "auto"
     """Parallelism; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`, or if that does not fit the GPUs,
     the least sharding that does; see `docs/planner.md`."""
@@ -96,6 +107,7 @@ class TrainingSpec(Strict):
     preference: Preference = Preference()
     batch: Batch = Batch()
     loss: Loss = Loss()
+    embedding: Embedding = Embedding()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     ema: Ema | None = None
@@ -185,8 +197,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
         if spec.steps is not None and spec.profile.start_step > spec.steps:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
-    if isinstance(spec.data, TextData):
-        problems += text_data_problems(spec.data)
+    problems += _data_problems(spec.data)
     if spec.optimizer.name == "muon" and not spec.optimizer.momentum:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
@@ -196,6 +207,13 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return problems
+
+
+def _data_problems(data: Data | None) -> Iterator[Problem]:
+    if isinstance(data, TextData):
+        yield from text_data_problems(data)
+    if isinstance(data, ImageFiles):
+        yield from image_data_problems(data)
 
 
 def _warning_problems(spec: TrainingSpec) -> list[Problem]:

@@ -6,10 +6,11 @@ from pathlib import PurePosixPath
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.classification import unsupported_classification
 from trainyard.contract.spec.containers import container_paths, container_problems
 from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
+from trainyard.contract.spec.image_data import ImageFiles, image_paths
+from trainyard.contract.spec.image_rules import unsupported_images
 from trainyard.contract.spec.objective_rules import unsupported_objectives
 from trainyard.contract.spec.sbatch_options import disallowed_options
 from trainyard.contract.spec.sections import ConvnetModel, HfModel
@@ -17,6 +18,7 @@ from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.stored_dtypes import dtype_problems
 from trainyard.contract.spec.text_data import TextData, paths_of
 from trainyard.contract.spec.text_sources import CHAT_FORMATS
+from trainyard.contract.spec.text_tasks import unsupported_text_tasks
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 DIGITS_CLASSES = 10
@@ -32,10 +34,9 @@ _NEEDS_GPUS = "needs GPUs, and this service's workers have none"
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
 _BUILTIN_PAIRS = {
     "causal_lm": (("gpt", "llama"), ("stdlib",)),
-    "image_classification": (("convnet",), ("digits",)),
     "regression": (("mlp",), ("parity",)),
 }
-"""The builtin models and data sets of each task."""
+"""The builtin models and data sets of tasks; `image_rules` has those of images."""
 
 
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
@@ -48,7 +49,8 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         problems += disallowed_options(spec.resources.options, site.sbatch_options, site.fixed_options)
     problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
-    problems += [*dtype_problems(spec, site), *unsupported_objectives(spec), *unsupported_classification(spec)]
+    problems += [*dtype_problems(spec, site), *unsupported_objectives(spec), *unsupported_text_tasks(spec)]
+    problems += unsupported_images(spec)
     if spec.environment.container is not None:
         problems += container_problems(spec.environment.container, site.container_runtime, site.container_images)
     return [Problem(param=param, message=message) for param, message in problems]
@@ -273,6 +275,8 @@ def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple
         paths.append(("model.path", spec.model.path))
     if isinstance(spec.data, TextData):
         paths += paths_of(spec.data)
+    if isinstance(spec.data, ImageFiles):
+        paths += image_paths(spec.data)
     if spec.lora.adapter is not None:
         paths.append(("lora.adapter", spec.lora.adapter))
     if spec.environment.container is not None:

@@ -18,6 +18,7 @@ FileFormat = Literal[
     "openai_preference",
     "unpaired_preference",
     "labelled_text",
+    "text_pair",
 ]
 """The formats of `data.format` in a spec."""
 FileName = DisplayName

@@ -1,6 +1,6 @@
 """export.json: what an export is, what it belongs to, and the digests of its files. Written last."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,16 @@ from trainyard.contract.wire.manifest import ManifestFile
 
 EXPORT_NOTE = "export.json"
 MODEL_CARD = "README.md"
+
+
+class TextVectors(Resource):
+    """How a model that embeds texts makes a vector of one."""
+
+    pooling: Literal["mean", "first", "last"]
+    max_length: int
+    """Tokens of a text after which it is cut."""
+    width: int
+    """Numbers of a vector."""
 
 
 class ExportNote(Resource):
@@ -34,5 +44,7 @@ class ExportNote(Resource):
     """Digest of the base that adapters or trained tensors belong to."""
     input: ModelInput | None = None
     """What a model that reads no text expects."""
+    vectors: TextVectors | None = None
+    """How a model that embeds texts makes a vector of one."""
     files: dict[str, ManifestFile] = Field(default_factory=dict)
     """Every other file of the export."""

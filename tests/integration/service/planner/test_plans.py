@@ -41,6 +41,17 @@ def plan(world: World, document: dict) -> PlanResource:
     return PlanResource.model_validate(answer.json())
 
 
+def test_images_are_planned_and_submitted_without_a_memory_estimate(world: World) -> None:
+    folder = str(world.settings.runs / "images")
+    data = {"source": "images", "path": folder, "eval_fraction": 0.1, "crop": 0.5}
+    document = {"task": "image_classification", "model": {"source": "hf", "path": folder}, "data": data, "steps": 10}
+    assert "the memory of task `image_classification` is not known" in plan(world, document).summary
+    answer = world.client.post("/v1/jobs", json=document)
+    assert (answer.status_code, answer.json()["spec"]["data"]["crop"]) == (201, 0.5)
+    refused = world.client.post("/v1/jobs", json={**document, "data": data | {"path": "/etc"}})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "data.path")
+
+
 class TestPlans:
     @pytest.mark.parametrize(("gpus", "offered"), [(2, False), (3, False), (4, True)])
     def test_hsdp_on_one_node_needs_several_ranks_per_replica(self, world: World, gpus: int, offered: bool) -> None:

@@ -61,3 +61,11 @@ def test_an_exception_before_an_abort_is_the_failure(ended, output, exitcode):
 def test_an_abort_of_another_cause_is_reported_as_one(ended, output):
     layout = ended(output, -signal.SIGABRT)
     assert not [error for error in read_errors(layout.errors) if error.rank == 1]
+
+
+def test_a_missing_module_has_a_hint(ended):
+    layout = ended("Traceback (most recent call last):\nModuleNotFoundError: No module named 'wandb'\n", 1)
+    failure = finalize(layout, 1, 1, killed_for=None).failure
+    assert failure is not None
+    assert failure.final
+    assert (failure.hint or "").startswith("Install it in the Python that runs the program")

@@ -12,7 +12,7 @@ from trainyard.contract.spec.sections import BuiltinData, ConvnetModel
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks.causal_lm import build_builtin_on_stdlib
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
-from worker.tasks.image_classification import ImageClassification
+from worker.tasks.image_classification import build_digits
 
 TARGETS, CLASSES = 12, 7
 BOTH = Loss(label_smoothing=0.1, z_loss=0.05)
@@ -94,7 +94,7 @@ class TestEvaluation:
         assert evaluated.item() == pytest.approx(defined(logits, labels, PLAIN).item(), rel=1e-6)
 
     def test_classifier_reports_the_cross_entropy_alone(self):
-        task = ImageClassification(ConvnetModel(channels=2), BuiltinData(name="digits"), BOTH)
+        task = build_digits(ConvnetModel(channels=2), BuiltinData(name="digits"), BOTH)
         model = task.build_model()
         batch = task.examples.tensors[0][:5], task.examples.tensors[1][:5]
         logits = model(batch[0])

@@ -39,7 +39,7 @@ TOO_LARGE = """
 import mlflow
 with mlflow.start_run():
     for name in ("first", "second"):
-        mlflow.log_text("x" * 101, name)
+        mlflow.log_text("x" * 100_001, name)
     mlflow.log_text("x" * 100, "fits")
     mlflow.log_metric("after", 1.0)
 """
@@ -54,7 +54,7 @@ def layout(tmp_path: Path) -> AttemptLayout:
 
 @pytest.fixture
 def listener(layout: AttemptLayout) -> Iterator[TrackerListener]:
-    artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow", limit=100)
+    artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow", limit=100_000)
     made = TrackerListener(MlflowApi(Journal(layout, 0), artifacts).handle, lambda: 1)
     made.start()
     yield made
@@ -73,9 +73,8 @@ def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
 
 
 def run(listener: TrackerListener, folder: Path, text: str, clients: Clients, execution: int = 1) -> str:
-    token = tracker_token(listener.secret, Reporter(execution, 0))
-    variables = {"MLFLOW_TRACKING_URI": listener.url, "MLFLOW_TRACKING_TOKEN": token}
-    return run_program(text, folder, variables, clients)
+    base = {"TRAINYARD_TRACKER_URL": listener.url, "TRAINYARD_TRACKER_SECRET": listener.secret}
+    return run_program(text, folder, tracker_variables(base, execution), clients)
 
 
 @pytest.mark.parametrize("clients", CLIENTS)
@@ -84,6 +83,7 @@ def test_program_reports_unchanged(
 ) -> None:
     output = run(listener, tmp_path, PROGRAM, clients)
     assert (f"client {older_version('mlflow-skinny')}" in output) == (clients == "older")
+    assert "View run" not in output
     stored = points(layout)
     assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (1, 0.5), (2, 1 / 3)]
     assert ("acc", 2, 0.5) in stored
@@ -217,3 +217,70 @@ def test_program_behind_a_proxy_reaches_the_listener(
     assert variables["NO_PROXY"] == "example.org,127.0.0.1"
     run_program("import mlflow; mlflow.log_metric('loss', 1.0)", tmp_path, variables, clients)
     assert points(layout) == [("loss", 0, 1.0)]
+
+
+MODEL = """
+import mlflow
+import mlflow.pyfunc
+
+class Model(mlflow.pyfunc.PythonModel):
+    def predict(self, context, model_input, params=None):
+        return model_input
+
+with mlflow.start_run():
+    for _ in range(2):
+        logged = mlflow.pyfunc.log_model(
+            name="model", python_model=Model(), params={"a": 1}, registered_model_name="mine"
+        )
+    mlflow.log_metric("after", 1.0)
+    run = mlflow.active_run().info.run_id
+for uri in (logged.model_uri, f"runs:/{run}/model"):
+    print("loaded", mlflow.pyfunc.load_model(uri).predict([7]))
+print("files", [file.path for file in mlflow.MlflowClient().list_artifacts(run)])
+version = mlflow.register_model(logged.model_uri, "mine").version
+mlflow.MlflowClient().set_registered_model_alias("mine", "best", version)
+print("version", version, mlflow.MlflowClient().get_model_version("mine", "1").status)
+"""
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_logged_and_registered_models_are_artifacts(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    output = run(listener, tmp_path, MODEL, clients)
+    assert output.count("loaded [7]") == 2
+    assert "files ['model', 'model-2']" in output
+    assert "version 3 READY" in output
+    assert points(layout) == [("after", 0, 1.0)]
+    files = (tmp_path / "job" / "artifacts" / "mlflow" / "0").glob("*/artifacts/*/MLmodel")
+    assert sorted(path.parent.name for path in files) == ["model", "model-2"]
+    assert [event.data for event in events(layout)] == [{"kind": "mlflow_registry"}]
+
+
+def test_a_model_is_read_and_changed(call: Callable[..., httpx.Response]) -> None:
+    given = {"name": ".a/b", "experiment_id": "0", "params": [{"key": "lr", "value": "1"}]}
+    made = call("POST", f"{API}logged-models", json=given).json()["model"]
+    path = f"{API}logged-models/{made['info']['model_id']}"
+    assert made["info"]["artifact_uri"].endswith("/artifacts/a_b")
+    assert call("POST", f"{path}/params", json={"params": [{"key": "x", "value": "2"}]}).status_code == 200
+    call("PATCH", f"{path}/tags", json={"tags": [{"key": "t", "value": "v"}]})
+    assert call("PATCH", path, json={"status": "LOGGED_MODEL_READY"}).status_code == 200
+    read = call("GET", path).json()["model"]
+    assert (read["info"]["status"], read["info"]["tags"]) == ("LOGGED_MODEL_READY", [{"key": "t", "value": "v"}])
+    assert [one["key"] for one in read["data"]["params"]] == ["lr", "x"]
+    assert call("POST", f"{API}logged-models/search", json={}).json()["models"] == [read]
+    assert call("GET", f"{API}logged-models/m-1").status_code == 404
+    for route in ("registered-models/get?name=a", "model-versions/get?name=a&version=1"):
+        assert call("GET", API + route).status_code == 404
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_hidden_files_are_artifacts_under_a_visible_name(
+    listener: TrackerListener, tmp_path: Path, clients: Clients
+) -> None:
+    text = (
+        "import mlflow\nmlflow.log_text('a: 1', 'out/.hydra/config.yaml')\nrun = mlflow.active_run().info.run_id\n"
+        "print(mlflow.artifacts.load_text(f'runs:/{run}/out/.hydra/config.yaml'))"
+    )
+    assert "a: 1" in run(listener, tmp_path, text, clients)
+    assert len(list((tmp_path / "job" / "artifacts" / "mlflow").glob("0/*/artifacts/out/_.hydra/config.yaml"))) == 1

@@ -79,6 +79,7 @@ for value in range(3, 6):
 run.finish()
 """
 STREAM = "/files/a/b/run/file_stream"
+JOB_PAGE = "http://trainyard.example:8470/jobs/job_1"
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
 
 def run(listener: TrackerListener, folder: Path, text: str, clients: Clients, execution: int = 1) -> str:
     base = {"TRAINYARD_TRACKER_URL": listener.url, "TRAINYARD_TRACKER_SECRET": listener.secret}
-    return run_program(text, folder, tracker_variables(base, execution), clients)
+    return run_program(text, folder, tracker_variables(base, execution, JOB_PAGE), clients)
 
 
 def upsert(name: str = "run", **variables: Any) -> dict[str, Any]:
@@ -140,6 +141,8 @@ def test_program_reports_unchanged(
 ) -> None:
     output = run(listener, tmp_path, PROGRAM, clients)
     assert (f"version {older_version('wandb')}" in output) == (clients == "older")
+    assert f"View run at {JOB_PAGE}#/" in output.replace(": http", " http")
+    assert f"{listener.url}/" not in output
     stored = points(layout)
     assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (10, 0.5), (20, 1 / 3)]
     assert ("nested.a", 20, 2.0) in stored
@@ -309,5 +312,6 @@ def test_files_stay_in_the_folder_of_the_run(
 def test_variables_of_the_job_are_left_alone() -> None:
     base = {"TRAINYARD_TRACKER_URL": "http://127.0.0.1:1", "TRAINYARD_TRACKER_SECRET": "0" * 28}
     assert "WANDB_BASE_URL" in tracker_variables(base, 1)
+    assert "WANDB_APP_URL" not in tracker_variables(base | {"WANDB_APP_URL": "http://pages"}, 1, JOB_PAGE)
     for name in ("WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"):
         assert not any(one.startswith("WANDB") for one in tracker_variables(base | {name: "x"}, 1))

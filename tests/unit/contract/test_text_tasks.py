@@ -1,4 +1,4 @@
-"""Rules of task `sequence_classification`."""
+"""Rules of the tasks `sequence_classification` and `text_embedding`."""
 
 import pytest
 
@@ -51,10 +51,39 @@ def test_valid_specs_are_accepted(changes):
         ({"trainable": ["score.*"]}, "trainable"),
         ({"objective": "dpo"}, "objective"),
         ({"task": "causal_lm", "data": FILES | {"format": "labelled_text"}}, "data.format"),
+        ({"data": FILES | {"format": "text_pair"}}, "data.format"),
+        ({"embedding": {"temperature": 0.1}}, "embedding"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_field(changes, field):
     assert fields(**changes) == [field]
+
+
+EMBEDDING = {"task": "text_embedding"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"data": FILES | {"format": "text_pair", "columns": {"anchor": "query"}, "eval_path": "/d/b"}}, []),
+        ({"embedding": {"pooling": "last", "group_size": 32}, "strategy": "fsdp", "gpus": 2}, []),
+        ({"data": FILES | {"format": "labelled_text"}}, ["data.format"]),
+        ({"data": FILES | {"format": "chat"}}, ["data.format"]),
+        ({"model": {"source": "builtin", "name": "gpt"}}, ["model.source"]),
+        ({"loss": {"label_smoothing": 0.1}}, ["loss"]),
+        ({"lora_rank": 4}, ["lora_rank"]),
+    ],
+)
+def test_specs_of_embeddings(changes, expected):
+    assert fields(**EMBEDDING | changes) == expected
+
+
+@pytest.mark.parametrize("group", [1, 0, True, 4097, "8", 2.0])
+def test_size_of_a_group_is_a_whole_number_of_at_least_two(group):
+    with pytest.raises(SpecError) as caught:
+        spec(**EMBEDDING, embedding={"group_size": group})
+    assert [problem.param for problem in caught.value.problems] == ["embedding.group_size"]
 
 
 def test_metrics_of_evaluations_are_known():

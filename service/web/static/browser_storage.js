@@ -1,0 +1,19 @@
+// What the pages keep in this browser. A browser may refuse to store anything, which is no error.
+
+/** A stored text; null if there is none. */
+export function stored(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+/** Store a text; null removes it. */
+export function store(key, text) {
+  try {
+    if (text === null) localStorage.removeItem(key); else localStorage.setItem(key, text);
+  } catch {
+    // It is forgotten when the page is closed.
+  }
+}

@@ -1,0 +1,44 @@
+"""Rules of task `image_classification`, and of images as data. Pure functions."""
+
+from collections.abc import Iterator
+
+from trainyard.contract.spec.image_data import ImageFiles
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
+
+TASK = "image_classification"
+
+
+def unsupported_images(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the problems of a classification of images, or of images for a task that reads none."""
+    if spec.task != TASK:
+        if isinstance(spec.data, ImageFiles):
+            yield "data.source", f"`images` is for task `{TASK}`, and `task` is `{spec.task}`; use another source"
+        return
+    model, data = spec.model, spec.data
+    if isinstance(model, HfModel):
+        if not isinstance(data, ImageFiles):
+            used = f"`{data.source}`" if data is not None else "no data"
+            yield "data.source", f"{used} does not fit a model of source `hf` of task `{TASK}`; use source `images`"
+        for field in ("lora_rank", "trainable"):
+            if getattr(spec, field) is not None:
+                yield field, f"is not for models of source `hf` of task `{TASK}`, which are trained whole; remove it"
+        return
+    if not isinstance(model, ConvnetModel):
+        name = getattr(model, "name", "")
+        yield "model.name", f"`{name}` does not fit task `{TASK}`; use `convnet`, or a model of source `hf`"
+    if isinstance(data, ImageFiles):
+        if isinstance(model, ConvnetModel):
+            yield (
+                "model.name",
+                "`convnet` is for the data set `digits`; use a model of source `hf`",
+            )
+    elif not isinstance(data, BuiltinData):
+        source = getattr(data, "source", "")
+        yield (
+            "data.source",
+            f"`{source}` does not fit task `{TASK}`; use `images` with a model of source `hf`, or `builtin` and name "
+            "`digits`",
+        )
+    elif data.name != "digits":
+        yield "data.name", f"`{data.name}` does not fit task `{TASK}`; use `digits`"

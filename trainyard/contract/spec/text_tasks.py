@@ -1,0 +1,42 @@
+"""Rules of the tasks that train Hugging Face models on texts but not to write them. Pure functions."""
+
+from collections.abc import Iterator
+
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.text_data import TextData, TextMixture
+from trainyard.contract.spec.training_spec import TrainingSpec
+
+FORMATS = {"sequence_classification": "labelled_text", "text_embedding": "text_pair"}
+"""The format of the examples of each task, which no other task reads."""
+_EXAMPLES = {"sequence_classification": "texts with labels", "text_embedding": "pairs of texts"}
+
+
+def unsupported_text_tasks(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the problems of these tasks, and of formats that only they can read."""
+    yield from _other_formats(spec)
+    if spec.task not in FORMATS:
+        return
+    task, expected, data = spec.task, FORMATS[spec.task], spec.data
+    if not isinstance(spec.model, HfModel):
+        yield "model.source", f"`builtin` does not fit task `{task}`; use `hf`"
+    for field in ("lora_rank", "trainable"):
+        if getattr(spec, field) is not None:
+            yield field, f"is not for task `{task}`, which trains the whole model; remove it"
+    if not isinstance(data, TextData):
+        yield "data.source", f"`builtin` has no {_EXAMPLES[task]}, which task `{task}` needs; use source `jsonl`"
+        return
+    if isinstance(data, TextMixture):
+        yield "data.source", f"`mixture` is not for task `{task}`; list the files in `data.path`"
+    if data.eval_fraction:
+        yield "data.eval_fraction", f"is not for task `{task}`; name files with `data.eval_path` or `data.eval_sets`"
+    for section, source in data.described_sources.items():
+        if source.format not in ("auto", *FORMATS.values()):
+            yield f"{section}.format", f"is `{source.format}`, and task `{task}` needs `{expected}`"
+
+
+def _other_formats(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the formats that are for another task."""
+    for section, source in spec.data.described_sources.items() if isinstance(spec.data, TextData) else ():
+        for task, format in FORMATS.items():
+            if source.format == format and spec.task != task:
+                yield f"{section}.format", f"`{format}` is for task `{task}`; use another format"

@@ -1,0 +1,73 @@
+"""Loads classifiers of images in Hugging Face form, with what makes their input of files and pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.loading.language_models import OFFLINE, load_whole, translated
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PictureTransform:
+    """Decodes and scales pictures as in the training, without its random changes."""
+
+    def __init__(self, processor: Any, classes: tuple[str, ...]) -> None:
+        self.processor = processor
+        """The image processor of transformers, which gets images of mode RGB."""
+        self.classes = classes
+        """The name of each output."""
+
+    def __call__(self, pictures: Any) -> "torch.Tensor":
+        """Return pictures as the model takes them: fp32, shape (pictures, channels, height, width).
+
+        Args:
+            pictures: One or a list of: the path of a file, the bytes of one, or an image of Pillow.
+
+        Raises:
+            ValueError: One is no image, or is damaged; the message says which.
+            OSError: A file cannot be read.
+        """
+        import torch
+
+        from worker.data.image_pixels import processed
+
+        several = pictures if isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes) else [pictures]
+        if not several:
+            raise ValueError("there is no picture")
+        return torch.stack([processed(self.processor, _opened(one, number)) for number, one in enumerate(several)])
+
+
+def load_classifier(folder: Path, dtype: Any) -> tuple[Any, PictureTransform]:
+    """Return the model of a folder, and what makes its input. `dtype`: None keeps that of the files.
+
+    Raises:
+        LoadError: The folder has no safetensors or no image processor, or transformers refuses it.
+    """
+    from transformers import AutoImageProcessor
+
+    model = load_whole(folder, dtype)
+    with translated(folder):
+        processor = AutoImageProcessor.from_pretrained(folder, backend="pil", **OFFLINE)
+    names = model.config.id2label
+    return model, PictureTransform(processor, tuple(str(names[number]) for number in sorted(names)))
+
+
+def _opened(picture: Any, number: int) -> Any:
+    from PIL import Image
+
+    from worker.data.image_decoding import BadImageError, decode_image, to_rgb
+
+    try:
+        if isinstance(picture, Image.Image):
+            return to_rgb(picture)
+        if isinstance(picture, str | Path):
+            return decode_image(Path(picture).expanduser().read_bytes())
+        if isinstance(picture, bytes):
+            return decode_image(picture)
+    except BadImageError as error:
+        name = picture if isinstance(picture, str | Path) else f"picture {number}"
+        raise ValueError(f"{name} {error}") from None
+    kind = type(picture).__name__
+    raise ValueError(f"picture {number} is a {kind}: pass a path, the bytes of a file, or an image of Pillow")
