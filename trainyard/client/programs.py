@@ -65,8 +65,8 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
         SpecError: the folder cannot be packed.
     """
-    words = _split(command) if isinstance(command, str) else command
-    return prepare_program(words, ProgramOptions(**options)).submit(client or Client())
+    argv = _split(command) if isinstance(command, str) else command
+    return prepare_program(argv, ProgramOptions(**options)).submit(client or Client())
 
 
 def _split(command: str) -> list[str]:
