@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_python import PYTHON_NAME
@@ -92,6 +92,19 @@ def parse_command(command: Sequence[str]) -> Program:
         "`python`, `torchrun`, `accelerate launch` or `deepspeed`; what a shell script prepares goes to "
         "`environment.setup` of a spec"
     )
+
+
+def unread_config_note(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
+    """Return a note that `accelerate launch` would read settings here which the job does not have; None if not."""
+    if len(command) < 2 or (PurePosixPath(command[0]).name, command[1]) != ("accelerate", "launch"):
+        return None
+    cache = variables.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(variables.get("HF_HOME") or f"{cache}/huggingface").expanduser() / "accelerate"
+    files = (folder / f"default_config.{ending}" for ending in ("json", "yaml", "yml"))
+    file = next((one for one in files if one.is_file()), None)
+    if file is None:
+        return None
+    return f"{file} is not read: pass its settings as options, such as --mixed_precision bf16, or with --env"
 
 
 def _python_argv(command: list[str]) -> tuple[str, ...]:
