@@ -62,7 +62,7 @@ QUERIES = {
     "find_mlflow_experiment": {"experiment_name": "Default"},
     "get_mlflow_history": {"metric_key": "train/loss"},
 }
-PATH_VALUES = {"group": ["any"]}
+PATH_VALUES = {"group": ["any"], "page": ["me/project/runs/1"]}
 """Values of path parameters that name no resource; those of all others are seeds."""
 
 

@@ -34,7 +34,7 @@ class Rule(Enum):
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("livez", "readyz", "prometheus", "openapi"), Rule.PUBLIC),
-    **dict.fromkeys(("redirect_to_jobs", "get_static_file", "show_sign_in"), Rule.PUBLIC),
+    **dict.fromkeys(("redirect_to_jobs", "redirect_to_job", "get_static_file", "show_sign_in"), Rule.PUBLIC),
     **dict.fromkeys(("list_jobs", "get_job", "list_events", "list_attempts", "get_script", "get_log"), Rule.READ),
     **dict.fromkeys(("search_log", "find_log_position", "get_lineage"), Rule.READ),
     **dict.fromkeys(("list_sweeps", "get_sweep", "get_metrics", "list_points", "compare_metrics"), Rule.READ),

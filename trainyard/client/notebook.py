@@ -1,10 +1,12 @@
 """How a job is displayed in a notebook."""
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from trainyard.client.errors import TrainyardError
 from trainyard.contract.wire.jobs import JobResource
 
 _WIDTH, _HEIGHT = 160, 24
@@ -16,16 +18,40 @@ def job_html(job: JobResource, curves: Mapping[str, Sequence[Any]]) -> str:
     """Return a table of the job: name, status, progress and the newest metrics.
 
     Args:
-        curves: the columns of the last curves that were read; a metric among them has a sparkline.
+        curves: columns of curves; a metric among them has a sparkline.
     """
     progress = job.progress.step_text(" of ") if job.progress else "-"
     rows = [("job", job.id), ("status", f"{job.status}: {job.status_message}"), ("step", progress)]
     lines = [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td><td></td></tr>" for name, text in rows]
-    for key in sorted(job.metrics)[:_MAX_METRICS]:
+    for key in shown_metrics(job):
         named = zip(curves.get("key", ()), curves.get("value", ()), strict=True)
         curve = sparkline([value for name, value in named if name == key])
         lines.append(f"<tr><th>{escape(key)}</th><td>{_number(job.metrics[key])}</td><td>{curve}</td></tr>")
     return f"<table><caption>{escape(job.name)}</caption>{''.join(lines)}</table>"
+
+
+def shown_metrics(job: JobResource) -> list[str]:
+    """The metrics that the table of a job has."""
+    return sorted(job.metrics)[:_MAX_METRICS]
+
+
+def read_curves(job: JobResource, read: Callable[..., Any]) -> Mapping[str, Sequence[Any]]:
+    """Return the columns of the curves that the table shows; none if they cannot be read now.
+
+    Args:
+        read: `Client.metrics`, or that of an `AsyncClient`, which a table cannot wait for.
+    """
+    if not (keys := shown_metrics(job)):
+        return {}
+    try:
+        curves = read(job.id, keys, max_points=_MAX_POINTS)
+    except TrainyardError:
+        return {}
+    if inspect.iscoroutine(curves):
+        curves.close()
+        return {}
+    columns: Mapping[str, Sequence[Any]] = curves.table()
+    return columns
 
 
 def _number(value: float | None) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_python import PYTHON_NAME
@@ -57,6 +57,13 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "deepspeed": {"num-gpus": "ranks_per_node", "num-nodes": "nodes", "module": "module", "master-port": ""},
 }
 """The options of each launcher that are understood: what they set, or nothing where our launcher sets it."""
+_INTERPRETER_OPTIONS: dict[str, dict[str, str]] = {
+    "-u": {},
+    "-B": {"PYTHONDONTWRITEBYTECODE": "1"},
+    "-O": {"PYTHONOPTIMIZE": "1"},
+    "-OO": {"PYTHONOPTIMIZE": "2"},
+}
+"""Options of Python and the variables that have the same effect. The output of a rank is never buffered."""
 _ADVICE = {
     "max-restarts": _RETRIES,
     "hostfile": "Slurm chooses the nodes; use --nodes of `trainyard run`",
@@ -78,7 +85,7 @@ def parse_command(command: Sequence[str]) -> Program:
         raise InvalidRequestError("name a program after `--`, as in: trainyard run --gpus 2 -- python train.py")
     first, rest = PurePosixPath(command[0]).name, list(command[1:])
     if PYTHON_NAME.fullmatch(first):
-        return Program(_python_argv(rest))
+        return _python_program(rest)
     if first == "accelerate" and rest[:1] == ["launch"]:
         return _launched(_Command("accelerate launch", rest[1:]))
     if first in ("torchrun", "deepspeed"):
@@ -94,18 +101,45 @@ def parse_command(command: Sequence[str]) -> Program:
     )
 
 
-def _python_argv(command: list[str]) -> tuple[str, ...]:
-    while command and command[0] == "-u":
-        command.pop(0)
+def unread_config_note(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
+    """Return a note that `accelerate launch` would read settings here which the job does not have; None if not."""
+    if len(command) < 2 or (PurePosixPath(command[0]).name, command[1]) != ("accelerate", "launch"):
+        return None
+    cache = variables.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(variables.get("HF_HOME") or f"{cache}/huggingface").expanduser() / "accelerate"
+    files = (folder / f"default_config.{ending}" for ending in ("json", "yaml", "yml"))
+    file = next((one for one in files if one.is_file()), None)
+    if file is None:
+        return None
+    return f"{file} is not read: pass its settings as options, such as --mixed_precision bf16, or with --env"
+
+
+def _python_program(command: list[str]) -> Program:
+    variables = _interpreter_variables(command)
     if command[:2] == ["-m", "torch.distributed.run"]:
         message = "start the program with `torchrun` or `python`; Trainyard's launcher starts the ranks"
         raise InvalidRequestError(message)
     if command[:1] == ["-m"] and len(command) > 1:
-        return tuple(command)
+        return Program(tuple(command), variables=variables)
     if not command or command[0].startswith("-"):
         option = f"its option {command[0]!r} is not supported" if command else "it has no program"
         raise InvalidRequestError(f"python: {option}; use `python FILE ...` or `python -m MODULE ...`")
-    return _program(command[0], command[1:])
+    return Program(_program(command[0], command[1:]), variables=variables)
+
+
+def _interpreter_variables(command: list[str]) -> dict[str, str]:
+    """Remove the options of the interpreter that have a variable, and return the variables."""
+    variables: dict[str, str] = {}
+    warnings: list[str] = []
+    while command and (command[0] in _INTERPRETER_OPTIONS or command[0].startswith("-W")):
+        option = command.pop(0)
+        if option == "-W" and command:
+            warnings.append(command.pop(0))
+        elif option.startswith("-W") and len(option) > 2:
+            warnings.append(option[2:])
+        else:
+            variables |= _INTERPRETER_OPTIONS.get(option, {})
+    return variables | ({"PYTHONWARNINGS": ",".join(warnings)} if warnings else {})
 
 
 def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from trainyard.client.code_archive import CodeArchive, pack
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import read_git
 from trainyard.client.left_out import ignored_note, included_files
+from trainyard.client.program_command import unread_config_note
 from trainyard.client.program_python import choose_python
 from trainyard.client.program_spec import ProgramOptions, program_spec, read_program
 
@@ -65,8 +66,8 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
         SpecError: the folder cannot be packed.
     """
-    words = _split(command) if isinstance(command, str) else command
-    return prepare_program(words, ProgramOptions(**options)).submit(client or Client())
+    argv = _split(command) if isinstance(command, str) else command
+    return prepare_program(argv, ProgramOptions(**options)).submit(client or Client())
 
 
 def _split(command: str) -> list[str]:
@@ -113,4 +114,5 @@ def prepare_program(command: Sequence[str], options: ProgramOptions) -> Prepared
         message = f"{min(included)!r} is excluded by .trainyardignore, or is a file that is never uploaded"
         raise InvalidRequestError(message, param="include")
     ignored = ignored_note(source.ignored, archive.names) if source else None
-    return PreparedProgram(document, archive, tuple(note for note in (python.note, outside, ignored) if note))
+    notes = (python.note, unread_config_note(command, os.environ), outside, ignored)
+    return PreparedProgram(document, archive, tuple(note for note in notes if note))

@@ -127,10 +127,10 @@ class MlflowModels:
 
     def _version(self, _reporter: Reporter, body: Document) -> Document:
         name, number = str(body.get("name") or ""), str(body.get("version") or "")
-        found = next((one for one in self._known(name) if one["version"] == number), None)
-        if found is None:
+        matching = next((one for one in self._known(name) if one["version"] == number), None)
+        if matching is None:
             raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no version {number[:80]!r} of {name[:80]!r}")
-        return {"model_version": found}
+        return {"model_version": matching}
 
     def _known(self, name: str) -> list[Document]:
         """Return the versions of a registered model.

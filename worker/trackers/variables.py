@@ -49,8 +49,8 @@ def tracker_variables(base: Mapping[str, str], execution: int, job_page: str | N
         interval = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": base.get("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "1")}
         variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | interval
         if job_page and _WANDB_PAGES not in base:
-            # The client appends the path of its own page, which the fragment hides from the service.
-            variables[_WANDB_PAGES] = f"{job_page}#"
+            # The client appends the path of its own page, which the service leads to the job's.
+            variables[_WANDB_PAGES] = f"{job_page}/wandb"
     if _PROXIES & base.keys():
         # Otherwise MLflow's client asks the proxy of the site for this node's own 127.0.0.1.
         variables |= {

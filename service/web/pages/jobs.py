@@ -1,9 +1,10 @@
 """The table of jobs, and the page of one job."""
 
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service.api.dependencies import AppStateDep, JobWindowDep, NowDep
 from service.api.json_body import SlotRoute
@@ -15,6 +16,7 @@ from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
 from service.metrics.queries import CurveQuery, read_curves
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import spec_yaml
+from service.web.security import PAGE_HEADERS
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 from trainyard.contract.wire.pages import Page
@@ -151,3 +153,9 @@ def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: 
             "preview": curves.model_dump(mode="json", include={"series": {0: {"steps", "values"}}})["series"][0],
         },
     )
+
+
+@router.get("/jobs/{job_id}/wandb/{page:path}")
+def redirect_to_job(job_id: str, page: str) -> RedirectResponse:
+    """Lead a link that W&B's client prints in a job to the page of the job."""
+    return RedirectResponse(f"/jobs/{quote(job_id, safe='')}", status_code=303, headers=PAGE_HEADERS)

@@ -132,12 +132,33 @@ def test_handle_is_a_table_with_sparklines_in_a_notebook() -> None:
     service.on("GET", "/v1/jobs/a1/metrics", {"job_id": "a1", "axis": "step", "series": curves})
     with service.client() as client:
         handle = client.job("a1")
-        assert "<svg" not in handle._repr_html_()
-        handle.metrics("loss")
         html = handle._repr_html_()
+        assert handle._repr_html_() == html
+        assert dict(service.requests[-1].url.params.multi_items())["max_points"] == "200"
+        handle.metrics("loss")
+        count = len(service.requests)
+        assert handle._repr_html_() == html
+        assert len(service.requests) == count
     assert "&lt;b&gt;run&lt;/b&gt;" in html
     assert html.count("<svg") == 1
     assert 'points="0.0,1.0 160.0,23.0"' in html
+
+
+def test_table_of_a_notebook_needs_no_curves() -> None:
+    service = FakeService().on("GET", "/v1/jobs/a1", job("a1", metrics={"loss": 1.0}))
+    service.on("GET", "/v1/jobs/a1/metrics", httpx.Response(404, json={"error": {"message": "gone"}}))
+    with service.client() as client:
+        assert "<td>1</td><td></td>" in client.job("a1")._repr_html_()
+
+
+def test_table_of_the_asynchronous_client_reads_no_curves() -> None:
+    service = FakeService().on("GET", "/v1/jobs/a1", job("a1", metrics={"loss": 1.0}))
+
+    async def use() -> str:
+        async with service.async_client() as client:
+            return (await client.job("a1"))._repr_html_()
+
+    assert "<td>1</td><td></td>" in asyncio.run(use())
 
 
 def test_metrics_of_several_jobs_as_columns() -> None:

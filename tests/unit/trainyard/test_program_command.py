@@ -7,6 +7,9 @@ from trainyard.client.program_command import Program, parse_command
 
 PROGRAM = ("train.py", "--lr", "1")
 
+OPTIMIZED = {"PYTHONOPTIMIZE": "1", "PYTHONWARNINGS": "ignore,error::UserWarning"}
+SMALLEST = {"PYTHONOPTIMIZE": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+
 
 @pytest.mark.parametrize(
     ("command", "expected"),
@@ -14,6 +17,8 @@ PROGRAM = ("train.py", "--lr", "1")
         ("python train.py --lr 1", Program(PROGRAM)),
         ("python3.12 -u ./train.py --lr 1", Program(PROGRAM)),
         ("/opt/bin/python3 -m pkg.train -m x", Program(("-m", "pkg.train", "-m", "x"))),
+        ("python -O -W ignore -Werror::UserWarning train.py --lr 1", Program(PROGRAM, variables=OPTIMIZED)),
+        ("python -OO -B -m pkg.train", Program(("-m", "pkg.train"), variables=SMALLEST)),
         ("train.py --lr 1", Program(PROGRAM)),
         ("torchrun train.py --lr 1", Program(PROGRAM)),
         ("torchrun --nproc_per_node 4 --nnodes=2 train.py --lr 1", Program(PROGRAM, 8, 2)),
@@ -40,6 +45,8 @@ def test_command_is_translated(command: str, expected: Program) -> None:
         ("./train.sh", "cannot be started on every rank"),
         ("python", "it has no program"),
         ("python -m", "it has no program|not supported"),
+        ("python -W", "it has no program"),
+        ("python -X dev train.py", "'-X' is not supported"),
         ("python -c pass", "'-c' is not supported"),
         ("python -m torch.distributed.run train.py", "Trainyard's launcher starts the ranks"),
         ("torchrun", "it has no program"),

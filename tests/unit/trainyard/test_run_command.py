@@ -108,6 +108,17 @@ def test_active_environment_is_stated_and_declined(run, dry_run, tmp_path, monke
     assert "environment" not in dry_run("--no-venv", "python", "train.py")
 
 
+def test_settings_of_accelerate_that_are_not_read_are_stated(run, dry_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    assert "note" not in run("run", "--dry-run", "accelerate", "launch", "train.py").stderr
+    config = tmp_path / "hf" / "accelerate" / "default_config.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("mixed_precision: bf16\n")
+    done = run("run", "--dry-run", "accelerate", "launch", "train.py")
+    assert f"note: {config} is not read: pass its settings as options" in done.stderr
+    assert "note" not in run("run", "--dry-run", "python", "train.py").stderr
+
+
 def test_a_missing_file_that_was_not_uploaded_is_explained(run, service, tmp_path, monkeypatch):
     subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
     (tmp_path / ".gitignore").write_text("data\n")

@@ -19,7 +19,7 @@ def test_every_package_of_the_extra_is_checked():
     assert missing_packages([], lambda name: False) == []
 
 
-def test_an_installation_of_the_client_alone_is_told_what_to_install(monkeypatch):
+def test_what_an_installation_of_the_client_alone_lacks_is_named(monkeypatch):
     monkeypatch.setattr(service_program, "_is_installed", lambda name: name != "structlog")
     problem = service_problem()
     assert problem is not None

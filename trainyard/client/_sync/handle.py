@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from trainyard.client.notebook import job_html
+from trainyard.client.notebook import job_html, read_curves
 from trainyard.client.request import LogChunk, as_list
 from trainyard.contract.wire.curves import CurveAxis
 from trainyard.contract.wire.files import CheckpointResource
@@ -37,8 +37,11 @@ class JobHandle:
         return f"<job {self.id}, {self.resource.status}>"
 
     def _repr_html_(self) -> str:
-        """Return the job as a table for notebooks, with a sparkline of each metric that `metrics` returned last."""
-        return job_html(self.resource, self._curves)
+        """Return the job as a table for notebooks, with sparklines.
+
+        They are of the metrics that `metrics` returned last; if it was not called, the synchronous client reads them.
+        """
+        return job_html(self.resource, self._curves or read_curves(self.resource, self._client.metrics))
 
     @property
     def id(self) -> str:

@@ -211,6 +211,15 @@ def test_pages_have_restrictive_security_headers(world: World) -> None:
         assert (answer.headers["x-frame-options"], answer.headers["cache-control"]) == ("DENY", "no-store")
 
 
+def test_link_of_wandb_leads_to_the_page_of_the_job(world: World) -> None:
+    browser, job_id = signed_in(world), world.submit()
+    for segment, target in ((job_id, job_id), ("a%5Cb", "a%5Cb"), ("%C3%BC", "%C3%BC")):
+        path = f"/jobs/{segment}/wandb/me/my%20project/runs/1"
+        answer = browser.get(path, headers=PAGE, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/jobs/{target}")
+    assert browser.get(f"/jobs/{job_id}/wandb/me/p/runs/1", headers=PAGE).status_code == 200
+
+
 def test_job_names_are_escaped_in_pages(world: World) -> None:
     name = "</script><img src=x onerror=alert(1)>"
     browser, job_id = signed_in(world), world.submit(name=name)

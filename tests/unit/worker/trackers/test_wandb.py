@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,10 @@ def test_program_reports_unchanged(
 ) -> None:
     output = run(listener, tmp_path, PROGRAM, clients)
     assert (f"version {older_version('wandb')}" in output) == (clients == "older")
-    assert f"View run at {JOB_PAGE}#/" in output.replace(": http", " http")
+    assert f"View run at {JOB_PAGE}/wandb/" in output
+    links = re.findall(r"https?://\S+/runs/\S+", output)
+    assert len(links) > 1
+    assert all(link.startswith(f"{JOB_PAGE}/wandb/") for link in links)
     assert f"{listener.url}/" not in output
     stored = points(layout)
     assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (10, 0.5), (20, 1 / 3)]
