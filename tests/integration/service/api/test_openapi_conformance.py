@@ -34,6 +34,7 @@ CROSS_CHECKED = {
     "search_log",
     "find_log_position",
     "create_webhook",
+    "create_sign_in_code",
     "create_token",
     "sign_in_with_munge",
     "submit_sweep",

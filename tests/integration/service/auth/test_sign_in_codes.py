@@ -29,9 +29,9 @@ def send(browser: TestClient, step: str, code: str, target: str = "/jobs", **hea
 
 def test_code_signs_in_once_after_a_question(world: World) -> None:
     code, browser = new_code(world), world.new_client(None)
-    asked = send(browser, "code", code, "/jobs/x")
-    assert (asked.status_code, "set-cookie" in asked.headers) == (200, False)
-    assert "Sign in as admin?" in asked.text
+    shown = send(browser, "code", code, "/jobs/x")
+    assert (shown.status_code, "set-cookie" in shown.headers) == (200, False)
+    assert "Sign in as admin?" in shown.text
     assert send(browser, "code", code).status_code == 200, "a question does not use it up"
     done = send(browser, "with-code", code, "/jobs/x")
     assert (done.status_code, done.headers["location"]) == (303, "/jobs/x")
