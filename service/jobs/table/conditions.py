@@ -118,8 +118,8 @@ class ConditionBuilder:
         if self.as_sets:
             return sa.and_(job_pk.in_(sa.select(row.job_pk).where(self.of_value(node, row, key))))
         # With an offset, Postgres looks up each job, instead of joining all jobs that meet the condition.
-        found = sa.select(row.job_pk).where(row.job_pk == job_pk, self.of_value(node, row, key)).offset(0)
-        return sa.exists(found.correlate_except(row))
+        matching = sa.select(row.job_pk).where(row.job_pk == job_pk, self.of_value(node, row, key)).offset(0)
+        return sa.exists(matching.correlate_except(row))
 
     def _of_tag(self, node: Comparison | Membership | Exists, row: Any, job_pk: Any) -> Condition:
         """Return the condition on the names of a job's tags."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.config import JsonDict
 
 from trainyard.contract.base import Float, PositiveFloat, PositiveInt, Strict, reject_bool
@@ -201,6 +201,21 @@ def _is_inside(value: Any, given: IntRange) -> bool:
 
 class Search(Strict):
     """How the trials of a sweep are chosen."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "algorithm": "tpe",
+                "space": {
+                    "optimizer.lr": {"type": "float", "low": 1e-5, "high": 0.1, "log": True},
+                    "batch.size": {"type": "choice", "values": [64, 128]},
+                },
+                "metric": "eval/loss",
+                "mode": "min",
+                "max_trials": 30,
+            }
+        }
+    )
 
     algorithm: Algorithm = "tpe"
     """`random`; `grid`, all combinations; `tpe`, a model of good and bad trials; `asha` and `hyperband`, which train

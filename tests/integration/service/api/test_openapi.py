@@ -165,6 +165,14 @@ def test_bodies_have_examples_that_match_their_schema(world: World) -> None:
     assert checked > 60
 
 
+def test_search_of_a_sweep_has_an_example_that_is_accepted(world: World) -> None:
+    schemas = world.app.openapi()["components"]["schemas"]
+    body = {**schemas["SweepRequest"]["example"], "search": schemas["Search-Input"]["example"]}
+    del body["grid"]
+    answer = world.client.post("/v1/sweeps", json=body)
+    assert (answer.status_code, answer.json().get("algorithm")) == (201, "tpe"), answer.json()
+
+
 def test_invalid_example_is_detected(world: World) -> None:
     document = world.app.openapi()
     content = {"schema": {"$ref": "#/components/schemas/ClaimGrant"}}
