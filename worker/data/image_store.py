@@ -182,7 +182,8 @@ def _too_many_bad(field_: str, named: Sequence[str], limit: int) -> RefusedError
 
 def _skipped(field_: str, facts: dict[str, Any]) -> dict[str, Any]:
     more = f", and {facts['bad'] - len(facts['named'])} more" if facts["bad"] > len(facts["named"]) else ""
-    message = f"{field_}: {facts['bad']} bad images were skipped: {'; '.join(facts['named'])}{more}"
+    skipped = "1 bad image was skipped" if facts["bad"] == 1 else f"{facts['bad']} bad images were skipped"
+    message = f"{field_}: {skipped}: {'; '.join(facts['named'])}{more}"
     return {
         "kind": "bad_lines_skipped",
         "message": message,
