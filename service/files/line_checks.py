@@ -9,7 +9,7 @@ from service.core.errors import InvalidRequestError
 from trainyard.contract.bounds import MAX_DEPTH, check_plain_data
 from trainyard.contract.data_files import MAX_LINE_BYTES
 from trainyard.contract.formats.detection import ALL_EXPECTED, check_record, detect_format
-from trainyard.contract.formats.records import BadRecordError
+from trainyard.contract.formats.records import BadRecordError, json_problem
 from trainyard.contract.wire.data_files import FileFormat
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -124,7 +124,7 @@ def _reason(raw: bytes, error: Exception) -> str:
     except RecursionError:
         return f"is nested deeper than {MAX_DEPTH} levels"
     except json.JSONDecodeError as problem:
-        return f"is not JSON: {problem.msg} at character {problem.pos + 1}"
+        return json_problem(problem)
     except ValueError as problem:
         return str(problem)
     return f"is not JSON: {error}"

@@ -17,6 +17,7 @@ from service.db.models import DataFile, FineTune, Job
 from service.files.service import FileService
 from service.jobs.repository import JobRepository
 from service.jobs.service import JobAction, apply_action, delete_checkpoints, require_change
+from service.jobs.service import cancel as cancel_job
 from service.metrics.queries import CurveQuery, read_curves
 from service.openai.base_models import BaseModelEntry, BaseModels
 from service.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTuneRepository
@@ -200,15 +201,41 @@ class FineTuneService:
         Raises:
             NotFoundError: There is no such job, or it has not succeeded.
         """
+        job = self._job_of_results(file_id)
+        if job is None:
+            return None
+        content = _results_csv(self.database, job.id, now)
+        return results_document(job, len(content)), content
+
+    def _job_of_results(self, file_id: str) -> Job | None:
+        """Return the job of a file with results; None for other files.
+
+        Raises:
+            NotFoundError: There is no such job, or it has not succeeded.
+        """
         job_id = results_job_id(file_id)
         if job_id is None:
             return None
         with self.database.read() as session, suppress(NotFoundError):
             _, job = FineTuneRepository(session).get(job_id)
             if job.status == "succeeded":
-                content = _results_csv(self.database, job.id, now)
-                return results_document(job, len(content)), content
+                return job
         raise NotFoundError(f"there is no file {file_id[:80]!r}", code="file_not_found", param="file_id")
+
+    def refuse_to_delete_results(self, file_id: str) -> None:
+        """Raise if the id is that of the results of a job.
+
+        Raises:
+            ConflictError: It is; the results are made from the job's metrics as they are read.
+            NotFoundError: There is no such job, or it has not succeeded.
+        """
+        job = self._job_of_results(file_id)
+        if job is not None:
+            message = (
+                f"{file_id} holds the results of job {job.id} and cannot be deleted alone; "
+                f"`trainyard delete {job.id}` deletes the job with its results"
+            )
+            raise ConflictError(message, code="results_of_job", param="file_id")
 
     def list_models(self) -> Document:
         """Return the base models, and the models of jobs that succeeded."""
@@ -248,6 +275,18 @@ class FineTuneService:
             tune, _ = FineTuneRepository(session).get(match[0].job_id)
             tune.model_deleted_at = now
         return {"object": "model", "id": name, "deleted": True}
+
+
+def cancel(jobs: JobRepository, job: Job, by: str) -> None:
+    """Record that a job is to end. As in OpenAI's API, one that has ended in any way cannot be cancelled.
+
+    Raises:
+        ConflictError: It has ended.
+    """
+    if job.status == "cancelled":
+        message = f"job {job.id} has already been cancelled; it cannot be cancelled again"
+        raise ConflictError(message, code="job_finished")
+    cancel_job(jobs, job, by)
 
 
 def _new_seed(key: str | None) -> int:

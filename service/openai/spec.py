@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
-from typing import Any
+from math import ceil, isqrt
+from typing import Any, TypeGuard
 
 from service.core.errors import InvalidRequestError
 from service.db.models import DataFile
@@ -157,7 +157,30 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
         fixed |= {"resume_from": request.origin, "resume": "weights"}
     document = _merge(_merge(defaults, entry.spec), fixed)
     document.pop("steps", None)
+    if request.validation is not None:
+        _align_evaluations(document)
     return document
+
+
+def _align_evaluations(document: dict[str, Any]) -> None:
+    """Make an evaluation fall on the step of each checkpoint, so that the checkpoint states its metrics."""
+    sections = (document["evaluation"], document["checkpoint"])
+    wanted, saves = (section.get("every_steps") if isinstance(section, dict) else None for section in sections)
+    if _is_interval(saves) and (wanted is None or _is_interval(wanted)) and isinstance(sections[0], dict):
+        sections[0]["every_steps"] = evaluation_interval(wanted or saves, saves)
+
+
+def _is_interval(value: Any) -> TypeGuard[int]:
+    """Return whether a value of the administrator's file is a number of steps; others are refused with the spec."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def evaluation_interval(wanted: int, saves: int) -> int:
+    """Return the divisor of the steps between checkpoints, `saves`, whose ratio to `wanted` is the least; of two, the
+    larger one, which evaluates less."""
+    small = [number for number in range(1, isqrt(saves) + 1) if saves % number == 0]
+    divisors = {*small, *(saves // number for number in small)}
+    return min(divisors, key=lambda number: (max(number / wanted, wanted / number), -number))
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
+from service.db.paging import PageRequest
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.snapshot import continuations_without_progress, restarts
@@ -73,6 +74,7 @@ class DecisionWriter:
                 jobs.transition(fresh, decision.status, decision.message or "", reason=decision.reason)
                 if fresh.status in TERMINAL:
                     fresh.finished_at = _finished_at(fresh, exit_record, now)
+                    _date_last_event(jobs, fresh, fresh.finished_at)
             elif decision.message is not None:
                 jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
@@ -123,3 +125,9 @@ def _finished_at(job: Job, exit_record: FinishRecord | None, now: datetime) -> d
     if exit_record is None or job.started_at is None:
         return now
     return min(now, max(job.started_at, exit_record.time))
+
+
+def _date_last_event(jobs: JobRepository, job: Job, finished_at: datetime) -> None:
+    """Let the event of the job's end have the time of that end, but not an earlier one than the event before."""
+    (end, *before), _ = jobs.list_events(job, PageRequest(2, None, descending=True))
+    end.created_at = max([finished_at, *(event.created_at for event in before)])

@@ -21,6 +21,7 @@ from service.registry.repository import RegistryRepository
 from service.registry.schemas import lineage_of, model_detail, model_resource, version_resource
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.wire.export import lacks_classes
 from trainyard.contract.wire.exported import EXPORT_NOTE
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.models import (
@@ -174,6 +175,7 @@ class ModelRegistry:
                 raise ConflictError(message, code="no_model")
             if request.checkpoint is not None:
                 _require_ended(job)
+                _require_classes(job)
                 row = _chosen(jobs, RegistryRepository(session), job, request.checkpoint)
                 return _Target(row.id, row.step, row.digest, dict(row.metrics))
         return self._export_of(job)
@@ -261,6 +263,16 @@ def _chosen(jobs: JobRepository, registry: RegistryRepository, job: Job, referen
             f"job {job.id} has no checkpoint {reference!r}", code="checkpoint_not_found", param="checkpoint"
         )
     return row
+
+
+def _require_classes(job: Job) -> None:
+    if lacks_classes(job.spec):
+        raise ConflictError(
+            f"checkpoints of task `{job.spec['task']}` do not hold the names of the classes, so that no model can be "
+            f"made of them; register the export of job {job.id}, without a checkpoint",
+            code="no_model",
+            param="checkpoint",
+        )
 
 
 def _require_ended(job: Job) -> None:

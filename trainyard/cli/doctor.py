@@ -20,6 +20,7 @@ from trainyard.cli.output import print_json, print_line
 from trainyard.cli.partition_checks import check_partitions
 from trainyard.cli.service_program import service_command, service_problem
 from trainyard.client import AuthenticationError, Client, TrainyardError
+from trainyard.client.connection import own_admin_token_file
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _SECONDS = 60.0
@@ -137,13 +138,25 @@ def _check_with_token(client: Client) -> Iterator[Finding]:
     try:
         own = client.whoami()
     except TrainyardError as error:
-        yield error_finding("token", error.message, "set TRAINYARD_TOKEN to a token from: trainyard tokens create NAME")
+        yield error_finding("token", error.message, _token_advice(client))
         if isinstance(error, AuthenticationError):
             return
     else:
         yield ok_finding("token", f"token of {own.name} with the role {own.role}")
     yield _check_cluster(client)
     yield from _service_diagnostics(client)
+
+
+def _token_advice(client: Client) -> str:
+    """Return how to get a first token, which `trainyard tokens create` cannot give without one."""
+    if not client.local:
+        return "set TRAINYARD_TOKEN to a token that an administrator made with: trainyard tokens create NAME"
+    file = own_admin_token_file()
+    state = "was not accepted" if file.exists() else "does not exist"
+    return (
+        "set TRAINYARD_STATE_DIR to the state folder of the service (that of `trainyard serve --state-dir`), or "
+        f"TRAINYARD_TOKEN to the text of the file admin_token in it; {file} {state}"
+    )
 
 
 def _check_cluster(client: Client) -> Finding:

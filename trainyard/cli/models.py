@@ -1,6 +1,7 @@
 """`trainyard models`: names for models of jobs, with versions and aliases."""
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -144,22 +145,46 @@ def delete_model(
 def _print_model(model: ModelDetail) -> None:
     if model.description:
         print_line(model.description)
-    rows = [_version_row(version) for version in model.versions]
+    metrics = _shown_metrics(model.versions)
+    rows = [_version_row(version, metrics) for version in model.versions]
     print_table(("VERSION", "ALIASES", "JOB", "OF", "DATA", "BASE", "METRICS"), rows, optional=("BASE", "METRICS"))
 
 
-def _version_row(version: ModelVersionResource) -> tuple[str, ...]:
-    data = version.data or {}
-    shown = sorted(version.metrics.items(), key=lambda item: (not item[0].startswith("eval/"), item[0]))
+def _version_row(version: ModelVersionResource, metrics: Sequence[str]) -> tuple[str, ...]:
+    shown = {key: version.metrics[key] for key in metrics if key in version.metrics}
     return (
         str(version.version),
         " ".join(version.aliases),
         version.job_id,
         "export" if version.checkpoint_id is None else f"step {version.step}",
-        str(data.get("path") or data.get("name") or "-"),
+        data_text(version.data or {}) or "-",
         version.base or "-",
-        " ".join(f"{key}={value:.4g}" for key, value in shown[:_SHOWN_METRICS]),
+        " ".join(f"{key}={value:.4g}" for key, value in shown.items()) or "-",
     )
+
+
+def _shown_metrics(versions: Sequence[ModelVersionResource]) -> list[str]:
+    """Return the metrics that are shown, the same for all versions so that they can be compared: the losses, then
+    others of evaluations, then those of the training."""
+    names = {key for version in versions for key in version.metrics}
+
+    def order(name: str) -> tuple[bool, bool, bool, str]:
+        return (
+            name not in ("eval/loss", "train/loss"),
+            not name.startswith("eval/"),
+            not name.startswith("train/"),
+            name,
+        )
+
+    return sorted(names, key=order)[:_SHOWN_METRICS]
+
+
+def data_text(data: Mapping[str, Any]) -> str:
+    """Return what the `data` of a spec names: paths, ids of uploaded files, or the name of a builtin data set."""
+    if isinstance(sources := data.get("sources"), list):
+        return ", ".join(text for source in sources if isinstance(source, Mapping) and (text := data_text(source)))
+    named = data.get("path") or data.get("id") or data.get("name") or ""
+    return ", ".join(map(str, named)) if isinstance(named, list) else str(named)
 
 
 def _aliases(aliases: dict[str, int]) -> str:

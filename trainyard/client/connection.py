@@ -94,8 +94,7 @@ def _admin_token(url: str) -> str | None:
     Raises:
         SettingError: another account listens on the port.
     """
-    given = os.environ.get("TRAINYARD_ADMIN_TOKEN_FILE")
-    file = Path(given) if given else admin_token_file(_state_dir())
+    file = own_admin_token_file()
     if (token := _read(file)) is None:
         return None
     parsed = httpx.URL(url)
@@ -108,6 +107,12 @@ def _admin_token(url: str) -> str | None:
             "or set TRAINYARD_TOKEN to a token for that service"
         )
     return token if uids else None
+
+
+def own_admin_token_file() -> Path:
+    """Return the file in which the service on this machine has its admin token, by the settings of this shell."""
+    given = os.environ.get("TRAINYARD_ADMIN_TOKEN_FILE")
+    return Path(given) if given else admin_token_file(_state_dir())
 
 
 def _state_dir() -> Path:

@@ -14,7 +14,11 @@ from pydantic import (
     Field,
     PlainSerializer,
     StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
 )
+from pydantic_core import PydanticCustomError
 
 from trainyard.contract.validation_messages import MAX_VARIABLE_NAME, VARIABLE_PATTERN
 
@@ -40,6 +44,24 @@ Step = NonNegativeInt
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(reject_bool)]
+
+
+def one_of(expected: str) -> WrapValidator:
+    """Return a validator for a union of simple types, which states all that it permits, instead of an error for each
+    type of which the first alone may be shown.
+
+    Args:
+        expected: Completes the sentence "must be ...".
+    """
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError("one_of", "must be {expected}", {"expected": expected}) from None
+
+    return WrapValidator(validate)
+
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 

@@ -15,7 +15,6 @@ _UNION_TAGS = {
     "model": {"hf", "gpt", "llama", "convnet", "mlp"},
     "data": {"builtin", "jsonl", "parquet", "arrow", "dataset", "mixture", "file", "images"},
     "targets": {"auto", "names"},
-    "micro_size": {"int", "literal['auto']", "constrained-int"},
 }
 _SOURCE_TAG = "source: "
 _PATHS_TAGS = {"one path", "list of paths", f"{_SOURCE_TAG}jsonl", f"{_SOURCE_TAG}file"}

@@ -34,6 +34,7 @@ TOKENS, TARGETS, ENDS = "tokens", "targets", "ends"
 
 NAMED = 10
 """Bad lines whose position is stated."""
+SKIP_HINT = "To leave bad lines out, set data.on_bad_line: skip."
 _SERIAL_BYTES = 2**24
 """Of fewer bytes, processes would start for longer than they work."""
 _MAX_PROCESSES = 64
@@ -129,15 +130,31 @@ class _Tally:
         return NamedRecord.at(RecordPosition(file, bad.number + before), bad.problem, bad.hint)
 
 
-def too_many_bad(field: str, named: Sequence[NamedRecord], limit: int) -> RefusedError:
-    """Return the error about bad records, of which at least one is named."""
+def too_many_bad(field: str, named: Sequence[NamedRecord], limit: int, *, can_skip: bool = True) -> RefusedError:
+    """Return the error about bad records, of which at least one is named.
+
+    Args:
+        can_skip: Whether the others would be read if the bad ones were skipped.
+    """
     first = named[0]
     if not limit:
-        return RefusedError(f"{field}: {first.text}", first.hint or "Correct that line, or set data.format.")
+        hint = first.hint or "Correct that line, or set data.format."
+        return RefusedError(f"{field}: {first.text}", f"{hint} {SKIP_HINT}" if can_skip else hint)
     listed = "; ".join(record.text for record in named)
-    return RefusedError(
-        f"{field}: more than {limit} bad lines (data.max_bad_lines), the first of which are: {listed}", first.hint
-    )
+    more = f"more than {bad_lines_text(limit)} (data.max_bad_lines)"
+    return RefusedError(f"{field}: {more}, the first of which are: {listed}", first.hint)
+
+
+def bad_lines_text(count: int) -> str:
+    """Return a number of bad lines, for messages."""
+    return f"{count} bad line{'' if count == 1 else 's'}"
+
+
+def skipped_text(field: str, count: int, named: Sequence[NamedRecord]) -> str:
+    """Return the notice about bad records that were skipped, the first of which are named."""
+    listed = "; ".join(record.text for record in named)
+    more = f", and {count - len(named)} more" if count > len(named) else ""
+    return f"{field}: {bad_lines_text(count)} {'was' if count == 1 else 'were'} skipped: {listed}{more}"
 
 
 def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> str:
@@ -161,7 +178,9 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> 
     if first is None:
         return "text"
     position, problem = first
-    raise too_many_bad(position.file.field, [NamedRecord.at(position, str(problem), problem.hint)], 0)
+    raise too_many_bad(
+        position.file.field, [NamedRecord.at(position, str(problem), problem.hint)], 0, can_skip=not skips
+    )
 
 
 def _encoded(chunks: Sequence[Chunk], encode: Callable[..., EncodedChunk], limit: int) -> Iterator[EncodedChunk]:

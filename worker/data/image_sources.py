@@ -132,19 +132,29 @@ def find_images(field: str, paths: Paths, columns: Mapping[str, str], roots: All
     return sources
 
 
-def sources_key(sources: list[ImageSource], version: str, on_progress: Callable[[], None]) -> str:
-    """Return 64 hex digits that differ unless all files and how they are read are the same."""
+class SourcesState(NamedTuple):
+    """The state of all files."""
+
+    key: str
+    """64 hex digits that differ unless all files and how they are read are the same."""
+    files: int
+    size_bytes: int
+
+
+def sources_state(sources: list[ImageSource], version: str, on_progress: Callable[[], None]) -> SourcesState:
+    """Return the state of the files; `version`: part of the key."""
     hashed = hashlib.sha256(version.encode())
-    newest = 0
+    newest = files = size = 0
     for source in sources:
         named = (source.path,) if isinstance(source, ImageFolder) else (source.file.path, source.image, source.label)
         hashed.update(json.dumps(named).encode())
         for state in source.states(on_progress):
             hashed.update(json.dumps(state).encode())
             newest = max(newest, *state[-2:])
+            files, size = files + 1, size + state[-3]
     if time.time() - newest / 1e9 < _SETTLED_SECONDS:
         hashed.update(secrets.token_bytes(16))
-    return hashed.hexdigest()
+    return SourcesState(hashed.hexdigest(), files, size)
 
 
 def _folder(field: str, path: str, roots: AllowedRoots) -> ImageFolder:

@@ -3,6 +3,7 @@ from one file, by any rank and in any order."""
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.image_data import ImageFiles
 from worker.core.errors import RefusedError
 from worker.core.processes import usable_processors
 from worker.data.image_decoding import BadImageError, decode_image
-from worker.data.image_sources import ImageFolder, ImageRecord, ImageSource, find_images, sources_key
+from worker.data.image_sources import ImageFolder, ImageRecord, ImageSource, find_images, sources_state
 from worker.data.notices import Notice
 from worker.data.text_examples import DataAccess
 from worker.data.token_cache import CacheEntry, TokenCache
@@ -29,6 +31,8 @@ _VERSION = "images 1"
 _BYTES, _ENDS, _LABELS, _DIGESTS = "bytes", "ends", "labels", "digests"
 """The files of an entry: uint8, the index after each image's last byte (int64), its class (int32), and the SHA-256 of
 its bytes (32 values of uint8)."""
+_FACT_BYTES = 8 + 4 + 32
+"""Of an image in the other files than that of the bytes."""
 _AT_ONCE = 64
 """Images that are decoded together, after which progress is marked."""
 _MAX_THREADS = 16
@@ -108,14 +112,30 @@ def _entry(
     field_: str, sources: list[ImageSource], data: ImageFiles, cache: TokenCache, on_progress: Callable[[], None]
 ) -> CacheEntry:
     limit = data.max_bad_lines if data.on_bad_line == "skip" else 0
-    key = sources_key(sources, _VERSION, on_progress)
-    entry = cache.entry_or_build(key, lambda folder: _build(folder, field_, sources, limit, on_progress))
+    state = sources_state(sources, _VERSION, on_progress)
+
+    def build(folder: Path) -> dict[str, Any]:
+        _check_room(folder.parent, field_, state.size_bytes + state.files * _FACT_BYTES)
+        return _build(folder, field_, sources, limit, on_progress)
+
+    entry = cache.entry_or_build(state.key, build)
     if entry.facts["bad"] > limit:
         # The entry is of a job that skipped more.
         raise _too_many_bad(field_, entry.facts["named"], limit)
     if not entry.facts["images"]:
         raise RefusedError(f"{field_}: the files hold no image")
     return entry
+
+
+def _check_room(folder: Path, field_: str, needed: int) -> None:
+    """Raise RefusedError: the copy of the images does not fit. A quota may still end it later."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise RefusedError(
+            f"{field_}: the copy of the images that training reads needs {needed} bytes ({format_size(needed)}) in "
+            f"{folder}, which has {free} bytes ({format_size(free)}) free",
+            "Free space on that filesystem, for example by deleting checkpoints of old jobs, or name fewer images.",
+        )
 
 
 @dataclass
@@ -182,7 +202,8 @@ def _too_many_bad(field_: str, named: Sequence[str], limit: int) -> RefusedError
 
 def _skipped(field_: str, facts: dict[str, Any]) -> dict[str, Any]:
     more = f", and {facts['bad'] - len(facts['named'])} more" if facts["bad"] > len(facts["named"]) else ""
-    message = f"{field_}: {facts['bad']} bad images were skipped: {'; '.join(facts['named'])}{more}"
+    skipped = "1 bad image was skipped" if facts["bad"] == 1 else f"{facts['bad']} bad images were skipped"
+    message = f"{field_}: {skipped}: {'; '.join(facts['named'])}{more}"
     return {
         "kind": "bad_lines_skipped",
         "message": message,

@@ -9,7 +9,7 @@ from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
 from worker.core.errors import RefusedError
-from worker.data.build_tokens import NAMED, NamedRecord, too_many_bad
+from worker.data.build_tokens import NAMED, NamedRecord, skipped_text, too_many_bad
 from worker.data.data_files import find_files
 from worker.data.notices import Notice
 from worker.data.records import Unreadable, numbered_records
@@ -72,8 +72,7 @@ class RecordReader(Generic[Record]):
         if not records:
             raise RefusedError(f"{section}: the files hold no example")
         if bad:
-            listed = "; ".join(record.text for record in bad[:NAMED])
-            message = f"{section}: {len(bad)} bad lines were skipped: {listed}"
+            message = skipped_text(section, len(bad), bad[:NAMED])
             self.notices.append(Notice("bad_lines_skipped", message, "warning", {"skipped": len(bad)}))
         return records
 

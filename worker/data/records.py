@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.contract.formats.records import json_problem
 from trainyard.contract.sizes import format_size
 from worker.data.arrow_tables import table_chunks, table_rows
 from worker.data.data_files import CHUNK_BYTES, Chunk, DataFile, opened
@@ -100,8 +101,10 @@ def _parsed(raw: bytes) -> Any:
         return BLANK
     try:
         return json.loads(raw)
-    except UnicodeDecodeError:
-        return Unreadable("is not JSON in UTF-8")
+    except UnicodeDecodeError as error:
+        return Unreadable(f"is not JSON in UTF-8: byte {error.start + 1} is none")
+    except json.JSONDecodeError as error:
+        return Unreadable(json_problem(error))
     except ValueError:
         return Unreadable("is not JSON")
     except RecursionError:

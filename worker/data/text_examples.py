@@ -14,7 +14,7 @@ from trainyard.contract.formats.examples import CODE_VERSION
 from trainyard.contract.spec.text_data import TextData, TextMixture
 from trainyard.contract.spec.text_sources import CHAT_FORMATS, FileSource, TextSource
 from worker.core.errors import RefusedError
-from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, too_many_bad
+from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, skipped_text, too_many_bad
 from worker.data.content_digest import ContentDigests
 from worker.data.data_files import DataFile, find_files
 from worker.data.notices import Notice
@@ -166,11 +166,9 @@ class TextPreparation:
         if facts["bad"] > bad_lines.limit:
             raise too_many_bad(section, named, bad_lines.limit)
         if named:
-            listed = "; ".join(record.text for record in named)
-            more = f", and {facts['bad'] - len(named)} more" if facts["bad"] > len(named) else ""
             places = [{"file": one.file, one.unit: one.number, "problem": one.problem} for one in named]
             data = {"skipped": facts["bad"], "first": places}
-            message = f"{section}: {facts['bad']} bad lines were skipped: {listed}{more}"
+            message = skipped_text(section, facts["bad"], named)
             self._notices.append(Notice("bad_lines_skipped", message, "warning", data))
 
     def _note_missing_end(self, section: str, facts: Mapping[str, Any]) -> None:

@@ -27,6 +27,12 @@ _NOT_OF_THE_MODEL = ("environment", "resources", "metadata", "restart", "health"
 """Sections of a spec that say where and how a job ran; they may name what should not be published."""
 _MAX_NAMES = 10
 """Files of the data that a card names."""
+_DIGESTS = {
+    "data": "the examples, as the model reads them",
+    "data.shuffle": "the order of the examples",
+    "reference": "the reference model",
+}
+"""What the digests of a run's sources are of; none is of a file as it was uploaded. The base model is named above."""
 LICENSE_FIELDS = ("license", "license_name", "license_link")
 """Fields of the header, which labels of the spec's `metadata` with these names fill."""
 
@@ -67,7 +73,7 @@ def model_card(
         rows = "\n".join(f"| `{_cell(key)}` | {value:.6g} |" for key, value in sorted(values.items()))
         parts.append(f"## Metrics at step {note.step}\n\n| metric | value |\n|---|---|\n{rows}")
     settings = {name: value for name, value in dump_spec(spec).items() if name not in _NOT_OF_THE_MODEL}
-    parts.append("## Spec\n\n```json\n" + json.dumps(settings, indent=1) + "\n```")
+    parts.append("## Spec of the training\n\n```json\n" + json.dumps(settings, indent=1) + "\n```")
     return "\n\n".join(parts) + "\n"
 
 
@@ -113,10 +119,11 @@ def _summary(spec: TrainingSpec, note: ExportNote) -> str:
     origin = f" of job `{note.job_id}`" if note.job_id else ""
     lines = [f"{contents} after step {note.step}{origin}, task `{spec.task}`, trained with Trainyard."]
     if isinstance(spec.model, HfModel):
-        digest = f", digest `{note.base_digest}`" if note.base_digest else ""
+        digest = f", whose folder has the digest `{note.base_digest}`" if note.base_digest else ""
         lines.append(f"Base model: `{_cell(_last_part(spec.model.path))}`{digest}.")
     elif spec.model is not None:
         lines.append(f"Architecture: the builtin `{spec.model.name}`.")
+    lines.append(f"The weights are stored in {note.dtype}.")
     return "\n".join(lines)
 
 
@@ -130,7 +137,7 @@ def _use(spec: TrainingSpec, note: ExportNote) -> str:
 
 def _data(spec: TrainingSpec, sources: Mapping[str, str]) -> str:
     lines = [f"`{_cell(_data_name(spec))}`" + (f", {spec.data.source}" if spec.data is not None else "")]
-    lines += [f"* {field}: sha256 `{digest}`" for field, digest in sorted(sources.items()) if field != "model.path"]
+    lines += [f"* digest of {text}: `{sources[field]}`" for field, text in _DIGESTS.items() if field in sources]
     return "\n".join(lines)
 
 

@@ -12,10 +12,9 @@ from torch import nn
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.problems import SpecError
 from trainyard.contract.sizes import format_size
-from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
-from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, ExportUpdate
+from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, ExportUpdate, lacks_classes
 from trainyard.contract.wire.manifest import Manifest
 from worker.checkpoint.compatibility import changed_source, difference
 from worker.checkpoint.digests import verify
@@ -84,7 +83,7 @@ def _read_spec(request: ExportRequest) -> TrainingSpec:
         spec = parse_spec(request.spec)
     except SpecError as error:
         raise RefusedError(f"this release does not read the job's spec: {error}") from None
-    if spec.task == "sequence_classification" or isinstance(spec.data, ImageFiles):
+    if lacks_classes(spec.model_dump(mode="json", include={"task", "data"})):
         raise RefusedError(
             f"checkpoints of task `{spec.task}` do not hold the names of the classes and are not converted",
             "Use the export that the job wrote at its end.",

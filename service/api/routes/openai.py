@@ -24,6 +24,7 @@ from service.jobs.submission import SubmissionRequest, submit
 from service.openai.errors import PREFIX
 from service.openai.events import read_events
 from service.openai.requests import CreateJob
+from service.openai.service import cancel as cancel_job
 from service.specs.data_files import pin_files
 
 _JOBS = f"{PREFIX}fine_tuning/jobs"
@@ -99,7 +100,7 @@ def get(app_state: AppStateDep, _user: LenientUserDep, now: NowDep, job_id: str)
 @router.post(f"{_JOBS}/{{job_id}}/cancel", operation_id="cancel_fine_tune")
 def cancel(app_state: AppStateDep, user: LenientUserDep, job_id: str) -> Response:
     """Request that a job ends; its status becomes `cancelled` once nothing of it is running."""
-    return _change(app_state, user, job_id, job_service.cancel)
+    return _change(app_state, user, job_id, cancel_job)
 
 
 @router.post(f"{_JOBS}/{{job_id}}/pause", operation_id="pause_fine_tune")

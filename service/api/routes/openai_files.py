@@ -85,7 +85,8 @@ def content(
 
 @router.delete(f"{_FILES}/{{file_id}}", operation_id="delete_openai_file")
 def delete(app_state: AppStateDep, user: LenientUserDep, file_id: str) -> Response:
-    """Delete an uploaded file; its content stays while unfinished jobs use it."""
+    """Delete an uploaded file; its content stays while unfinished jobs use it. Results of jobs are refused."""
+    app_state.fine_tunes.refuse_to_delete_results(file_id)
     app_state.files.delete(user, file_id)
     app_state.notify_cleanup()
     return JSONResponse({"object": "file", "id": file_id, "deleted": True})

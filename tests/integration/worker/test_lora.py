@@ -251,7 +251,8 @@ class TestRejectedRun:
         finish = finish_of(attempt, 1)
         assert (finish.reason, finish.step) == ("rejected", 0)
         assert finish.failure.message == (
-            f"data.path: {broken}, line 2 is not JSON: expected one JSON object with `text`, a string"
+            f"data.path: {broken}, line 2 is not JSON: Expecting value at character 11: "
+            "expected one JSON object with `text`, a string"
         )
 
 

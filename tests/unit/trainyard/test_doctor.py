@@ -87,6 +87,28 @@ def test_invalid_token_is_reported_once(service, run, monkeypatch):
     assert [line.split()[1] for line in lines] == ["token"]
 
 
+@pytest.mark.parametrize(
+    ("local", "exists", "advice"),
+    [
+        (False, True, "that an administrator made with"),
+        (True, False, "admin_token does not exist"),
+        (True, True, "admin_token was not accepted"),
+    ],
+)
+def test_advice_for_a_missing_token_needs_none(service, run, monkeypatch, tmp_path, local, exists, advice):
+    ready(monkeypatch)
+    service.on("GET", "/v1/tokens/self", error(401, "a valid token is needed", "authentication_error", "invalid_token"))
+    client = service.client()
+    client.local = local
+    monkeypatch.setattr(service, "client", lambda *_: client)
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path))
+    if exists:
+        (tmp_path / "admin_token").touch()
+    line = next(line for line in run("doctor").stdout.splitlines() if line.startswith("ERROR    token"))
+    assert advice in line
+    assert ("set TRAINYARD_STATE_DIR to the state folder of the service" in line) is local
+
+
 def test_filesystem_is_that_of_the_innermost_mount():
     mounts = "/dev/sda1 / ext4 rw 0 0\nserver:/shared /shared nfs4 rw 0 0\ntmpfs /shared/fast tmpfs rw 0 0\n"
     assert filesystem_of(Path("/shared/runs"), mounts) == "nfs4"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.unit.trainyard.fake_service import TIME, error, job, page
+from trainyard.cli.models import data_text
 from trainyard.client.errors import NotFoundError
 from trainyard.contract.wire.models import ModelDetail
 from trainyard.loading.errors import LoadError
@@ -60,6 +61,29 @@ class TestCommands:
         for text in ("Adds numbers", "/data/chats.jsonl", "/models/llama", "eval/loss=0.25", "export", "step 9"):
             assert text in done.stdout
         assert "\x1b" not in done.stdout
+
+    def test_versions_show_the_same_metrics(self, run, service):
+        of_export = {"eval/accuracy": 0.5, "eval/loss": 0.25, "eval/perplexity": 2, "perf/mfu": 1, "train/loss": 1.5}
+        metrics = [of_export, {"eval/loss": 0.5, "train/loss": 2, "train/lr": 1}, {"perf/mfu": 1}]
+        versions = [VERSION | {"version": number, "metrics": one} for number, one in enumerate(metrics, 1)]
+        service.on("GET", "/v1/models/chat", MODEL | {"versions": versions})
+        rows = [row.rstrip() for row in run("models", "show", "chat").stdout.splitlines()[-3:]]
+        assert rows[0].endswith("eval/loss=0.25 train/loss=1.5 eval/accuracy=0.5")
+        assert rows[1].endswith("eval/loss=0.5 train/loss=2")
+        assert rows[2].endswith("-")
+
+    @pytest.mark.parametrize(
+        ("data", "text"),
+        [
+            ({"source": "file", "id": "file_1", "eval_id": "file_2"}, "file_1"),
+            ({"source": "parquet", "path": ["/a", "/b"]}, "/a, /b"),
+            ({"source": "mixture", "sources": [{"path": "/a"}, {"source": "file", "id": "file_1"}]}, "/a, file_1"),
+            ({"source": "builtin", "name": "digits"}, "digits"),
+            ({}, ""),
+        ],
+    )
+    def test_data_of_each_source_is_named(self, data, text):
+        assert data_text(data) == text
 
     @pytest.mark.parametrize(
         ("options", "body"),

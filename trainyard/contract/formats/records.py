@@ -33,6 +33,13 @@ def misfit(format: str, expected: str, detail: str = "") -> BadRecordError:
     return BadRecordError(f"does not have format `{format}`", expected=expected, detail=detail)
 
 
+def json_problem(error: json.JSONDecodeError) -> str:
+    """Return what is wrong with a line, and at which of its characters, counted from 1."""
+    # The parser passes the end of the line and the white space before it.
+    position = min(error.pos, len(error.doc.rstrip())) + 1
+    return f"is not JSON: {error.msg.removesuffix(' at').rstrip(': ')} at character {position}"
+
+
 def json_list(value: Any) -> list[Any] | None:
     """Return a list, which tables may hold as JSON text; None if it is none."""
     if isinstance(value, str):

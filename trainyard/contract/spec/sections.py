@@ -18,6 +18,7 @@ from trainyard.contract.base import (
     SchedulerName,
     ShortText,
     Strict,
+    one_of,
 )
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
@@ -106,7 +107,7 @@ class Batch(Strict):
 
     size: PositiveInt = 32
     """Examples of one step, over all ranks."""
-    micro_size: PositiveInt | Literal["auto"] = "auto"
+    micro_size: Annotated[PositiveInt | Literal["auto"], one_of("a positive whole number or `auto`")] = "auto"
     """Examples of one forward pass on one rank; gradients are accumulated to `size`. `auto`: the largest that fits."""
     last: Literal["keep", "drop", "pad"] = "keep"
     """Incomplete last batch of an epoch: use it (`keep`), skip it (`drop`), or fill it from its start (`pad`)."""

@@ -1,11 +1,18 @@
 """What the command `export` and the process that converts a checkpoint send each other, one JSON document a line."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from trainyard.contract.base import NonNegativeInt, Resource, Step
 
 ExportDtype = Literal["fp32", "bf16"]
 ExportKind = Literal["model", "adapter", "trained"]
+
+
+def lacks_classes(spec: Mapping[str, Any]) -> bool:
+    """Return whether the checkpoints of a job with this spec lack the names of the classes, so that they cannot be
+    converted to exports; the job's own export has them."""
+    return spec["task"] == "sequence_classification" or (spec.get("data") or {}).get("source") == "images"
 
 
 class ExportRequest(Resource):

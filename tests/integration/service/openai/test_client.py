@@ -74,6 +74,9 @@ out = {
     "model": error_of(create, model="gpt-4o-mini", training_file=good),
     "training_file": error_of(create, model="tiny", training_file="file-abc"),
     "epochs": error_of(create, model="tiny", training_file=good, hyperparameters={"n_epochs": 0}),
+    "many": error_of(create, model="tiny", training_file=good, method={"type": "supervised", "supervised": {
+        "hyperparameters": {"n_epochs": 1001}}}),
+    "suffix": error_of(create, model="tiny", training_file=good, suffix="my model"),
     "multiplier": error_of(create, model="tiny", training_file=good, hyperparameters={"learning_rate_multiplier": "x"}),
     "reinforcement": error_of(create, model="tiny", training_file=good, method={"type": "reinforcement"}),
     "format": error_of(create, model="tiny", training_file=good, method={"type": "dpo"}),
@@ -103,6 +106,8 @@ out = {
         "model": "model",
         "training_file": "training_file",
         "epochs": "hyperparameters.n_epochs",
+        "many": "method.supervised.hyperparameters.n_epochs",
+        "suffix": "suffix",
         "multiplier": "hyperparameters.learning_rate_multiplier",
         "reinforcement": "method.type",
         "format": "training_file",
@@ -119,6 +124,11 @@ out = {
     }
     assert out["model"][1] == "model_not_found"
     assert "this service has: tiny" in out["model"][3]
+    for name in ("epochs", "many"):
+        assert "must be a whole number from 1 to 1000, or 'auto'" in out[name][3]
+    assert "must be a whole number from 1 to 65536, or 'auto'" in out["batch"][3]
+    assert "must be a number greater than 0, or 'auto'" in out["multiplier"][3]
+    assert "contains ' '; use letters and digits" in out["suffix"][3]
     assert "vllm serve" in out["chat"][3]
     viewer = world.new_user("viewer", "vera").headers["Authorization"].removeprefix("Bearer ")
     denied = run(
@@ -236,6 +246,14 @@ out = [deleted["deleted"], error_of(client.models.retrieve, {model!r})[0],
        client.fine_tuning.jobs.retrieve({job_id!r}).status]
 """)
     assert gone == [True, "NotFoundError", "succeeded"]
+    refused = run(f"""
+out = [error_of(client.files.delete, {file["id"]!r}), error_of(client.files.delete, "file_results_none"),
+       error_of(client.fine_tuning.jobs.cancel, {job_id!r})]
+""")
+    assert refused[0][:3] == ["BadRequestError", "results_of_job", "file_id"]
+    assert f"the results of job {job_id} and cannot be deleted alone" in refused[0][3]
+    assert refused[1][0] == "NotFoundError"
+    assert refused[2][:2] == ["BadRequestError", "job_finished"]
 
 
 def test_job_is_paused_resumed_and_cancelled(run: Run, world: World) -> None:
@@ -257,11 +275,12 @@ out = [jobs.resume({job_id!r}).status, strict(FineTuningJob, jobs.cancel({job_id
     world.tick()
     after = run(f"""
 jobs = client.fine_tuning.jobs
-out = [strict(FineTuningJob, jobs.retrieve({job_id!r})), error_of(jobs.pause, {job_id!r})[:2]]
+out = [strict(FineTuningJob, jobs.retrieve({job_id!r}))]
+out += [error_of(change, {job_id!r})[:2] for change in (jobs.pause, jobs.cancel)]
 """)
     assert after[0]["status"] == "cancelled"
     assert after[0]["finished_at"] is not None
-    assert after[1] == ["BadRequestError", "job_finished"]
+    assert after[1] == after[2] == ["BadRequestError", "job_finished"]
 
 
 def test_repeated_request_with_a_key_makes_one_job(run: Run, world: World) -> None:

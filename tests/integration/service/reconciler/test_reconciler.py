@@ -127,6 +127,24 @@ def test_finished_at_is_the_real_end_after_downtime(world: World) -> None:
     world.clock.advance(3600)
     world.tick()
     assert world.job(job)["finished_at"] == ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    last = world.client.get(f"/v1/jobs/{job}/events?order=desc&limit=1").json()["data"][0]
+    assert (last["message"], last["created_at"]) == ("Completed all steps.", world.job(job)["finished_at"])
+
+
+def test_event_of_the_end_is_not_dated_before_the_event_that_precedes_it(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    world.clock.advance(10)
+    worker.end("completed")
+    world.clock.advance(60)
+    assert world.client.patch(f"/v1/jobs/{job}", json={"name": "renamed"}).status_code == 200
+    renamed = world.clock()
+    world.clock.advance(3600)
+    world.tick()
+    events = world.client.get(f"/v1/jobs/{job}/events?order=asc&limit=100").json()["data"]
+    times = [event["created_at"] for event in events]
+    assert times == sorted(times)
+    assert times[-1] == renamed.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def test_no_conclusion_while_the_scheduler_is_unavailable(world: World) -> None:

@@ -109,6 +109,16 @@ class TestVersions:
         assert code(register(world.client, "m", check.json()["id"])) == (409, "no_model")
         assert code(world.client.get("/v1/models/m")) == (404, "model_not_found")
 
+    def test_checkpoint_without_the_names_of_its_classes_is_refused(self, world: World) -> None:
+        folder = str(world.settings.runs / "base-model")
+        data = {"source": "images", "path": folder}
+        task = {"task": "image_classification", "model": {"source": "hf", "path": folder}, "data": data}
+        job = succeeded(world, **task)
+        refused = register(world.client, "m", job, checkpoint="latest")
+        assert code(refused) == (409, "no_model")
+        assert f"register the export of job {job}" in refused.json()["error"]["message"]
+        assert register(world.client, "m", job).status_code == 201
+
     @pytest.mark.parametrize("name", ["-x", "a b", "x" * 101, "ü", ".."])
     def test_names_that_no_url_or_shell_needs_to_quote(self, world: World, name: str) -> None:
         assert code(register(world.client, name, world.submit())) in (

@@ -1,6 +1,7 @@
 """Images of folders and Parquet files: the same examples, bad ones named, and random changes by number alone."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -89,6 +90,38 @@ def test_digest_depends_on_pixels_labels_and_order(tmp_path, format_, pairs):
     assert digest("c", [(pairs[1][0], pairs[0][1]), *pairs[1:]]) != base
     assert digest("d", [(data, label.replace("digit-0", "zero")) for data, label in pairs]) != base
     assert digest("e", pairs, on_bad_line="skip") == base
+
+
+class TestRoom:
+    def room(self, monkeypatch, free):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 2**40 - free, free))
+
+    def test_copy_that_does_not_fit_is_refused_before_it_is_written(self, tmp_path, format_, folder, monkeypatch):
+        needed = sum(path.stat().st_size for path in folder.rglob("*.png")) + 24 * 44
+        cache = TokenCache(tmp_path / "cache")
+        self.room(monkeypatch, needed - 1)
+        with pytest.raises(RefusedError) as caught:
+            load(format_, folder, access=DataAccess(cache=cache))
+        for text in ("data.path: ", f"needs {needed} bytes", f"in {cache.root},", f"which has {needed - 1} bytes"):
+            assert text in str(caught.value)
+        assert list(cache.root.iterdir()) == []
+        self.room(monkeypatch, needed)
+        assert load(format_, folder, access=DataAccess(cache=cache)).examples.train == 24
+
+    def test_copy_that_exists_needs_no_room(self, tmp_path, format_, folder, monkeypatch):
+        for path in folder.rglob("*.png"):
+            os.utime(path, (1e9, 1e9))
+        monkeypatch.setattr(image_sources, "_SETTLED_SECONDS", -1e9)
+        cache = TokenCache(tmp_path / "cache")
+        load(format_, folder, access=DataAccess(cache=cache))
+        self.room(monkeypatch, 0)
+        assert load(format_, folder, access=DataAccess(cache=cache)).examples.train == 24
+
+    def test_table_needs_the_room_of_its_file(self, tmp_path, format_, pairs, monkeypatch):
+        table = write_parquet(tmp_path / "images.parquet", pairs)
+        self.room(monkeypatch, 0)
+        with pytest.raises(RefusedError, match=f"needs {table.stat().st_size + 44} bytes"):
+            load(format_, table)
 
 
 class TestClasses:

@@ -231,7 +231,12 @@ class TestInvalidFiles:
     @pytest.mark.parametrize(
         ("line", "format", "message"),
         [
-            ("{", "text", ", line 2 is not JSON: expected one JSON object with `text`, a string"),
+            (
+                "{",
+                "text",
+                ", line 2 is not JSON: Expecting property name enclosed in double quotes at character 2: "
+                "expected one JSON object with `text`, a string",
+            ),
             (
                 '{"text": 1}',
                 "auto",

@@ -201,7 +201,7 @@ class TestFiles:
 
 DEEP = "[" * 100_000 + "]" * 100_000
 BAD = {
-    "not JSON": ("{", "is not JSON"),
+    "not JSON": ('{"text": "a" "b"}', "is not JSON: Expecting ',' delimiter at character 14"),
     "no object": ("[1]", "does not have format `text`"),
     "null": ("null", "does not have format `text`"),
     "wrong type": ('{"text": 5}', "does not have format `text`"),
@@ -209,7 +209,7 @@ BAD = {
     "half of a pair": ('{"text": "\\ud83d"}', "has half of a surrogate pair"),
     "too deep": (f'{{"text": {DEEP}}}', "is nested too deeply"),
     "long number": (f'{{"text": {"9" * 10_000}}}', "is not JSON"),
-    "not UTF-8": (b'{"text": "\xff\xfe"}', "is not JSON in UTF-8"),
+    "not UTF-8": (b'{"text": "\xff\xfe"}', "is not JSON in UTF-8: byte 11 is none"),
 }
 
 
@@ -240,8 +240,12 @@ class TestBadLines:
             assert f"{long_file}, line {named['line']} {message}" in notice.message
 
     def test_the_first_is_refused_with_its_line(self, long_file):
-        message = f"data.path: {long_file}, line 10001 is not JSON: expected one JSON object with `text`, a string"
-        assert str(refusal(TextFiles(path=str(long_file)))) == message
+        error = refusal(TextFiles(path=str(long_file)))
+        reason = "is not JSON: Expecting ',' delimiter at character 14: expected one JSON object with `text`, a string"
+        assert str(error) == f"data.path: {long_file}, line 10001 {reason}"
+        assert (
+            error.hint == "Correct that line, or set data.format. To leave bad lines out, set data.on_bad_line: skip."
+        )
 
     def test_more_than_the_limit_are_refused(self, long_file):
         error = refusal(TextFiles(path=str(long_file), on_bad_line="skip", max_bad_lines=3))
@@ -253,11 +257,29 @@ class TestBadLines:
         (tmp_path / "data").write_bytes(b'{"text": "a"}\n\n' + (line if isinstance(line, bytes) else line.encode()))
         assert f"{tmp_path}/data, line 3 {message}" in str(refusal(TextFiles(path=str(tmp_path / "data"))))
 
+    def test_problem_that_starts_at_a_character_is_said_once(self, tmp_path):
+        (tmp_path / "data").write_text('{"text": "a')
+        message = "line 1 is not JSON: Unterminated string starting at character 10: expected"
+        assert message in str(refusal(TextFiles(path=str(tmp_path / "data"))))
+
     def test_only_ten_are_named(self, tmp_path):
         (tmp_path / "data").write_text('{"text": "a"}\n' + "{\n" * 15)
         _, (notice,) = load(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip"))
         assert len(notice.data["first"]) == 10
         assert notice.message.endswith(", and 5 more")
+
+    def test_one_bad_line_is_no_plural(self, tmp_path):
+        (tmp_path / "data").write_text('{"text": "a"}\n{\n')
+        _, (notice,) = load(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip"))
+        assert notice.message.startswith("data.path: 1 bad line was skipped: ")
+        (tmp_path / "data").write_text('{"text": "a"}\n{\n{\n')
+        error = refusal(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip", max_bad_lines=1))
+        assert str(error).startswith("data.path: more than 1 bad line (data.max_bad_lines), ")
+
+    def test_skipping_is_no_remedy_if_no_line_has_a_format(self, tmp_path):
+        (tmp_path / "data").write_text('{"a": 1}\n{"a": 2}\n')
+        assert "on_bad_line" not in refusal(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip")).hint
+        assert "on_bad_line: skip" in refusal(TextFiles(path=str(tmp_path / "data"))).hint
 
     def test_line_that_is_too_long_is_not_read(self, tmp_path, monkeypatch):
         monkeypatch.setattr(records, "MAX_LINE_BYTES", 2**20)

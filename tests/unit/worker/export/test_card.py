@@ -66,6 +66,20 @@ def test_card_names_data_and_base_by_digest_and_no_path_of_the_cluster():
     assert "# my \\`run\\` \\| \\<b\\>" in card
 
 
+def test_card_states_the_type_of_the_exported_weights():
+    note = ExportNote(kind="model", task="causal_lm", model=HF, seed=1, step=9, dtype="bf16")
+    card = model_card(spec_of(), note, METRICS, SOURCES, None)
+    assert "The weights are stored in bf16." in card
+    assert "## Spec of the training\n" in card, "its `precision` is not that of the weights"
+
+
+def test_digests_are_named_by_what_they_are_of():
+    card = card_of(spec_of())
+    assert f"* digest of the examples, as the model reads them: `{'d' * 64}`" in card
+    assert f"* digest of the order of the examples: `{'e' * 64}`" in card
+    assert f"whose folder has the digest `{'f' * 64}`" in card
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
