@@ -11,6 +11,7 @@ from service.auth.repository import TokenRepository
 from service.core.ids import new_id
 from service.db.models import Delivery, Job, Webhook
 from trainyard.contract.base import wire_time
+from trainyard.contract.runtime import runtime_seconds
 
 
 def enqueue_status_change(session: Session, job: Job, now: datetime) -> None:
@@ -55,11 +56,6 @@ def delivery_body(delivery_id: str, type_: str, now: datetime, payload: dict[str
     return json.dumps(body, separators=(",", ":"))
 
 
-def _runtime(job: Job, now: datetime) -> float | None:
-    """Return the seconds from the first start to the end, or until now."""
-    return None if job.started_at is None else ((job.finished_at or now) - job.started_at).total_seconds()
-
-
 def _job_payload(job: Job, now: datetime) -> dict[str, Any]:
     return {
         "id": job.id,
@@ -70,5 +66,5 @@ def _job_payload(job: Job, now: datetime) -> dict[str, Any]:
         "created_by": job.created_by,
         "metadata": job.labels,
         "sequence": job.sequence,
-        "runtime_seconds": _runtime(job, now),
+        "runtime_seconds": runtime_seconds(job.started_at, job.finished_at, now),
     }

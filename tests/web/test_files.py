@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Route, expect
 
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
 from trainyard.client import Client
 
@@ -38,6 +39,7 @@ def test_file_is_uploaded_in_parts_through_lost_connections_and_deleted(
     visit.ignore_errors("Failed to load resource")
     row = page.locator('#files tr[data-name="large texts.jsonl"]')
     expect(row).to_contain_text("170")
+    assert_accessible(page)
     expect(row).to_contain_text("text")
     (made,) = [one for one in client.data_files() if one.name == file.name]
     client.download_data_file(made.id, tmp_path / "again.jsonl")

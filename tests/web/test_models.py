@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from service.web.assets import Assets
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
 from tests.web.specs import SPEC
 from trainyard.client import Client
@@ -113,6 +114,7 @@ def test_registered_models_lead_to_their_versions_and_jobs(visit: Visit, trained
     expect(page.locator("h1")).to_have_text("web-model")
     version = page.locator("#versions tbody tr")
     expect(version).to_contain_text("export")
+    assert_accessible(page)
     assert 'trainyard.load("web-model@latest")' in page.locator("#load").inner_text()
     version.get_by_role("link").click()
     expect(page.locator("h1")).to_have_text("usable")

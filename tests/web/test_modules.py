@@ -9,6 +9,7 @@ import pytest
 
 from service.web.assets import Assets
 from tests.support.browser import Visit
+from tests.support.runtimes import NOW, RUNTIMES
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 
 pytestmark = [pytest.mark.web]
@@ -131,6 +132,15 @@ def test_job_facts_have_runtime_and_strategy(module: Callable[[str], Call]) -> N
     assert facts()["runtime"] == NOTHING
     assert facts()["strategy"] == "fsdp · bf16 · LoRA 8"
     assert facts(metrics={"train/loss": "NaN"}, progress={"step": 1, "total_steps": 4})["loss"] == "NaN"
+
+
+def test_runtime_is_that_of_the_command_line(visit: Visit) -> None:
+    visit.go("/jobs")
+    visit.page.clock.set_fixed_time(NOW)
+    call = "async ([url, jobs]) => { const { runtimeOf } = await import(url); return jobs.map(runtimeOf); }"
+    jobs = [{"started_at": started, "finished_at": finished} for started, finished, _ in RUNTIMES]
+    shown = visit.page.evaluate(call, [Assets().url("job_rows.js"), jobs])
+    assert shown == [seconds for _, _, seconds in RUNTIMES]
 
 
 def test_the_loss_has_the_name_that_the_program_gave_it(module: Callable[[str], Call]) -> None:

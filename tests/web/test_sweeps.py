@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
 from tests.web.test_submit import TEXT, written
 from trainyard.client import Client
@@ -36,6 +37,7 @@ def test_search_is_made_from_fields_and_ranked(visit: Visit, client: Client) -> 
         expect(row.locator(".chip").last).to_have_text("succeeded")
     assert members[1].value <= members[2].value <= members[3].value
     expect(rows.first).to_contain_text("best")
+    assert_accessible(page)
     assert all(0.001 <= float(member.values["optimizer.lr"]) <= 0.1 for member in members.values())
 
     page.get_by_role("button", name=re.compile("twice the steps")).click()

@@ -3,6 +3,7 @@
 import csv
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args
 
@@ -27,6 +28,7 @@ from trainyard.cli.output import (
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client
 from trainyard.contract.loss_metric import ENGINE_LOSS
+from trainyard.contract.runtime import runtime_seconds
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 
 ParamOption = Annotated[
@@ -187,13 +189,14 @@ def _row(job: JobResource, shown_id: str) -> tuple[str | Text, ...]:
 
 def _cell(job: JobResource, key: str) -> str | Text:
     """Return a value of a column as it is shown."""
+    if key == "runtime":  # the stored value is that of jobs that have ended
+        runtime = runtime_seconds(job.started_at, job.finished_at, datetime.now(UTC))
+        return "-" if runtime is None else format_duration(runtime)
     value = (job.values or {}).get(key)
     if value is None:
         return "-"
     if key == "status":
         return status_text(str(value))
-    if key == "runtime":
-        return format_duration(float(value))
     if key in ("created", "created_at"):
         return format_age(job.created_at)
     if isinstance(value, bool):

@@ -25,6 +25,7 @@ from trainyard.cli.output import (
 )
 from trainyard.cli.watch import error_lines, export_suggestion
 from trainyard.client import Client
+from trainyard.contract.runtime import runtime_seconds
 from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
@@ -76,9 +77,8 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "created", f"{format_age(job.created_at)} by {job.created_by}"
     if commit := _commit(job.metadata):
         yield "commit", commit
-    if job.started_at is not None:
-        end = job.finished_at or datetime.now(UTC)
-        yield "runtime", format_duration(max(0.0, (end - job.started_at).total_seconds()))
+    if (runtime := runtime_seconds(job.started_at, job.finished_at, datetime.now(UTC))) is not None:
+        yield "runtime", format_duration(runtime)
     if job.progress is not None:
         yield "step", job.progress.step_text(" of ")
         if job.progress.phase not in (None, "training"):

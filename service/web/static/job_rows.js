@@ -16,7 +16,7 @@ export const fractionDone = (job) => (job.progress?.total_steps ? Math.min(1, jo
 /** The ETA of a job's progress in seconds; null if it is unknown. */
 export const etaOf = (progress) => progress?.eta_seconds ?? null;
 
-/** The seconds from the first start of a job to its end, or until now; null if it has not started. */
+/** The seconds from the first start of a job to its end, or until now; null if it has not started. As in trainyard/contract/runtime.py. */
 export function runtimeOf(job) {
   if (!job.started_at) return null;
   return Math.max(0, ((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000);

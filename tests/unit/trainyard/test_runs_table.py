@@ -40,6 +40,17 @@ class TestList:
         assert head.split() == ["JOB", "NAME", "optimizer.lr", "eval/loss", "tag"]
         assert row.split() == ["a1", "digits-ddp", "0.001", "NaN", "-"]
 
+    def test_runtime_of_a_job_that_runs_is_that_of_show(self, service, run):
+        running = {**valued("a1", runtime=None), "status": "running", "started_at": TIME}
+        ended = {**valued("a2", runtime=125.0), "started_at": TIME, "finished_at": "2026-01-02T03:06:10.000Z"}
+        service.on("GET", "/v1/jobs", page(running, ended, valued("a3", runtime=None)))
+        service.on("GET", "/v1/jobs/a2", ended)
+        _, first, second, third = run("list", "--columns", "runtime").stdout.splitlines()
+        assert first.split("digits-ddp")[1].strip() != "-"
+        assert second.split("digits-ddp")[1].strip() == "2 min 5 s"
+        assert third.split("digits-ddp")[1].strip() == "-"
+        assert "runtime     2 min 5 s" in run("show", "a2").stdout
+
     def test_csv_neutralizes_formulas(self, service, run):
         service.on("GET", "/v1/jobs", page({**valued("a1", tag="=1+1", seed=3), "name": "@x,y"}))
         done = run("list", "--csv", "--columns", "tag,seed")

@@ -1,5 +1,6 @@
 """Codes that sign a browser in: once, briefly, after a confirmation, and to pages of this service alone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -39,6 +40,37 @@ def test_code_signs_in_once_after_a_question(world: World) -> None:
     again = send(world.new_client(None), "with-code", code)
     assert (again.status_code, "set-cookie" in again.headers) == (401, False)
     assert "was used before" in again.text
+
+
+def test_one_of_several_uses_at_once_succeeds(world: World) -> None:
+    code, browsers = new_code(world), [world.new_client(None) for _ in range(6)]
+    with ThreadPoolExecutor(len(browsers)) as pool:
+        answers = list(pool.map(lambda browser: send(browser, "with-code", code), browsers))
+    assert sorted(answer.status_code for answer in answers) == [303] + [401] * 5
+    assert sum("set-cookie" in answer.headers for answer in answers) == 1
+
+
+def test_question_cannot_be_framed_or_stored_and_repeats_no_markup(world: World) -> None:
+    code = new_code(world)
+    shown = send(world.new_client(None), "code", code, '/jobs"><script>alert(1)</script>')
+    assert "frame-ancestors 'none'" in shown.headers["content-security-policy"]
+    assert shown.headers["cache-control"] == "no-store"
+    assert "<script>alert" not in shown.text
+
+
+def test_session_ends_with_the_token_that_made_the_code(world: World) -> None:
+    ada, browser = world.new_user("user", "ada"), world.new_client(None)
+    assert send(browser, "with-code", str(ada.post("/v1/sign-in/codes").json()["code"])).status_code == 303
+    token_id = ada.get("/v1/tokens/self").json()["id"]
+    assert world.client.delete(f"/v1/tokens/{token_id}").is_success
+    assert browser.get("/v1/tokens/self").status_code == 401
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "null"}, {"Origin": ""}, {"Origin": "http://localhost.evil.example"}])
+def test_request_without_the_origin_of_the_service_is_refused(world: World, headers: dict[str, str]) -> None:
+    code = new_code(world)
+    for step in ("code", "with-code"):
+        assert send(world.new_client(None), step, code, **headers).status_code == 403
 
 
 def test_code_expires_after_a_minute(world: World) -> None:
