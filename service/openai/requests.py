@@ -14,8 +14,8 @@ _NOT_IN_SUFFIX = re.compile(r"[^A-Za-z0-9._-]")
 def _check_suffix(suffix: str) -> str:
     """Raise ValueError: it has a character that the names of models cannot have."""
     allowed = "use letters and digits of ASCII, `.`, `_` and `-`, and a letter or digit first"
-    if found := _NOT_IN_SUFFIX.search(suffix):
-        raise ValueError(f"contains {found[0]!a}; {allowed}")
+    if refused := _NOT_IN_SUFFIX.search(suffix):
+        raise ValueError(f"contains {refused[0]!a}; {allowed}")
     if not suffix[0].isalnum():
         raise ValueError(f"starts with {suffix[0]!r}; {allowed}")
     return suffix

@@ -165,9 +165,9 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
 def _align_evaluations(document: dict[str, Any]) -> None:
     """Make an evaluation fall on the step of each checkpoint, so that the checkpoint states its metrics."""
     sections = (document["evaluation"], document["checkpoint"])
-    wanted, saves = (section.get("every_steps") if isinstance(section, dict) else None for section in sections)
-    if _is_interval(saves) and (wanted is None or _is_interval(wanted)) and isinstance(sections[0], dict):
-        sections[0]["every_steps"] = evaluation_interval(wanted or saves, saves)
+    requested, saves = (section.get("every_steps") if isinstance(section, dict) else None for section in sections)
+    if _is_interval(saves) and (requested is None or _is_interval(requested)) and isinstance(sections[0], dict):
+        sections[0]["every_steps"] = evaluation_interval(requested or saves, saves)
 
 
 def _is_interval(value: Any) -> TypeGuard[int]:
@@ -175,12 +175,14 @@ def _is_interval(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def evaluation_interval(wanted: int, saves: int) -> int:
-    """Return the divisor of the steps between checkpoints, `saves`, whose ratio to `wanted` is the least; of two, the
-    larger one, which evaluates less."""
+def evaluation_interval(requested: int, saves: int) -> int:
+    """Return the divisor of the steps between checkpoints, `saves`, whose ratio to `requested` is the least.
+
+    Of two, the larger one, which evaluates less.
+    """
     small = [number for number in range(1, isqrt(saves) + 1) if saves % number == 0]
     divisors = {*small, *(saves // number for number in small)}
-    return min(divisors, key=lambda number: (max(number / wanted, wanted / number), -number))
+    return min(divisors, key=lambda number: (max(number / requested, requested / number), -number))
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

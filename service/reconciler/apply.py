@@ -73,8 +73,7 @@ class DecisionWriter:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
                 jobs.transition(fresh, decision.status, decision.message or "", reason=decision.reason)
                 if fresh.status in TERMINAL:
-                    fresh.finished_at = _finished_at(fresh, exit_record, now)
-                    _date_last_event(jobs, fresh, fresh.finished_at)
+                    _date_end(jobs, fresh, exit_record, now)
             elif decision.message is not None:
                 jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
@@ -120,14 +119,13 @@ def _keep_paused(job: Job, decision: Decision, exit_record: FinishRecord | None)
         job.desired = "paused"
 
 
-def _finished_at(job: Job, exit_record: FinishRecord | None, now: datetime) -> datetime:
-    """Return the exit record's time, limited to start..now, since the node's clock may be wrong."""
-    if exit_record is None or job.started_at is None:
-        return now
-    return min(now, max(job.started_at, exit_record.time))
+def _date_end(jobs: JobRepository, job: Job, exit_record: FinishRecord | None, now: datetime) -> None:
+    """Set the time of the job's end: that of the exit record, limited to start..now, since nodes' clocks may be wrong.
 
-
-def _date_last_event(jobs: JobRepository, job: Job, finished_at: datetime) -> None:
-    """Let the event of the job's end have the time of that end, but not an earlier one than the event before."""
+    The event of the end gets the same time, but not an earlier one than the event before.
+    """
+    job.finished_at = now
+    if exit_record is not None and job.started_at is not None:
+        job.finished_at = min(now, max(job.started_at, exit_record.time))
     (end, *before), _ = jobs.list_events(job, PageRequest(2, None, descending=True))
-    end.created_at = max([finished_at, *(event.created_at for event in before)])
+    end.created_at = max([job.finished_at, *(event.created_at for event in before)])

@@ -1,6 +1,6 @@
 """axe on a page in each theme."""
 
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page
 
 _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes": ["violations"]}
@@ -8,7 +8,7 @@ _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes"
 
 def violations(page: Page) -> list[str]:
     """Return the violations of WCAG 2.1 AA that axe finds on a page, in the light and in the dark theme."""
-    found: list[str] = []
+    problems: list[str] = []
     chosen = page.get_by_label("Theme").input_value()
     for theme in ("light", "dark"):
         page.get_by_label("Theme").select_option(theme)
@@ -16,12 +16,12 @@ def violations(page: Page) -> list[str]:
         page.wait_for_function("() => document.getAnimations().every(one => !(one instanceof CSSTransition))")
         report = Axe().run(page, options=_RULES)
         if report.violations_count:
-            found.append(f"{page.url}, {theme}: {report.generate_report()}")
+            problems.append(f"{page.url}, {theme}: {report.generate_report()}")
     page.get_by_label("Theme").select_option(chosen)  # tabs of one profile share it
-    return found
+    return problems
 
 
 def assert_accessible(page: Page) -> None:
     """Fail with all violations in both themes."""
-    found = violations(page)
-    assert not found, "\n".join(found)
+    problems = violations(page)
+    assert not problems, "\n".join(problems)

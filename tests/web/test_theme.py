@@ -59,11 +59,11 @@ def test_charts_and_other_tabs_change_with_the_theme(signed_out: Visit, token: s
 
 
 def test_sign_in_and_its_question_are_accessible(signed_out: Visit, client: Client) -> None:
-    found = violations(signed_out.go("/sign-in"))
+    problems = violations(signed_out.go("/sign-in"))
     page = signed_out.page
     page.evaluate("code => { location.hash = `code=${code}`; }", client.create_sign_in_code().code)
     expect(page.get_by_role("heading", name="Sign in as admin?")).to_be_visible()
-    assert not found + violations(page)
+    assert not problems + violations(page)
 
 
 def test_pages_are_accessible(visit: Visit, client: Client, running_job: Any, background_jobs: dict[str, str]) -> None:
@@ -72,8 +72,8 @@ def test_pages_are_accessible(visit: Visit, client: Client, running_job: Any, ba
     job_pages = [f"/jobs/{one}" for one in (running_job.id, saved, failed)]
     compared = f"/compare?job={running_job.id}&job={saved}"
     admin_pages = ["/admin", "/admin/webhooks", "/admin/audit"]
-    found = []
+    problems = []
     for path in [*PAGES, *admin_pages, *job_pages, compared]:
-        found += violations(visit.go(path))
+        problems += violations(visit.go(path))
     visit.ignore_errors("the server responded with a status of 404")
-    assert not found, "\n".join(found)
+    assert not problems, "\n".join(problems)

@@ -12,8 +12,8 @@ from trainyard.contract.validation_messages import describe_error
 def message(**fields: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         CreateJob(model="tiny", training_file="file_1", **fields)
-    (found,) = caught.value.errors()
-    return describe_error(found)
+    (error,) = caught.value.errors()
+    return describe_error(error)
 
 
 @pytest.mark.parametrize("value", [0, 1001, -1, 1.5, True, "many", [], int])
@@ -53,6 +53,6 @@ def test_hyperparameters_may_be_numbers_auto_or_absent() -> None:
     ],
 )
 def test_suffix_is_refused_with_its_character_and_those_that_are_allowed(suffix: str, start: str) -> None:
-    found = message(suffix=suffix)
-    assert found.startswith(start)
-    assert "letters and digits of ASCII, `.`, `_` and `-`" in found
+    error = message(suffix=suffix)
+    assert error.startswith(start)
+    assert "letters and digits of ASCII, `.`, `_` and `-`" in error

@@ -23,11 +23,11 @@ def document(examples: int, *, validation: bool = True, **spec: Any) -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("wanted", "saves", "interval"),
+    ("requested", "saves", "interval"),
     [(1, 5, 1), (2, 9, 3), (25, 100, 25), (26, 104, 26), (26, 105, 21), (25, 101, 101), (1000, 10, 10), (3, 1, 1)],
 )
-def test_evaluations_divide_the_steps_between_checkpoints(wanted: int, saves: int, interval: int) -> None:
-    assert evaluation_interval(wanted, saves) == interval
+def test_evaluations_divide_the_steps_between_checkpoints(requested: int, saves: int, interval: int) -> None:
+    assert evaluation_interval(requested, saves) == interval
     assert saves % interval == 0
 
 
