@@ -73,8 +73,7 @@ class DecisionWriter:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
                 jobs.transition(fresh, decision.status, decision.message or "", reason=decision.reason)
                 if fresh.status in TERMINAL:
-                    fresh.finished_at = _finished_at(fresh, exit_record, now)
-                    _date_last_event(jobs, fresh, fresh.finished_at)
+                    _date_end(jobs, fresh, _finished_at(fresh, exit_record, now))
             elif decision.message is not None:
                 jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
@@ -127,7 +126,8 @@ def _finished_at(job: Job, exit_record: FinishRecord | None, now: datetime) -> d
     return min(now, max(job.started_at, exit_record.time))
 
 
-def _date_last_event(jobs: JobRepository, job: Job, finished_at: datetime) -> None:
-    """Let the event of the job's end have the time of that end, but not an earlier one than the event before."""
+def _date_end(jobs: JobRepository, job: Job, finished_at: datetime) -> None:
+    """Record when the job ended. The event of its end has the same time, but no earlier one than the event before."""
+    job.finished_at = finished_at
     (end, *before), _ = jobs.list_events(job, PageRequest(2, None, descending=True))
     end.created_at = max([finished_at, *(event.created_at for event in before)])
