@@ -59,10 +59,26 @@ def load_body(folder: Path, dtype: Any) -> Any:
     from transformers import AutoModel
 
     _require(folder, "*.safetensors")
-    with translated(folder):
-        body = AutoModel.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **OFFLINE)
-        without_pooler(body)
-        return body
+    options = {**OFFLINE, "use_safetensors": True, "output_loading_info": True}
+    with translated(folder), _without_load_report():
+        body, report = AutoModel.from_pretrained(folder, dtype=dtype or "auto", **options)
+    without_pooler(body)
+    if missing := sorted(name for name in report["missing_keys"] if not name.startswith("pooler.")):
+        raise LoadError(f"{folder} lacks weights that its config.json names, such as {missing[0]}")
+    return body
+
+
+@contextmanager
+def _without_load_report() -> Iterator[None]:
+    """Leave out the report of transformers, which takes the absence of a layer that is not used for a problem."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -257,7 +257,7 @@ class TestBadLines:
         (tmp_path / "data").write_bytes(b'{"text": "a"}\n\n' + (line if isinstance(line, bytes) else line.encode()))
         assert f"{tmp_path}/data, line 3 {message}" in str(refusal(TextFiles(path=str(tmp_path / "data"))))
 
-    def test_problem_that_starts_at_a_character_is_stated_once(self, tmp_path):
+    def test_problem_that_starts_at_a_character_is_reported_once(self, tmp_path):
         (tmp_path / "data").write_text('{"text": "a')
         message = "line 1 is not JSON: Unterminated string starting at character 10: expected"
         assert message in str(refusal(TextFiles(path=str(tmp_path / "data"))))
