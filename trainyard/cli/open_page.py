@@ -46,11 +46,11 @@ def open_page(
     elif only_print:
         print_line(url)
         print_note("it signs in once, until a minute from now; give it to nobody")
-    elif _has_display() and webbrowser.open(_write_page(url).as_uri()):
+    elif _has_display() and (page := _write_page(url)) and webbrowser.open(page.as_uri()):
         print_line(f"opened {client.url}{path}")
     else:
         print_line(url)
-        print_note("no browser was found here; open this link in yours: it signs in once, until a minute from now")
+        print_note("no browser was started here; open this link in yours: it signs in once, until a minute from now")
 
 
 def _has_display() -> bool:
@@ -58,15 +58,21 @@ def _has_display() -> bool:
     return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
-def _write_page(url: str) -> Path:
-    """Write a page that leads to the link, for the browser alone: other users can read the arguments of programs."""
+def _write_page(url: str) -> Path | None:
+    """Write a page that leads to the link, for the browser alone: other users can read the arguments of programs.
+
+    Return None if it cannot be written, for example because the disk is full.
+    """
     path = sign_ins_file().with_name("open.html")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     address = escape(url)
-    write_atomic(
-        path,
+    text = (
         '<!doctype html><meta charset="utf-8"><title>Trainyard</title>'
-        f'<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">Sign in to Trainyard</a>\n',
-        mode=0o600,
+        f'<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">Sign in to Trainyard</a>\n'
     )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(path, text, mode=0o600)
+    except OSError as error:
+        print_note(f"the browser was not started: {path}: {error.strerror}")
+        return None
     return path

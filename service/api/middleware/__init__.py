@@ -21,7 +21,7 @@ def add_middleware(app: FastAPI, app_state: AppState, hosts: Iterable[str]) -> N
     app.add_middleware(CompressionMiddleware)
     app.add_middleware(ErrorMiddleware)
     app.add_middleware(BodyLimitMiddleware, limit=settings.body_limit)
-    app.add_middleware(OriginMiddleware, hosts=hosts)
+    app.add_middleware(OriginMiddleware, hosts=hosts, public_url=settings.public_url)
     app.add_middleware(AuthenticationMiddleware, app_state=app_state)
     app.add_middleware(AuditMiddleware, audit_log=app_state.audit_log)
     app.add_middleware(RequestHeadMiddleware)

@@ -24,9 +24,10 @@ _MSG_ORIGIN = (
 class OriginMiddleware:
     """Refuses unknown host names (DNS rebinding), changes from pages of other sites, and NUL in the URL."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Iterable[str]):
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], public_url: str):
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
+        self._public = urlsplit(public_url.lower())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -45,22 +46,27 @@ class OriginMiddleware:
                 code="unknown_host",
             )
         has_cookie = b"cookie" in headers or scope["path"] in SIGN_IN
-        if scope["method"] not in SAFE_METHODS and has_cookie and not _same_origin(headers):
+        if scope["method"] not in SAFE_METHODS and has_cookie and not self._same_origin(headers):
             raise PermissionDeniedError(_MSG_ORIGIN, code="cross_site")
         if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
             raise InvalidRequestError("the URL contains a NUL character", code="invalid_path")
+
+    def _same_origin(self, headers: HeaderMap) -> bool:
+        """Whether the page that sends the request is the service's own.
+
+        Browsers send `Origin` with every unsafe method. A page of the public name over http may be somebody else's, who
+        intercepts the connection, if that name has https.
+        """
+        try:
+            origin = urlsplit(headers.get(b"origin", b"").decode("latin-1").lower())
+        except ValueError:
+            return False  # such as `http://[`
+        if origin.netloc == self._public.netloc and origin.scheme != self._public.scheme:
+            return False
+        return bool(origin.netloc) and origin.netloc == headers.get(b"host", b"").decode("latin-1").lower()
 
 
 def _host_name(host: str) -> str:
     """The host without its port, in lower case."""
     head, colon, _ = host.rpartition(":")
     return (head if colon and not host.endswith("]") else host).lower()
-
-
-def _same_origin(headers: HeaderMap) -> bool:
-    """Whether the page that sends the request is the service's own; browsers send `Origin` with every unsafe method."""
-    try:
-        origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
-    except ValueError:
-        return False  # such as `http://[`
-    return bool(origin.netloc) and origin.netloc.lower() == headers.get(b"host", b"").decode("latin-1").lower()

@@ -57,6 +57,15 @@ def test_without_a_display_the_link_is_printed(yard, run, monkeypatch):
     assert not sign_ins_file().with_name("open.html").exists()
 
 
+def test_link_is_printed_if_the_file_cannot_be_written(yard, run, opened):
+    sign_ins_file().parent.parent.mkdir(parents=True, exist_ok=True)
+    sign_ins_file().parent.write_text("a file where the folder belongs")
+    done = run("open")
+    assert (done.exit_code, opened) == (0, [])
+    assert done.stdout.strip().endswith(LINK)
+    assert "open.html" in done.stderr
+
+
 def test_link_as_json(yard, run):
     shown = json.loads(run("open", "--json").stdout)
     assert (shown["object"], shown["url"].endswith(LINK)) == ("sign_in_link", True)

@@ -173,6 +173,20 @@ def test_cookie_is_secure_if_the_public_url_is_https(database_url: str, tmp_path
     assert {"Path=/", "HttpOnly", "SameSite=Strict", "Secure"} <= set(cookie.split("; "))
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("https://yard.example", 303), ("http://yard.example", 403), ("http://127.0.0.1:8000", 303)],
+)
+def test_origin_has_the_scheme_of_the_public_url(database_url: str, tmp_path: Any, origin: str, status: int) -> None:
+    """Also if a proxy ends TLS, so that the service gets all requests over http. A tunnel to the service has http."""
+    world = World(database_url, tmp_path / "state", public_url="https://yard.example")
+    browser = TestClient(world.app, base_url=origin.replace("https", "http"))
+    form = {"token": world.token}
+    answer = browser.post("/sign-in", data=form, headers={"Origin": origin}, follow_redirects=False)
+    world.database.dispose()
+    assert answer.status_code == status
+
+
 def test_sign_ins_and_failures_are_audited(world: World) -> None:
     world.new_client(None).post("/sign-in", data={"token": "no"}, headers=SAME_ORIGIN)
     signed_in(world)
