@@ -9,6 +9,7 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit, open_tab_in_new_profile
 from tests.support.live import wait_for_status, wait_for_step
 from tests.support.tcp_proxy import start_proxy
@@ -271,6 +272,7 @@ def test_failure_shows_rank_and_fix_and_can_be_retried(
     expect(page.locator("#summary")).to_have_text(re.compile(r"^Failed after step \d+ of 400\.$"))
     page.get_by_text("Whole traceback", exact=True).click()
     expect(page.locator("#traceback")).to_contain_text("TrainingError")
+    assert_accessible(page)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the text").click()
     expect(page.get_by_role("button", name="Copy the text")).to_have_text("Copied")

@@ -45,7 +45,7 @@ for step, value in enumerate(odd):
 mlflow.log_params({"infinite": math.inf, "long": "x" * 5000})
 mlflow.log_metrics({f"m{number}": 1.0 for number in range(10_000)}, step=1)
 mlflow.log_artifact("artifact")
-refused(lambda: mlflow.MlflowClient().create_registered_model("of a newer client"))
+refused(lambda: mlflow.MlflowClient().search_registered_models())
 mlflow.log_metric("odd", 2.0, step=20)
 """,
     "wandb": """
