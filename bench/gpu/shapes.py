@@ -1,4 +1,4 @@
-"""Models of `bench.gpu`, drawn on the device: no weights are downloaded."""
+"""Models of `bench.gpu`, with random weights: nothing is downloaded."""
 
 from dataclasses import dataclass
 from typing import Any

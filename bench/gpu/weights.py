@@ -21,21 +21,24 @@ def repeated_weights() -> Iterator[None]:
     block = torch.randn(BLOCK, generator=torch.Generator().manual_seed(1))
     normal_, kaiming_uniform_ = nn.init.normal_, nn.init.kaiming_uniform_
 
+    def is_recorded(tensor: torch.Tensor) -> bool:
+        return tensor.is_meta or _get_current_dispatch_mode() is not None
+
     @torch.no_grad()
     def repeat_(tensor: torch.Tensor, mean: float = 0.0, std: float = 1.0, generator: object = None) -> torch.Tensor:
-        if _get_current_dispatch_mode() is not None or tensor.is_meta:
+        if is_recorded(tensor):
             return normal_(tensor, mean, std, generator)  # type: ignore[arg-type]
         scaled = block * std + mean
         for part in tensor.view(-1).split(BLOCK):
             part.copy_(scaled[: len(part)])
         return tensor
 
-    def keep_(tensor: torch.Tensor, *args: object, **named: object) -> torch.Tensor:
-        if _get_current_dispatch_mode() is not None or tensor.is_meta:
+    def repeat_uniform_(tensor: torch.Tensor, *args: object, **named: object) -> torch.Tensor:
+        if is_recorded(tensor):
             return kaiming_uniform_(tensor, *args, **named)  # type: ignore[arg-type]
         return repeat_(tensor, std=0.02)
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(nn.init, "normal_", repeat_))
-        stack.enter_context(patch.object(nn.init, "kaiming_uniform_", keep_))
+        stack.enter_context(patch.object(nn.init, "kaiming_uniform_", repeat_uniform_))
         yield

@@ -73,7 +73,7 @@ class DecisionWriter:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
                 jobs.transition(fresh, decision.status, decision.message or "", reason=decision.reason)
                 if fresh.status in TERMINAL:
-                    _date_end(jobs, fresh, exit_record, now)
+                    _set_end_time(jobs, fresh, exit_record, now)
             elif decision.message is not None:
                 jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
@@ -119,7 +119,7 @@ def _keep_paused(job: Job, decision: Decision, exit_record: FinishRecord | None)
         job.desired = "paused"
 
 
-def _date_end(jobs: JobRepository, job: Job, exit_record: FinishRecord | None, now: datetime) -> None:
+def _set_end_time(jobs: JobRepository, job: Job, exit_record: FinishRecord | None, now: datetime) -> None:
     """Set the time of the job's end: that of the exit record, limited to start..now, since nodes' clocks may be wrong.
 
     The event of the end gets the same time, but not an earlier one than the event before.

@@ -102,7 +102,7 @@ def _parsed(raw: bytes) -> Any:
     try:
         return json.loads(raw)
     except UnicodeDecodeError as error:
-        return Unreadable(f"is not JSON in UTF-8: byte {error.start + 1} is none")
+        return Unreadable(f"is not JSON in UTF-8: byte {error.start + 1} is not valid")
     except json.JSONDecodeError as error:
         return Unreadable(json_problem(error))
     except ValueError:

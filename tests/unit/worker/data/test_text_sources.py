@@ -209,7 +209,7 @@ BAD = {
     "half of a pair": ('{"text": "\\ud83d"}', "has half of a surrogate pair"),
     "too deep": (f'{{"text": {DEEP}}}', "is nested too deeply"),
     "long number": (f'{{"text": {"9" * 10_000}}}', "is not JSON"),
-    "not UTF-8": (b'{"text": "\xff\xfe"}', "is not JSON in UTF-8: byte 11 is none"),
+    "not UTF-8": (b'{"text": "\xff\xfe"}', "is not JSON in UTF-8: byte 11 is not valid"),
 }
 
 
