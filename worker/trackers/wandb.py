@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
 from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
-from worker.trackers.wandb_history import RunHistory, StepMetrics, gives_step, parse_config, parse_summary
+from worker.trackers.wandb_history import RunHistory, StepMetrics, gives_step, may_give_step, parse_config, parse_summary
 from worker.trackers.wandb_objects import store_object
 
 GRAPHQL = "/graphql"
@@ -50,8 +51,8 @@ class _Run:
     prefix: str
     history: RunHistory
     metrics: StepMetrics = field(default_factory=StepMetrics)
-    waiting: list[Document] = field(default_factory=list)
-    """Lines that wait for the definitions of their step metrics."""
+    waiting: deque[Document] = field(default_factory=deque)
+    """Lines that wait for the definitions of their step metrics, and those after them."""
     waits_until: float = field(default_factory=lambda: time.monotonic() + _UPDATE_SECONDS)
     summary: Document = field(default_factory=dict)
     parameters: Document = field(default_factory=dict)
@@ -237,13 +238,13 @@ class WandbApi:
                 self._store_lines(reporter, run)
 
     def _store_lines(self, reporter: Reporter, run: _Run) -> None:
-        if run.waits_until > time.monotonic():
-            return
-        for line in run.waiting:
+        waits = run.waits_until > time.monotonic()
+        while run.waiting and not (waits and may_give_step(run.waiting[0])):
+            line = run.waiting[0]
             self._journal.log(reporter.execution, "wandb", run.history.values(line, run.prefix, run.metrics))
+            run.waiting.popleft()
             for logged in run.history.objects(line, run.metrics):
                 store_object(self._artifacts, _folder(run.run_id), reporter.execution, self._journal, logged)
-        run.waiting.clear()
 
     def _run(self, reporter: Reporter, run_id: str, name: str, project: object) -> _Run:
         run = self._runs.get((reporter, run_id))

@@ -125,6 +125,15 @@ def gives_step(line: Mapping[str, Any]) -> bool:
     return bool(line.get("_step")) or any(name in line for name in COMMON_STEP_METRICS)
 
 
+def may_give_step(line: Mapping[str, Any]) -> bool:
+    """Whether a definition that is not known yet may name a metric of the line as the step of others.
+
+    The client adds a step metric to each line of the metrics that it belongs to, so that a line without an integer has
+    the step that the client counts.
+    """
+    return any(_integer(value) is not None for _, value in _flatten(line))
+
+
 def parse_summary(chunk: object) -> dict[str, Any]:
     """Return the newest summary in a chunk of the summary file."""
     _, lines = _parse_chunk(chunk)

@@ -218,6 +218,15 @@ def test_lines_without_steps_wait_for_definitions(
     assert points(layout) == [("loss", 40, 1.0), ("batch", 40, 40.0), ("loss", 80, 2.0), ("batch", 80, 80.0)]
 
 
+def test_lines_without_a_possible_step_do_not_wait(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    call("/graphql", upsert())
+    lines = {"_step": 0, "loss": 0.5}, {"_step": 1, "loss": 0.25, "batch": 80}, {"_step": 2, "loss": 0.75}
+    call(STREAM, history(*lines))
+    assert points(layout) == [("loss", 0, 0.5)]
+    call(STREAM, history(complete=True))
+    assert [(step, value) for key, step, value in points(layout) if key == "loss"] == [(0, 0.5), (1, 0.25), (2, 0.75)]
+
+
 def test_waiting_lines_are_stored_when_the_program_restarts(
     api: WandbApi, call: Callable[..., httpx.Response], layout: AttemptLayout
 ) -> None:
