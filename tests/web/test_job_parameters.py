@@ -33,8 +33,10 @@ def test_parameters_appear_on_an_open_page_as_text(visit: Visit, client: Client,
     job = client.submit({"name": "described", "task": "script", "argv": ["train.py"]}, code=code)
     page = visit.go(f"/jobs/{job.id}")
     expect(page.locator("#parameters")).to_be_hidden()
+    expect(page.locator("#no-metrics")).to_be_visible(timeout=60_000)
     mark.touch()
     expect(page.locator("#parameters")).to_be_visible(timeout=60_000)
+    expect(page.locator("#no-metrics")).to_be_hidden()
     for _ in range(2):
         page.locator("#parameters summary").click()
         rows = page.locator("#parameters tbody tr")

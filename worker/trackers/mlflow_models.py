@@ -17,6 +17,8 @@ _READY = "LOGGED_MODEL_READY"
 _STATUSES: Mapping[object, str] = {1: "LOGGED_MODEL_PENDING", 2: _READY, 3: "LOGGED_MODEL_UPLOAD_FAILED"}
 _REGISTRY = "MLflow's registry of models is not kept; the files of a registered model are artifacts of the job"
 _MAX_NAME = 250
+_MAX_MODELS = 1000
+"""Models that can be read back, the newest; so many versions of a registered model, and so many of these."""
 
 
 @dataclass
@@ -86,6 +88,8 @@ class MlflowModels:
             folder = name if self._names[run, name] == 1 else f"{name}-{self._names[run, name]}"
             uri = f"mlflow-artifacts:/{body.get('experiment_id') or '0'}/{run}/artifacts/{folder}"
             model = self._models[model_id] = _Model(model_id, name, uri, body)
+            if len(self._models) > _MAX_MODELS:
+                del self._models[next(iter(self._models))]
         return model.document()
 
     def _search(self, _reporter: Reporter, _body: Document) -> Document:
@@ -109,6 +113,8 @@ class MlflowModels:
         with self._lock:
             if name in self._versions:
                 raise TrackerError(400, "RESOURCE_ALREADY_EXISTS", f"the model {name[:200]!r} exists")
+            if len(self._versions) >= _MAX_MODELS:
+                raise TrackerError(400, "RESOURCE_EXHAUSTED", f"a program registers at most {_MAX_MODELS} models")
             self._versions[name] = []
         return {"registered_model": {"name": name}}
 
@@ -121,8 +127,10 @@ class MlflowModels:
         given = {key: body[key] for key in ("source", "run_id", "description", "tags", "model_id") if body.get(key)}
         with self._lock:
             versions = self._known(name)
-            version = given | {"name": name, "version": str(len(versions) + 1), "status": "READY"}
+            number = int(versions[-1]["version"]) + 1 if versions else 1
+            version = given | {"name": name, "version": str(number), "status": "READY"}
             versions.append(version)
+            del versions[:-_MAX_MODELS]
         return {"model_version": version}
 
     def _version(self, _reporter: Reporter, body: Document) -> Document:

@@ -18,7 +18,14 @@ from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
 from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
-from worker.trackers.wandb_history import RunHistory, StepMetrics, gives_step, may_give_step, parse_config, parse_summary
+from worker.trackers.wandb_history import (
+    RunHistory,
+    StepMetrics,
+    gives_step,
+    may_give_step,
+    parse_config,
+    parse_summary,
+)
 from worker.trackers.wandb_objects import store_object
 
 GRAPHQL = "/graphql"

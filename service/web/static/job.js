@@ -39,6 +39,7 @@ function update(change) {
   showJob(job);
   showActions(job);
   showUses(job);
+  showCurvesSection();
 }
 
 // -- reads of the API, at most one of each kind in a second ------------------------------------------------------------
@@ -95,9 +96,11 @@ const readCurves = throttled(async () => {
   showCurvesSection();
 });
 
-/** Hide the charts of a job that ended before its first step, so that its log comes first. */
+/** Hide the charts of a job that ended before its first step, so that its log comes first. Say what a program can report. */
 function showCurvesSection() {
-  byId("curves").hidden = TERMINAL.has(job.status) && store.series.size === 0 && Object.keys(job.metrics).length === 0;
+  const none = store.series.size === 0 && Object.keys(job.metrics).length === 0;
+  byId("curves").hidden = TERMINAL.has(job.status) && none;
+  byId("no-metrics").hidden = !(none && job.spec.task === "script" && ["running", "succeeded"].includes(job.status));
 }
 
 // -- live updates ------------------------------------------------------------------------------------------------------

@@ -46,13 +46,6 @@ with mlflow.start_run():
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> AttemptLayout:
-    attempt = RunLayout(tmp_path / "job").attempt("1-a")
-    attempt.root.mkdir(parents=True)
-    return attempt
-
-
-@pytest.fixture
 def listener(layout: AttemptLayout) -> Iterator[TrackerListener]:
     artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow", limit=100_000)
     made = TrackerListener(MlflowApi(Journal(layout, 0), artifacts).handle, lambda: 1)

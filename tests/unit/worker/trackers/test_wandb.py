@@ -84,13 +84,6 @@ JOB_PAGE = "http://trainyard.example:8470/jobs/job_1"
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> AttemptLayout:
-    attempt = RunLayout(tmp_path / "job").attempt("1-a")
-    attempt.root.mkdir(parents=True)
-    return attempt
-
-
-@pytest.fixture
 def address() -> list[str]:
     return []
 
