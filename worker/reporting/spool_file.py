@@ -62,6 +62,6 @@ class SpoolFile:
 
     def _is_in_place(self) -> bool:
         try:
-            return os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
         except FileNotFoundError:
             return False
