@@ -325,3 +325,20 @@ def test_completions_follow_the_position_in_the_query(module: Callable[[str], Ca
     assert texts("status = fai") == ["failed "]
     assert texts("tag = ") == ['"base line" ']
     assert texts("seed = 1 and min(") == ["`loss (val)`) "]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "string"}, "text"),
+        ({"type": "string", "format": "date-time"}, "date-time"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer or null"),
+        ({"type": "array", "items": {"$ref": "#/components/schemas/Point"}}, "list of Point"),
+        ({"type": "object", "additionalProperties": {"type": "number"}}, "object of number"),
+        ({"enum": ["a", 1]}, '"a" or 1'),
+        ({"const": False}, "false"),
+        ({}, "any"),
+    ],
+)
+def test_types_of_the_api_are_stated_in_words(module: Callable[[str], Call], schema: Any, text: str) -> None:
+    assert module("api_reference.js")("typeText", schema) == text

@@ -1,4 +1,4 @@
-"""The reference of the API as a page: Swagger UI from files of this package, for signed-in users."""
+"""The reference of the API as a page, for signed-in users."""
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
