@@ -27,7 +27,7 @@ def test_api_docs_show_operations_and_schemas_without_foreign_requests(visit: Vi
     visit.assert_clean()
 
 
-def test_operations_are_filtered_by_words(visit: Visit) -> None:
+def test_operations_are_filtered_by_parts_of_their_text(visit: Visit) -> None:
     page = visit.go("/docs")
     document = page.evaluate("async () => (await fetch('/openapi.json')).json()")
     count = sum(len(item.keys() & {"get", "post", "put", "patch", "delete"}) for item in document["paths"].values())

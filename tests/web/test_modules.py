@@ -340,5 +340,5 @@ def test_completions_follow_the_position_in_the_query(module: Callable[[str], Ca
         ({}, "any"),
     ],
 )
-def test_types_of_the_api_are_stated_in_words(module: Callable[[str], Call], schema: Any, text: str) -> None:
+def test_types_of_the_api_are_stated_as_text(module: Callable[[str], Call], schema: Any, text: str) -> None:
     assert module("api_reference.js")("typeText", schema) == text

@@ -36,8 +36,8 @@ EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
 _TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
-_LOOK_SECONDS = 1.0
-"""How often is looked whether the program reports metrics by `trainyard.script`."""
+_CHECK_SECONDS = 1.0
+"""How often the spool is read for metrics that the program reports by `trainyard.script`."""
 _METRICS_MARK = b'"kind": "metrics"'
 
 
@@ -79,7 +79,7 @@ class Journal:
         """The metric of each name that the program uses; None: there are too many."""
         self._stated: set[str] = set()
         self._program_reports = False
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._counted_file = RunLayout(layout.root.parent.parent).root / "counted_metrics.json"
 
     def log(self, execution: int, tracker: str, values: Iterable[TrackedValue]) -> int:
@@ -227,8 +227,8 @@ class Journal:
 
     def _progress(self, execution: int, run: _Execution) -> Progress | None:
         """Return the highest step, unless the program reports its progress by `trainyard.script`."""
-        if not self._program_reports and time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_SECONDS
+        if not self._program_reports and time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + _CHECK_SECONDS
             with contextlib.suppress(OSError):
                 self._program_reports = _METRICS_MARK in self._layout.spool_file(execution).read_bytes()
         if self._program_reports:
