@@ -337,8 +337,19 @@ class JobRepository:
             self._session.flush()
             self._status_event(job)
 
-    def transition(self, job: Job, target: JobStatus, message: str, *, reason: StatusReason | None = None) -> bool:
+    def transition(
+        self,
+        job: Job,
+        target: JobStatus,
+        message: str,
+        *,
+        reason: StatusReason | None = None,
+        ended_at: datetime | None = None,
+    ) -> bool:
         """Change the job's status by the table of transitions: a guarded UPDATE and its event in one transaction.
+
+        Args:
+            ended_at: When the job ended, if that was before now and the target is a final status.
 
         Returns:
             False if the status in the database is no longer the job's; nothing is changed then.
@@ -351,7 +362,7 @@ class JobRepository:
         values: dict[str, Any] = {"status": target, "status_reason": reason, "status_message": message}
         if target in TERMINAL:
             # The run directory is measured once more.
-            values |= {"finished_at": self.now, "measured_at": None}
+            values |= {"finished_at": ended_at or self.now, "measured_at": None}
         if target == "running" and job.started_at is None:
             values["started_at"] = self.now
         statement = sa.update(Job).where(Job.pk == job.pk, Job.status == source).values(**values)

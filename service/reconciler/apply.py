@@ -71,9 +71,12 @@ class DecisionWriter:
             session.flush()
             if decision.status is not None:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
-                jobs.transition(fresh, decision.status, decision.message or "", reason=decision.reason)
+                ended_at = _end_time(fresh, exit_record, now)
+                jobs.transition(
+                    fresh, decision.status, decision.message or "", reason=decision.reason, ended_at=ended_at
+                )
                 if fresh.status in TERMINAL:
-                    _set_end_time(jobs, fresh, exit_record, now)
+                    _date_last_event(jobs, fresh, ended_at)
             elif decision.message is not None:
                 jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
@@ -119,13 +122,14 @@ def _keep_paused(job: Job, decision: Decision, exit_record: FinishRecord | None)
         job.desired = "paused"
 
 
-def _set_end_time(jobs: JobRepository, job: Job, exit_record: FinishRecord | None, now: datetime) -> None:
-    """Set the time of the job's end: that of the exit record, limited to start..now, since nodes' clocks may be wrong.
+def _end_time(job: Job, exit_record: FinishRecord | None, now: datetime) -> datetime:
+    """Return the time of the job's end: that of the exit record, limited to start..now: nodes' clocks may be wrong."""
+    if exit_record is None or job.started_at is None:
+        return now
+    return min(now, max(job.started_at, exit_record.time))
 
-    The event of the end gets the same time, but not an earlier one than the event before.
-    """
-    job.finished_at = now
-    if exit_record is not None and job.started_at is not None:
-        job.finished_at = min(now, max(job.started_at, exit_record.time))
+
+def _date_last_event(jobs: JobRepository, job: Job, ended_at: datetime) -> None:
+    """Give the event of the job's end its time, but not an earlier one than the event before."""
     (end, *before), _ = jobs.list_events(job, PageRequest(2, None, descending=True))
-    end.created_at = max([job.finished_at, *(event.created_at for event in before)])
+    end.created_at = max([ended_at, *(event.created_at for event in before)])

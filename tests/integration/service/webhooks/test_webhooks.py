@@ -92,6 +92,18 @@ def test_each_status_change_is_delivered_once_and_signed(world: World, target: R
     assert webhook["secret"] not in world.client.get("/v1/webhooks").text
 
 
+def test_message_of_the_end_has_the_runtime_of_the_exit_record(world: World, target: Receiver) -> None:
+    hook(world, target, statuses=["succeeded"])
+    worker = world.start(world.submit())
+    world.clock.advance(10)
+    worker.end("completed")
+    world.clock.advance(3600)
+    world.tick()
+    world.deliver_webhooks()
+    (message,) = target.messages
+    assert json.loads(message.body)["job"]["runtime_seconds"] == 10
+
+
 def test_only_subscribed_statuses_and_jobs_are_delivered(world: World, target: Receiver) -> None:
     ada = world.new_user("user", "ada")
     own = {"url": f"http://127.0.0.1:{target.port}/own", "statuses": ["queued"]}
