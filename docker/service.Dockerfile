@@ -13,6 +13,7 @@ COPY service service
 COPY worker worker
 COPY migrations migrations
 COPY jobs_templates jobs_templates
+COPY docs docs
 RUN sh install.sh package
 
 FROM ${BASE_IMAGE}

@@ -8,7 +8,19 @@ from fastapi.responses import Response
 from service.api.app import create_api
 from service.api.dependencies import AppState
 from service.api.routes.cluster import read_maintenance
-from service.web.pages import admin, api_docs, cluster, compare, files, jobs, models, sign_in, sign_in_code, submit
+from service.web.pages import (
+    admin,
+    api_docs,
+    cluster,
+    compare,
+    files,
+    help,
+    jobs,
+    models,
+    sign_in,
+    sign_in_code,
+    submit,
+)
 from service.web.rendering import Pages, accepts_html
 
 
@@ -17,7 +29,7 @@ def create_app(app_state: AppState) -> FastAPI:
     pages = Pages(partial(read_maintenance, app_state))
     app = create_api(app_state, partial(_error_page, pages))
     app.state.pages = pages
-    for module in (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, models, submit):
+    for module in (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, help, models, submit):
         app.include_router(module.router)
     return app
 

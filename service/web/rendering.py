@@ -27,6 +27,7 @@ _NAVIGATION = (
     ("/submit", "Submit"),
     ("/files", "Files"),
     ("/cluster", "Cluster"),
+    ("/help", "Help"),
 )
 _NAVIGATION_BY_ROLE: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
     {

@@ -155,6 +155,8 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
         "models": "/models",
         "files": "/files",
         "api-docs": "/docs",
+        "help": "/help",
+        "help-text": "/help/programs",
         "submit": "/submit?preset=gpt_fsdp",
         "submit-fork": f"/submit?fork={one}",
         "cluster": "/cluster",

@@ -18,7 +18,7 @@ RECORD = """new MutationObserver((_, observer) => {
   observer.disconnect();
 }).observe(document, { childList: true, subtree: true });"""
 """Nothing is painted before there is a body."""
-PAGES = ("/jobs", "/submit", "/cluster", "/files", "/models", "/compare", "/jobs/none")
+PAGES = ("/jobs", "/submit", "/cluster", "/files", "/models", "/compare", "/help", "/help/programs", "/jobs/none")
 """Pages of everybody; the last one does not exist."""
 DRAWN = "document.querySelector('#chart-loss .frame').chart.curves[0]"
 

@@ -5,9 +5,10 @@ import { byId, make, openDialog } from "./page.js";
 
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
 const PAUSE = 1500; // milliseconds between the two keys of `g j`
-const PAGES = { j: "/jobs", s: `/jobs?${new URLSearchParams({ where: "exists sweep", group: "sweep" })}`, c: "/compare" };
+const PAGES = { j: "/jobs", s: `/jobs?${new URLSearchParams({ where: "exists sweep", group: "sweep" })}`, c: "/compare", h: "/help" };
 const LIST = [
   ["?", "Show this list"], ["/", "Search or filter the page"], ["g j", "Go to the jobs"], ["g s", "Go to the jobs of sweeps, by sweep"], ["g c", "Go to the comparison of runs"],
+  ["g h", "Go to the help"],
   ["n", "New job"], ["j", "Next row of the table of jobs"], ["k", "Previous row"], ["Enter", "Open the job of the row"],
 ];
 const TEXT_INPUTS = 'input:not([type="checkbox"], [type="radio"], [type="button"], [type="range"]), textarea, select, [contenteditable]:not([contenteditable="false"])';

@@ -34,6 +34,16 @@ def test_pages_explain_that_they_accept_no_bearer_token(world: World) -> None:
     assert "/openapi.json" in answer.json()["error"]["message"]
 
 
+def test_help_is_for_browser_sessions_and_unknown_pages_are_not_found(world: World) -> None:
+    answer = world.new_client(None).get("/help/programs", headers=PAGE, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/help/programs")
+    browser = world.new_client(None)
+    browser.post("/sign-in", data={"token": world.token}, headers={"Origin": "http://localhost"})
+    for name in ("nothing", "..%2f..%2fREADME", "decisions"):
+        assert browser.get(f"/help/{name}", headers=PAGE).status_code == 404, name
+    assert browser.get("/help?q=" + "x" * 201, headers=PAGE).status_code == 422
+
+
 def test_api_docs_load_only_own_files(world: World) -> None:
     browser = world.new_client(None)
     browser.post("/sign-in", data={"token": world.token}, headers={"Origin": "http://localhost"})
