@@ -13,7 +13,7 @@ from service.db.paging import PageRequest
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.snapshot import continuations_without_progress, restarts
-from trainyard.contract.wire.jobs import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
@@ -71,12 +71,7 @@ class DecisionWriter:
             session.flush()
             if decision.status is not None:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
-                ended_at = _end_time(fresh, exit_record, now)
-                jobs.transition(
-                    fresh, decision.status, decision.message or "", reason=decision.reason, ended_at=ended_at
-                )
-                if fresh.status in TERMINAL:
-                    _date_last_event(jobs, fresh, ended_at)
+                _change_status(jobs, fresh, decision, decision.status, _end_time(fresh, exit_record, now))
             elif decision.message is not None:
                 jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
@@ -129,7 +124,10 @@ def _end_time(job: Job, exit_record: FinishRecord | None, now: datetime) -> date
     return min(now, max(job.started_at, exit_record.time))
 
 
-def _date_last_event(jobs: JobRepository, job: Job, ended_at: datetime) -> None:
-    """Give the event of the job's end its time, but not an earlier one than the event before."""
+def _change_status(jobs: JobRepository, job: Job, decision: Decision, status: JobStatus, ended_at: datetime) -> None:
+    """Change the status. The event of a job's end gets the time of the end, but not an earlier one than its last event."""
+    jobs.transition(job, status, decision.message or "", reason=decision.reason, ended_at=ended_at)
+    if job.status not in TERMINAL:
+        return
     (end, *before), _ = jobs.list_events(job, PageRequest(2, None, descending=True))
     end.created_at = max([ended_at, *(event.created_at for event in before)])

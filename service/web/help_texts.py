@@ -29,8 +29,8 @@ class Section:
     page: str
     title: str
     anchor: str
-    words: str
-    """The text in small letters, with the title."""
+    text: str
+    """In lower case, with the title."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class _Reader:
 
     def _close(self) -> None:
         if self.title:
-            words = " ".join([self.title, *self.texts]).lower()
-            self.sections.append(Section(self.page, self.title, self.anchor, words))
+            text = " ".join([self.title, *self.texts]).lower()
+            self.sections.append(Section(self.page, self.title, self.anchor, text))
         self.texts = []
 
     def _anchor(self, title: str) -> str:
@@ -123,17 +123,17 @@ class HelpTexts:
         return [(title, texts) for title, texts in groups if texts]
 
     def search(self, query: str) -> list[Section]:
-        """Return the sections that have all words, those with the first word in the title before the others."""
-        words = query.lower().split()
-        found = [
+        """Return the sections that have all terms of a query, those with most of them in the title first."""
+        terms = query.lower().split()
+        matches = [
             section
             for _, texts in self.contents()
             for text in texts
             for section in text.sections
-            if words and all(word in section.words for word in words)
+            if terms and all(term in section.text for term in terms)
         ]
-        found.sort(key=lambda section: -sum(word in section.title.lower() for word in words))
-        return found[:_MAX_RESULTS]
+        matches.sort(key=lambda section: -sum(term in section.title.lower() for term in terms))
+        return matches[:_MAX_RESULTS]
 
     @cached_property
     def _names(self) -> frozenset[str]:

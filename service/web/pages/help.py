@@ -19,12 +19,12 @@ _texts = cache(HelpTexts)
 def show_help(
     pages: PagesDep, visitor: VisitorDep, query: Annotated[str, Query(alias="q", max_length=200)] = ""
 ) -> HTMLResponse:
-    """Show the contents, or the sections that have all words of the query."""
-    found = _texts().search(query) if query.strip() else None
+    """Show the contents, or the sections that match the query."""
+    matches = _texts().search(query) if query.strip() else None
     contents = _texts().contents()
     titles = {text.name: text.title for _, texts in contents for text in texts}
     return pages.render(
-        "help.html", visitor, section="/help", contents=contents, query=query, found=found, titles=titles
+        "help.html", visitor, section="/help", contents=contents, query=query, matches=matches, titles=titles
     )
 
 

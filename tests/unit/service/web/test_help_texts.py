@@ -57,7 +57,7 @@ def test_other_files_are_not_found(texts: HelpTexts, name: str) -> None:
     assert texts.get(name) is None
 
 
-def test_search_finds_sections_with_all_words(texts: HelpTexts) -> None:
+def test_search_finds_sections_with_all_terms(texts: HelpTexts) -> None:
     (first, *_) = texts.search("Trackers TENSORBOARD")
     assert (first.page, first.anchor) == ("programs", "trackers")
     assert texts.search("zzz-nothing") == []
