@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, defer
 
 from service.core.errors import AttemptEndedError, NotFoundError
-from service.db.engine import Database
-from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel, ModelVersion
+from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
 from service.jobs.outbox import enqueue_status_change
 from service.jobs.parameters import Reported
@@ -377,25 +376,6 @@ class JobRepository:
     def finish(self, job: Job, reason: StatusReason, message: str) -> bool:
         """Change to the final status of a reason."""
         return self.transition(job, FINAL_STATUS[reason], message, reason=reason)
-
-    def claim_idempotency_key(self, database: Database, principal: str, key: str, digest: str) -> IdempotencyKey | None:
-        """Claim an idempotency key: None if it was free, else the entry of the request that claimed it first.
-
-        A concurrent request with the same key waits here until that request's transaction ends.
-        """
-        row = {"principal": principal, "key": key, "digest": digest, "response": {}, "created_at": self.now}
-        claim = database.insert(IdempotencyKey).values(row).on_conflict_do_nothing().returning(IdempotencyKey.key)
-        if self._session.execute(claim).first() is not None:
-            return None
-        return self._session.get_one(IdempotencyKey, (principal, key))
-
-    def has_response(self, principal: str, key: str) -> bool:
-        """Whether a request with this key has a stored response."""
-        return self._session.get(IdempotencyKey, (principal, key)) is not None
-
-    def store_response(self, principal: str, key: str, response: dict[str, Any]) -> None:
-        """Store the response of the request that claimed the key."""
-        self._session.get_one(IdempotencyKey, (principal, key)).response = response
 
 
 def _checkpoint_not_found(job: Job, checkpoint_id: str, param: str) -> NotFoundError:

@@ -20,6 +20,7 @@ from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.forks import OriginLinks, find_origin
+from service.jobs.idempotency import IdempotencyRepository
 from service.jobs.quota import NO_QUOTAS, UserQuotas, check_disk_quota, check_gpu_quota, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
@@ -115,7 +116,7 @@ def _has_response(database: Database, principal: Principal, key: str | None, now
     if key is None:
         return False
     with database.read() as session:
-        return JobRepository(session, now).has_response(principal.id, key)
+        return IdempotencyRepository(session, now).has_response(principal.id, key)
 
 
 def new_job(
@@ -151,8 +152,8 @@ def _store(
 ) -> SubmissionResult:
     key = request.idempotency_key
     with database.write() as session:
-        jobs = JobRepository(session, now)
-        if key is not None and (stored := claim_key(database, jobs, principal, key, request.digest())):
+        jobs, keys = JobRepository(session, now), IdempotencyRepository(session, now)
+        if key is not None and (stored := claim_key(database, keys, principal, key, request.digest())):
             return stored
         check_user_quotas(session, principal, quotas, now)
         job.unix_uid = job_account(session, principal.name, run_as)
@@ -166,7 +167,7 @@ def _store(
         if request.add_rows is not None:
             request.add_rows(session, job)
         if key is not None:
-            jobs.store_response(principal.id, key, _response(job, run, now))
+            keys.store_response(principal.id, key, _response(job, run, now))
     # Built again outside of the transaction, so that other writers do not wait for it.
     return SubmissionResult(_response(job, run, now), replayed=False)
 
@@ -211,7 +212,7 @@ def _describe_fork(origin: Origin) -> str:
 
 
 def claim_key(
-    database: Database, jobs: JobRepository, principal: Principal, key: str, digest: str
+    database: Database, keys: IdempotencyRepository, principal: Principal, key: str, digest: str
 ) -> SubmissionResult | None:
     """Claim an idempotency key. Return the stored response of an earlier request with it, or None if it was free.
 
@@ -222,7 +223,7 @@ def claim_key(
     if not key or len(key) > MAX_IDEMPOTENCY_KEY or not key.isascii() or not key.isprintable():
         message = f"must be 1 to {MAX_IDEMPOTENCY_KEY} printable ASCII characters"
         raise InvalidRequestError(message, param="Idempotency-Key")
-    earlier = jobs.claim_idempotency_key(database, principal.id, key, digest)
+    earlier = keys.claim(database, principal.id, key, digest)
     if earlier is None:
         return None
     if earlier.digest != digest:

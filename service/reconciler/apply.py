@@ -125,7 +125,7 @@ def _end_time(job: Job, exit_record: FinishRecord | None, now: datetime) -> date
 
 
 def _change_status(jobs: JobRepository, job: Job, decision: Decision, status: JobStatus, ended_at: datetime) -> None:
-    """Change the status. The event of a job's end gets the time of the end, but not an earlier one than its last event."""
+    """Change the status. The event of an end gets the time of the end, but not an earlier one than the event before."""
     jobs.transition(job, status, decision.message or "", reason=decision.reason, ended_at=ended_at)
     if job.status not in TERMINAL:
         return

@@ -14,6 +14,7 @@ from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import Sweep
 from service.db.paging import PageRequest
+from service.jobs.idempotency import IdempotencyRepository
 from service.jobs.quota import UserQuotas, check_gpu_quota
 from service.jobs.repository import JobRepository
 from service.jobs.service import require_change
@@ -173,8 +174,8 @@ def _store(
 ) -> SubmissionResult:
     key = options.idempotency_key
     with database.write() as session:
-        repository = JobRepository(session, now)
-        if key is not None and (stored := claim_key(database, repository, principal, key, digest)):
+        repository, keys = JobRepository(session, now), IdempotencyRepository(session, now)
+        if key is not None and (stored := claim_key(database, keys, principal, key, digest)):
             return stored
         if members:
             check_user_quotas(session, principal, options.quotas, now, count=len(members))
@@ -197,7 +198,7 @@ def _store(
         session.flush()
         response = sweep_detail(sweeps, sweep, now).model_dump(mode="json")
         if key is not None:
-            repository.store_response(principal.id, key, response)
+            keys.store_response(principal.id, key, response)
     return SubmissionResult(response, replayed=False)
 
 
