@@ -63,6 +63,7 @@ def show_compare(
             "key": choose_key(keys, key or curve),
             "outcome": choose_key(keys, None),
             "sweep": sweep,
+            "accelerator": app_state.settings.known_accelerator,
             "detail": detail.model_dump(mode="json") if detail else None,
             "members": detail.model_dump(mode="json")["members"] if detail else [],
         },

@@ -4,7 +4,7 @@ import { call } from "./api.js";
 import { asNumber, duration, number, specValue, stepText } from "./format.js";
 import { shownName } from "./job_rows.js";
 import { tone } from "./job_status.js";
-import { byId, make, makeSvg, setText, toastError } from "./page.js";
+import { byId, data, make, makeSvg, setText, toastError } from "./page.js";
 import { scale } from "./parallel_coordinates.js";
 
 const SIDE = 56;
@@ -42,7 +42,7 @@ export class SweepRanking {
     const parts = [sweep.search ? `${sweep.algorithm}: ${sweep.size} of at most ${sweep.search.max_trials ?? (sweep.algorithm === "grid" ? sweep.size : 30)} trials` : `${sweep.size} members`];
     const count = (state) => sweep.members.filter((member) => member.state === state).length;
     for (const state of ["running", "completed", "stopped_early", "failed"]) if (count(state)) parts.push(`${count(state)} ${LABELS[state] ?? state}`);
-    if (sweep.gpu_seconds) parts.push(`${duration(sweep.gpu_seconds)} of GPU time`);
+    if (sweep.gpu_seconds) parts.push(`${duration(sweep.gpu_seconds)} of ${data.accelerator === "cpu" ? "process" : "GPU"} time`);
     return `${parts.join(", ")}. ${sweep.message}`;
   }
 
