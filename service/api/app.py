@@ -48,7 +48,7 @@ from service.api.routes.templates import templates_by_name
 from service.core.errors import AttemptEndedError, InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
 from service.mlflow.errors import is_mlflow, mlflow_error
-from service.openai.errors import is_openai, openai_error
+from service.openai.errors import is_openai, missing_prefix_hint, openai_error
 from trainyard import __version__
 from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
@@ -222,7 +222,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
     message = "Page not found." if error.status_code == 404 else error.detail
     if (page := _page(request, error.status_code, message)) is not None:
         return page
-    messages = {404: "unknown route", 405: "the route does not support this method"}
+    messages = {
+        404: f"unknown route{missing_prefix_hint(request.url.path)}",
+        405: "the route does not support this method",
+    }
     body = ErrorBody(
         message=messages.get(error.status_code, str(error.detail)),
         type=_TYPES.get(error.status_code, "server_error"),

@@ -1,8 +1,9 @@
 """Errors in the form that OpenAI's client reads, and with the statuses that select its exception classes."""
 
+import re
 from collections.abc import Mapping
 
-from service.core.errors import ServiceError
+from service.core.errors import InvalidRequestError, ServiceError
 from trainyard.contract.wire.pages import ErrorEnvelope
 
 PREFIX = "/openai/v1/"
@@ -22,6 +23,9 @@ _FIELDS: Mapping[str, str] = {
     "preference.beta": "hyperparameters.beta",
 }
 """The parameters of OpenAI's API that became fields of a spec."""
+_WITHOUT_PREFIX = re.compile(
+    r"(/openai|/v1)?/(fine_tuning|chat|completions|responses|embeddings|models|files|uploads)(/.*)?"
+)
 _TYPES = frozenset({"int", "float"})
 
 
@@ -29,10 +33,20 @@ def is_openai(path: str) -> bool:
     return path.startswith(PREFIX)
 
 
+def missing_prefix_hint(path: str) -> str:
+    """Return what to say of an unknown path that OpenAI's client requests with another `base_url`; mostly nothing."""
+    if _WITHOUT_PREFIX.fullmatch(path):
+        return f"; for OpenAI's client, `base_url` must end with {PREFIX.rstrip('/')}"
+    return ""
+
+
 def openai_error(error: ServiceError) -> tuple[int, ErrorEnvelope]:
-    """Return the status and the envelope of an error."""
+    """Return the status and the envelope of an error. The client prints the message alone, so it has the parameter."""
     param = None if error.param is None else _FIELDS.get(error.param, _without_types(error.param))
-    body = error.envelope().error.model_copy(update={"param": param})
+    message = error.message
+    if param and isinstance(error, InvalidRequestError) and param not in message:
+        message = f"{param}: {message}"
+    body = error.envelope().error.model_copy(update={"param": param, "message": message})
     return _STATUSES.get(error.status, error.status), ErrorEnvelope(error=body)
 
 

@@ -90,11 +90,13 @@ def _error(job: Job) -> Document:
     failure = job.failure or {}
     reason = job.status_reason or "error"
     message = failure.get("message") or job.status_message
+    hint = failure.get("hint")
     field = str(message).partition(":")[0]
     param = {"data.id": "training_file", "data.path": "training_file", "data.eval_id": "validation_file"}.get(field)
+    param = "model" if field.startswith("model.") else param
     param = "validation_file" if field == "data.eval_path" else param
     code = f"invalid_{param}" if param else _ERROR_CODES.get(reason, reason)
-    return {"code": code, "message": str(message), "param": param}
+    return {"code": code, "message": f"{message}. {hint}" if hint else str(message), "param": param}
 
 
 def _estimated_finish(job: Job, now: datetime) -> int | None:

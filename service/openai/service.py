@@ -20,7 +20,7 @@ from service.jobs.service import JobAction, apply_action, delete_checkpoints, re
 from service.jobs.service import cancel as cancel_job
 from service.metrics.queries import CurveQuery, read_curves
 from service.openai.base_models import BaseModelEntry, BaseModels
-from service.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTuneRepository
+from service.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTunedJob, FineTuneRepository
 from service.openai.requests import CreateJob
 from service.openai.schemas import (
     Document,
@@ -47,6 +47,8 @@ _RESULTS = {
     ACCURACIES[EVAL_LOSS]: "valid_mean_token_accuracy",
 }
 """The columns of the results by our metrics."""
+_CHECKPOINT = ":ckpt-step-"
+"""What separates the name of a model from the step of a checkpoint."""
 _OWNER_OF_BASE_MODELS = "administrator"
 
 CheckSpec = Callable[[TrainingSpec], None]
@@ -121,8 +123,9 @@ class FineTuneService:
         if match is None:
             message = f"there is no fine-tuned model {name[:200]!r}"
             raise InvalidRequestError(message, param="model", code="model_not_found")
-        base = match.result.split(":")[1]
-        return base, self.models.get(base), self._origin(match.job_id, step, now)
+        tune, _ = match
+        base = tune.result.split(":")[1]
+        return base, self.models.get(base), self._origin(tune.job_id, step, now)
 
     def _origin(self, job_id: str, step: int | None, now: datetime) -> str:
         """Return the job and step of a model's weights.
@@ -142,14 +145,13 @@ class FineTuneService:
             raise InvalidRequestError(message, param="model", code="model_not_found")
         return f"{job_id}:{steps[-1] if step is None else step}"
 
-    def _find_model(self, name: str) -> tuple[FineTune | None, int | None]:
+    def _find_model(self, name: str) -> tuple[FineTunedJob | None, int | None]:
         """Return the job of a fine-tuned model, and the step if the name is that of a checkpoint."""
-        result, mark, step = name.partition(":ckpt-step-")
+        result, mark, step = name.partition(_CHECKPOINT)
         if mark and not (step.isascii() and step.isdigit() and len(step) < 11):
             return None, None
         with self.database.read() as session:
-            match = FineTuneRepository(session).by_model(result)
-        return (None if match is None else match[0]), (int(step) if mark else None)
+            return FineTuneRepository(session).by_model(result), int(step) if mark else None
 
     def _file(self, param: str, file_id: str) -> DataFile:
         try:
@@ -250,10 +252,15 @@ class FineTuneService:
         """Return one model. Raises NotFoundError."""
         if name in self.models.all():
             return model_document(name, self.models.changed_at(), _OWNER_OF_BASE_MODELS)
-        with self.database.read() as session:
-            match = FineTuneRepository(session).by_model(name)
-            if match is not None:
-                return model_document(name, match[1].finished_at or match[1].created_at, match[1].created_by)
+        match, step = self._find_model(name)
+        if match is not None:
+            _, job = match
+            if step is None:
+                return model_document(name, job.finished_at or job.created_at, job.created_by)
+            with self.database.read() as session:
+                checkpoint = FineTuneRepository(session).checkpoint(job, step)
+            if checkpoint is not None:
+                return model_document(name, checkpoint.created_at, job.created_by)
         raise NotFoundError(f"there is no model {name[:200]!r}", code="model_not_found", param="model")
 
     def delete_model(self, principal: Principal, name: str, now: datetime) -> Document:
@@ -266,6 +273,10 @@ class FineTuneService:
         """
         if name in self.models.all():
             raise ConflictError(f"{name} is a base model; administrators remove it from models.yaml", param="model")
+        if _CHECKPOINT in name:
+            self.model(name)
+            message = "is a checkpoint, which is deleted together with its model, whose name is before `:ckpt-step-`"
+            raise ConflictError(message, param="model")
         with self.database.read() as session:
             match = FineTuneRepository(session).by_model(name)
         if match is None:

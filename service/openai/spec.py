@@ -39,6 +39,12 @@ class FineTuneRequest:
         return self.body.method is not None and self.body.method.type == "dpo"
 
     @property
+    def section(self) -> str:
+        """Where the request has its hyperparameters."""
+        method = self.body.method
+        return "hyperparameters" if method is None else f"method.{method.type}.hyperparameters"
+
+    @property
     def gpus(self) -> int:
         value = self.entry.spec.get("gpus", 1)
         return value if isinstance(value, int) else 1
@@ -89,8 +95,8 @@ def choose_hyperparameters(request: FineTuneRequest) -> Hyperparameters:
     limits = request.entry.limits
     for field, value, limit in (
         ("training_file", examples, limits.examples),
-        ("hyperparameters.n_epochs", chosen.n_epochs, limits.epochs),
-        ("hyperparameters.n_epochs", chosen.n_epochs * examples, limits.examples_times_epochs),
+        (f"{request.section}.n_epochs", chosen.n_epochs, limits.epochs),
+        (f"{request.section}.n_epochs", chosen.n_epochs * examples, limits.examples_times_epochs),
     ):
         if limit is not None and value > limit:
             message = f"gives {value}, more than the limit of model {body.model}, {limit}"
@@ -157,6 +163,10 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
         fixed |= {"resume_from": request.origin, "resume": "weights"}
     document = _merge(_merge(defaults, entry.spec), fixed)
     document.pop("steps", None)
+    micro_size = document["batch"].get("micro_size")
+    if isinstance(micro_size, int):
+        # The administrator's is for large batches, and that of a small file has one example.
+        document["batch"]["micro_size"] = min(micro_size, chosen.batch_size)
     if request.validation is not None:
         _align_evaluations(document)
     return document

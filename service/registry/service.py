@@ -148,7 +148,10 @@ class ModelRegistry:
             row = _locked(registry, principal, name)
             version = registry.get_version(name, number)
             if aliases := sorted(alias for alias, named in row.aliases.items() if named == number):
-                message = f"version {number} of model {name!r} is {', '.join(aliases)}; move or delete the alias first"
+                moved = (
+                    f"move the alias (`trainyard models alias {name} ALIAS VERSION`) or delete it (`--delete`) first"
+                )
+                message = f"version {number} of model {name!r} is {', '.join(aliases)}; {moved}"
                 raise ConflictError(message, code="model_version_in_use")
             registry.delete(version)
             row.updated_at = now

@@ -342,3 +342,27 @@ def test_completions_follow_the_position_in_the_query(module: Callable[[str], Ca
 )
 def test_types_of_the_api_are_stated_as_text(module: Callable[[str], Call], schema: Any, text: str) -> None:
     assert module("api_reference.js")("typeText", schema) == text
+
+
+def test_versions_of_a_model_show_the_same_metrics(module: Callable[[str], Call]) -> None:
+    call = module("model_versions.js")
+    versions = [
+        {"metrics": {"train/grad_norm": 1, "train/loss": 2}},
+        {"metrics": {"train/loss": 1, "eval/accuracy": 3}},
+    ]
+    assert call("shownMetrics", versions) == ["train/loss", "eval/accuracy", "train/grad_norm"]
+    assert call("shownMetrics", []) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"source": "file", "id": "file_1"}, "file_1"),
+        ({"path": ["/a", "/b"]}, "/a, /b"),
+        ({"sources": [{"path": "/a"}, {"id": "file_1"}, {"name": "digits"}]}, "/a, file_1, digits"),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_data_of_a_model_are_named(module: Callable[[str], Call], data: Any, text: str) -> None:
+    assert module("model_versions.js")("dataText", data) == text

@@ -111,7 +111,7 @@ def show(ctx: typer.Context, file_id: FileArgument, as_json: JsonOption = False)
         ("examples", str(file.examples)),
         ("size", format_size(file.size_bytes)),
         ("digest", file.digest),
-        ("uploaded", f"{format_age(file.created_at)} ago by {file.created_by}"),
+        ("uploaded", f"{format_age(file.created_at)} by {file.created_by}"),
     ):
         print_line(f"{label:<10}{text}")
 

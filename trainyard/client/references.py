@@ -3,10 +3,21 @@
 import re
 
 LAST = "last"
+FINE_TUNED = "ft:"
+"""How the names of models begin that OpenAI's API returns."""
+CHECKPOINT_MARK = ":ckpt-step-"
+"""What separates such a name from the step of a checkpoint."""
 SEARCH_LIMIT = 2000
 """Number of newest jobs that are searched for an abbreviated id."""
 MIN_ABBREVIATION = 4
 _WHOLE_ID = re.compile(r"[a-z]+_[0-9a-z]{26}", re.IGNORECASE)
+
+
+def id_part(reference: str) -> str:
+    """Return what names the job: of a model of OpenAI's API, `ft:<base>:<user>:<suffix>:<end of the id>`, the end."""
+    if not reference.startswith(FINE_TUNED):
+        return reference
+    return reference.partition(CHECKPOINT_MARK)[0].rpartition(":")[2]
 
 
 def is_whole_id(reference: str) -> bool:

@@ -1,10 +1,12 @@
 """What a text means as a model: a job, or a registered model with a version or an alias. Loads no torch."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.client import Client
 from trainyard.client.download import Progress, no_progress
 from trainyard.client.errors import NotFoundError
+from trainyard.client.references import CHECKPOINT_MARK, FINE_TUNED
 from trainyard.contract.wire.models import NEWEST, ModelDetail, ModelVersionResource
 from trainyard.loading.errors import LoadError
 from trainyard.loading.sources import Choice, Convert, fetch, fetch_checkpoint, fetch_export
@@ -19,6 +21,9 @@ def fetch_source(
         LoadError: There is no such model.
         TrainyardError: A request failed.
     """
+    step = source.partition(CHECKPOINT_MARK)[2] if source.startswith(FINE_TUNED) else ""
+    if step:
+        choice = replace(choice, checkpoint=step)
     name, at, version = source.rpartition("@")
     if at and (registered := _find_model(client, name)) is not None:
         return _fetch_version(client, choose_version(registered, version), choice, convert, progress)

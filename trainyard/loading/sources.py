@@ -9,6 +9,7 @@ from pathlib import Path
 from trainyard.client import Client
 from trainyard.client.download import Progress, no_export, no_progress
 from trainyard.client.errors import NotFoundError
+from trainyard.client.references import FINE_TUNED
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.export import ExportRequest
@@ -38,6 +39,8 @@ class Choice:
 
 def is_folder(source: str | Path) -> bool:
     """Return whether a source is a folder and no job: a `Path`, or text that looks like one."""
+    if isinstance(source, str) and source.startswith(FINE_TUNED):
+        return False
     return isinstance(source, Path) or source.startswith((".", "~", "/")) or "/" in source
 
 

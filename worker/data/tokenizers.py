@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.contract.formats.examples import Chat
+from worker.core.errors import RefusedError
 from worker.data.token_rows import Segment
 
 Message = Mapping[str, Any]
+_NO_TEMPLATE = "Use a model with a chat template, or examples of texts, such as those of format `completion`."
 
 
 class Tokenizer(Protocol):
-    """Turns examples into segments of tokens. The methods raise ValueError for an invalid example."""
+    """Turns examples into segments of tokens. The methods raise ValueError for an invalid example, and
+    RefusedError for a model that takes no such examples."""
 
     has_end_token: bool
     """Whether texts and completions end with a token from which the model learns to stop."""
@@ -128,7 +131,9 @@ class HfTokenizer:
         self, messages: Sequence[Message], *, prompt: bool = False, tools: Sequence[Any] | None = None
     ) -> str:
         if not self._tokenizer.chat_template:
-            raise ValueError("the model's tokenizer has no chat template")
+            raise RefusedError(
+                "model.path: the model's tokenizer has no chat template, which messages need", _NO_TEMPLATE
+            )
         try:
             options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": prompt}
             if tools is not None:

@@ -288,7 +288,7 @@ class Trainer:
         )
         if self._ranks.is_first and self._run is not None:
             name = write_samples(self._run.samples, step, samples)
-            message = f"{len(samples)} samples of step {step} are generated"
+            message = f"Generated samples of step {step}: {len(samples)}"
             self._reporter.event("samples_written", message, data={"step": step, "path": f"{FOLDER}/{name}"})
 
     def _save(self, step: int) -> None:

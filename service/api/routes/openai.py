@@ -162,8 +162,9 @@ def delete_model(app_state: AppStateDep, user: LenientUserDep, now: NowDep, mode
 
 _INFERENCE = ("chat/completions", "completions", "responses", "embeddings")
 _SERVE = (
-    "Trainyard trains models and does not serve them. Download the model with `trainyard download JOB` (JOB is the id "
-    "of the fine-tuning job), run it with `vllm serve FOLDER`, and set `base_url` of this client to that server"
+    "Trainyard trains models and does not serve them. Write the whole model with `trainyard export JOB --merge "
+    "--output FOLDER` (JOB is the id of the fine-tuning job), run `vllm serve FOLDER --served-model-name NAME` (NAME "
+    "is the model that the program names), and set `base_url` of this client to that server"
 )
 _PARTS = (
     "upload files of up to 512 MiB with `files.create`, and larger ones with `trainyard files upload`, which an "

@@ -2,9 +2,8 @@
 
 import "./copy_buttons.js";
 import { count, NOTHING, number } from "./format.js";
+import { dataText, shownMetrics } from "./model_versions.js";
 import { byId, data, formatTimes, make } from "./page.js";
-
-const SHOWN_METRICS = 3;
 
 const cell = (text) => make("td", { text: text || NOTHING });
 const time = (iso) => make("td", {}, make("time", { datetime: iso, "data-format": "short" }));
@@ -17,26 +16,24 @@ function modelRow(model) {
     time(model.updated_at));
 }
 
-/** The metrics of a version, those of evaluations first. */
-export function metricsText(metrics) {
-  const keys = Object.keys(metrics).sort((a, b) => b.startsWith("eval/") - a.startsWith("eval/") || a.localeCompare(b));
-  return keys.slice(0, SHOWN_METRICS).map((key) => `${key} ${number(metrics[key])}`).join(", ");
-}
+const metricsText = (metrics, names) =>
+  names.filter((name) => metrics[name] !== undefined).map((name) => `${name} ${number(metrics[name])}`).join(", ");
 
-function versionRow(version) {
+function versionRow(version, metrics) {
   const { parent } = version;
   return make("tr", {},
     cell(String(version.version)), cell(version.aliases.join(", ")),
     make("td", {}, make("a", { href: `/jobs/${version.job_id}`, text: version.job_name })),
     cell(version.checkpoint_id === null ? (version.is_adapter ? "adapters" : "export") : `checkpoint of step ${count(version.step)}`),
-    cell(metricsText(version.metrics)), cell(version.data?.path ?? version.data?.name), cell(version.base),
+    cell(metricsText(version.metrics, metrics)), cell(dataText(version.data)), cell(version.base),
     parent ? make("td", {}, make("a", { href: `/jobs/${parent.job_id}`, text: `step ${count(parent.step)} of a job` })) : cell(""),
     time(version.created_at));
 }
 
 if (data.model) {
+  const metrics = shownMetrics(data.model.versions);
   byId("empty").hidden = data.model.versions.length > 0;
-  byId("versions").tBodies[0].replaceChildren(...data.model.versions.map(versionRow));
+  byId("versions").tBodies[0].replaceChildren(...data.model.versions.map((version) => versionRow(version, metrics)));
 } else {
   byId("empty").hidden = data.models.length > 0;
   byId("models-card").hidden = data.models.length === 0;

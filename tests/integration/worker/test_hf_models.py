@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support import hf
 from trainyard.contract.allowed_roots import AllowedRoots
@@ -229,6 +229,16 @@ class TestChatData:
 
 
 class TestRejectedFolder:
+    def test_model_without_a_chat_template_is_refused_rather_than_each_line(self, folder, copy):
+        tokenizer = AutoTokenizer.from_pretrained(copy)
+        tokenizer.chat_template = None
+        tokenizer.save_pretrained(copy)
+        (copy / "chat_template.jinja").unlink(missing_ok=True)
+        lines = TextFiles(path=str(folder / "chat.jsonl"), on_bad_line="skip", max_bad_lines=100)
+        with pytest.raises(RefusedError, match=r"^model.path: the model's tokenizer has no chat template") as caught:
+            build_hf_on_text(HfModel(path=str(copy)), lines)
+        assert "chat template" in str(caught.value.hint)
+
     def test_missing_folder(self, tmp_path):
         assert refusal(tmp_path / "none") == "is not a folder that this node can read"
 

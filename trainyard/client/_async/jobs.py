@@ -12,7 +12,7 @@ from trainyard.client._async.job_list import AsyncJobList
 from trainyard.client._async.transport import AsyncTransport
 from trainyard.client.code_archive import CodeArchive, pack
 from trainyard.client.errors import ConflictError, NotFoundError, TrainyardError
-from trainyard.client.references import LAST, MIN_ABBREVIATION, SEARCH_LIMIT, is_abbreviation, is_whole_id
+from trainyard.client.references import LAST, MIN_ABBREVIATION, SEARCH_LIMIT, id_part, is_abbreviation, is_whole_id
 from trainyard.client.request import (
     JSON,
     LogChunk,
@@ -122,6 +122,7 @@ class AsyncJobCalls(AsyncTransport):
             NotFoundError: there is no such job.
             ConflictError: the part belongs to several ids.
         """
+        job_id = id_part(job_id)
         if job_id == LAST:
             newest = await self._list(paged("/v1/jobs", JobResource, 1, order="desc"))
             if not newest:

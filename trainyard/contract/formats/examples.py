@@ -35,7 +35,7 @@ _SHAREGPT_ROLES = {
 EXPECTED = {
     "text": "`text`, a string",
     "completion": "`prompt` and `completion`, two strings",
-    "chat": "`messages`, a list of objects with `role` and `content`, both strings, one `role` being `assistant`",
+    "chat": "`messages`, a list of objects with `role` and `content`, one `role` being `assistant`",
     "sharegpt": "`conversations`, a list of objects with `from` and `value`, both strings, one `from` being `gpt`",
     "alpaca": "`instruction` and `output`, two strings, and `input`, a string or absent",
 }
@@ -173,6 +173,8 @@ def _message(number: int, message: Any) -> dict[str, Any]:
     if role not in ROLES:
         raise _misfit("chat", f"`messages.{number - 1}` has no `role` of {', '.join(ROLES)}")
     calls = message.get("tool_calls")
+    if message.get("function_call") is not None and not calls:
+        raise BadRecordError(f"has the outdated `function_call` in message {number}; write it as `tool_calls`")
     content = _content(number, message.get("content"), optional=role == "assistant" and bool(calls))
     fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key != "weight"}
     fields |= {"content": content}

@@ -89,12 +89,13 @@ out = {
     "no_model": error_of(client.models.retrieve, "ft:none"),
     "events": error_of(client.fine_tuning.jobs.list_events, "ftjob-abc"),
     "wandb": error_of(create, model="tiny", training_file=good, integrations=[{"type": "wandb"}]),
+    "prefix": error_of(OpenAI(base_url=str(client.base_url)[:-10], api_key="x", max_retries=0).fine_tuning.jobs.list),
     "token": error_of(OpenAI(base_url=client.base_url, api_key="sk-wrong", max_retries=0).models.list),
 }
 """)
     assert {name: error[0] for name, error in out.items()} == {
         **dict.fromkeys(out, "BadRequestError"),
-        **dict.fromkeys(("file", "job", "chat", "no_model", "events"), "NotFoundError"),
+        **dict.fromkeys(("file", "job", "chat", "no_model", "events", "prefix"), "NotFoundError"),
         "token": "AuthenticationError",
     }
     assert "line 2 is not JSON" in out["line"][3]
@@ -120,6 +121,7 @@ out = {
         "no_model": "model",
         "events": "fine_tuning_job_id",
         "wandb": "integrations",
+        "prefix": None,
         "token": None,
     }
     assert out["model"][1] == "model_not_found"
@@ -129,7 +131,10 @@ out = {
     assert "must be a whole number from 1 to 65536, or 'auto'" in out["batch"][3]
     assert "must be a number greater than 0, or 'auto'" in out["multiplier"][3]
     assert "contains ' '; use letters and digits" in out["suffix"][3]
+    for name in ("many", "multiplier", "suffix", "training_file", "unknown", "wandb", "format"):
+        assert f"{out[name][2]}: " in out[name][3], out[name]
     assert "vllm serve" in out["chat"][3]
+    assert "`base_url` must end with /openai/v1" in out["prefix"][3]
     viewer = world.new_user("viewer", "vera").headers["Authorization"].removeprefix("Bearer ")
     denied = run(
         """
@@ -330,11 +335,17 @@ out = {{
     "missing": error_of(create, model=name + ":ckpt-step-5", training_file=chat),
     "no_step": error_of(create, model=name + ":ckpt-step-x", training_file=chat),
     "unknown": error_of(create, model="ft:tiny:admin::nothing", training_file=chat),
+    "checkpoint": strict(Model, client.models.retrieve(name + ":ckpt-step-4"))["id"],
+    "no_checkpoint": error_of(client.models.retrieve, name + ":ckpt-step-5"),
+    "delete": error_of(client.models.delete, name + ":ckpt-step-4"),
 }}
 client.models.delete(name)
 out["deleted"] = error_of(create, model=name, training_file=chat)
 """)
     names = [out["name"], f"{out['name']}:ckpt-step-4", out["name"]]
+    assert out["checkpoint"] == names[1]
+    assert out["no_checkpoint"][:2] == ["NotFoundError", "model_not_found"]
+    assert "deleted together with its model" in out["delete"][3]
     assert [job["model"] for job in out["made"]] == names
     specs = [world.job(job["id"])["spec"] for job in out["made"]]
     assert [(spec["resume_from"], spec["resume"]) for spec in specs] == [

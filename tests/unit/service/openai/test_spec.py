@@ -52,3 +52,8 @@ def test_values_that_are_no_interval_are_left_to_the_check_of_the_spec(value: An
 
 def test_job_without_validation_file_evaluates_nothing() -> None:
     assert "evaluation" not in document(10, validation=False)
+
+
+@pytest.mark.parametrize(("given", "used"), [(4, 1), (1, 1), ("auto", "auto")])
+def test_micro_size_of_the_model_is_at_most_the_batch(given: Any, used: Any) -> None:
+    assert document(10, batch={"micro_size": given})["batch"] == {"size": 1, "micro_size": used}

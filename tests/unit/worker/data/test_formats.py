@@ -106,6 +106,7 @@ class TestChat:
             ([USER, {**ANSWER, "weight": "1"}], "has a `weight` of message 2 that is not 0 or 1"),
             ([USER, {**ANSWER, "tool_calls": "x"}], "has `tool_calls` of message 2 that are not a list"),
             ([USER, {**ANSWER, "tool_calls": [{}]}], "without `function.name`"),
+            ([USER, {"role": "assistant", "content": None, "function_call": {}}], "write it as `tool_calls`"),
             (
                 [USER, {**ANSWER, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
                 "whose arguments are not JSON",
