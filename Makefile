@@ -91,6 +91,7 @@ sync-client: venv
 
 docs: venv
 	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md
+	$(BIN)/python -m service.core.settings_reference > docs/settings.md
 
 serve: venv
 	$(BIN)/trainyard serve

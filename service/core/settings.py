@@ -59,11 +59,14 @@ class Settings(UploadSettings):
     reconcile: bool = True
     """Whether this process also reconciles and migrates the database; false for a replica of the API on Postgres."""
     backend: Literal["local", "slurm"] = "local"
+    """Where jobs run: as processes of this machine, or in Slurm."""
     accelerator: Accelerator | Literal["auto"] = "auto"
     """Accelerator of the workers. `auto`: on Slurm, whether the job's partition has GPUs; on the local backend, whether
     this machine has an NVIDIA device."""
     host: str = DEFAULT_HOST
+    """Address on which the service listens; `0.0.0.0`: all of this machine."""
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
+    """Port on which it listens; 0: any free one."""
     public_url: str = ""
     """URL of the service for workers; default `http://<host>:<port>`."""
     worker_ca_file: Path | None = None
@@ -160,6 +163,7 @@ class Settings(UploadSettings):
     worker_rate_per_second: Annotated[float, Field(gt=0)] = 1000.0
     """Sustained request rate of one attempt token."""
     worker_rate_burst: Annotated[int, Field(ge=1)] = 5000
+    """Maximum burst of one attempt token, in requests."""
     max_connections: Annotated[int, Field(ge=1)] = 4000
     """Maximum number of open connections. A further one replaces the connection whose client has read nothing, or sent
     no request, for longest. It is lowered to the process's hard limit of open files, less 256."""
@@ -205,6 +209,7 @@ class Settings(UploadSettings):
     log_disk_limit: Annotated[int, Field(ge=1024 * 1024)] = 1024 * 1024 * 1024
     """Maximum size in bytes of one rank's log file, on filesystems that can deallocate the beginning of a file."""
     log_format: Literal["console", "json"] = "console"
+    """Form of the service's log: text, or a JSON object on each line."""
 
     @model_validator(mode="before")
     @classmethod

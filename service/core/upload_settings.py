@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainyard.contract.sizes import GIB
 
 
 class UploadSettings(BaseSettings):
     """The part of the settings that limits uploads."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
     file_quota_gb_per_user: Annotated[float, Field(ge=0)] = 50.0
     """Maximum size of one user's uploaded data files, in GiB; further uploads are rejected. Unfinished uploads

@@ -16,7 +16,7 @@ _MAX_RESULTS = 30
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("Train", ("programs", "finetuning", "tasks", "objectives", "data", "lora", "sweeps", "openai", "planner")),
     ("Reference", ("spec", "runs-table", "dashboard", "api", "glossary")),
-    ("Operate", ("operations", "security", "environments")),
+    ("Operate", ("operations", "settings", "security", "environments")),
     ("Inside", ("engine", "gpu", "benchmarks")),
 )
 """The pages of the contents; decisions are reached by links."""
