@@ -210,6 +210,8 @@ def test_second_job_starts_from_the_weights_of_the_first(tuning_service: Service
         read = f"out = client.fine_tuning.jobs.retrieve({job_id!r}).fine_tuned_model"
         model = run_program(read, service.url, token, "installed", tmp_path)
         assert model.startswith("ft:tiny-llama:")
+        with service.client() as client:
+            assert client.job(model).id == client.job(f"{model}:ckpt-step-20").id == job_id
     first, second = losses
     assert len(first) == len(second) == 20
     assert abs(second[1] - first[20]) < abs(second[1] - first[1]), "the second job begins where the first ended"
