@@ -218,7 +218,7 @@ class Trainer:
         first = self._ranks.is_first
         origin = self._checkpoints.initial_weights
         sources = source_digests(self._spec, self._task, self._batches, origin=origin) if first else {}
-        self._checkpoints.bind_sources(sources)
+        self._checkpoints.bind_sources(sources, getattr(self._task, "classes", ()))
         return start
 
     def _fill_reference(self) -> None:

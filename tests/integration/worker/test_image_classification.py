@@ -9,13 +9,12 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import trainyard
 from tests.integration.worker.harness import run_layout, series
+from tests.support.checkpoints import convert_checkpoint, copied_without_classes
 from tests.support.images import SIZE, digits, save_vit, write_folder, write_parquet
 from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
-from trainyard.contract.wire.export import ExportRequest
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
-from worker.export.checkpoint import export_checkpoint
 from worker.tasks.hf_image_classification import build_image_classification
 
 pytestmark = pytest.mark.timeout(400)
@@ -170,12 +169,21 @@ def test_what_is_no_picture_is_named(layouts, cases, tmp_path):
             transform(given)
 
 
-def test_checkpoint_is_not_converted(layouts, cases, tmp_path):
-    request = ExportRequest(
-        job_id="job_x", step=STEPS, spec=cases.spec(), checkpoint=str(tmp_path), output=str(tmp_path / "out")
-    )
-    with pytest.raises(RefusedError, match="do not hold the names of the classes"):
-        export_checkpoint(request, lambda update: None)
+def test_checkpoint_becomes_the_same_model(layouts, cases, tmp_path):
+    made = convert_checkpoint(cases.folder / "alone", cases.spec(), tmp_path / "out", STEPS)
+    model, transform = trainyard.load(made)
+    exported, _ = trainyard.load(cases.folder / "export")
+    assert transform.classes == tuple(sorted({label for _, label in cases.train}))
+    pixels = transform(sorted((cases.folder / "held_out").glob("*/*.png")))
+    with torch.no_grad():
+        assert torch.equal(model(pixels).logits, exported(pixels).logits)
+
+
+def test_checkpoint_of_an_earlier_release_names_what_to_do(layouts, cases, tmp_path):
+    checkpoint = copied_without_classes(cases.folder / "alone", tmp_path / "old", STEPS)
+    with pytest.raises(RefusedError, match="without the names of the classes") as raised:
+        convert_checkpoint(checkpoint, cases.spec(), tmp_path / "out", STEPS)
+    assert "export that the job wrote" in raised.value.hint
 
 
 class TestModels:

@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import trainyard
 from tests.integration.worker.harness import run_layout, series
 from tests.support import hf
+from tests.support.checkpoints import convert_checkpoint, copied_without_classes
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextFiles
 from trainyard.contract.wire.generation import GenerationSettings
@@ -234,6 +235,22 @@ def test_encoder_without_a_pooler_gets_a_head(cases, tmp_path):
     assert all(parameter.grad is not None for parameter in model.parameters())
     sums = task.evaluation_sums(model, task.examples.held_out_batch(np.arange(11), torch.device("cpu")))
     assert sum(int(sums[f"eval/f1:present:{index}"]) for index in range(3)) == 11
+
+
+def test_checkpoint_becomes_the_same_model(layouts, cases, tmp_path):
+    made = convert_checkpoint(cases.folder / "alone", cases.spec(), tmp_path / "out", STEPS)
+    model, tokenizer = trainyard.load(made)
+    exported, _ = trainyard.load(cases.folder / "export")
+    assert model.config.id2label == dict(enumerate(sorted(PHRASES)))
+    inputs = tokenizer(["what a terrible day"], return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).logits, exported(**inputs).logits)
+
+
+def test_checkpoint_of_an_earlier_release_names_what_to_do(layouts, cases, tmp_path):
+    checkpoint = copied_without_classes(cases.folder / "alone", tmp_path / "old", STEPS)
+    with pytest.raises(RefusedError, match="without the names of the classes"):
+        convert_checkpoint(checkpoint, cases.spec(), tmp_path / "out", STEPS)
 
 
 def test_model_that_classifies_does_not_continue_texts(layouts, cases):
