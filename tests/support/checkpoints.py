@@ -79,12 +79,12 @@ def export_request(checkpoint: CheckpointLayout, spec: TrainingSpec, output: Pat
     )
 
 
-def convert_checkpoint(run: Path, spec: dict[str, Any], output: Path, step: int) -> Path:
+def convert_checkpoint(run: Path, spec: dict[str, Any], output: Path, step: int, **changes: Any) -> Path:
     """Export a run's checkpoint as `trainyard export` does, and return the folder."""
     from worker.export.checkpoint import export_checkpoint
 
     checkpoint = RunLayout(run).checkpoint(step)
-    export_checkpoint(export_request(checkpoint, parse_spec(spec), output), lambda update: None)
+    export_checkpoint(export_request(checkpoint, parse_spec(spec), output, **changes), lambda update: None)
     return output
 
 

@@ -20,9 +20,9 @@ from worker.checkpoint.compatibility import changed_source, difference
 from worker.checkpoint.digests import verify
 from worker.checkpoint.tensors import ModelTensors
 from worker.core.errors import RefusedError
-from worker.core.random_state import seed_generators
 from worker.engine.adapters import is_adapter
 from worker.engine.sources import base_digest
+from worker.export.base_model import build_base
 from worker.export.description import note_of, write_description
 from worker.export.model import build_hf_shell
 from worker.export.weights import DTYPES, default_dtype, is_merged, save_weights
@@ -62,7 +62,7 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
         folder,
         weights,
         spec,
-        lambda: _build_base(spec) if merging else _require_shell(shell),
+        lambda: build_base(spec, manifest.classes) if merging else _require_shell(shell),
         partial=spec.trainable is not None,
         dtype=dtype,
         classes=manifest.classes,
@@ -164,17 +164,6 @@ def _require_shell(shell: nn.Module | None) -> nn.Module:
             "Download the checkpoint, or let a job that continues it write its export at the end.",
         )
     return shell
-
-
-def _build_base(spec: TrainingSpec) -> nn.Module:
-    """Return the base model of adapters with its weights."""
-    if isinstance(spec.model, HfModel):
-        from worker.tasks.hf_model import HfFolder
-
-        return HfFolder(spec.model.path).load(packed=False)
-    assert spec.model is not None
-    seed_generators(spec.seed)
-    return build_builtin(spec.model)
 
 
 def _chosen_names(tensors: ModelTensors, spec: TrainingSpec, shell: nn.Module | None) -> list[str]:

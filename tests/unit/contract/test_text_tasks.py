@@ -51,7 +51,8 @@ def test_valid_specs_are_accepted(changes):
         ({"data": {"source": "mixture", "sources": [{"path": "/d/a", "format": "chat"}]}}, "data.sources.0.format"),
         ({"data": FILES | {"format": "chat"}}, "data.format"),
         ({"data": FILES | {"eval_sets": {"a": {"path": "/d/b", "format": "text"}}}}, "data.eval_sets.a.format"),
-        ({"lora_rank": 4}, "lora_rank"),
+        ({"lora_rank": 4, "lora": {"base_dtype": "nf4"}}, "lora.base_dtype"),
+        ({"lora": {"dora": True}}, "lora"),
         ({"trainable": ["score.*"]}, "trainable"),
         ({"objective": "dpo"}, "objective"),
         ({"task": "causal_lm", "data": FILES | {"format": "labelled_text"}}, "data.format"),
@@ -76,7 +77,8 @@ EMBEDDING = {"task": "text_embedding"}
         ({"data": FILES | {"format": "chat"}}, ["data.format"]),
         ({"model": {"source": "builtin", "name": "gpt"}}, ["model.source"]),
         ({"loss": {"label_smoothing": 0.1}}, ["loss"]),
-        ({"lora_rank": 4}, ["lora_rank"]),
+        ({"lora_rank": 4, "lora": {"merge": True, "adapter": "/d/x"}}, []),
+        ({"trainable": ["*"]}, ["trainable"]),
     ],
 )
 def test_specs_of_embeddings(changes, expected):

@@ -19,9 +19,8 @@ def unsupported_text_tasks(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     task, expected, data = spec.task, FORMATS[spec.task], spec.data
     if not isinstance(spec.model, HfModel):
         yield "model.source", f"`builtin` does not fit task `{task}`; use `hf`"
-    for field in ("lora_rank", "trainable"):
-        if getattr(spec, field) is not None:
-            yield field, f"is not for task `{task}`, which trains the whole model; remove it"
+    if spec.trainable is not None:
+        yield "trainable", f"is not for task `{task}`; remove it to train the whole model, or set `lora_rank`"
     if not isinstance(data, TextData):
         yield "data.source", f"`builtin` has no {_EXAMPLES[task]}, which task `{task}` needs; use source `jsonl`"
         return
