@@ -21,9 +21,10 @@ from service.registry.repository import RegistryRepository
 from service.registry.schemas import lineage_of, model_detail, model_resource, version_resource
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import LOOP_TASKS
-from trainyard.contract.wire.export import lacks_classes
+from trainyard.contract.wire.export import needs_classes
 from trainyard.contract.wire.exported import EXPORT_NOTE
 from trainyard.contract.wire.jobs import TERMINAL
+from trainyard.contract.wire.manifest import Manifest
 from trainyard.contract.wire.models import (
     NEWEST,
     ModelDetail,
@@ -39,6 +40,8 @@ MAX_VERSIONS = 500
 MAX_ALIASES = 20
 """Aliases of one model."""
 _MAX_NOTE_BYTES = 2**20
+_MAX_MANIFEST_BYTES = 2**25
+"""Of a manifest with the names of many classes."""
 _OF_THE_MACHINE = ("perf/", "memory/", "comm/")
 """Metrics that say nothing about the model."""
 
@@ -178,10 +181,29 @@ class ModelRegistry:
                 raise ConflictError(message, code="no_model")
             if request.checkpoint is not None:
                 _require_ended(job)
-                _require_classes(job)
                 row = _chosen(jobs, RegistryRepository(session), job, request.checkpoint)
-                return _Target(row.id, row.step, row.digest, dict(row.metrics))
-        return self._export_of(job)
+                target = _Target(row.id, row.step, row.digest, dict(row.metrics))
+        if request.checkpoint is None:
+            return self._export_of(job)
+        self._require_classes(job, row.step)
+        return target
+
+    def _require_classes(self, job: Job, step: int) -> None:
+        """Raise ConflictError if a checkpoint makes no model because it lacks the names of the classes."""
+        if not needs_classes(job.spec):
+            return
+        try:
+            path = self.run_layout(job.id).checkpoint(step).manifest
+            named = Manifest.model_validate_json(self.files_of(job).read(path, 0, _MAX_MANIFEST_BYTES)).classes
+        except (OSError, ValueError):
+            named = ()
+        if not named:
+            raise ConflictError(
+                f"the checkpoint of step {step} does not hold the names of the classes, so that no model can be made "
+                f"of it; register the export of job {job.id}, without a checkpoint, or a checkpoint of this release",
+                code="no_model",
+                param="checkpoint",
+            )
 
     def _export_of(self, job: Job) -> _Target:
         if job.status == "succeeded":
@@ -266,16 +288,6 @@ def _chosen(jobs: JobRepository, registry: RegistryRepository, job: Job, referen
             f"job {job.id} has no checkpoint {reference!r}", code="checkpoint_not_found", param="checkpoint"
         )
     return row
-
-
-def _require_classes(job: Job) -> None:
-    if lacks_classes(job.spec):
-        raise ConflictError(
-            f"checkpoints of task `{job.spec['task']}` do not hold the names of the classes, so that no model can be "
-            f"made of them; register the export of job {job.id}, without a checkpoint",
-            code="no_model",
-            param="checkpoint",
-        )
 
 
 def _require_ended(job: Job) -> None:

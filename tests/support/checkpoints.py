@@ -1,6 +1,7 @@
 """Makes checkpoints as a run does, on one process and without training."""
 
 import hashlib
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.layout import CheckpointLayout
-from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.layout import CheckpointLayout, RunLayout
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec, parse_spec
 from trainyard.contract.wire.export import ExportRequest
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from worker.engine.half_parameters import low_halves
@@ -76,3 +77,21 @@ def export_request(checkpoint: CheckpointLayout, spec: TrainingSpec, output: Pat
         output=str(output),
         **changes,
     )
+
+
+def convert_checkpoint(run: Path, spec: dict[str, Any], output: Path, step: int, **changes: Any) -> Path:
+    """Export a run's checkpoint as `trainyard export` does, and return the folder."""
+    from worker.export.checkpoint import export_checkpoint
+
+    checkpoint = RunLayout(run).checkpoint(step)
+    export_checkpoint(export_request(checkpoint, parse_spec(spec), output, **changes), lambda update: None)
+    return output
+
+
+def copied_without_classes(run: Path, copy: Path, step: int) -> Path:
+    """Copy a run with a checkpoint as former releases wrote them, and return the copy."""
+    source, target = RunLayout(run).checkpoint(step), RunLayout(copy).checkpoint(step)
+    shutil.copytree(source.root, target.root)
+    manifest = Manifest.model_validate_json(source.manifest.read_bytes())
+    target.manifest.write_text(manifest.model_dump_json(exclude={"classes"}))
+    return copy

@@ -63,18 +63,23 @@ class TestUses:
         assert list(digits) == ["Python", "Register"]
         assert 'model, transform = trainyard.load("job_1")' in digits["Python"]
 
-    def test_classifiers_of_texts_are_used_from_their_export(self, uses_of: Callable[..., dict[str, str]]) -> None:
+    def test_classifiers_of_texts_without_export_have_a_checkpoint(
+        self, uses_of: Callable[..., dict[str, str]]
+    ) -> None:
         uses = uses_of({"task": "sequence_classification", "model": HF})
         assert list(uses) == ["Python", "Register"]
         assert 'model, tokenizer = trainyard.load("job_1")' in uses["Python"]
-        assert uses_of({"task": "sequence_classification", "model": HF}, status="cancelled") == {}
+        saved = uses_of({"task": "sequence_classification", "model": HF}, status="cancelled")
+        assert 'trainyard.load("job_1", checkpoint="latest")' in saved["Python"]
 
-    def test_classifiers_of_images_are_used_from_their_export(self, uses_of: Callable[..., dict[str, str]]) -> None:
+    def test_classifiers_of_images_without_export_have_a_checkpoint(
+        self, uses_of: Callable[..., dict[str, str]]
+    ) -> None:
         spec = {"task": "image_classification", "model": HF, "data": {"source": "images"}}
         uses = uses_of(spec)
         assert list(uses) == ["Python", "Register"]
         assert 'model, transform = trainyard.load("job_1")' in uses["Python"]
-        assert uses_of(spec, status="cancelled") == {}
+        assert list(uses_of(spec, status="cancelled")) == ["Python", "Register"]
 
     def test_embedding_models_are_used_here_and_by_sentence_transformers(
         self, uses_of: Callable[..., dict[str, str]]

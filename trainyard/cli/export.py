@@ -25,7 +25,7 @@ from trainyard.client.errors import NotFoundError, TargetExistsError
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.training_spec import LOOP_TASKS
-from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, lacks_classes
+from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import JobResource
 
@@ -133,11 +133,6 @@ def _check_request(job: JobResource, *, merge: bool, base: Path | None) -> None:
     spec = job.spec
     if spec["task"] not in LOOP_TASKS:
         raise UsageError(f"a job of task `{spec['task']}` has no checkpoint of a model")
-    if lacks_classes(spec):
-        raise UsageError(
-            f"checkpoints of task `{spec['task']}` do not hold the names of the classes and are not converted; "
-            f"the export that the job wrote at its end has them: trainyard download {job.id}"
-        )
     if merge and spec.get("lora_rank") is None:
         raise UsageError(f"--merge is for jobs that train adapters, and job {job.id} trains the model")
     from_hub = (spec.get("model") or {}).get("source") == "hf"

@@ -39,15 +39,19 @@ class PictureTransform:
         return torch.stack([processed(self.processor, _opened(one, number)) for number, one in enumerate(several)])
 
 
-def load_classifier(folder: Path, dtype: Any) -> tuple[Any, PictureTransform]:
-    """Return the model of a folder, and what makes its input. `dtype`: None keeps that of the files.
+def load_classifier(folder: Path, dtype: Any, model: Any = None) -> tuple[Any, PictureTransform]:
+    """Return the model of a folder, and what makes its input.
+
+    Args:
+        dtype: None keeps that of the files.
+        model: That of adapters on their base. None: the folder has a whole one.
 
     Raises:
         LoadError: The folder has no safetensors or no image processor, or transformers refuses it.
     """
     from transformers import AutoImageProcessor
 
-    model = load_whole(folder, dtype)
+    model = load_whole(folder, dtype) if model is None else model
     with translated(folder):
         processor = AutoImageProcessor.from_pretrained(folder, backend="pil", **OFFLINE)
     names = model.config.id2label

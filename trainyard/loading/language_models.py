@@ -8,9 +8,11 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from trainyard.contract.wire.exported import ExportNote
+from trainyard.contract.wire.exported import CLASSES, ExportNote
 from trainyard.loading.errors import LoadError
+from worker.data.parsed_records import padding_of
 from worker.engine.sources import folder_digest
+from worker.tasks.hf_classifier import class_settings
 from worker.tasks.hf_embedding import without_pooler
 
 OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -18,6 +20,11 @@ IMAGES = "ForImageClassification"
 """The end of the names of models that classify images."""
 
 
+_HEADS = {
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "image_classification": "AutoModelForImageClassification",
+}
+"""The classes of transformers for the tasks whose adapters contain a head."""
 _LOADERS = ("ForSequenceClassification", IMAGES)
 """The ends of the names of models that are loaded as such; others are causal language models."""
 
@@ -99,11 +106,8 @@ def load_on_base(folder: Path, note: ExportNote, base: Path, dtype: Any) -> Any:
     Raises:
         LoadError: The base is not the one of the training, or does not fit.
     """
-    if note.base_digest is not None and folder_digest(base) != note.base_digest:
-        raise LoadError(
-            f"the model in {base} is not the base model of the training; name an unchanged copy of it with base="
-        )
-    model = load_whole(base, dtype)
+    check_base(note, base)
+    model = load_headed(base, note.task, folder, dtype) if note.task in _HEADS else load_whole(base, dtype)
     if note.kind == "trained":
         with translated(folder):
             keys = model.load_state_dict(load_file(folder / "trained.safetensors"), strict=False)
@@ -111,6 +115,38 @@ def load_on_base(folder: Path, note: ExportNote, base: Path, dtype: Any) -> Any:
             raise LoadError(f"trained.safetensors does not fit the model in {base}: it has {keys.unexpected_keys[0]}")
         return model
     return add_adapters(model, folder)
+
+
+def check_base(note: ExportNote, base: Path) -> None:
+    """Raise LoadError unless a folder holds the base model of an export's training."""
+    if note.base_digest is not None and folder_digest(base) != note.base_digest:
+        raise LoadError(
+            f"the model in {base} is not the base model of the training; name an unchanged copy of it with base="
+        )
+
+
+def load_headed(base: Path, task: str, folder: Path, dtype: Any) -> Any:
+    """Return a base model with a head for the classes of an export, whose weights are a part of the adapters.
+
+    Args:
+        task: `sequence_classification` or `image_classification`.
+        folder: The export, with the names of the classes and the tokenizer.
+
+    Raises:
+        LoadError: The folder has no names, or transformers refuses the model.
+    """
+    import transformers
+
+    _require(base, "*.safetensors")
+    with translated(folder):
+        settings = class_settings([str(name) for name in json.loads((folder / CLASSES).read_bytes())])
+    options = {**OFFLINE, **settings, "use_safetensors": True, "ignore_mismatched_sizes": True}
+    with translated(base), _without_load_report():
+        loader = getattr(transformers, _HEADS[task])
+        model = loader.from_pretrained(base, dtype=dtype or "auto", **options)
+    if task == "sequence_classification":
+        model.config.pad_token_id = padding_of(load_tokenizer(folder))
+    return model
 
 
 def add_adapters(model: Any, folder: Path) -> Any:

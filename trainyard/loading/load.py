@@ -102,9 +102,14 @@ def _load_described(folder: Path, note: ExportNote, base: Path | None, dtype: An
         if note.vectors is not None:
             from trainyard.loading.text_embedder import load_embedder
 
-            return LoadedModel(*load_embedder(folder, note.vectors, dtype))
+            on = None
+            if note.kind == "adapter":
+                on = _base_folder(base, str(note.model.get("path")), note.kind)
+                language_models.check_base(note, on)
+            return LoadedModel(*load_embedder(folder, note.vectors, dtype, on))
         if note.task == "image_classification":
-            return _load_classifier(folder, dtype)
+            _require_packages("transformers", "PIL")
+            return _load_picture_model(folder, note, base, dtype)
         if note.kind == "model":
             return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
         chosen = _base_folder(base, str(note.model.get("path")), note.kind)
@@ -138,6 +143,17 @@ def _load_undescribed(folder: Path, base: Path | None, dtype: Any) -> LoadedMode
     model = language_models.add_adapters(language_models.load_whole(chosen, dtype), folder)
     has_tokenizer = (folder / "tokenizer_config.json").is_file()
     return LoadedModel(model, language_models.load_tokenizer(folder if has_tokenizer else chosen))
+
+
+def _load_picture_model(folder: Path, note: ExportNote, base: Path | None, dtype: Any) -> LoadedModel:
+    from trainyard.loading import image_models, language_models
+
+    model = None
+    if note.kind == "adapter":
+        assert note.model is not None
+        chosen = _base_folder(base, str(note.model.get("path")), note.kind)
+        model = language_models.load_on_base(folder, note, chosen, dtype)
+    return LoadedModel(*image_models.load_classifier(folder, dtype, model))
 
 
 def _load_classifier(folder: Path, dtype: Any) -> LoadedModel:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trainyard.contract.wire.exported import TextVectors
-from trainyard.loading.language_models import load_body, load_tokenizer
+from trainyard.loading.language_models import add_adapters, load_body, load_tokenizer
 from worker.data.parsed_records import padding_of
 from worker.data.token_lists import TokenLists
 from worker.tasks.hf_embedding import pooled
@@ -48,7 +48,12 @@ class TextEmbedder(nn.Module):
         return torch.cat(parts)
 
 
-def load_embedder(folder: Path, vectors: TextVectors, dtype: Any) -> tuple[TextEmbedder, Any]:
-    """Return the model of an export and its tokenizer. Arguments and errors are those of `load_whole`."""
+def load_embedder(folder: Path, vectors: TextVectors, dtype: Any, base: Path | None = None) -> tuple[TextEmbedder, Any]:
+    """Return the model of an export and its tokenizer. Other arguments and errors are those of `load_whole`.
+
+    Args:
+        base: The folder of the base model, if the export holds adapters.
+    """
     tokenizer = load_tokenizer(folder)
-    return TextEmbedder(load_body(folder, dtype), tokenizer, vectors), tokenizer
+    body = load_body(folder, dtype) if base is None else add_adapters(load_body(base, dtype), folder)
+    return TextEmbedder(body, tokenizer, vectors), tokenizer

@@ -58,9 +58,10 @@ def _describe_change(source: str, spec: TrainingSpec) -> str:
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
         return f"{field}: the training examples in {', '.join(named[:3])}{more} have changed"
     if isinstance(spec.data, ImageFiles):
-        named = [*listed_paths(spec.data.path)]
+        named = [path for source in spec.data.training_sources.values() for path in listed_paths(source.path)]
+        field = "data.sources" if spec.data.sources else "data.path"
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        return f"data.path: the training images in {', '.join(named[:3])}{more} have changed"
+        return f"{field}: the training images in {', '.join(named[:3])}{more} have changed"
     return "data: the training examples have changed"
 
 

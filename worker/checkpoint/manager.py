@@ -79,6 +79,7 @@ class CheckpointManager:
         self.last_step = self.start_step
         self._latest = latest
         self._sources: Mapping[str, str] = {}
+        self._classes: Sequence[str] = ()
         self._manifests = self._discovery.manifests
         self._failures = SaveFailures()
 
@@ -103,13 +104,14 @@ class CheckpointManager:
             message = f"starts with the {loaded} of checkpoint {self._origin.step} of job {self._origin.job_id}"
             reporter.event("origin_loaded", message, data=self._origin.model_dump(mode="json"))
 
-    def bind_sources(self, sources: Mapping[str, str]) -> None:
-        """Record digests of what the run is trained from; `sources` counts on rank 0. A collective.
+    def bind_sources(self, sources: Mapping[str, str], classes: Sequence[str] = ()) -> None:
+        """Record digests of what the run is trained from, and the names of the model's outputs; both count on rank 0. A
+        collective.
 
         Raises:
             RefusedError: On all ranks; they differ from those of the checkpoint that the run continues.
         """
-        self._sources = sources
+        self._sources, self._classes = sources, classes
         saved = self._latest.sources if self._latest and self.start_step else {}
         changed = self._ranks.broadcast(changed_source(saved, sources, self._launch.spec))
         if changed is not None:
@@ -214,6 +216,7 @@ class CheckpointManager:
             files=dict(files),
             metrics=metrics,
             sources=dict(self._sources),
+            classes=tuple(self._classes),
             created_at=datetime.now(UTC),
         )
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from worker.data.examples import Examples, Tensors, TokenCounts
+from worker.data.mixture import Mixture
 from worker.data.sampler import Indices
 from worker.data.token_rows import RowExamples, Segment, TokenRows, build_token_rows, concatenate_rows
 
@@ -143,12 +144,18 @@ class AnswerExamples(Examples):
 
 
 def answer_examples(
-    train: AnswerRows, held_out: dict[str, AnswerRows], *, paired: bool, multiple: int = 1, context: int | None = None
+    train: Sequence[AnswerRows],
+    held_out: dict[str, AnswerRows],
+    *,
+    paired: bool,
+    multiple: int = 1,
+    context: int | None = None,
+    mixture: Mixture | None = None,
 ) -> AnswerExamples:
-    """Return the examples; the only held-out set has an empty name."""
-    parts = [train, *held_out.values()]
+    """Return the examples of each source for training, and of the held-out sets; the only set has an empty name."""
+    parts = [*train, *held_out.values()]
     rows = concatenate_rows([part.rows for part in parts])
-    count, after = len(train), sum(map(len, held_out.values()))
+    count, after = sum(map(len, train)), sum(map(len, held_out.values()))
     answers = RowExamples((), 2 * count, 2 * after, rows=rows, packed=False, multiple=multiple, context=context)
     sets = {name: len(part) for name, part in held_out.items() if name}
     return AnswerExamples(
@@ -156,6 +163,7 @@ def answer_examples(
         count,
         after,
         held_out_sets=sets,
+        mixture=mixture,
         answers=answers,
         desirable=np.concatenate([part.desirable for part in parts]),
         paired=paired,

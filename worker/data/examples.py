@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from worker.data.mixture import Mixture
 from worker.data.sampler import Indices
 
 Tensors = tuple[torch.Tensor, ...]
@@ -46,6 +47,8 @@ class Examples:
     held_out_sets: Mapping[str, int] = field(default_factory=dict, kw_only=True)
     """The number of held-out examples of each named set, in their order, which add up to `held_out`. Empty for one set
     without a name."""
+    mixture: Mixture | None = field(default=None, kw_only=True)
+    """The sources of the training examples, if they are drawn from by weight."""
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Gather the rows `indices` (int64, shape (n,)) of every tensor on `device`: shapes (n, ...)."""

@@ -17,6 +17,7 @@ from worker.data.image_decoding import decode_image
 from worker.data.image_pixels import Augmentation, PixelFormat
 from worker.data.image_store import StoredImages, store_images
 from worker.data.labelled_texts import by_number
+from worker.data.mixture import mixture_of
 from worker.data.notices import Notice
 from worker.data.row_layout import held_out_examples
 from worker.data.sampler import EpochOrder, Indices, NumberedByEpoch, WholePass, generator
@@ -28,7 +29,7 @@ _MAX_THREADS = 8
 
 @dataclass(frozen=True)
 class ImageExamples(Examples):
-    """Images of one or two fields of the spec, and their classes. A training example differs from epoch to epoch if it
+    """Images of some fields of the spec, and their classes. A training example differs from epoch to epoch if it
     is augmented; see `order_by_epoch`."""
 
     stored: tuple[StoredImages, ...]
@@ -44,10 +45,13 @@ class ImageExamples(Examples):
     shuffle: bool
 
     def order_by_epoch(self) -> EpochOrder | None:
-        """Return the order of the examples of each epoch, in which `n * train + i` is example i in epoch n; None for
-        the plain one, if no example differs from epoch to epoch."""
+        """Return the order of the examples of each epoch, in which `n * train + i` is example i in epoch n, or of
+        several sources in the pass n over its source; None for the plain one, if no example differs from epoch to
+        epoch."""
         if self.augmentation is None:
             return None
+        if self.mixture is not None:
+            return self.mixture.order(seed=self.seed, shuffle=self.shuffle, numbered=True)
         return NumberedByEpoch(WholePass(self.train, seed=self.seed, shuffle=self.shuffle))
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
@@ -65,7 +69,11 @@ class ImageExamples(Examples):
 
     def digest_arrays(self) -> list[NDArray[Any]]:
         """Return what the digest of the training examples is taken of: the SHA-256 of each image, and its class."""
-        first = self.stored[0].digests[self.records[: self.train]]
+        records = self.records[: self.train]
+        # Without sources that hold no training image, which may be large.
+        ends = np.cumsum([len(images) for images in self.stored])
+        used = int(np.searchsorted(ends, records.max(), side="right")) + 1
+        first = np.concatenate([images.digests for images in self.stored[:used]])[records]
         names = np.frombuffer("\0".join(self.classes).encode(), dtype=np.uint8)
         return [first, self.labels[: self.train], names]
 
@@ -109,25 +117,28 @@ def load_images(
         RefusedError: A file or an image is invalid, or an evaluation has a class that the training images lack.
     """
     stored, notices = store_images(data, access)
-    present = set(stored[0].names)
+    sources = len(data.training_sources)
+    present = {name for images in stored[:sources] for name in images.names}
     classes = tuple(known) if present <= set(known) else tuple(sorted(present, key=by_number))
     if not 2 <= len(classes) <= MAX_CLASSES:
-        raise RefusedError(f"data.path: the images have {len(classes)} classes, and from 2 to {MAX_CLASSES} can be")
+        field = "data.sources" if data.sources else "data.path"
+        raise RefusedError(f"{field}: the images have {len(classes)} classes, and from 2 to {MAX_CLASSES} can be")
     numbers = {name: number for number, name in enumerate(classes)}
-    if len(stored) > 1 and set(stored[1].names) - numbers.keys():
+    if any(set(images.names) - numbers.keys() for images in stored[sources:]):
         # The label is of the user's data, and is not quoted.
         raise RefusedError("data.eval_path: has a label that no training image has")
     labels = [np.array([numbers[name] for name in images.names], dtype=np.int64)[images.labels] for images in stored]
-    count = len(stored[0])
-    chosen = held_out_examples(count, data.eval_fraction)
-    held_out = np.concatenate([np.flatnonzero(chosen), np.arange(count, sum(map(len, stored)))])
-    records = np.concatenate([np.flatnonzero(~chosen), held_out]).astype(np.int64)
-    if len(held_out) == len(records):
-        raise RefusedError("data.eval_fraction: holds every image out", "Use a smaller fraction.")
+    training, held_out = _divided(data, [len(images) for images in stored], sources)
+    records = np.concatenate([*training, *held_out])
+    mixture = mixture_of(data, [len(one) for one in training])
+    if mixture is not None:
+        notices.append(mixture.notice())
     examples = ImageExamples(
         (),
-        len(records) - len(held_out),
-        len(held_out),
+        sum(map(len, training)),
+        sum(map(len, held_out)),
+        held_out_sets=dict(zip(data.evaluation_sets, map(len, held_out), strict=True)) if data.evaluation_sets else {},
+        mixture=mixture,
         stored=tuple(stored),
         records=records,
         labels=np.concatenate(labels)[records],
@@ -138,3 +149,30 @@ def load_images(
         shuffle=data.shuffle,
     )
     return LabelledImages(examples, notices)
+
+
+def _divided(data: ImageFiles, counts: Sequence[int], sources: int) -> tuple[list[Indices], list[Indices]]:
+    """Return the images of each source for training, and those of each evaluation set, by their numbers.
+
+    Args:
+        counts: The images of each source and of `eval_path`, which follow each other in the numbering.
+        sources: How many of them are for training.
+
+    Raises:
+        RefusedError: A source has only images for evaluation, or a set of them has none.
+    """
+    training: list[Indices] = []
+    held_out: list[Indices] = []
+    first = 0
+    for field, count in zip(data.training_sources, counts, strict=False):
+        chosen = held_out_examples(count, data.eval_fraction)
+        training.append(first + np.flatnonzero(~chosen))
+        if data.eval_fraction:
+            held_out.append(first + np.flatnonzero(chosen))
+        if not len(training[-1]):
+            raise RefusedError(f"data.eval_fraction: holds every image of {field} out", "Use a smaller fraction.")
+        if data.sources and data.eval_fraction and not len(held_out[-1]):
+            raise RefusedError(f"data.eval_fraction: holds no image of {field} out", "Use a larger fraction.")
+        first += count
+    held_out += [first + np.arange(count, dtype=np.int64) for count in counts[sources:]]
+    return training, held_out

@@ -79,7 +79,8 @@ class StoredImages:
 
 
 def store_images(data: ImageFiles, access: DataAccess) -> tuple[list[StoredImages], list[Notice]]:
-    """Return the images of `path`, and those of `eval_path` if it is set. One rank reads the files.
+    """Return the images of each source for training, and then those of `eval_path` if it is set. One rank reads the
+    files.
 
     Raises:
         RefusedError: A path or an image is invalid.
@@ -93,18 +94,20 @@ def store_images(data: ImageFiles, access: DataAccess) -> tuple[list[StoredImage
 def _prepare(data: ImageFiles, cache: TokenCache, access: DataAccess) -> dict[str, Any]:
     entries: list[str] = []
     notices: list[dict[str, Any]] = []
-    tables = False
-    for field_, paths in (("data.path", data.path), ("data.eval_path", data.eval_path)):
-        if paths is None:
-            continue
-        sources = find_images(field_, paths, data.columns, access.roots)
-        tables = tables or not all(isinstance(source, ImageFolder) for source in sources)
+    tables: list[bool] = []
+    for field_, source in {**data.training_sources, **data.evaluation_sources}.items():
+        sources = find_images(field_, source.path, source.columns, access.roots)
+        tables.append(not all(isinstance(one, ImageFolder) for one in sources))
         entry = _entry(field_, sources, data, cache, access.on_progress)
         entries.append(str(entry.path))
         if entry.facts["bad"]:
             notices.append(_skipped(field_, entry.facts))
-    if data.columns and not tables:
-        raise RefusedError("data.columns: has no effect for folders; it is for Parquet files", "Remove it.")
+    for number, (field_, source) in enumerate(data.training_sources.items()):
+        # The files for evaluation may be tables.
+        used = tables[number] or (number == 0 and any(tables[len(data.training_sources) :]))
+        if source.columns and not used:
+            section = field_.rpartition(".")[0]
+            raise RefusedError(f"{section}.columns: has no effect for folders; it is for Parquet files", "Remove it.")
     return {"entries": entries, "notices": notices}
 
 

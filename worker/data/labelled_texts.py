@@ -13,6 +13,7 @@ from trainyard.contract.formats.labels import LabelledText, parse_labelled
 from trainyard.contract.spec.text_data import TextData
 from worker.core.errors import RefusedError
 from worker.data.examples import Examples, Tensors, TokenCounts
+from worker.data.mixture import mixture_of
 from worker.data.notices import Notice
 from worker.data.parsed_records import RecordReader, padding_of
 from worker.data.sampler import Indices
@@ -77,30 +78,34 @@ def load_labelled(
         RefusedError: A file or a record is invalid, or an evaluation has a class that the training examples lack.
     """
     reader = RecordReader(data, "labelled_text", parse_labelled, access)
-    (section,) = data.training_sources
-    train = reader.training()
-    present = {one.label for one in train}
+    parts = reader.parts()
+    training = [part for part in parts if part.name is None]
+    held_out = [part for part in parts if part.name is not None]
+    fields = data.training_sources
+    # As for images, those that are held out of the training files count.
+    present = {one.label for part in parts if part.field in fields for one in part.records}
     classes = tuple(known) if present <= set(known) else tuple(sorted(present, key=by_number))
     if not 2 <= len(classes) <= MAX_CLASSES:
+        section = next(iter(fields)) if len(fields) == 1 else "data.sources"
         raise RefusedError(f"{section}: the examples have {len(classes)} classes, and from 2 to {MAX_CLASSES} can be")
     numbers = {name: number for number, name in enumerate(classes)}
-    sets = reader.evaluation()
-    for field, texts in zip(data.evaluation_sources, sets.values(), strict=True):
-        if {text.label for text in texts} - numbers.keys():
+    for part in held_out:
+        if {text.label for text in part.records} - numbers.keys():
             # The label is of the user's data, and is not quoted.
-            raise RefusedError(f"{field}: has a label that no training example has")
-    everything: list[LabelledText] = [*train, *(text for texts in sets.values() for text in texts)]
-    held_out = {name: len(texts) for name, texts in sets.items()}
+            raise RefusedError(f"{part.field}: has a label that no training example has")
+    everything: list[LabelledText] = [text for part in parts for text in part.records]
     rows = reader.tokenise([one.text for one in everything], tokenizer, length)
+    mixture = mixture_of(data, [len(part.records) for part in training])
     examples = LabelledExamples(
         (),
-        len(train),
-        sum(held_out.values()),
-        held_out_sets={name: size for name, size in held_out.items() if name},
+        sum(len(part.records) for part in training),
+        sum(len(part.records) for part in held_out),
+        held_out_sets={part.name: len(part.records) for part in held_out if part.name},
+        mixture=mixture,
         texts=TokenLists.of(rows, padding_of(tokenizer)),
         labels=np.array([numbers[one.label] for one in everything], dtype=np.int64),
     )
-    return LabelledFiles(examples, classes, reader.notices)
+    return LabelledFiles(examples, classes, reader.notices + ([mixture.notice()] if mixture else []))
 
 
 def by_number(label: str) -> tuple[int, int, str]:

@@ -1,23 +1,63 @@
 """Records of a format that one task alone reads: read, checked, and their texts tokenised."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from trainyard.contract.formats.detection import ALL_EXPECTED
 from trainyard.contract.formats.records import BadRecordError, unreadable
-from trainyard.contract.spec.text_data import TextData
+from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
 from worker.core.errors import RefusedError
 from worker.data.build_tokens import NAMED, NamedRecord, skipped_text, too_many_bad
 from worker.data.data_files import find_files
 from worker.data.notices import Notice
 from worker.data.records import Unreadable, numbered_records
+from worker.data.row_layout import held_out_examples
 from worker.data.text_examples import DataAccess
 
 Record = TypeVar("Record")
 _AT_ONCE = 1000
 """Texts that are tokenised together, after which progress is marked."""
+
+
+@dataclass(frozen=True)
+class RecordPart(Generic[Record]):
+    """The records of one source for training, or of one evaluation set."""
+
+    field: str
+    """The field of the spec that names the files."""
+    records: list[Record]
+    name: str | None = None
+    """Of records for evaluation: their set, empty for the only one. None: for training."""
+
+
+def divided(
+    field: str, records: Sequence[Record], fraction: float, least: int = 1
+) -> tuple[list[Record], list[Record]]:
+    """Return the records for training, and those that `data.eval_fraction` holds out, by their number alone.
+
+    Args:
+        field: The field of the spec that names the files, for messages.
+        least: Held-out records without which there is nothing to evaluate.
+
+    Raises:
+        RefusedError: There are not enough on one of the sides.
+    """
+    if not fraction:
+        return list(records), []
+    chosen = held_out_examples(len(records), fraction)
+    training = [one for one, held in zip(records, chosen, strict=True) if not held]
+    held_out = [one for one, held in zip(records, chosen, strict=True) if held]
+    if not training:
+        raise RefusedError(f"data.eval_fraction: holds every example of {field} out", "Use a smaller fraction.")
+    if len(held_out) < least:
+        counted = f"{len(held_out)} of {len(records)} examples of {field}"
+        raise RefusedError(
+            f"data.eval_fraction: holds out {counted}, and an evaluation needs {least}", "Use a larger fraction."
+        )
+    return training, held_out
 
 
 class RecordReader(Generic[Record]):
@@ -34,17 +74,21 @@ class RecordReader(Generic[Record]):
         self.notices: list[Notice] = []
         """What a user should know about the data."""
 
-    def training(self) -> list[Record]:
-        """Return the records of the only source for training. Errors are those of `read`."""
-        ((section, source),) = self._data.training_sources.items()
-        return self.read(section, source)
-
-    def evaluation(self) -> dict[str, list[Record]]:
-        """Return the records of each evaluation set; the name of a single one is empty. Errors are those of `read`."""
-        return {
-            field.removeprefix("data.eval_sets.") if field.startswith("data.eval_sets.") else "": self.read(field, one)
-            for field, one in self._data.evaluation_sources.items()
-        }
+    def parts(self, *, least: int = 1) -> list[RecordPart[Record]]:
+        """Return the records of each source for training, and then those of each evaluation set. Errors are those of
+        `read` and of `divided`, which explains `least`."""
+        data = self._data
+        training: list[RecordPart[Record]] = []
+        held_out: list[RecordPart[Record]] = []
+        names = data.names if isinstance(data, TextMixture) else ("",)
+        for name, (field, source) in zip(names, data.training_sources.items(), strict=True):
+            own, held = divided(field, self.read(field, source), data.eval_fraction, least)
+            training.append(RecordPart(field, own))
+            if data.eval_fraction:
+                held_out.append(RecordPart(field, held, name))
+        for field, source in data.evaluation_sources.items():
+            held_out.append(RecordPart(field, self.read(field, source), evaluation_set(field)))
+        return training + held_out
 
     def read(self, section: str, source: TextSource) -> list[Record]:
         """Return the records of a source.
@@ -87,7 +131,8 @@ class RecordReader(Generic[Record]):
             cut += sum(len(one) > length for one in whole)
             rows += tokenizer(some, truncation=True, max_length=length)["input_ids"]
         if cut:
-            (section,) = self._data.training_sources
+            fields = self._data.training_sources
+            section = next(iter(fields)) if len(fields) == 1 else "data.sources"
             message = f"{section}: {cut} texts are longer than {length} tokens and were truncated"
             self.notices.append(Notice("data_truncated", message, "warning", {"examples": cut, "max_length": length}))
         # A model computes at least one token of an empty text.

@@ -13,6 +13,7 @@ from worker.core.errors import RefusedError
 from worker.data.answers import Answer, AnswerRows, labelled_rows, pair_rows
 from worker.data.build_tokens import NAMED, NamedRecord, too_many_bad
 from worker.data.data_files import DataFile, find_files
+from worker.data.parsed_records import divided
 from worker.data.records import RecordPosition, Unreadable, numbered_records
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
@@ -35,13 +36,16 @@ def load_answers(
     access: DataAccess = DIRECT,
     *,
     max_bad: int = 0,
-) -> AnswerRows:
-    """Return the rows of a source, each of at most `length` tokens; they depend on the files and the spec alone.
+    fraction: float = 0.0,
+) -> tuple[AnswerRows, AnswerRows]:
+    """Return the rows of a source, each of at most `length` tokens, for training and those that are held out; they
+    depend on the files and the spec alone.
 
     Args:
         section: The spec's field that names the files, for messages.
         formats: Those that may be; that of the first record counts for all.
         max_bad: Records without a preference that are skipped.
+        fraction: That of `data.eval_fraction`. No held-out answer is compared with one for training.
 
     Raises:
         RefusedError: A file or a record is invalid, or a link leads out of the roots.
@@ -57,19 +61,27 @@ def load_answers(
         for answers, desirable in reader.encode(some):
             encoded.append(answers)
             labels.append(desirable)
-    if reader.paired:
-        rows = pair_rows([(chosen, rejected) for chosen, rejected in encoded], length)
-    else:
-        rows = labelled_rows([answer for (answer,) in encoded], labels, length)
     named = source.path if isinstance(source.path, str) else ", ".join(source.path)
-    if not len(rows):
-        raise RefusedError(f"{section}: {named} holds no example whose answers begin within {length} tokens")
-    if left_out := len(encoded) - len(rows):
+    parts = divided(section, list(zip(encoded, labels, strict=True)), fraction)
+    train, held_out = (_rows(part, length, paired=reader.paired) for part in parts)
+    for rows, which in ((train, " that is not held out"), (held_out, " among those held out")):
+        if not len(rows) and (fraction or rows is train):
+            suffix = which if fraction else ""
+            raise RefusedError(
+                f"{section}: {named} holds no example{suffix} whose answers begin within {length} tokens"
+            )
+    if left_out := len(encoded) - len(train) - len(held_out):
         log.warning("%s: %d examples were left out: an answer begins after %d tokens", named, left_out, length)
     if any(len(one.prompt) + len(one.answer) > length for answers in encoded for one in answers):
         log.warning("%s: answers that end after %d tokens were truncated", named, length)
-    log.info("%s: %d examples", named, len(rows))
-    return rows
+    log.info("%s: %d examples", named, len(train) + len(held_out))
+    return train, held_out
+
+
+def _rows(examples: Sequence[tuple[Encoded, bool]], length: int, *, paired: bool) -> AnswerRows:
+    if paired:
+        return pair_rows([(chosen, rejected) for (chosen, rejected), _ in examples], length)
+    return labelled_rows([answer for (answer,), _ in examples], [label for _, label in examples], length)
 
 
 class _Reader:

@@ -62,8 +62,22 @@ class WeightedSources:
     they stopped. So within one pass, however many epochs it lasts, each of its examples is drawn once.
     """
 
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float], *, seed: int, shuffle: bool = True) -> None:
-        """`sizes`: the examples of each source, which follow each other in the numbering of examples."""
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        weights: Sequence[float],
+        *,
+        seed: int,
+        shuffle: bool = True,
+        numbered: bool = False,
+    ) -> None:
+        """
+        Args:
+            sizes: The examples of each source, which follow each other in the numbering of examples.
+            numbered: The same example has another number in each pass over its source: `n` in the first, then
+                `n + examples`, and so on, as `NumberedByEpoch` has it for epochs.
+        """
+        self._numbered = numbered
         self._sizes = list(sizes)
         self.examples = sum(sizes)
         self.draws = shares(self.examples, weights)
@@ -94,7 +108,8 @@ class WeightedSources:
     def _drawn(self, source: int, size: int, start: int, count: int) -> Indices:
         """Return `count` draws from a source, after its first `start` ones."""
         passes = range(start // size, -(-(start + count) // size))
-        drawn = np.concatenate([self._pass(source, size, number) for number in passes])
+        step = self.examples if self._numbered else 0
+        drawn = np.concatenate([self._pass(source, size, number) + number * step for number in passes])
         skipped = start - passes.start * size
         return drawn[skipped : skipped + count]
 

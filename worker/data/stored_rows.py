@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.core.errors import RefusedError
 from worker.data.build_tokens import TARGETS, TOKENS
 from worker.data.examples import TokenCounts
 from worker.data.row_layout import RowLayout
-from worker.data.sampler import WeightedSources
 from worker.data.token_cache import CacheEntry, TokenCache
 from worker.data.token_rows import RowExamples, Segment
 
@@ -103,36 +101,8 @@ class StoredRows:
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """The sources of training examples, which are drawn from by weight."""
-
-    names: tuple[str, ...]
-    rows: tuple[int, ...]
-    """The rows of each source, in the order of the examples."""
-    weights: tuple[float, ...]
-
-    def order(self, *, seed: int, shuffle: bool) -> WeightedSources:
-        """Return the order of the examples.
-
-        Raises:
-            RefusedError: The weight of a source is too small for one row in an epoch.
-        """
-        order = WeightedSources(self.rows, self.weights, seed=seed, shuffle=shuffle)
-        for index, draws in enumerate(order.draws):
-            if not draws:
-                raise RefusedError(
-                    f"data.sources.{index}.weight is {self.weights[index]:g}, too little for one of the "
-                    f"{order.examples} rows of an epoch",
-                    "Give the source a larger weight, or remove it.",
-                )
-        return order
-
-
-@dataclass(frozen=True)
 class StoredExamples(RowExamples):
     """Rows of tokens in memory-mapped files."""
 
     digest: str = field(default="", kw_only=True)
     """The digest of the training examples, by those of their files."""
-    mixture: Mixture | None = field(default=None, kw_only=True)
-    """None: one source."""

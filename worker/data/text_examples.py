@@ -11,15 +11,16 @@ import numpy as np
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.formats.examples import CODE_VERSION
-from trainyard.contract.spec.text_data import TextData, TextMixture
+from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import CHAT_FORMATS, FileSource, TextSource
 from worker.core.errors import RefusedError
 from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, skipped_text, too_many_bad
 from worker.data.content_digest import ContentDigests
 from worker.data.data_files import DataFile, find_files
+from worker.data.mixture import mixture_of
 from worker.data.notices import Notice
 from worker.data.row_layout import LAYOUT_VERSION, held_out_examples, lay_out
-from worker.data.stored_rows import Mixture, StoredExamples, StoredPart, StoredRows, write_layout
+from worker.data.stored_rows import StoredExamples, StoredPart, StoredRows, write_layout
 from worker.data.token_cache import CacheEntry, TokenCache
 from worker.data.tokenizers import Tokenizer
 
@@ -90,11 +91,10 @@ class TextPreparation:
             if fraction:
                 held_out.append(self._part(section, entry, "held_out", name))
         for section, source in self._data.evaluation_sources.items():
-            name = section.removeprefix("data.eval_sets.") if section.startswith("data.eval_sets.") else ""
+            name = evaluation_set(section)
             held_out.append(self._part(section, self._tokens(section, source), "all", name))
-        rows = tuple(part.rows for part in training)
-        if mixture := _mixture(self._data, rows):
-            self._notices.append(_mixture_notice(mixture))
+        if mixture := mixture_of(self._data, [part.rows for part in training]):
+            self._notices.append(mixture.notice())
         return PreparedText(training + held_out, self._notices)
 
     def _tokens(self, section: str, source: TextSource) -> CacheEntry:
@@ -190,8 +190,7 @@ def open_examples(prepared: PreparedText, data: TextData, cache: TokenCache) -> 
     training = [part for part in prepared.parts if part.name is None]
     held_out = [part for part in prepared.parts if part.name is not None]
     digests = "\n".join(part.digest for part in stored[: len(training)])
-    rows = tuple(part.rows for part in training)
-    mixture = _mixture(data, rows)
+    rows = [part.rows for part in training]
     return StoredExamples(
         (),
         sum(rows),
@@ -200,22 +199,8 @@ def open_examples(prepared: PreparedText, data: TextData, cache: TokenCache) -> 
         rows=StoredRows(stored, cache),
         packed=data.packing,
         digest=hashlib.sha256(digests.encode()).hexdigest(),
-        mixture=mixture,
+        mixture=mixture_of(data, rows),
     )
-
-
-def _mixture_notice(mixture: Mixture) -> Notice:
-    draws = mixture.order(seed=0, shuffle=True).draws
-    parts = list(zip(mixture.names, mixture.rows, draws, strict=True))
-    listed = ", ".join(f"{count} of {name}, which has {rows}" for name, rows, count in parts)
-    data = {name: {"rows": rows, "drawn_per_epoch": count} for name, rows, count in parts}
-    return Notice("data_mixture", f"an epoch has {sum(draws)} rows: {listed}", "info", {"sources": data})
-
-
-def _mixture(data: TextData, rows: tuple[int, ...]) -> Mixture | None:
-    if not isinstance(data, TextMixture):
-        return None
-    return Mixture(data.names, rows, tuple(source.weight for source in data.sources))
 
 
 def _paths(section: str, data: TextData) -> str:

@@ -13,9 +13,10 @@ from trainyard.contract.formats.text_pairs import TextPair, parse_pair
 from trainyard.contract.spec.text_data import TextData
 from worker.core.errors import RefusedError
 from worker.data.examples import BatchTokens, Examples, Tensors
+from worker.data.mixture import mixture_of
 from worker.data.notices import Notice
-from worker.data.parsed_records import RecordReader, padding_of
-from worker.data.sampler import Indices, NumberedByEpoch, WholePass
+from worker.data.parsed_records import RecordPart, RecordReader, padding_of
+from worker.data.sampler import EpochOrder, Indices, NumberedByEpoch, WholePass
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_lists import TokenLists
 
@@ -27,7 +28,8 @@ _LARGEST = -1
 class PairGroups(Examples):
     """Pairs in groups: one group is one example.
 
-    The pairs of an epoch are shuffled and divided into groups; those that fill no group are left out of the epoch.
+    The pairs of an epoch, of several sources drawn by their weights, are shuffled and divided into groups; those that
+    fill no group are left out of the epoch.
     A group for training has the number `epoch * (train + held_out) + group`, so that a batch is a function of its
     numbers, as it is for other examples. Held-out groups never change.
     """
@@ -101,7 +103,9 @@ class PairGroups(Examples):
         return {}
 
     @cached_property
-    def _passes(self) -> WholePass:
+    def _passes(self) -> EpochOrder:
+        if self.mixture is not None:
+            return self.mixture.order(seed=self.seed, shuffle=self.shuffle)
         return WholePass(len(self.pairs), seed=self.seed, shuffle=self.shuffle)
 
     @cached_property
@@ -134,39 +138,50 @@ def load_pairs(
         RefusedError: A file or a record is invalid, there are not enough pairs, or only some have a negative.
     """
     reader = RecordReader(data, "text_pair", parse_pair, access)
-    (section,) = data.training_sources
-    train, sets = reader.training(), reader.evaluation()
-    if len(train) < size:
+    # Pairs are compared with each other.
+    parts = reader.parts(least=2)
+    training = [part for part in parts if part.name is None]
+    held_out = [part for part in parts if part.name is not None]
+    section = ", ".join(part.field for part in training)
+    count = sum(len(part.records) for part in training)
+    if count < size:
+        suffix = " that are not held out" if data.eval_fraction else ""
         raise RefusedError(
-            f"{section}: the files hold {len(train)} pairs, fewer than embedding.group_size, which is {size}"
+            f"{section}: the files hold {count} pairs{suffix}, fewer than embedding.group_size, which is {size}"
         )
-    for field, held_out in zip(data.evaluation_sources, sets.values(), strict=True):
-        if len(held_out) < 2:
-            raise RefusedError(f"{field}: the files hold one pair, and pairs are compared with each other")
-    everything = {section: train} | dict(zip(data.evaluation_sources, sets.values(), strict=True))
-    has_negative = train[0].negative is not None
-    for field, pairs in everything.items():
-        if any((pair.negative is not None) != has_negative for pair in pairs):
-            raise RefusedError(
-                f"{field}: some pairs have a `negative` and others have none", "Give one to all or none."
-            )
+    for part in held_out:
+        if len(part.records) < 2:
+            raise RefusedError(f"{part.field}: the files hold one pair, and pairs are compared with each other")
+    _check_negatives(parts)
     numbers: dict[str, int] = {}
-    rows = [_numbered(pairs, numbers) for pairs in everything.values()]
-    groups = [np.array_split(one, max(1, len(one) // size)) for one in rows[1:]]
+    rows = [_numbered(part.records, numbers) for part in parts]
+    groups = [np.array_split(one, max(1, len(one) // size)) for one in rows[len(training) :]]
     tokens = reader.tokenise(list(numbers), tokenizer, length)
+    mixture = mixture_of(data, [len(part.records) for part in training])
     examples = PairGroups(
         (),
-        len(train) // size,
+        count // size,
         sum(map(len, groups)),
-        held_out_sets={name: len(own) for name, own in zip(sets, groups, strict=True) if name},
+        held_out_sets={part.name: len(own) for part, own in zip(held_out, groups, strict=True) if part.name},
+        mixture=mixture,
         texts=TokenLists.of(tokens, padding_of(tokenizer)),
-        pairs=rows[0],
+        pairs=np.concatenate(rows[: len(training)]),
         held_out_groups=[group for own in groups for group in own],
         size=size,
         seed=seed,
         shuffle=data.shuffle,
     )
-    return examples, reader.notices
+    return examples, reader.notices + ([mixture.notice()] if mixture else [])
+
+
+def _check_negatives(parts: Sequence[RecordPart[TextPair]]) -> None:
+    """Raise RefusedError if only some pairs have a negative."""
+    has_negative = parts[0].records[0].negative is not None
+    for part in parts:
+        if any((pair.negative is not None) != has_negative for pair in part.records):
+            raise RefusedError(
+                f"{part.field}: some pairs have a `negative` and others have none", "Give one to all or none."
+            )
 
 
 def _numbered(pairs: Sequence[TextPair], numbers: dict[str, int]) -> NDArray[np.int64]:

@@ -19,6 +19,13 @@ from worker.core.random_state import seed_generators
 
 ADAPTER = "default"
 """peft's name of the one adapter of a run."""
+_TASK_TYPES = {
+    "causal_lm": "CAUSAL_LM",
+    "sequence_classification": "SEQ_CLS",
+    "text_embedding": "FEATURE_EXTRACTION",
+}
+"""What peft calls the tasks of Hugging Face models; it has no name for images."""
+_CLASSIFIERS = ("sequence_classification", "image_classification")
 _INSTALL_HINT = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 
 
@@ -43,13 +50,19 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
 
     assert spec.lora_rank is not None
     whole = whole_modules(model, spec.lora.modules_to_save)
+    if isinstance(spec.model, HfModel):
+        _check_statistics(model)
+        if spec.task in _CLASSIFIERS:
+            whole = _with_head(model, whole)
     targets = [name for name in adapter_targets(model, spec.lora.targets) if not _inside(name, whole)]
+    if spec.lora.targets == "auto":
+        targets = [name for name in targets if _divides_groups(model, name, spec.lora_rank)]
     if not targets:
         raise RefusedError("lora.targets: every target is in a module of lora.modules_to_save")
     _check_rank(model, targets, spec.lora_rank)
     modules = [name for name, _ in model.named_modules()]
     return LoraConfig(
-        task_type="CAUSAL_LM" if isinstance(spec.model, HfModel) else None,
+        task_type=_TASK_TYPES.get(spec.task) if isinstance(spec.model, HfModel) else None,
         base_model_name_or_path=spec.model.path if isinstance(spec.model, HfModel) else None,
         r=spec.lora_rank,
         lora_alpha=spec.lora.alpha,
@@ -89,6 +102,45 @@ def whole_modules(model: nn.Module, patterns: Collection[str]) -> list[str]:
             )
     # A module inside another one is trained with it.
     return [name for name in modules if name in chosen and not _inside(name, chosen - {name})]
+
+
+def _with_head(model: nn.Module, whole: list[str]) -> list[str]:
+    """Return these modules and those of a classifier's head, which may be new: all beside its body, and what pools the
+    body's outputs.
+
+    Raises:
+        RefusedError: The head is inside the body, and no module is named.
+    """
+    body = getattr(model, "base_model_prefix", "")
+    children = dict(model.named_children())
+    if body not in children:
+        if whole:
+            return whole
+        raise RefusedError(
+            "lora_rank: the head of this model cannot be told from its body, and it must be trained whole",
+            f"Name it in lora.modules_to_save. The model has: {', '.join(children)}.",
+        )
+    named = [(name, module) for name, module in model.named_modules() if name and _has_parameters(module)]
+    head = {name for name, _ in named if (name in children and name != body) or name.endswith(".pooler")}
+    chosen = head | set(whole)
+    return [name for name, _ in named if name in chosen and not _inside(name, chosen - {name})]
+
+
+def _check_statistics(model: nn.Module) -> None:
+    """Raise RefusedError: the model has values that change in training and are no part of an adapter's file."""
+    kinds = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+    if any(isinstance(module, kinds) and module.track_running_stats for module in model.modules()):
+        raise RefusedError(
+            "lora_rank: the model has batch normalization, whose statistics change in training and are no part of "
+            "adapters",
+            "Train the whole model, without lora_rank, or use a model with layer normalization.",
+        )
+
+
+def _divides_groups(model: nn.Module, name: str, rank: int) -> bool:
+    """Return whether peft can adapt a layer: of a grouped convolution, the groups must divide the rank."""
+    layer = model.get_submodule(name)
+    return not isinstance(layer, nn.Conv2d) or rank % layer.groups == 0
 
 
 def _saved_names(chosen: Collection[str], modules: Collection[str]) -> list[str]:

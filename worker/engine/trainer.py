@@ -15,7 +15,6 @@ from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.sampler import EpochOrder, GlobalBatches
-from worker.data.stored_rows import StoredExamples
 from worker.engine.callbacks.base import Callback
 from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.garbage_collector import GarbageCollector
@@ -218,7 +217,7 @@ class Trainer:
         first = self._ranks.is_first
         origin = self._checkpoints.initial_weights
         sources = source_digests(self._spec, self._task, self._batches, origin=origin) if first else {}
-        self._checkpoints.bind_sources(sources)
+        self._checkpoints.bind_sources(sources, getattr(self._task, "classes", ()))
         return start
 
     def _fill_reference(self) -> None:
@@ -364,10 +363,11 @@ def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:
     shuffle = spec.data.shuffle if spec.data else getattr(task, "shuffle", True)
     examples = task.examples
     order: EpochOrder | None = None
-    if isinstance(examples, StoredExamples) and examples.mixture:
-        order = examples.mixture.order(seed=spec.seed, shuffle=shuffle)
-    elif (by_epoch := getattr(examples, "order_by_epoch", None)) is not None:
+    if (by_epoch := getattr(examples, "order_by_epoch", None)) is not None:
         order = by_epoch()
+    # The examples of task `custom` are any object.
+    if order is None and (mixture := getattr(examples, "mixture", None)) is not None:
+        order = mixture.order(seed=spec.seed, shuffle=shuffle)
     return GlobalBatches(
         examples.train,
         spec.batch.size,

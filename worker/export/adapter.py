@@ -1,5 +1,7 @@
 """Writes trained adapters in peft's format, and merges them into the weights of their base model."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -8,16 +10,25 @@ from torch import nn
 
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.exported import CLASSES
 from worker.engine.adapters import adapter_config, is_adapter, peft_name
 from worker.engine.frozen_base import held_dtype, round_base
-from worker.export.model import save_tensors, save_tokenizer
+from worker.export.embedding import save_modules, text_vectors_of
+from worker.export.model import save_input, save_tensors
 
 
-def save_adapter(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:
-    """Write a folder that `peft.PeftModel.from_pretrained` loads onto the base model."""
+def save_adapter(
+    folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec, classes: Sequence[str] = ()
+) -> None:
+    """Write a folder that `peft.PeftModel.from_pretrained` loads onto the base model. `classes`: the names of the
+    outputs of a model that classifies, which are in no other file."""
     _write(folder, weights, base, spec)
+    if classes:
+        (folder / CLASSES).write_text(json.dumps(list(classes), ensure_ascii=False))
     if isinstance(spec.model, HfModel):
-        save_tokenizer(folder, spec.model.path)
+        save_input(folder, spec)
+    if (vectors := text_vectors_of(spec)) is not None:
+        save_modules(folder, vectors)
 
 
 def merged_weights(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> dict[str, Any]:

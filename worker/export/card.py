@@ -148,7 +148,8 @@ def _data_name(spec: TrainingSpec) -> str:
     if isinstance(spec.data, TextData):
         return _first([name for source in spec.data.training_sources.values() for name in _source_names(source)])
     if isinstance(spec.data, ImageFiles):
-        return _first([_last_part(path) for path in listed_paths(spec.data.path)])
+        paths = (path for source in spec.data.training_sources.values() for path in listed_paths(source.path))
+        return _first([_last_part(path) for path in paths])
     return "the data of the job's own code"
 
 

@@ -1,7 +1,7 @@
 """Makes an export of a checkpoint, without its run: on one process, in host memory, on a machine without GPUs."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,15 @@ from trainyard.contract.problems import SpecError
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
-from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, ExportUpdate, lacks_classes
+from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, ExportUpdate, needs_classes
 from trainyard.contract.wire.manifest import Manifest
 from worker.checkpoint.compatibility import changed_source, difference
 from worker.checkpoint.digests import verify
 from worker.checkpoint.tensors import ModelTensors
 from worker.core.errors import RefusedError
-from worker.core.random_state import seed_generators
 from worker.engine.adapters import is_adapter
 from worker.engine.sources import base_digest
+from worker.export.base_model import build_base
 from worker.export.description import note_of, write_description
 from worker.export.model import build_hf_shell
 from worker.export.weights import DTYPES, default_dtype, is_merged, save_weights
@@ -46,9 +46,11 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
     report(ExportUpdate(phase="verifying"))
     dtype_name, merging = request.dtype or default_dtype(spec), is_merged(spec)
     dtype = DTYPES[dtype_name]
-    folder, shell = Path(request.output), _build_shell(spec)
+    folder = Path(request.output)
     with _noticed_deletion(checkpoint):
         manifest, tensors = _verified_tensors(checkpoint)
+        _require_classes(manifest, spec)
+        shell = _build_shell(spec, manifest.classes)
         if merging:
             _require_same_base(manifest, spec, moved=request.base is not None)
         names = _chosen_names(tensors, spec, shell)
@@ -60,9 +62,10 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
         folder,
         weights,
         spec,
-        lambda: _build_base(spec) if merging else _require_shell(shell),
+        lambda: build_base(spec, manifest.classes) if merging else _require_shell(shell),
         partial=spec.trainable is not None,
         dtype=dtype,
+        classes=manifest.classes,
     )
     note = note_of(
         kind,
@@ -83,11 +86,6 @@ def _read_spec(request: ExportRequest) -> TrainingSpec:
         spec = parse_spec(request.spec)
     except SpecError as error:
         raise RefusedError(f"this release does not read the job's spec: {error}") from None
-    if lacks_classes(spec.model_dump(mode="json", include={"task", "data"})):
-        raise RefusedError(
-            f"checkpoints of task `{spec.task}` do not hold the names of the classes and are not converted",
-            "Use the export that the job wrote at its end.",
-        )
     if request.merge:
         spec = spec.model_copy(update={"lora": spec.lora.model_copy(update={"merge": True})})
     if request.base is not None:
@@ -121,6 +119,17 @@ def _verified_tensors(checkpoint: CheckpointLayout) -> tuple[Manifest, ModelTens
         raise RefusedError(f"the checkpoint is damaged: {error}", "Choose another one.") from None
 
 
+def _require_classes(manifest: Manifest, spec: TrainingSpec) -> None:
+    """Raise RefusedError if the model classifies and an earlier release wrote the checkpoint without the classes."""
+    if not manifest.classes and needs_classes(spec.model_dump(mode="json", include={"task", "data"})):
+        raise RefusedError(
+            f"the checkpoint of step {manifest.step} was written by an earlier release, without the names of the "
+            "classes",
+            "Use the export that the job wrote at its end, or a checkpoint that this release writes, such as that of a "
+            f"new job with resume_from {manifest.job_id}:{manifest.step}.",
+        )
+
+
 def _require_same_base(manifest: Manifest, spec: TrainingSpec, *, moved: bool) -> None:
     """`moved`: whether the request names the folder of the base model."""
     digest = base_digest(spec)
@@ -135,12 +144,13 @@ def _require_same_base(manifest: Manifest, spec: TrainingSpec, *, moved: bool) -
     raise RefusedError(message, "Restore it, or name an unchanged copy with --base.")
 
 
-def _build_shell(spec: TrainingSpec) -> nn.Module | None:
-    """Return the model without weights, or None if it is defined by the job's own code."""
+def _build_shell(spec: TrainingSpec, classes: Sequence[str]) -> nn.Module | None:
+    """Return the model without weights, or None if it is defined by the job's own code. `classes`: the names of its
+    outputs, if it classifies."""
     if spec.task == "custom" or spec.model is None:
         return None
     if isinstance(spec.model, HfModel):
-        shell: nn.Module = build_hf_shell(spec)
+        shell: nn.Module = build_hf_shell(spec, classes=classes)
         return shell
     with torch.device("meta"):
         return build_builtin(spec.model)
@@ -154,17 +164,6 @@ def _require_shell(shell: nn.Module | None) -> nn.Module:
             "Download the checkpoint, or let a job that continues it write its export at the end.",
         )
     return shell
-
-
-def _build_base(spec: TrainingSpec) -> nn.Module:
-    """Return the base model of adapters with its weights."""
-    if isinstance(spec.model, HfModel):
-        from worker.tasks.hf_model import HfFolder
-
-        return HfFolder(spec.model.path).load(packed=False)
-    assert spec.model is not None
-    seed_generators(spec.seed)
-    return build_builtin(spec.model)
 
 
 def _chosen_names(tensors: ModelTensors, spec: TrainingSpec, shell: nn.Module | None) -> list[str]:

@@ -77,16 +77,13 @@ def save_hf(
     from transformers import GenerationConfig
 
     assert isinstance(spec.model, HfModel)
-    base, reads_images = spec.model.path, spec.task == "image_classification"
+    base = spec.model.path
     # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
     shell = build_hf_shell(spec, dtype, classes)
     if spec.task == "causal_lm" and (Path(base) / "generation_config.json").is_file():
         shell.generation_config = GenerationConfig.from_pretrained(base, local_files_only=True)
     shell.save_pretrained(folder, state_dict=weights)
-    if reads_images:
-        load_image_processor(base).save_pretrained(folder)
-    else:
-        save_tokenizer(folder, base)
+    save_input(folder, spec)
     if (vectors := text_vectors_of(spec)) is not None:
         save_modules(folder, vectors)
 
@@ -110,8 +107,11 @@ def build_hf_shell(spec: TrainingSpec, dtype: torch.dtype = torch.float32, class
     return shell
 
 
-def save_tokenizer(folder: Path, base: str) -> None:
-    load_tokenizer(base).save_pretrained(folder)
+def save_input(folder: Path, spec: TrainingSpec) -> None:
+    """Write what makes the input of a Hugging Face model: its tokenizer, or its image processor."""
+    assert isinstance(spec.model, HfModel)
+    load = load_image_processor if spec.task == "image_classification" else load_tokenizer
+    load(spec.model.path).save_pretrained(folder)
 
 
 def load_tokenizer(base: str) -> Any:

@@ -96,11 +96,11 @@ def save_weights(
     """
     if is_merged(spec):
         merged = merged_weights(folder, weights, build_base(), spec)
-        save_model(folder, cast(merged, dtype), spec, dtype)
+        save_model(folder, cast(merged, dtype), spec, dtype, classes)
         return "model"
     weights = cast(weights, dtype)
     if spec.lora_rank is not None:
-        save_adapter(folder, weights, build_base(), spec)
+        save_adapter(folder, weights, build_base(), spec, classes)
         return "adapter"
     if partial:
         save_tensors(folder / "trained.safetensors", weights)

@@ -43,12 +43,14 @@ def load_text_classifier(folder: HfFolder, classes: Sequence[str], padding: int)
     return model  # type: ignore[no-any-return]
 
 
-def load_image_classifier(folder: HfFolder, classes: Sequence[str], shape: tuple[int, int, int]) -> nn.Module:
+def load_image_classifier(
+    folder: HfFolder, classes: Sequence[str], shape: tuple[int, int, int] | None = None
+) -> nn.Module:
     """Return the model in fp32 and training mode; called with images it returns logits (n, classes). Its head is
     initialised as that of a classifier of texts.
 
     Args:
-        shape: Channels, height and width of the images.
+        shape: Channels, height and width of the images. None: whether the model takes them is known.
 
     Raises:
         RefusedError: The folder does not hold such a model, or the model does not take such images.
@@ -57,7 +59,8 @@ def load_image_classifier(folder: HfFolder, classes: Sequence[str], shape: tuple
 
     model = _load(folder, "a model for classification of images", AutoModelForImageClassification, classes)
     model.forward = partial(_forward_images, model.forward)
-    _check_images(folder, model, shape, len(classes))
+    if shape is not None:
+        _check_images(folder, model, shape, len(classes))
     model.train()
     return model  # type: ignore[no-any-return]
 

@@ -12,13 +12,14 @@ from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from trainyard.contract.spec.objective_rules import preference_beta
 from trainyard.contract.spec.objectives import PAIRED, WITH_REFERENCE
 from trainyard.contract.spec.sections import BuiltinData, HfModel
-from trainyard.contract.spec.text_data import TextData, TextMixture
+from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import PAIR_FORMATS, PREFERENCE_FORMATS, TextSource
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.data.answers import Answer, AnswerExamples, AnswerRows, answer_examples, pair_rows
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import IGNORED_LABEL, Tensors
+from worker.data.mixture import mixture_of
 from worker.data.preference_rows import load_answers
 from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
@@ -48,6 +49,8 @@ class PreferenceTask(CausalLm):
         """Whether `examples.reference` must be filled before the first loss."""
         self.shares_mean = self._objective == "kto"
         """Whether the loss needs the mean of `shared_sum` over the whole batch."""
+        if examples.mixture is not None:
+            self.notices.append(examples.mixture.notice())
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         return self.measured_loss(model, batch)[0]
@@ -177,7 +180,7 @@ def stdlib_pairs(data: BuiltinData, context: int) -> AnswerExamples:
         pairs.append((_answer(prompt, answer), _answer(prompt, upper)))
     train = len(pairs) - round(len(pairs) * data.eval_fraction)
     held_out = {"": pair_rows(pairs[train:], context)} if train < len(pairs) else {}
-    return answer_examples(pair_rows(pairs[:train], context), held_out, paired=True, context=context)
+    return answer_examples([pair_rows(pairs[:train], context)], held_out, paired=True, context=context)
 
 
 def _answer(prompt: NDArray[np.uint8], answer: NDArray[np.uint8]) -> Answer:
@@ -187,22 +190,25 @@ def _answer(prompt: NDArray[np.uint8], answer: NDArray[np.uint8]) -> Answer:
 def _load(
     spec: TrainingSpec, data: TextData, tokenizer: Tokenizer, context: int | None, access: DataAccess, multiple: int
 ) -> AnswerExamples:
-    if isinstance(data, TextMixture) or data.eval_fraction:
-        field = "data.source" if isinstance(data, TextMixture) else "data.eval_fraction"
-        raise RefusedError(f"{field}: not for objective `{spec.objective}`, whose examples are in one source each")
     paired = spec.objective in PAIRED
     known = sorted(PAIR_FORMATS if paired else PREFERENCE_FORMATS - PAIR_FORMATS, reverse=True)
     length = row_length(data.max_length, context)
     max_bad = data.max_bad_lines if data.on_bad_line == "skip" else 0
 
-    def load(section: str, source: TextSource) -> AnswerRows:
+    def load(section: str, source: TextSource, fraction: float = 0.0) -> tuple[AnswerRows, AnswerRows]:
         formats = known if source.format == "auto" else [source.format]
-        return load_answers(section, source, formats, tokenizer, length, access, max_bad=max_bad)
+        return load_answers(section, source, formats, tokenizer, length, access, max_bad=max_bad, fraction=fraction)
 
-    ((section, source),) = data.training_sources.items()
-    train = load(section, source)
-    held_out = {
-        section.removeprefix("data.eval_sets.") if section.startswith("data.eval_sets.") else "": load(section, source)
-        for section, source in data.evaluation_sources.items()
+    names = data.names if isinstance(data, TextMixture) else ("",)
+    train: list[AnswerRows] = []
+    held_out: dict[str, AnswerRows] = {}
+    for name, (section, source) in zip(names, data.training_sources.items(), strict=True):
+        rows, held = load(section, source, data.eval_fraction)
+        train.append(rows)
+        if data.eval_fraction:
+            held_out[name] = held
+    held_out |= {
+        evaluation_set(section): load(section, source)[0] for section, source in data.evaluation_sources.items()
     }
-    return answer_examples(train, held_out, paired=paired, multiple=multiple, context=context)
+    mixture = mixture_of(data, [len(rows) for rows in train])
+    return answer_examples(train, held_out, paired=paired, multiple=multiple, context=context, mixture=mixture)

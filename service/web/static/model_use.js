@@ -16,8 +16,7 @@ export function usesOf(job) {
   const { spec } = job;
   const exported = isExported(job);
   const classifiesTexts = spec.task === "sequence_classification";
-  const namesClasses = classifiesTexts || spec.data?.source === "images"; // only the export has the names of the classes
-  const saved = !namesClasses && ["succeeded", "failed", "cancelled"].includes(job.status) && job.last_checkpoint_step !== null;
+  const saved = ["succeeded", "failed", "cancelled"].includes(job.status) && job.last_checkpoint_step !== null;
   if (!TASKS.includes(spec.task) || !spec.model || !(exported || saved)) return [];
   const generates = spec.task === "causal_lm";
   const embeds = spec.task === "text_embedding";

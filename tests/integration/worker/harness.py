@@ -318,6 +318,12 @@ PRELOADED = [
 """What the ranks of `run_layout` import. Their fork server has imported it once."""
 
 
+def examples_of_steps(results: Sequence[dict[str, Any]], case: str) -> dict[str, list[int]]:
+    """Return the numbers of the examples of each step of a case, over all ranks in the order of their numbers."""
+    steps = results[0][case]["examples"]
+    return {step: sorted(index for rank in results for index in rank[case]["examples"].get(step, ())) for step in steps}
+
+
 def series(result: list[Any], case: str, key: str = "train/loss") -> dict[int, float]:
     """Return the values of a metric by step, of a case that `run_layout` has run."""
     return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}

@@ -68,7 +68,7 @@ class NoCheckpoints:
     weights_only = False
     initial_weights = ""
 
-    def bind_sources(self, sources):
+    def bind_sources(self, sources, classes=()):
         pass
 
     def due(self, step, total):

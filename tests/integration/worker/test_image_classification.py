@@ -8,14 +8,13 @@ from torch.nn import functional
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import trainyard
-from tests.integration.worker.harness import run_layout, series
+from tests.integration.worker.harness import examples_of_steps, run_layout, series
+from tests.support.checkpoints import convert_checkpoint, copied_without_classes
 from tests.support.images import SIZE, digits, save_vit, write_folder, write_parquet
 from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
-from trainyard.contract.wire.export import ExportRequest
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
-from worker.export.checkpoint import export_checkpoint
 from worker.tasks.hf_image_classification import build_image_classification
 
 pytestmark = pytest.mark.timeout(400)
@@ -58,6 +57,15 @@ class Cases:
             **changes,
         }
 
+    def mixture(self, **changes):
+        """Return the spec of a run whose second source is passed over several times in an epoch."""
+        sources = [
+            {"path": str(self.folder / "train.parquet"), "name": "some"},
+            {"path": str(self.folder / "held_out"), "weight": 3},
+        ]
+        data = {"path": None, "eval_path": None, "sources": sources, "eval_fraction": 0.25, **RANDOM}
+        return self.spec(data, **changes)
+
     def on(self, world):
         """Return runs on plain images, and on augmented ones, which differ from epoch to epoch."""
         if world == 1:
@@ -66,10 +74,16 @@ class Cases:
                 "alone": {"spec": self.spec(), "export": str(self.folder / "export"), "run": "alone"},
                 "table": {"spec": self.spec(table)},
                 "random": {"spec": self.spec(RANDOM)},
+                "mixture": {"spec": self.mixture()},
             }
+        if world == 3:
+            return {"mixture": {"spec": self.mixture(strategy="ddp")}}
         cases = {name: {"spec": self.spec(RANDOM, **changes)} for name, changes in VARIANTS.items()}
         cases["first"] = {"spec": self.spec(RANDOM, strategy="fsdp"), "run": "resumed", "until": 5}
         cases["rest"] = {"spec": self.spec(RANDOM, strategy="fsdp"), "run": "resumed"}
+        cases["mixture"] = {"spec": self.mixture(strategy="fsdp")}
+        cases["first of mixture"] = {"spec": self.mixture(strategy="fsdp"), "run": "resumed mixture", "until": 4}
+        cases["rest of mixture"] = {"spec": self.mixture(strategy="fsdp"), "run": "resumed mixture"}
         return cases
 
 
@@ -80,7 +94,7 @@ def cases(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def layouts(cases):
-    return {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=300) for world in (1, 2)}
+    return {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=300) for world in (1, 2, 3)}
 
 
 def test_updates_equal_those_of_a_bare_loop(layouts, cases):
@@ -128,6 +142,21 @@ def test_every_layout_makes_the_same_updates_and_metrics(layouts, variant):
         assert torch.linalg.norm(actual - expected) <= 1e-4 * torch.linalg.norm(expected), name
 
 
+@pytest.mark.parametrize("world", [2, 3])
+def test_mixture_gives_the_same_examples_on_every_layout(layouts, world):
+    for key in ("train/loss", "eval/loss", "eval/loss/some", "eval/accuracy/source_2"):
+        alone = series(layouts[1], "mixture", key)
+        assert len(alone) == (STEPS if key.startswith("train/") else 2), key
+        assert series(layouts[world], "mixture", key) == pytest.approx(alone, rel=1e-5), key
+    assert examples_of_steps(layouts[world], "mixture") == examples_of_steps(layouts[1], "mixture")
+
+
+def test_resumed_mixture_equals_the_uninterrupted_one(layouts):
+    merged = series(layouts[2], "first of mixture") | series(layouts[2], "rest of mixture")
+    assert merged == series(layouts[2], "mixture")
+    assert layouts[2][0]["rest of mixture"]["parameters"] == layouts[2][0]["mixture"]["parameters"]
+
+
 def test_resumed_run_equals_the_uninterrupted_one(layouts):
     merged = layouts[2][0]["first"]["series"]["train/loss"] | layouts[2][0]["rest"]["series"]["train/loss"]
     assert merged == layouts[2][0]["fsdp"]["series"]["train/loss"]
@@ -170,12 +199,21 @@ def test_what_is_no_picture_is_named(layouts, cases, tmp_path):
             transform(given)
 
 
-def test_checkpoint_is_not_converted(layouts, cases, tmp_path):
-    request = ExportRequest(
-        job_id="job_x", step=STEPS, spec=cases.spec(), checkpoint=str(tmp_path), output=str(tmp_path / "out")
-    )
-    with pytest.raises(RefusedError, match="do not hold the names of the classes"):
-        export_checkpoint(request, lambda update: None)
+def test_checkpoint_becomes_the_same_model(layouts, cases, tmp_path):
+    made = convert_checkpoint(cases.folder / "alone", cases.spec(), tmp_path / "out", STEPS)
+    model, transform = trainyard.load(made)
+    exported, _ = trainyard.load(cases.folder / "export")
+    assert transform.classes == tuple(sorted({label for _, label in cases.train}))
+    pixels = transform(sorted((cases.folder / "held_out").glob("*/*.png")))
+    with torch.no_grad():
+        assert torch.equal(model(pixels).logits, exported(pixels).logits)
+
+
+def test_checkpoint_of_an_earlier_release_names_what_to_do(layouts, cases, tmp_path):
+    checkpoint = copied_without_classes(cases.folder / "alone", tmp_path / "old", STEPS)
+    with pytest.raises(RefusedError, match="without the names of the classes") as raised:
+        convert_checkpoint(checkpoint, cases.spec(), tmp_path / "out", STEPS)
+    assert "export that the job wrote" in raised.value.hint
 
 
 class TestModels:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.integration.worker.harness import run_layout, series
+from tests.integration.worker.harness import examples_of_steps, run_layout, series
 from tests.support import hf
 from trainyard.contract.spec.sections import BuiltinData
 from trainyard.contract.spec.templates import load_template
@@ -41,6 +41,8 @@ LAYOUTS = [
 ]
 RESUMED = [("dpo", "ddp"), ("kto", "layer"), ("dpo-lora", "layer")]
 STEPS = 6
+MIXTURES = ("dpo", "orpo", "simpo", "kto")
+"""Objectives that also learn from a mixture of two sources, of which a fraction is held out."""
 WITHOUT_REFERENCE = ("orpo", "simpo")
 
 
@@ -49,6 +51,7 @@ class Cases:
         self.folder = folder
         hf.save_llama(folder / "model")
         pairs = {"texts": hf.preferences(25), "chat": hf.chat_preferences(25), "labelled": hf.labelled_answers(25)}
+        pairs["more-labelled"] = hf.labelled_answers(12)[3:]
         self.files = {name: hf.write_lines(folder / f"{name}.jsonl", lines) for name, lines in pairs.items()}
 
     def spec(self, name, **changes):
@@ -69,18 +72,34 @@ class Cases:
             **changes,
         }
 
+    def mixture(self, name, **changes):
+        kinds = ("labelled", "more-labelled") if name == "kto" else ("texts", "chat")
+        sources = [
+            {"path": str(self.files[kinds[0]]), "name": "some"},
+            {"path": str(self.files[kinds[1]]), "weight": 3},
+        ]
+        data = {"source": "mixture", "sources": sources, "eval_fraction": 0.2, "max_length": 48}
+        return self.spec(name, data=data, **changes)
+
     def alone(self):
         cases = {name: {"spec": self.spec(name)} for name in OBJECTIVES}
         chunked = {f"chunked/{name}": {"spec": self.spec(name), "max_logits": 4000} for name in OBJECTIVES}
         moved = {"moved/dpo-lora": {"spec": self.spec("dpo-lora"), "run": "moved/dpo-lora"}}
-        return cases | chunked | moved
+        mixtures = {f"mixture/{name}": {"spec": self.mixture(name)} for name in MIXTURES}
+        return cases | chunked | moved | mixtures
 
     def on(self, world):
         cases = {}
         for ranks, name, variant in LAYOUTS:
             if ranks == world:
                 cases[f"{name}/{variant}"] = {"spec": self.spec(name) | VARIANTS[variant]}
+        for name in MIXTURES:
+            cases[f"mixture/{name}"] = {"spec": self.mixture(name, strategy="ddp")}
         if world == 2:
+            for name in ("dpo", "kto"):
+                spec, run = self.mixture(name, strategy="ddp"), f"resumed/mixture/{name}"
+                cases[f"first/mixture/{name}"] = {"spec": spec, "run": run, "until": 4}
+                cases[f"rest/mixture/{name}"] = {"spec": spec, "run": run}
             for name, variant in RESUMED:
                 spec, run = self.spec(name) | VARIANTS[variant], f"resumed/{name}"
                 cases[f"first/{name}"] = {"spec": spec, "run": run, "until": 3}
@@ -123,6 +142,28 @@ class TestParityWithOneProcess:
             expected = series(layouts[1], name, key)
             # Rewards are differences of log-probabilities near 100 nats, of which fp32 has five digits after the point.
             assert series(layouts[world], f"{name}/{variant}", key) == pytest.approx(expected, rel=1e-4, abs=1e-5), key
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+class TestMixtures:
+    @pytest.mark.parametrize("world", [2, 3])
+    def test_examples_are_the_same_on_every_layout(self, layouts, name, world):
+        case = f"mixture/{name}"
+        for key in ("train/loss", "eval/loss", "eval/loss/some", "eval/loss/source_2"):
+            alone = series(layouts[1], case, key)
+            assert len(alone) == (STEPS if key.startswith("train/") else 2), key
+            assert series(layouts[world], case, key) == pytest.approx(alone, rel=1e-4, abs=1e-5), key
+        assert examples_of_steps(layouts[world], case) == examples_of_steps(layouts[1], case)
+
+    def test_resumed_run_equals_the_uninterrupted_one(self, layouts, name):
+        if name in ("dpo", "kto"):
+            parts = [series(layouts[2], f"{part}/mixture/{name}") for part in ("first", "rest")]
+            assert parts[0] | parts[1] == series(layouts[2], f"mixture/{name}")
+
+    def test_smaller_source_comes_more_often(self, layouts, name):
+        drawn = [index for step in examples_of_steps(layouts[1], f"mixture/{name}").values() for index in step]
+        few = sum(index >= (33 if name == "kto" else 20) for index in drawn)
+        assert few / len(drawn) == pytest.approx(0.75, abs=0.05)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -9,8 +9,9 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import trainyard
-from tests.integration.worker.harness import run_layout, series
+from tests.integration.worker.harness import examples_of_steps, run_layout, series
 from tests.support import hf
+from tests.support.checkpoints import convert_checkpoint, copied_without_classes
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextFiles
 from trainyard.contract.wire.generation import GenerationSettings
@@ -62,11 +63,22 @@ class Cases:
             **changes,
         }
 
+    def mixture(self, **fields):
+        sources = [{"path": str(self.train), "name": "some"}, {"path": str(self.held_out), "weight": 3}]
+        return {"source": "mixture", "sources": sources, "eval_fraction": 0.25, "max_length": 32, **fields}
+
     def on(self, world):
         if world == 1:
-            return {"alone": {"spec": self.spec(), "export": str(self.folder / "export"), "run": "alone"}}
+            return {
+                "alone": {"spec": self.spec(), "export": str(self.folder / "export"), "run": "alone"},
+                "mixture": {"spec": self.spec(data=self.mixture())},
+            }
         cases = {variant: {"spec": self.spec(**VARIANTS[variant])} for ranks, variant in LAYOUTS if ranks == world}
+        mixture = self.spec(data=self.mixture(), strategy="fsdp")
+        cases["mixture"] = {"spec": mixture}
         if world == 2:
+            cases["first of mixture"] = {"spec": mixture, "run": "resumed mixture", "until": 4}
+            cases["rest of mixture"] = {"spec": mixture, "run": "resumed mixture"}
             cases["first"] = {"spec": self.spec(**VARIANTS["fsdp"]), "run": "resumed", "until": 3}
             cases["rest"] = {"spec": self.spec(**VARIANTS["fsdp"]), "run": "resumed"}
         return cases
@@ -117,6 +129,21 @@ def test_every_layout_makes_the_same_updates_and_metrics(layouts, world, variant
     for name, values in layouts[1][0]["alone"]["parameters"].items():
         expected, actual = torch.tensor(values), torch.tensor(layouts[world][0][variant]["parameters"][name])
         assert torch.linalg.norm(actual - expected) <= 1e-4 * torch.linalg.norm(expected), name
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_mixture_gives_the_same_examples_on_every_layout(layouts, world):
+    for key in ("train/loss", "eval/loss", "eval/loss/some", "eval/f1/source_2"):
+        alone = series(layouts[1], "mixture", key)
+        assert len(alone) == (STEPS if key.startswith("train/") else 2), key
+        assert series(layouts[world], "mixture", key) == pytest.approx(alone, rel=1e-5), key
+    assert examples_of_steps(layouts[world], "mixture") == examples_of_steps(layouts[1], "mixture")
+
+
+def test_resumed_mixture_equals_the_uninterrupted_one(layouts):
+    merged = series(layouts[2], "first of mixture") | series(layouts[2], "rest of mixture")
+    assert merged == series(layouts[2], "mixture")
+    assert layouts[2][0]["rest of mixture"]["parameters"] == layouts[2][0]["mixture"]["parameters"]
 
 
 def test_resumed_run_equals_the_uninterrupted_one(layouts):
@@ -234,6 +261,22 @@ def test_encoder_without_a_pooler_gets_a_head(cases, tmp_path):
     assert all(parameter.grad is not None for parameter in model.parameters())
     sums = task.evaluation_sums(model, task.examples.held_out_batch(np.arange(11), torch.device("cpu")))
     assert sum(int(sums[f"eval/f1:present:{index}"]) for index in range(3)) == 11
+
+
+def test_checkpoint_becomes_the_same_model(layouts, cases, tmp_path):
+    made = convert_checkpoint(cases.folder / "alone", cases.spec(), tmp_path / "out", STEPS)
+    model, tokenizer = trainyard.load(made)
+    exported, _ = trainyard.load(cases.folder / "export")
+    assert model.config.id2label == dict(enumerate(sorted(PHRASES)))
+    inputs = tokenizer(["what a terrible day"], return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).logits, exported(**inputs).logits)
+
+
+def test_checkpoint_of_an_earlier_release_names_what_to_do(layouts, cases, tmp_path):
+    checkpoint = copied_without_classes(cases.folder / "alone", tmp_path / "old", STEPS)
+    with pytest.raises(RefusedError, match="without the names of the classes"):
+        convert_checkpoint(checkpoint, cases.spec(), tmp_path / "out", STEPS)
 
 
 def test_model_that_classifies_does_not_continue_texts(layouts, cases):

@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
 import trainyard
-from tests.integration.worker.harness import run_layout, series
+from tests.integration.worker.harness import examples_of_steps, run_layout, series
 from tests.support import hf
 from tests.support.checkpoints import export_request, save_checkpoint
 from trainyard.contract.spec.embedding import Embedding
@@ -69,11 +69,22 @@ class Cases:
             **changes,
         }
 
+    def mixture(self, **fields):
+        sources = [{"path": str(self.train), "name": "some"}, {"path": str(self.held_out), "weight": 3}]
+        return {"source": "mixture", "sources": sources, "eval_fraction": 0.25, "max_length": 32, **fields}
+
     def on(self, world):
         if world == 1:
-            return {"alone": {"spec": self.spec(), "export": str(self.folder / "export"), "run": "alone"}}
+            return {
+                "alone": {"spec": self.spec(), "export": str(self.folder / "export"), "run": "alone"},
+                "mixture": {"spec": self.spec(data=self.mixture())},
+            }
         cases = {variant: {"spec": self.spec(**VARIANTS[variant])} for ranks, variant in LAYOUTS if ranks == world}
+        mixture = self.spec(data=self.mixture(), strategy="fsdp")
+        cases["mixture"] = {"spec": mixture}
         if world == 2:
+            cases["first of mixture"] = {"spec": mixture, "run": "resumed mixture", "until": 4}
+            cases["rest of mixture"] = {"spec": mixture, "run": "resumed mixture"}
             cases["first"] = {"spec": self.spec(**VARIANTS["fsdp"]), "run": "resumed", "until": 3}
             cases["rest"] = {"spec": self.spec(**VARIANTS["fsdp"]), "run": "resumed"}
         return cases
@@ -133,6 +144,21 @@ def test_every_layout_makes_the_same_updates_and_metrics(layouts, world, variant
     for name, values in layouts[1][0]["alone"]["parameters"].items():
         expected, actual = torch.tensor(values), torch.tensor(layouts[world][0][variant]["parameters"][name])
         assert torch.linalg.norm(actual - expected) <= 1e-4 * torch.linalg.norm(expected), name
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_mixture_gives_the_same_examples_on_every_layout(layouts, world):
+    for key in ("train/loss", "eval/loss", "eval/loss/some", "eval/recall_at_1/source_2"):
+        alone = series(layouts[1], "mixture", key)
+        assert len(alone) == (STEPS if key.startswith("train/") else 2), key
+        assert series(layouts[world], "mixture", key) == pytest.approx(alone, rel=1e-5), key
+    assert examples_of_steps(layouts[world], "mixture") == examples_of_steps(layouts[1], "mixture")
+
+
+def test_resumed_mixture_equals_the_uninterrupted_one(layouts):
+    merged = series(layouts[2], "first of mixture") | series(layouts[2], "rest of mixture")
+    assert merged == series(layouts[2], "mixture")
+    assert layouts[2][0]["rest of mixture"]["parameters"] == layouts[2][0]["mixture"]["parameters"]
 
 
 def test_resumed_run_equals_the_uninterrupted_one(layouts):

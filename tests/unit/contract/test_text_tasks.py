@@ -10,6 +10,7 @@ from trainyard.contract.spec.training_spec import parse_spec
 
 SITE = Site(accelerator="cpu", roots=("/d",))
 FILES = {"source": "jsonl", "path": "/d/a"}
+MIXTURE = {"source": "mixture", "sources": [{"path": "/d/a", "weight": 3}, {"path": "/d/b"}]}
 
 
 def spec(**changes):
@@ -32,6 +33,9 @@ def fields(**changes):
         {"data": FILES | {"format": "labelled_text", "columns": {"label": "stars"}, "eval_path": "/d/b"}},
         {"data": FILES | {"eval_path": "/d/b"}, "loss": {"label_smoothing": 0.1}},
         {"strategy": "fsdp", "gpus": 2},
+        {"data": MIXTURE | {"eval_fraction": 0.1}},
+        {"task": "text_embedding", "data": MIXTURE | {"eval_fraction": 0.1}},
+        {"task": "text_embedding", "data": FILES | {"eval_fraction": 0.1}},
     ],
 )
 def test_valid_specs_are_accepted(changes):
@@ -43,11 +47,12 @@ def test_valid_specs_are_accepted(changes):
     [
         ({"model": {"source": "builtin", "name": "gpt"}}, "model.source"),
         ({"data": {"source": "builtin", "name": "stdlib"}}, "data.source"),
-        ({"data": {"source": "mixture", "sources": [{"path": "/d/a"}, {"path": "/d/b"}]}}, "data.source"),
-        ({"data": FILES | {"eval_fraction": 0.1}}, "data.eval_fraction"),
+        ({"data": MIXTURE | {"eval_fraction": 0.1, "eval_path": "/d/c"}}, "data.eval_path"),
+        ({"data": {"source": "mixture", "sources": [{"path": "/d/a", "format": "chat"}]}}, "data.sources.0.format"),
         ({"data": FILES | {"format": "chat"}}, "data.format"),
         ({"data": FILES | {"eval_sets": {"a": {"path": "/d/b", "format": "text"}}}}, "data.eval_sets.a.format"),
-        ({"lora_rank": 4}, "lora_rank"),
+        ({"lora_rank": 4, "lora": {"base_dtype": "nf4"}}, "lora.base_dtype"),
+        ({"lora": {"dora": True}}, "lora"),
         ({"trainable": ["score.*"]}, "trainable"),
         ({"objective": "dpo"}, "objective"),
         ({"task": "causal_lm", "data": FILES | {"format": "labelled_text"}}, "data.format"),
@@ -72,7 +77,8 @@ EMBEDDING = {"task": "text_embedding"}
         ({"data": FILES | {"format": "chat"}}, ["data.format"]),
         ({"model": {"source": "builtin", "name": "gpt"}}, ["model.source"]),
         ({"loss": {"label_smoothing": 0.1}}, ["loss"]),
-        ({"lora_rank": 4}, ["lora_rank"]),
+        ({"lora_rank": 4, "lora": {"merge": True, "adapter": "/d/x"}}, []),
+        ({"trainable": ["*"]}, ["trainable"]),
     ],
 )
 def test_specs_of_embeddings(changes, expected):

@@ -263,14 +263,3 @@ class TestRequest:
 def test_show_suggests_the_export_of_a_job_that_ended_early(service, run, status, suggested):
     service.on("GET", "/v1/jobs/a1", job("a1", status=status, spec=SPEC, last_checkpoint_step=9))
     assert ("step 9; make a model of it: trainyard export a1" in run("show", "a1").stdout) is suggested
-
-
-@pytest.mark.parametrize(
-    "changes", [{"task": "sequence_classification"}, {"task": "image_classification", "data": {"source": "images"}}]
-)
-def test_checkpoint_without_names_of_classes_is_refused_before_a_download(run, service, changes):
-    service.on("GET", "/v1/jobs/a1", job("a1", spec=SPEC | changes))
-    done = run("export", "a1:best")
-    assert done.exit_code == 2
-    assert "trainyard download a1" in done.stderr
-    assert len(service.requests) == 1

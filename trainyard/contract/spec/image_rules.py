@@ -20,9 +20,9 @@ def unsupported_images(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         if not isinstance(data, ImageFiles):
             used = f"`{data.source}`" if data is not None else "no data"
             yield "data.source", f"{used} does not fit a model of source `hf` of task `{TASK}`; use source `images`"
-        for field in ("lora_rank", "trainable"):
-            if getattr(spec, field) is not None:
-                yield field, f"is not for models of source `hf` of task `{TASK}`, which are trained whole; remove it"
+        if spec.trainable is not None:
+            advice = "remove it to train the whole model, or set `lora_rank`"
+            yield "trainable", f"is not for models of source `hf` of task `{TASK}`; {advice}"
         return
     if not isinstance(model, ConvnetModel):
         name = getattr(model, "name", "")

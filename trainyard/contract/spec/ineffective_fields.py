@@ -123,7 +123,7 @@ def _data(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "data.examples", f"has no effect for `{data.name}`; it is for `parity`"
     if isinstance(data, TextData | ImageFiles) and data.on_bad_line != "skip" and _changed(data, "max_bad_lines"):
         yield "data.max_bad_lines", "has no effect unless `data.on_bad_line` is `skip`"
-    if isinstance(data, TextMixture) and len(data.sources) == 1 and _changed(data.sources[0], "weight"):
+    if isinstance(data, TextMixture | ImageFiles) and len(data.sources) == 1 and _changed(data.sources[0], "weight"):
         yield "data.sources.0.weight", "has no effect for a single source"
 
 
@@ -156,7 +156,7 @@ def evaluation_metrics(spec: TrainingSpec) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation; None for a task that defines its own."""
     metrics = EVALUATION_METRICS.get(spec.task)
     metrics = metrics and (*metrics, *objective_metrics(spec))
-    if metrics is None or not isinstance(spec.data, TextData):
+    if metrics is None or not isinstance(spec.data, TextData | ImageFiles):
         return metrics
     return metrics + tuple(f"{metric}/{name}" for metric in metrics for name in spec.data.evaluation_sets)
 

@@ -51,7 +51,7 @@ def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     samples = spec.evaluation.samples
     if samples is not None and samples.chat and not isinstance(spec.model, HfModel):
         yield "evaluation.samples.chat", "needs a chat template, which only models of source `hf` have; use `false`"
-    if spec.lora_rank is None or spec.task not in ("causal_lm", "custom"):
+    if spec.lora_rank is None:
         return
     if spec.lora.dora and spec.lora.base_dtype in ("int8", "nf4"):
         yield (
@@ -88,11 +88,11 @@ def _formats(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 def ineffective_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the fields of these sections that are set and have no effect."""
+    if spec.lora.adapter is not None and spec.resume_from is not None and spec.resume == "weights":
+        yield "lora.adapter", "has no effect with `resume: weights`, whose weights replace it"
     if spec.task != "causal_lm":
         yield from _other_task(spec)
         return
-    if spec.lora.adapter is not None and spec.resume_from is not None and spec.resume == "weights":
-        yield "lora.adapter", "has no effect with `resume: weights`, whose weights replace it"
     if spec.objective == "sft":
         if spec.preference != type(spec.preference)():
             yield "preference", "has no effect for objective `sft`; set `objective` to `dpo`, `orpo`, `kto` or `simpo`"

@@ -194,6 +194,11 @@ class TextMixture(_EvaluationFiles):
         return super().training_part().model_copy(update={"sources": sources})
 
 
+def evaluation_set(field: str) -> str:
+    """Return the name of the evaluation set that a field of the section names; empty for the only one."""
+    return field.removeprefix("data.eval_sets.") if field.startswith("data.eval_sets.") else ""
+
+
 def text_data_problems(data: TextData) -> Iterator[Problem]:
     """Yield a problem for every conflict between the fields of the section."""
     single = [field for field in data.evaluation_sources if not field.startswith("data.eval_sets.")]

@@ -107,18 +107,20 @@ class UploadedSource(TextSource):
     """SHA-256 of its content. Absent: set at submission, so that the job always reads the same examples."""
 
 
-class _Weighted(Strict):
+class Weighted(Strict):
+    """What a source of a mixture has beside its examples."""
+
     weight: PositiveFloat = 1.0
     """Share of this source in each epoch, relative to the weights of the others."""
     name: EvaluationSetName | None = None
     """Its name in events and in the metrics of evaluations. Absent: `source_1` for the first, and so on."""
 
 
-class MixtureSource(_Weighted, FileSource):
+class MixtureSource(Weighted, FileSource):
     """Files as one source of a mixture."""
 
 
-class UploadedMixtureSource(_Weighted, UploadedSource):
+class UploadedMixtureSource(Weighted, UploadedSource):
     """An uploaded file as one source of a mixture."""
 
 

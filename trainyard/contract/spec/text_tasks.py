@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainyard.contract.spec.sections import HfModel
-from trainyard.contract.spec.text_data import TextData, TextMixture
+from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 FORMATS = {"sequence_classification": "labelled_text", "text_embedding": "text_pair"}
@@ -19,16 +19,11 @@ def unsupported_text_tasks(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     task, expected, data = spec.task, FORMATS[spec.task], spec.data
     if not isinstance(spec.model, HfModel):
         yield "model.source", f"`builtin` does not fit task `{task}`; use `hf`"
-    for field in ("lora_rank", "trainable"):
-        if getattr(spec, field) is not None:
-            yield field, f"is not for task `{task}`, which trains the whole model; remove it"
+    if spec.trainable is not None:
+        yield "trainable", f"is not for task `{task}`; remove it to train the whole model, or set `lora_rank`"
     if not isinstance(data, TextData):
         yield "data.source", f"`builtin` has no {_EXAMPLES[task]}, which task `{task}` needs; use source `jsonl`"
         return
-    if isinstance(data, TextMixture):
-        yield "data.source", f"`mixture` is not for task `{task}`; list the files in `data.path`"
-    if data.eval_fraction:
-        yield "data.eval_fraction", f"is not for task `{task}`; name files with `data.eval_path` or `data.eval_sets`"
     for section, source in data.described_sources.items():
         if source.format not in ("auto", *FORMATS.values()):
             yield f"{section}.format", f"is `{source.format}`, and task `{task}` needs `{expected}`"

@@ -9,9 +9,9 @@ ExportDtype = Literal["fp32", "bf16"]
 ExportKind = Literal["model", "adapter", "trained"]
 
 
-def lacks_classes(spec: Mapping[str, Any]) -> bool:
-    """Return whether the checkpoints of a job with this spec lack the names of the classes, so that they cannot be
-    converted to exports; the job's own export has them."""
+def needs_classes(spec: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint of a job with this spec makes a model only with the names of the classes, which
+    manifests of former releases lack."""
     return spec["task"] == "sequence_classification" or (spec.get("data") or {}).get("source") == "images"
 
 

@@ -11,6 +11,8 @@ from trainyard.contract.wire.manifest import ManifestFile
 
 EXPORT_NOTE = "export.json"
 MODEL_CARD = "README.md"
+CLASSES = "classes.json"
+"""Beside adapters of a model that classifies: the names of its outputs, a list of texts."""
 
 
 class TextVectors(Resource):

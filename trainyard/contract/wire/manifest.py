@@ -26,6 +26,8 @@ class Manifest(Resource):
     metrics: dict[str, AnyFloat] = Field(default_factory=dict)
     sources: dict[str, str] = Field(default_factory=dict)
     """Digests of what the run is trained from and the checkpoint does not hold, by the field of the spec."""
+    classes: tuple[str, ...] = ()
+    """Names of the outputs of a model that classifies. Those of former releases lack them."""
     created_at: Timestamp
 
     @property

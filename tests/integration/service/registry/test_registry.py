@@ -2,12 +2,14 @@
 
 import hashlib
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from service.registry import service as registry
 from tests.support.world import World
+from trainyard.contract.wire.manifest import Manifest
 
 NOTE = b'{"kind": "model"}'
 
@@ -117,7 +119,15 @@ class TestVersions:
         refused = register(world.client, "m", job, checkpoint="latest")
         assert code(refused) == (409, "no_model")
         assert f"register the export of job {job}" in refused.json()["error"]["message"]
+        about = {"job_id": job, "step": 10, "execution": 1, "attempt": 1, "world_size": 1, "strategy": "ddp"}
+        manifest = Manifest(**about, files={}, classes=("wren",), created_at=datetime.now(UTC))
         assert register(world.client, "m", job).status_code == 201
+        checkpoint = world.app_state.run_layout(job).checkpoint(10)
+        checkpoint.root.mkdir(parents=True, exist_ok=True)
+        checkpoint.manifest.write_text(manifest.model_dump_json(exclude={"classes"}))
+        assert code(register(world.client, "m", job, checkpoint="latest")) == (409, "no_model")
+        checkpoint.manifest.write_text(manifest.model_dump_json())
+        assert register(world.client, "m", job, checkpoint="latest").status_code == 201
 
     @pytest.mark.parametrize("name", ["-x", "a b", "x" * 101, "ü", ".."])
     def test_names_that_no_url_or_shell_needs_to_quote(self, world: World, name: str) -> None:

@@ -34,7 +34,7 @@ class TestPairs:
 
     def test_batch_has_all_chosen_answers_before_all_rejected_ones(self):
         rows = pair_rows([(answer("a", "bc"), answer("a", "d")), (answer("e", "f"), answer("e", "ghi"))], 9)
-        examples = answer_examples(rows, {}, paired=True)
+        examples = answer_examples([rows], {}, paired=True)
         examples.reference[:] = [[1, 2], [3, 4]]
         tokens, labels, reference = examples.train_batch(np.array([1, 0]), CPU)
         assert [bytes(row[row > 0].tolist()) for row in tokens] == [b"e", b"ab", b"egh", b"a"]
@@ -61,7 +61,7 @@ class TestLabels:
     def test_held_out_sets_follow_the_training_examples(self):
         one = labelled_rows([answer("p", "1"), answer("q", "2")], [True, False], 10)
         other = labelled_rows([answer("r", "33"), answer("s", "4"), answer("t", "5")], [False, True, True], 10)
-        examples = answer_examples(one, {"new": other}, paired=False)
+        examples = answer_examples([one], {"new": other}, paired=False)
         assert (examples.train, examples.held_out, examples.held_out_sets) == (2, 3, {"new": 3})
         tokens, labels, *_, desirable = examples.held_out_batch(np.array([0, 1]), CPU)
         assert tokens.tolist() == [[ord("r"), ord("3")], [ord("s"), 0]]
@@ -70,6 +70,6 @@ class TestLabels:
 
     def test_longest_examples_are_known(self):
         rows = labelled_rows([answer("p", "1"), answer("q", "22222"), answer("rr", "3")], [True] * 3, 10)
-        examples = answer_examples(rows, {}, paired=False)
+        examples = answer_examples([rows], {}, paired=False)
         assert examples.largest(1).tolist() == [2]  # Its other answer is the long one.
         assert examples.token_counts.tokens.tolist() == [1, 5, 2]

@@ -78,6 +78,55 @@ def test_held_out_images_are_those_of_the_other_path(tmp_path, format_, folder, 
     assert torch.equal(labels, expected_labels)
 
 
+class TestSources:
+    @pytest.fixture
+    def sources(self, tmp_path, pairs):
+        write_folder(tmp_path / "most", pairs[:20])
+        table = write_parquet(tmp_path / "few.parquet", [(data, "other") for data, _ in pairs[20:]])
+        return ({"path": str(tmp_path / "most"), "name": "most"}, {"path": str(table), "weight": 3})
+
+    def load(self, format_, sources, **options):
+        return load_images(ImageFiles(sources=sources, **options), format_, 3)
+
+    def test_each_has_its_share_of_an_epoch_and_its_own_evaluation_set(self, format_, sources):
+        loaded = self.load(format_, sources, eval_fraction=0.25)
+        examples = loaded.examples
+        assert (examples.train, examples.held_out_sets) == (18, {"most": 5, "source_2": 1})
+        assert examples.mixture.order(seed=3, shuffle=True).draws == [5, 13]
+        assert examples.order_by_epoch() is None
+        assert [notice.kind for notice in loaded.notices] == ["data_mixture"]
+        _, labels = examples.held_out_batch(np.arange(6), CPU)
+        assert [examples.classes[label] == "other" for label in labels] == [False] * 5 + [True]
+        _, labels = examples.train_batch(np.arange(18), CPU)
+        assert [examples.classes[label] == "other" for label in labels] == [False] * 15 + [True] * 3
+
+    def test_repeated_image_is_changed_anew_in_each_pass(self, format_, sources):
+        examples = self.load(format_, sources, crop=0.3, flip=True).examples
+        epoch = examples.order_by_epoch().of_epoch(0)
+        again = [index for index in epoch if index % 24 == 21]
+        assert again == [number * 24 + 21 for number in range(5)]
+        images, labels = examples.train_batch(np.array(again), CPU)
+        assert len(set(labels.tolist())) == 1
+        assert len({image.numpy().tobytes() for image in images}) == 5
+
+    def test_digest_is_of_the_training_images_of_all_sources(self, tmp_path, format_, sources, pairs):
+        def digest(*given, **options):
+            return [array.tobytes() for array in self.load(format_, given, **options).examples.digest_arrays()]
+
+        plain = digest(*sources)
+        assert digest(sources[0] | {"weight": 2}, sources[1], eval_path=sources[0]["path"]) == plain
+        other = write_parquet(tmp_path / "other.parquet", [(pairs[0][0], "other")] * 4)
+        assert digest(sources[0], {"path": str(other)}) != plain
+
+    def test_set_without_images_and_too_small_weights_are_refused(self, format_, sources):
+        with pytest.raises(RefusedError, match=r"data\.eval_fraction: holds no image of data\.sources\.1\.path out"):
+            self.load(format_, sources, eval_fraction=0.1)
+        with pytest.raises(RefusedError, match=r"data\.sources\.0\.weight is 0\.001, too little"):
+            self.load(format_, (sources[0] | {"weight": 0.001}, sources[1]))
+        with pytest.raises(RefusedError, match=r"data\.sources\.0\.columns: has no effect for folders"):
+            self.load(format_, (sources[0] | {"columns": {"image": "a"}}, sources[1]))
+
+
 def test_digest_depends_on_pixels_labels_and_order(tmp_path, format_, pairs):
     def digest(name, images, **options):
         return [

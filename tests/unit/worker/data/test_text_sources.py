@@ -352,7 +352,7 @@ class TestHeldOutFraction:
         data = TextMixture(sources=sources, eval_fraction=0.1, packing=False)
         examples, (notice,) = load(data)
         assert (examples.train, examples.held_out_sets) == (54, {"source_1": 4, "books": 2})
-        assert examples.mixture.rows == (36, 18)
+        assert examples.mixture.sizes == (36, 18)
         assert [text[0] for text in texts_of(examples)] == ["a"] * 36 + ["b"] * 18 + ["a"] * 4 + ["b"] * 2
         assert notice.data == {
             "sources": {

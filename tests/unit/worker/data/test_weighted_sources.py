@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.core.errors import RefusedError
+from worker.data.mixture import Mixture
 from worker.data.sampler import GlobalBatches, WeightedSources, micro_batches, shares
-from worker.data.stored_rows import Mixture
 
 sizes = st.lists(st.integers(1, 60), min_size=1, max_size=5)
 seeds = st.integers(0, 2**60)
@@ -75,6 +75,20 @@ class TestEpochs:
     def test_sources_of_the_same_size_have_different_orders(self):
         epoch = WeightedSources([50, 50], [1, 1], seed=3).of_epoch(0)
         assert [index for index in epoch if index < 50] != [index - 50 for index in epoch if index >= 50]
+
+    @given(mixtures(), seeds, st.booleans())
+    def test_numbered_draws_have_the_pass_in_their_number(self, mixture, seed, shuffle):
+        counts, weights = mixture
+        plain, numbered = (
+            WeightedSources(counts, weights, seed=seed, shuffle=shuffle, numbered=one) for one in (False, True)
+        )
+        drawn = np.concatenate([numbered.of_epoch(epoch) for epoch in range(4)])
+        assert (drawn % sum(counts)).tolist() == np.concatenate([plain.of_epoch(n) for n in range(4)]).tolist()
+        assert len(np.unique(drawn)) == len(drawn)
+        passes, sources = drawn // sum(counts), source_of(drawn % sum(counts), counts)
+        for source, count in enumerate(counts):
+            own = passes[sources == source]
+            assert own.tolist() == (np.arange(len(own)) // count).tolist()
 
     def test_without_shuffling_sources_alternate_in_their_order(self):
         assert WeightedSources([4, 2], [2, 1], seed=0, shuffle=False).of_epoch(0).tolist() == [0, 4, 1, 2, 5, 3]
