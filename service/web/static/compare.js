@@ -18,6 +18,7 @@ import { SweepRanking } from "./sweep_ranking.js";
 
 const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
 
+const DIGEST = /^sha256:[0-9a-f]{64}$/;
 const { runs } = data;
 let { members } = data;
 let grid;
@@ -81,12 +82,17 @@ for (const member of members) { // all members have the same name, so their chan
 withDistinctNames(runs).forEach(({ name }, n) => { runs[n].name = name; });
 const rows = new Map(runs.map((run) => [run.id, tableRow(run)]));
 
+/** A value of a spec; of a digest the beginning, which is enough to tell two apart. */
+function valueCell(value) {
+  return DIGEST.test(value) ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value }) : make("td", { text: specValue(value) });
+}
+
 function tableRow(run) {
   const others = runs.filter((other) => other !== run).map((other) => other.id);
   return make("tr", { "data-id": run.id },
     make("td", { class: "name" }, make("i", { class: "swatch", "aria-hidden": "true" }), make("a", { href: `/jobs/${run.id}`, text: run.name })),
     make("td", {}, make("span", { class: "chip" })),
-    ...run.values.map((value) => make("td", { text: specValue(value) })),
+    ...run.values.map(valueCell),
     ...["last", "min", "max"].map((name) => make("td", { class: `right ${name}` })),
     make("td", { class: "right" }, data.sweep ? null : make("a", { class: "quiet", href: `/compare${query({ job: others })}`, "aria-label": `Remove ${run.name}`, text: "×" })));
 }

@@ -13,12 +13,12 @@ export function connectCodes(runs) {
   const codes = new Set(coded.map(({ code }) => code));
   section.hidden = codes.size < 2;
   if (section.hidden) return;
-  setText(byId("code-note"), `${codes.size} versions`);
+  setText(byId("code-note"), `${codes.size} versions, with their differences`);
   const [before, after] = ["code-before", "code-after"].map(byId);
-  const other = coded.findIndex(({ code }) => code !== coded[0].code);
+  const [older, newer] = [0, coded.findIndex(({ code }) => code !== coded[0].code)].sort((a, b) => (coded[a].id < coded[b].id ? -1 : 1));
   const options = (chosen) => coded.map(({ name, commit }, n) => make("option", { value: n, selected: n === chosen, text: `${name}${commit ? ` (${commit.slice(0, 8)})` : ""}` }));
-  before.replaceChildren(...options(0));
-  after.replaceChildren(...options(other));
+  before.replaceChildren(...options(older));
+  after.replaceChildren(...options(newer));
   const archives = new Map();
   const read = (code) => {
     if (!archives.has(code)) archives.set(code, readArchive(code));
@@ -42,4 +42,5 @@ export function connectCodes(runs) {
   };
   for (const select of [before, after]) select.addEventListener("change", show);
   section.addEventListener("toggle", show, { once: true });
+  section.open = runs.length === 2;
 }
