@@ -98,9 +98,10 @@ const readCurves = throttled(async () => {
 
 /** Hide the charts of a job that ended before its first step, so that its log comes first. Say what a program can report. */
 function showCurvesSection() {
-  const none = store.series.size === 0 && Object.keys(job.metrics).length === 0;
-  byId("curves").hidden = TERMINAL.has(job.status) && none;
-  byId("no-metrics").hidden = !(none && job.spec.task === "script" && ["running", "succeeded"].includes(job.status));
+  const keys = [...store.series.keys(), ...Object.keys(job.metrics)];
+  byId("curves").hidden = TERMINAL.has(job.status) && keys.length === 0;
+  const reported = keys.some((key) => !key.startsWith("system/"));
+  byId("no-metrics").hidden = reported || job.spec.task !== "script" || !["running", "succeeded"].includes(job.status);
 }
 
 // -- live updates ------------------------------------------------------------------------------------------------------
