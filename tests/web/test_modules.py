@@ -366,3 +366,22 @@ def test_versions_of_a_model_show_the_same_metrics(module: Callable[[str], Call]
 )
 def test_data_of_a_model_are_named(module: Callable[[str], Call], data: Any, text: str) -> None:
     assert module("model_versions.js")("dataText", data) == text
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("set `a.b` to 1", "set <code>a.b</code> to 1"),
+        ("`<b>` and `c`", "<code>&lt;b&gt;</code> and <code>c</code>"),
+        ("one ` alone", "one ` alone"),
+        ("none", "none"),
+    ],
+)
+def test_code_in_messages_is_marked(visit: Visit, message: str, expected: str) -> None:
+    page = visit.go("/jobs")
+    script = """async ([url, text]) => {
+      const box = document.createElement("p");
+      (await import(url)).setMessage(box, text);
+      return box.innerHTML;
+    }"""
+    assert page.evaluate(script, [Assets().url("page.js"), message]) == expected

@@ -56,7 +56,7 @@ def note(page: Page, line: int) -> str:
 def test_unknown_field_is_noted_at_its_line(writing: Page) -> None:
     written(writing, TEXT.replace("steps:", "stepps:"))
     assert note(writing, 5) == "unknown field; did you mean `steps`?"
-    expect(writing.locator("#problems li")).to_have_text("Line 5stepps unknown field; did you mean `steps`?")
+    expect(writing.locator("#problems li")).to_have_text("Line 5stepps unknown field; did you mean steps?")
     written(writing, TEXT)
     expect(writing.locator(".gutter .invalid")).to_have_count(0)
     expect(writing.locator("#problems li")).to_have_count(0)

@@ -5,7 +5,7 @@ import { call } from "./api.js";
 import { store, stored } from "./browser_storage.js";
 import "./copy_buttons.js";
 import { bytes } from "./format.js";
-import { byId, confirmAction, setText, toast, toastError } from "./page.js";
+import { byId, confirmAction, setMessage, setText, toast, toastError } from "./page.js";
 
 const PART_BYTES = 8 * 1024 * 1024;
 const ATTEMPTS = 8;
@@ -26,7 +26,7 @@ byId("file")?.addEventListener("change", async (event) => {
     await upload(file);
     location.assign("/files");
   } catch (error) {
-    setText(byId("problem"), `${file.name}: ${error.message}`);
+    setMessage(byId("problem"), `${file.name}: ${error.message}`);
     setText(byId("state"), "");
   } finally {
     byId("choose").hidden = false;

@@ -1,7 +1,7 @@
 // The panel of a failed job: the error, the user's own line or the last output, and forks with a fix.
 
 import { specValue } from "./format.js";
-import { byId, make, setText } from "./page.js";
+import { byId, make, setMessage, setText } from "./page.js";
 
 /** The title of a failure: the rank that failed first, and its host. */
 export const failureTitle = (error) => `${error.rank === null ? "Failed" : `First failure: rank ${error.rank}`}${error.host ? ` on ${error.host}` : ""}`;
@@ -26,7 +26,7 @@ export function showFailure(job) {
   if (!error) return;
   const { frame, is_traceback: isTraceback, last_lines: lines, fixes } = failureSummary(job);
   setText(byId("failure-title"), failureTitle(error));
-  setText(byId("failure-message"), `${error.type}: ${error.message}`);
+  setMessage(byId("failure-message"), `${error.type}: ${error.message}`);
   byId("failure-frame").hidden = !frame;
   setText(byId("failure-place"), frame ? `${frame.file}, line ${frame.line}, in ${frame.function}` : "");
   byId("failure-source").hidden = !frame?.source;
@@ -34,7 +34,7 @@ export function showFailure(job) {
   byId("failure-output").hidden = lines.length === 0;
   setText(byId("failure-lines"), lines.join("\n"));
   byId("failure-hint").hidden = !error.hint;
-  setText(byId("failure-hint").querySelector("span"), error.hint ?? "");
+  setMessage(byId("failure-hint").querySelector("span"), error.hint ?? "");
   showFixes(job, fixes);
   byId("failure-traceback").hidden = !error.traceback;
   setText(byId("failure-traceback").querySelector("summary"), isTraceback ? "Whole traceback" : "More output");

@@ -2,7 +2,7 @@
 
 import { call, query } from "./api.js";
 import { bytes, count, duration, number } from "./format.js";
-import { byId, formatTimes, make, setText } from "./page.js";
+import { byId, formatTimes, make, parts, setText } from "./page.js";
 
 const EXIT_REASONS = {
   completed: "completed", error: "failed", out_of_memory: "out of memory", disk_full: "disk full", stalled: "stalled", rejected: "rejected",
@@ -121,7 +121,7 @@ export class JobHistory {
 }
 
 function eventItem(event) {
-  const item = make("li", {}, make("time", { datetime: event.created_at, "data-format": "exact" }), make("span", { class: event.level, text: event.message }));
+  const item = make("li", {}, make("time", { datetime: event.created_at, "data-format": "exact" }), make("span", { class: event.level }, ...parts(event.message)));
   formatTimes(item);
   return item;
 }

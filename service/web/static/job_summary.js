@@ -6,7 +6,7 @@ import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from
 import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
-import { byId, data, make, setText } from "./page.js";
+import { byId, data, make, parts, setText } from "./page.js";
 
 /** One sentence about what the job does, or why it waits. */
 export function summary(job) {
@@ -59,7 +59,7 @@ function showAdvice(advice) {
   list.hidden = advice.length === 0;
   if (list.dataset.shown === shown) return;
   list.dataset.shown = shown;
-  list.replaceChildren(...advice.map(({ message }) => make("li", {}, ...message.split("`").map((part, n) => (n % 2 ? make("code", { text: part }) : part)))));
+  list.replaceChildren(...advice.map(({ message }) => make("li", {}, ...parts(message))));
 }
 
 /** Show what the program reported about itself: parameters and tags. */

@@ -41,6 +41,18 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** The parts of a message: text, and what stands between backticks as code. */
+export function parts(message) {
+  const pieces = message.split("`");
+  return pieces.length % 2 ? pieces.map((piece, n) => (n % 2 ? make("code", { text: piece }) : piece)) : [message];
+}
+
+/** Set an element to a message with code only if it differs, as `setText` does. */
+export function setMessage(element, message) {
+  const nodes = parts(message);
+  if (element.textContent !== nodes.map((node) => node.textContent ?? node).join("")) element.replaceChildren(...nodes);
+}
+
 /** Resolves after the next paint, for work that must not delay the first view. */
 export const afterPaint = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
@@ -50,7 +62,7 @@ let toastTimer;
 export function toast(text, { bad = false } = {}) {
   const element = byId("toast");
   element.classList.toggle("bad", bad);
-  element.textContent = text;
+  setMessage(element, text);
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => { element.textContent = ""; }, bad ? 12_000 : 4_000);
 }

@@ -1,7 +1,7 @@
 // A plan of the API: memory by strategy and part, whether it fits, suggested changes, and the batch script.
 
 import { bytes, count, number } from "./format.js";
-import { byId, make, setText } from "./page.js";
+import { byId, make, parts, setMessage, setText } from "./page.js";
 
 const PARTS = {
   parameters: "parameters", gradients: "gradients", optimizer: "optimizer", buckets: "DDP’s buckets", gathered: "gathered parameters",
@@ -11,12 +11,12 @@ const PARTS = {
 /** Show a plan. `setFields(fields)` changes fields of the spec, given by path. */
 export function showPlan(plan, setFields) {
   const verdict = byId("verdict");
-  setText(verdict, sentence(plan.summary));
+  setMessage(verdict, sentence(plan.summary));
   verdict.className = `verdict ${fitTone(plan.fits)}`;
   showChanges(plan, setFields);
   showBars(plan, setFields);
-  byId("warnings").replaceChildren(...plan.warnings.map((text) => make("li", { text: sentence(text) })));
-  byId("sizes").replaceChildren(...facts(plan).map(([label, value]) => make("div", {}, make("dt", { text: label }), make("dd", { text: value }))));
+  byId("warnings").replaceChildren(...plan.warnings.map((text) => make("li", {}, ...parts(sentence(text)))));
+  byId("sizes").replaceChildren(...facts(plan).map(([label, value]) => make("div", {}, make("dt", { text: label }), make("dd", {}, ...parts(value)))));
   setText(byId("resolved-text"), asYaml(plan.spec));
   setText(byId("script-text"), plan.script ?? "No batch script available.");
 }
@@ -28,7 +28,7 @@ const sentence = (text) => `${/^[a-z]+[ :,]/.test(text) ? text[0].toUpperCase() 
 
 function showChanges(plan, setFields) {
   byId("changes").replaceChildren(...plan.changes.map((change) => make("div", {},
-    make("span", { text: `${sentence(change.message)} Then ${bytes(change.peak_bytes)} on each.` }),
+    make("span", {}, ...parts(`${sentence(change.message)} Then ${bytes(change.peak_bytes)} on each.`)),
     make("button", { type: "button", text: "Apply", onclick: () => setFields(change.set) }))));
 }
 
@@ -37,9 +37,9 @@ function showBars(plan, setFields) {
   const largest = Math.max(1, ...plan.strategies.map(peakBytes));
   const inScale = limit !== null && limit < 4 * largest; // a farther limit would make the bars too short to read
   const maximum = inScale ? Math.max(limit, largest) : largest;
-  const parts = Object.keys(PARTS).filter((part) => plan.strategies.some((one) => one.parts?.[part]));
+  const names = Object.keys(PARTS).filter((part) => plan.strategies.some((one) => one.parts?.[part]));
   byId("bars").replaceChildren(...plan.strategies.map((one) => bar(one, { maximum, limit: inScale ? limit : null, setFields })));
-  byId("parts").replaceChildren(...parts.map((part) => make("li", {}, make("i", { class: `part ${part}` }), PARTS[part])),
+  byId("parts").replaceChildren(...names.map((part) => make("li", {}, make("i", { class: `part ${part}` }), PARTS[part])),
     ...(limit && plan.strategies.length ? [make("li", {}, inScale ? make("i", { class: "limit" }) : null, inScale ? `Available: ${bytes(limit)}` : `Available: ${bytes(limit)} (off scale)`)] : []));
 }
 
@@ -52,14 +52,14 @@ function smallestGpu(gpus) {
 }
 
 function bar(one, { maximum, limit, setFields }) {
-  const parts = Object.entries(one.parts ?? { parameters: one.state_bytes }).filter(([, size]) => size > 0);
+  const sizes = Object.entries(one.parts ?? { parameters: one.state_bytes }).filter(([, size]) => size > 0);
   const percent = (size) => `${((100 * size) / maximum).toFixed(2)}%`;
-  const title = parts.map(([part, size]) => `${PARTS[part]} ${bytes(size)}`).join(", ");
+  const title = sizes.map(([part, size]) => `${PARTS[part]} ${bytes(size)}`).join(", ");
   const microBatch = one.micro_size ? `micro-batch ${count(one.micro_size)}` : "";
   return make("div", { class: `strategy ${one.chosen ? "selected" : ""}` },
     one.chosen ? make("strong", { text: one.strategy }) : make("button", { type: "button", class: "quiet", text: one.strategy, title: `Use ${one.strategy}`, onclick: () => setFields({ strategy: one.strategy }) }),
     make("span", { class: "stack", role: "img", "aria-label": title, title },
-      ...parts.map(([part, size]) => make("span", { class: `part ${part}`, style: `width:${percent(size)}` })),
+      ...sizes.map(([part, size]) => make("span", { class: `part ${part}`, style: `width:${percent(size)}` })),
       limit ? make("i", { class: "limit", style: `left:${percent(limit)}` }) : null),
     make("span", { class: "peak", text: one.peak_bytes === null ? `${bytes(one.state_bytes)} or more` : bytes(one.peak_bytes) }),
     make("span", { class: `fits ${fitTone(one.fits)}`, text: one.fits === true ? "fits" : one.fits === false ? "too large" : "" }),

@@ -5,7 +5,7 @@ import { connectUpload, missingFile } from "./code_upload.js";
 import "./copy_buttons.js";
 import { Editor } from "./editor.js";
 import { count, dateTime } from "./format.js";
-import { byId, confirmAction, data, make, setText, toastError } from "./page.js";
+import { byId, confirmAction, data, make, parts, setText, toastError } from "./page.js";
 import { availability, showPlan } from "./plan.js";
 import { connectSweepForm } from "./sweep_form.js";
 import { fieldsOf, lineOf, removeField, setField } from "./yaml_fields.js";
@@ -123,7 +123,7 @@ function showProblems(problems) {
   editor.setNotes(located.map((one) => [one.line ?? 0, note(one)]));
   byId("problems").replaceChildren(...located.map(({ param, message, line }) => make("li", {},
     make("button", { type: "button", class: "quiet", text: line === null ? "Spec" : `Line ${line + 1}`, onclick: () => editor.goTo(line ?? 0) }),
-    make("span", {}, param ? make("code", { text: param }) : null, ` ${message}`))));
+    make("span", {}, param ? make("code", { text: param }) : null, " ", ...parts(message)))));
 }
 
 // -- the submission ----------------------------------------------------------------------------------------------------

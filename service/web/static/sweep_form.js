@@ -1,7 +1,7 @@
 // The form for a search on the page of a spec: ranges of the spec's fields, and one submission.
 
 import { call } from "./api.js";
-import { byId, make, setText } from "./page.js";
+import { byId, make, setMessage } from "./page.js";
 import { fieldsOf } from "./yaml_fields.js";
 
 /** `text()` is the spec in YAML, `spec()` the planned spec as data, or nothing while the text has problems. */
@@ -32,7 +32,7 @@ export function connectSweepForm(text, spec) {
   }
 
   function explain(message) {
-    setText(byId("sweep-problem"), message);
+    setMessage(byId("sweep-problem"), message);
     byId("sweep-problem").hidden = !message;
   }
 
