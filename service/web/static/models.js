@@ -23,13 +23,17 @@ export function metricsText(metrics) {
   return keys.slice(0, SHOWN_METRICS).map((key) => `${key} ${number(metrics[key])}`).join(", ");
 }
 
+/** What the data of a spec names: paths, uploaded files or a builtin data set, of all sources of a mixture. */
+export const dataNames = (data) =>
+  data?.sources?.length ? data.sources.map(dataNames).join(", ") : [data?.path ?? data?.id ?? data?.name ?? ""].flat().join(", ");
+
 function versionRow(version) {
   const { parent } = version;
   return make("tr", {},
     cell(String(version.version)), cell(version.aliases.join(", ")),
     make("td", {}, make("a", { href: `/jobs/${version.job_id}`, text: version.job_name })),
     cell(version.checkpoint_id === null ? (version.is_adapter ? "adapters" : "export") : `checkpoint of step ${count(version.step)}`),
-    cell(metricsText(version.metrics)), cell(version.data?.path ?? version.data?.name), cell(version.base),
+    cell(metricsText(version.metrics)), cell(dataNames(version.data)), cell(version.base),
     parent ? make("td", {}, make("a", { href: `/jobs/${parent.job_id}`, text: `step ${count(parent.step)} of a job` })) : cell(""),
     time(version.created_at));
 }
