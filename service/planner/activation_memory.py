@@ -109,7 +109,7 @@ def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | 
     if lora is not None:
         inputs = {1: ("qkv", w), 3: ("out", w), 5: ("0", w), 7: ("2", f)}
         for index, (name, size) in inputs.items():
-            ops[index] = _adapted(ops[index], lora.has(name), size, tokens, dtype, lora)
+            ops[index] = adapted(ops[index], lora.has(name), size, tokens, dtype, lora)
     return ops
 
 
@@ -161,14 +161,19 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
     if lora is not None:
         inputs = {1: (("q_proj", "k_proj", "v_proj"), h), 3: (("o_proj",), q), 5: (("gate_proj", "up_proj"), h)}
         for index, (names, size) in {**inputs, 7: (("down_proj",), f)}.items():
-            ops[index] = _adapted(ops[index], lora.has(*names), size, tokens, dtype, lora)
+            ops[index] = adapted(ops[index], lora.has(*names), size, tokens, dtype, lora)
     return ops
 
 
-def _adapted(op: Op, count: int, inputs: int, tokens: int, dtype: ComputeDtype, lora: Adapters) -> Op:
-    """Add what adapters save: the value between their two matrices and, with dropout, its input and mask.
+def adapted(op: Op, count: int, inputs: int, tokens: int, dtype: ComputeDtype, lora: Adapters) -> Op:
+    """Return an operation with what adapters save: the value between their two matrices and, with dropout, its input
+    and mask.
 
     With autocast, the gradient of an adapter's input exists in both dtypes besides that of the layer's.
+
+    Args:
+        count: The adapters, each of one layer.
+        inputs: Elements of the input of a layer.
     """
     each = dtype.bytes * tokens * lora.rank + ((dtype.bytes + 1) * inputs if lora.dropout else 0)
     casts = (dtype.bytes + 4) * inputs if count and dtype.autocast else 0

@@ -9,6 +9,8 @@ from service.planner.model_structure import ModelStructure, Parameter, Transform
 from service.planner.optimizer_state import stored_bytes, update_bytes
 from service.planner.step_memory import Layout, MicroBatchWork, evaluation_memory, peak_memory
 from service.planner.step_sizes import Block, Memory, Unit
+from service.planner.task_memory import task_work
+from service.planner.task_models import has_head_of_task
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.objectives import PAIRED
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, MlpModel
@@ -113,6 +115,8 @@ def micro_batch_work(
 ) -> MicroBatchWork | None:
     """Return the work of one micro-batch, or None if the model's activations are not known."""
     structure = model.trainable.structure
+    if has_head_of_task(spec):
+        return _with_task(spec, model, micro, dtype, context)
     if structure.transformer is not None:
         return _decoder(spec, model, structure.transformer, micro, tokens_per_example(spec, context), dtype)
     if not structure.sizes:
@@ -153,14 +157,34 @@ def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
     return 0 if fits and spec.backend == "nccl" and spec.precision in ("bf16", "fp8") else length
 
 
+def _adapters(spec: TrainingSpec, trainable: TrainableModel) -> Adapters | None:
+    if spec.lora_rank is None:
+        return None
+    targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
+    return Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
+
+
+def _with_task(
+    spec: TrainingSpec, sizes: BlockModel, micro: int, dtype: ComputeDtype, context: int | None
+) -> MicroBatchWork | None:
+    """Return the work of a model with the head of a task. Its embeddings and head belong to the root unit."""
+    trainable = sizes.trainable
+    adapters = _adapters(spec, trainable)
+    work = task_work(spec, trainable.structure, micro, examples_per_rank(spec), dtype, adapters, context)
+    if work is None:
+        return None
+    residual = dtype.residual_bytes * work.residual
+    blocks = tuple(replace(block, ops=work.ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)
+    values, trained = sizes.parameters.values, trainable.trained_count
+    done = MicroBatchWork(blocks, work.head, values, trained, work.batch, sizes.optimizer_bytes)
+    return replace(done, held=sizes.parameters.total)
+
+
 def _decoder(
     spec: TrainingSpec, sizes: BlockModel, model: Transformer, micro: int, length: int, dtype: ComputeDtype
 ) -> MicroBatchWork:
     trainable, tokens = sizes.trainable, micro * length * rows_with_gradient(spec)
-    adapters = None
-    if spec.lora_rank is not None:
-        targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
-        adapters = Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
+    adapters = _adapters(spec, trainable)
     masked = masked_tokens(spec, model, length)
     ops = block_ops(model, tokens, dtype, adapters, masked)
     residual = dtype.residual_bytes * tokens * model.width
@@ -181,7 +205,7 @@ def edge_units(trainable: TrainableModel, options: Fsdp) -> tuple[Unit, Unit]:
     """Return the units of input embeddings and head, by the rules of `worker/engine/strategies/units.py`. Tied ones
     belong to the root unit."""
     structure = trainable.structure
-    if structure.transformer is None or structure.aliases or options.wrap == "naive":
+    if structure.transformer is None or structure.output is None or structure.aliases or options.wrap == "naive":
         return Unit(), Unit()
     tables = [parameter for parameter in structure.parameters if parameter.kind == "embedding"]
     heads = [parameter for parameter in structure.parameters if parameter.name == f"{structure.output}.weight"]

@@ -8,6 +8,7 @@ from service.planner.fit import Estimate, FitEstimator, describe_need
 from service.planner.host_and_disk import disk_need, host_bytes
 from service.planner.model_reader import ModelInfo
 from service.planner.proposals import propose_changes
+from service.planner.task_memory import MAX_TEXT_TOKENS
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
@@ -72,6 +73,8 @@ def _summary(estimator: FitEstimator, estimate: Estimate, fits: bool | None) -> 
     if fits is None:
         unknown = [gpu.type or "GPUs without a type" for gpu in estimator.devices if gpu.min_bytes is None]
         what = ", ".join(unknown) or "the GPUs that it would get"
+        if not unknown and estimate.is_upper_bound and estimate.memory is not None:
+            return f"{need}, if texts are that long; with shorter ones it may fit"
         if estimate.memory is None and not unknown:
             return f"{need}; whether it fits is not known"
         return f"{need}; the memory of {what} is not known (TRAINYARD_GPU_MEMORY_GB)"
@@ -150,6 +153,11 @@ def _memory_warnings(estimator: FitEstimator, estimate: Estimate) -> Iterator[st
 def _uncertainties(estimate: Estimate, spec: TrainingSpec) -> Iterator[str]:
     if estimate.memory is None:
         yield "the activations of this model family are not known: only parameters, gradients and optimizer are counted"
+    elif estimate.is_upper_bound:
+        yield (
+            "each text is counted with the tokens that it may have: `data.max_length`, or the context of the model up "
+            f"to {MAX_TEXT_TOKENS}; shorter ones need less"
+        )
     if spec.trainable is not None:
         yield "with `trainable`, activations are an upper bound: those that only frozen layers need are counted too"
     if spec.batch.micro_size == "auto":

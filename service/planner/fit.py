@@ -23,6 +23,7 @@ from service.planner.block_model import (
 from service.planner.devices import Device, largest, smallest
 from service.planner.model_structure import ModelStructure
 from service.planner.step_sizes import Memory
+from service.planner.task_memory import is_upper_bound
 from service.planner.trainable_parameters import TrainableModel, trainable_model
 from trainyard.contract.problems import Problem
 from trainyard.contract.sizes import GIB, format_size, size_unit
@@ -45,6 +46,8 @@ class Estimate:
     """Parameters, gradients and optimizer state, without activations."""
     memory: Memory | None = None
     """None: the activations are not known."""
+    is_upper_bound: bool = False
+    """Whether the examples may be smaller than those that are counted."""
 
     @property
     def peak(self) -> int:
@@ -90,14 +93,15 @@ class FitEstimator:
 
         @cache
         def of_size(size: int) -> Estimate:
-            return Estimate(size, least, micro_batch_memory(spec, model, size, self.context))
+            memory = micro_batch_memory(spec, model, size, self.context)
+            return Estimate(size, least, memory, is_upper_bound(spec))
 
         whole, *halves = sizes
-        if not halves or self.fits(of_size(whole)) is not False or of_size(whole).memory is None:
+        if not halves or self._may_fit(of_size(whole)) or of_size(whole).memory is None:
             return of_size(whole)
         # All halvings accumulate gradients, so that a smaller one needs less. Only the share, which does not, may be
         # smaller than the smallest of them.
-        fitting = bisect_left(halves, True, key=lambda size: self.fits(of_size(size)) is not False)
+        fitting = bisect_left(halves, True, key=lambda size: self._may_fit(of_size(size)))
         if fitting < len(halves):
             return of_size(halves[fitting])
         return min(of_size(whole), of_size(halves[-1]), key=lambda one: one.peak)
@@ -107,18 +111,25 @@ class FitEstimator:
         model, most = self.model(spec), largest(self.devices)
         return not isinstance(model, Problem) and most is not None and state_memory(spec, model).peak > most
 
+    def _may_fit(self, estimate: Estimate) -> bool:
+        fits = self.fits(estimate)
+        return bool(fits) if estimate.is_upper_bound and self.devices else fits is not False
+
     def fits(self, estimate: Estimate) -> bool | None:
         """Return whether the estimate fits every device; None if that is not known."""
         room, most = smallest(self.devices), largest(self.devices)
         if room is None or most is None:
             return None
         if estimate.memory is not None:
-            return estimate.peak <= USABLE_SHARE * room - (HOST_RESERVED_BYTES if self.cpu else RESERVED_BYTES)
+            usable = USABLE_SHARE * room - (HOST_RESERVED_BYTES if self.cpu else RESERVED_BYTES)
+            if estimate.peak <= usable or not estimate.is_upper_bound:
+                return estimate.peak <= usable
         return False if estimate.least > most else None
 
     def cannot_fit(self, estimate: Estimate) -> bool:
         """Return whether it is certain that the estimate fits no device that the job could get."""
-        most, sure = largest(self.devices), 0.0 if self.cpu else CONFIDENCE * estimate.peak
+        known = not self.cpu and not estimate.is_upper_bound
+        most, sure = largest(self.devices), CONFIDENCE * estimate.peak if known else 0.0
         return most is not None and max(sure, estimate.least) > most
 
 

@@ -10,11 +10,16 @@ from typing import Any
 
 from service.planner.hf_folder import FolderContents, StoredTensor
 from service.planner.model_structure import Kind, ModelStructure, Parameter, Transformer
+from service.planner.task_models import ENCODERS, encoder_of
 
 GATED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "granite", "olmo2"})
 """Model families with Llama's blocks: norm, attention, norm, three projections."""
 _BLOCK = re.compile(r"(.*\.(?:layers|h|blocks))\.(\d+)\.")
-_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions")
+_ENCODER_BLOCK = re.compile(r"(.*?\b(?:layers|layer))\.(\d+)\.")
+_EMBEDDINGS = (
+    *("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions"),
+    *("position_embeddings", "token_type_embeddings"),
+)
 _HEAD_NAMES = ("lm_head", "embed_out")
 _INTEGER = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"})
 
@@ -31,9 +36,14 @@ def structure_of(contents: FolderContents) -> ModelStructure:
         alias = head or "lm_head.weight"
         names.pop(alias, None)
         aliases, tied = ((alias, embedding),), frozenset({alias.removesuffix(".weight")})
-    parameters = [Parameter(name, tensor.shape, _kind(name, tensor.shape)) for name, tensor in names.items()]
+    adapts_patches = config.get("model_type") in ENCODERS
+    parameters = [
+        Parameter(name, tensor.shape, _kind(name, tensor.shape, convolutions=adapts_patches))
+        for name, tensor in names.items()
+    ]
     parameters.sort(key=lambda parameter: _order(parameter.name))
-    blocks = sorted({block[0] for p in parameters if (block := _block(p.name))}, key=_order)
+    pattern = _ENCODER_BLOCK if config.get("model_type") in ENCODERS else _BLOCK
+    blocks = sorted({block[0] for p in parameters if (block := _block(pattern, p.name))}, key=_order)
     return ModelStructure(
         parameters=tuple(parameters),
         blocks=tuple(blocks),
@@ -41,6 +51,7 @@ def structure_of(contents: FolderContents) -> ModelStructure:
         tied=tied,
         aliases=aliases,
         transformer=_transformer(config, len(blocks)),
+        encoder=encoder_of(config),
     )
 
 
@@ -77,12 +88,14 @@ def _ties_by_default(config: Mapping[str, Any]) -> bool:
     return config.get("model_type") in ("gpt2", "gemma", "gemma2")
 
 
-def _kind(name: str, shape: tuple[int, ...]) -> Kind:
+def _kind(name: str, shape: tuple[int, ...], *, convolutions: bool) -> Kind:
+    """Return the kind of a parameter; `convolutions`: those of two dimensions count as linear layers."""
     if _last(name) in _EMBEDDINGS:
         return "embedding"
-    if "norm" in _last(name) or _last(name).startswith("ln_"):
+    if "norm" in _last(name).lower() or _last(name).startswith("ln_"):
         return "norm"
-    return "linear" if len(shape) == 2 or name.endswith(".bias") else "other"
+    linear = len(shape) == 2 or name.endswith(".bias") or (convolutions and len(shape) == 4)
+    return "linear" if linear else "other"
 
 
 def _last(name: str) -> str:
@@ -90,8 +103,8 @@ def _last(name: str) -> str:
     return name.rpartition(".")[0].rpartition(".")[2]
 
 
-def _block(name: str) -> tuple[str, int] | None:
-    match = _BLOCK.match(name)
+def _block(pattern: re.Pattern[str], name: str) -> tuple[str, int] | None:
+    match = pattern.match(name)
     return (f"{match[1]}.{match[2]}", int(match[2])) if match else None
 
 

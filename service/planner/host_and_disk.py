@@ -4,6 +4,7 @@ from service.planner.block_model import SHARDED
 from service.planner.frozen_base import held_parameters
 from service.planner.optimizer_state import stored_bytes, tensors_per_parameter
 from service.planner.step_sizes import Memory
+from service.planner.task_models import has_head_of_task
 from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.plans import DiskNeed
@@ -40,7 +41,8 @@ def start_bytes(spec: TrainingSpec, trainable: TrainableModel, *, cpu: bool) -> 
     holds them.
     """
     structure, held = trainable.structure, held_parameters(spec, trainable)
-    one_by_one = spec.strategy in SHARDED or held.base_dtype != "fp32"
+    # The models of other tasks are loaded whole, since their heads may be new.
+    one_by_one = (spec.strategy in SHARDED or held.base_dtype != "fp32") and not has_head_of_task(spec)
     if not one_by_one or not (structure.transformer or structure.sizes):
         return 4 * structure.count
     shards = spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1

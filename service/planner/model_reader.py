@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from service.planner import builtin_models, hf_models
 from service.planner.hf_folder import FolderContents, FolderError, read_folder
 from service.planner.model_structure import ModelStructure
+from service.planner.task_models import has_head_of_task, with_head_of_task
 from trainyard.contract.allowed_roots import AllowedRoots
-from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
@@ -49,8 +49,6 @@ class ModelReader:
             return ModelInfo(
                 unknown="the model of a `custom` task is not known before it is built; no job is rejected for it"
             )
-        if spec.task in ("sequence_classification", "text_embedding") or isinstance(spec.data, ImageFiles):
-            return ModelInfo(unknown=f"the memory of task `{spec.task}` is not known; no job is rejected for it")
         if not isinstance(spec.model, HfModel):
             structure = builtin_models.structure_of(spec.model)
             return ModelInfo(structure, unknown="" if structure else "a model with this many layers is not counted")
@@ -62,7 +60,10 @@ class ModelReader:
             return ModelInfo(unknown=f"model.path: {spec.model.path} was not read within {self.seconds:g} s")
         if max_tensors is not None and len(facts.tensors) > max_tensors:
             return ModelInfo(is_large=True)
-        return ModelInfo(hf_models.structure_of(facts), hf_models.context_of(facts.config))
+        structure = hf_models.structure_of(facts)
+        if has_head_of_task(spec):
+            structure = with_head_of_task(structure, facts.config, spec)
+        return ModelInfo(structure, hf_models.context_of(facts.config))
 
     def _read(self, path: str, roots: AllowedRoots) -> FolderContents:
         """Read a folder, or wait for the reading of it that is in progress."""

@@ -47,6 +47,23 @@ class Transformer:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """The sizes of a model of texts or images that determine its activation memory; all its tokens see each other."""
+
+    width: int
+    heads: int
+    feed_forward: int
+    post_norm: bool
+    """Whether norms follow the residual connections (BERT), instead of preceding attention and feed-forward (ViT)."""
+    dropout: bool
+    """Whether a block drops values out in training."""
+    tokens: int = 0
+    """Of an image; 0: the model reads texts."""
+    pixels: int = 0
+    """Values of an image."""
+
+
+@dataclass(frozen=True)
 class ModelStructure:
     """The parameters of a model, each once, in the model's order, and its blocks."""
 
@@ -60,6 +77,9 @@ class ModelStructure:
     aliases: tuple[tuple[str, str], ...] = ()
     """Other names of tied parameters, as (alias, name)."""
     transformer: Transformer | None = None
+    encoder: Encoder | None = None
+    head: frozenset[str] = frozenset()
+    """Modules of a classifier that are trained whole beside adapters."""
     sizes: tuple[int, ...] = ()
     """Values that each block saves per example, for models other than transformers."""
 

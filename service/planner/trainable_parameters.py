@@ -132,8 +132,10 @@ def _builtin_problem(
 
 def _adapted_layers(structure: ModelStructure, rank: int, lora: Lora) -> list[str] | Problem:
     """Return the layers that get adapters, or why the spec does not match the model."""
-    layers = {p.module: p for p in structure.parameters if p.kind == "linear" and p.name.endswith(".weight")}
-    if lora.targets == "auto":
+    linear = (p for p in structure.parameters if p.kind == "linear" and p.name.endswith(".weight"))
+    layers = {p.module: p for p in linear if p.module not in structure.head}
+    # Those of an encoder may have other names in its folder; all of them are an upper bound.
+    if lora.targets == "auto" or structure.encoder is not None:
         targets = [name for name in layers if name != structure.output and name not in structure.tied]
     else:
         chosen_layers: dict[str, None] = {}
@@ -166,8 +168,11 @@ def _with_adapters(structure: ModelStructure, rank: int, targets: Sequence[str])
         if parameter.module in chosen and parameter.name.endswith(".weight"):
             adapters += _adapters(parameter, rank)
             parameters += adapters[-2:]
-    whole = replace(structure, parameters=tuple(parameters))
-    return TrainableModel(whole, frozenset(adapter.name for adapter in adapters), tuple(targets))
+    # peft keeps the modules as they were beside those that it trains whole.
+    before = [replace(p, name=f"{p.module}.original_module.{p.name}") for p in parameters if p.module in structure.head]
+    whole = replace(structure, parameters=(*parameters, *before))
+    head = {parameter.name for parameter in structure.parameters if parameter.module in structure.head}
+    return TrainableModel(whole, frozenset(adapter.name for adapter in adapters) | head, tuple(targets))
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:

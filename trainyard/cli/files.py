@@ -110,7 +110,7 @@ def show(ctx: typer.Context, file_id: FileArgument, as_json: JsonOption = False)
         ("format", file.format),
         ("examples", str(file.examples)),
         ("size", format_size(file.size_bytes)),
-        ("digest", file.digest),
+        ("sha256", file.digest.removeprefix("sha256:")),
         ("uploaded", f"{format_age(file.created_at)} by {file.created_by}"),
     ):
         print_line(f"{label:<10}{text}")

@@ -181,7 +181,7 @@ def _shown_metrics(versions: Sequence[ModelVersionResource]) -> list[str]:
 
 def data_text(data: Mapping[str, Any]) -> str:
     """Return what the `data` of a spec names: paths, ids of uploaded files, or the name of a builtin data set."""
-    if isinstance(sources := data.get("sources"), list):
+    if isinstance(sources := data.get("sources"), list) and sources:
         return ", ".join(text for source in sources if isinstance(source, Mapping) and (text := data_text(source)))
     named = data.get("path") or data.get("id") or data.get("name") or ""
     return ", ".join(map(str, named)) if isinstance(named, list) else str(named)

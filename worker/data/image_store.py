@@ -3,7 +3,6 @@ from one file, by any rank and in any order."""
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.image_data import ImageFiles
+from worker.core.disk_space import require_room
 from worker.core.errors import RefusedError
 from worker.core.processes import usable_processors
 from worker.data.image_decoding import BadImageError, decode_image
@@ -39,6 +38,7 @@ _MAX_THREADS = 16
 """An image of the largest size takes hundreds of megabytes while it is decoded."""
 _NAMED = 10
 """Bad images that are named."""
+_ROOM_HINT = "Free space on that filesystem, for example by deleting checkpoints of old jobs, or name fewer images."
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,8 @@ def _entry(
     state = sources_state(sources, _VERSION, on_progress)
 
     def build(folder: Path) -> dict[str, Any]:
-        _check_room(folder.parent, field_, state.size_bytes + state.files * _FACT_BYTES)
+        needed = state.size_bytes + state.files * _FACT_BYTES
+        require_room(folder.parent, needed, f"{field_}: the copy of the images that training reads", _ROOM_HINT)
         return _build(folder, field_, sources, limit, on_progress)
 
     entry = cache.entry_or_build(state.key, build)
@@ -128,17 +129,6 @@ def _entry(
     if not entry.facts["images"]:
         raise RefusedError(f"{field_}: the files hold no image")
     return entry
-
-
-def _check_room(folder: Path, field_: str, needed: int) -> None:
-    """Raise RefusedError: the copy of the images does not fit. A quota may still end it later."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise RefusedError(
-            f"{field_}: the copy of the images that training reads needs {needed} bytes ({format_size(needed)}) in "
-            f"{folder}, which has {free} bytes ({format_size(free)}) free",
-            "Free space on that filesystem, for example by deleting checkpoints of old jobs, or name fewer images.",
-        )
 
 
 @dataclass

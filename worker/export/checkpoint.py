@@ -1,6 +1,5 @@
 """Makes an export of a checkpoint, without its run: on one process, in host memory, on a machine without GPUs."""
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from torch import nn
 
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.problems import SpecError
-from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, ExportUpdate, needs_classes
@@ -19,6 +17,7 @@ from trainyard.contract.wire.manifest import Manifest
 from worker.checkpoint.compatibility import changed_source, difference
 from worker.checkpoint.digests import verify
 from worker.checkpoint.tensors import ModelTensors
+from worker.core.disk_space import require_room
 from worker.core.errors import RefusedError
 from worker.engine.adapters import is_adapter
 from worker.engine.sources import base_digest
@@ -54,7 +53,8 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
         if merging:
             _require_same_base(manifest, spec, moved=request.base is not None)
         names = _chosen_names(tensors, spec, shell)
-        _check_room(folder, _written_bytes(tensors, names, shell if merging else None, dtype))
+        needed = _written_bytes(tensors, names, shell if merging else None, dtype)
+        require_room(folder.parent, needed, "the export", "Name another folder with --output.")
         averaged = spec.ema is not None and spec.ema.export and tensors.has_average
         weights = _read(tensors, names, torch.float32 if merging else dtype, report, averaged=averaged)
     report(ExportUpdate(phase="merging" if merging else "writing"))
@@ -193,15 +193,6 @@ def _written_bytes(tensors: ModelTensors, names: list[str], merged: nn.Module | 
     if merged is not None:
         return sum(parameter.numel() for parameter in merged.parameters()) * dtype.itemsize
     return sum(tensors.bytes_of(name) for name in names) * dtype.itemsize // torch.float32.itemsize
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise RefusedError(
-            f"the export takes {format_size(needed)}, and {folder.parent} has {format_size(free)} free",
-            "Name another folder with --output.",
-        )
 
 
 def _read(

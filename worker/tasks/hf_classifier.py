@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from worker.core.errors import RefusedError
-from worker.tasks.hf_model import HfFolder
+from worker.tasks.hf_model import HfFolder, without_cache
 
 
 def class_names(config: Any) -> tuple[str, ...]:
@@ -38,6 +38,7 @@ def load_text_classifier(folder: HfFolder, classes: Sequence[str], padding: int)
     folder.check_vocabulary(model)
     # Decoders take the logits of the last token that is no padding.
     model.config.pad_token_id = padding
+    without_cache(model)
     model.forward = partial(_forward_tokens, model.forward)
     model.train()
     return model  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from worker.core.errors import RefusedError
-from worker.tasks.hf_model import HfFolder
+from worker.tasks.hf_model import HfFolder, without_cache
 
 
 def load_embedding(folder: HfFolder, pooling: str) -> nn.Module:
@@ -25,6 +25,7 @@ def load_embedding(folder: HfFolder, pooling: str) -> nn.Module:
     if getattr(model.config, "is_encoder_decoder", False):
         raise RefusedError(f"model.path: {folder.path} is a model of an encoder and a decoder; use one of both alone")
     without_pooler(model)
+    without_cache(model)
     folder.check_vocabulary(model)
     model.forward = partial(_forward, model.forward, pooling)
     model.train()

@@ -194,6 +194,12 @@ class HfFolder:
                 )
 
 
+def without_cache(model: Any) -> None:
+    """Let a decoder keep no keys and values of earlier tokens: only generation needs them, and activation checkpointing
+    would add those of a layer twice."""
+    model.config.use_cache = False
+
+
 def context_of(config: Any) -> int | None:
     """Return the maximum number of tokens of a configuration; None if it has no limit."""
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)

@@ -251,7 +251,7 @@ class TestRejectedRun:
         finish = finish_of(attempt, 1)
         assert (finish.reason, finish.step) == ("rejected", 0)
         assert finish.failure.message == (
-            f"data.path: {broken}, line 2 is not JSON: Expecting value at character 11: "
+            f"data.path: {broken}, line 2 is not JSON: Expecting value at character 9: "
             "expected one JSON object with `text`, a string"
         )
 

@@ -72,6 +72,7 @@ class Cases:
             return {
                 "alone": {"spec": self.spec(), "export": str(self.folder / "export"), "run": "alone"},
                 "mixture": {"spec": self.spec(data=self.mixture())},
+                "recomputed": {"spec": self.spec(activation_checkpointing="full")},
             }
         cases = {variant: {"spec": self.spec(**VARIANTS[variant])} for ranks, variant in LAYOUTS if ranks == world}
         mixture = self.spec(data=self.mixture(), strategy="fsdp")
@@ -129,6 +130,10 @@ def test_every_layout_makes_the_same_updates_and_metrics(layouts, world, variant
     for name, values in layouts[1][0]["alone"]["parameters"].items():
         expected, actual = torch.tensor(values), torch.tensor(layouts[world][0][variant]["parameters"][name])
         assert torch.linalg.norm(actual - expected) <= 1e-4 * torch.linalg.norm(expected), name
+
+
+def test_activation_checkpointing_gives_the_same_losses(layouts):
+    assert series(layouts[1], "recomputed") == series(layouts[1], "alone")
 
 
 @pytest.mark.parametrize("world", [2, 3])

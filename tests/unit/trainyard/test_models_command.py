@@ -78,6 +78,8 @@ class TestCommands:
             ({"source": "file", "id": "file_1", "eval_id": "file_2"}, "file_1"),
             ({"source": "parquet", "path": ["/a", "/b"]}, "/a, /b"),
             ({"source": "mixture", "sources": [{"path": "/a"}, {"source": "file", "id": "file_1"}]}, "/a, file_1"),
+            ({"source": "images", "path": "/a", "sources": []}, "/a"),
+            ({"source": "images", "path": None, "sources": [{"path": "/a"}, {"path": ["/b", "/c"]}]}, "/a, /b, /c"),
             ({"source": "builtin", "name": "digits"}, "digits"),
             ({}, ""),
         ],

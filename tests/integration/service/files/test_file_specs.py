@@ -155,7 +155,7 @@ def test_labelled_texts_are_uploaded_planned_and_submitted(world: World) -> None
     spec = {**SPEC, **changes, "data": {"source": "file", "id": made["id"]}}
     plan = world.client.post("/v1/plans", json=spec)
     assert plan.status_code == 200, plan.text
-    assert "the memory of task `sequence_classification` is not known" in plan.text
+    assert "cannot be read" in plan.json()["unknown"]  # There is no such folder.
     answer = submit(world.client, {"id": made["id"]})
     assert answer.json()["error"]["param"] == "data.format"
     answer = submit(world.client, {"id": upload(world.client)["id"]}, **changes)

@@ -9,6 +9,7 @@ from service.planner.model_reader import ModelReader
 from service.specs.acceptance import MSG_FP8_WITHOUT_COMPILE, MSG_FP16_ON_CPU
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.hf import save_llama
+from tests.support.images import save_vit
 from tests.support.world import SPEC, World
 from trainyard.contract.wire.cluster import ClusterSnapshot, NodeShape, PartitionResource
 from trainyard.contract.wire.plans import PlanResource
@@ -41,15 +42,29 @@ def plan(world: World, document: dict) -> PlanResource:
     return PlanResource.model_validate(answer.json())
 
 
-def test_images_are_planned_and_submitted_without_a_memory_estimate(world: World) -> None:
-    folder = str(world.settings.runs / "images")
-    data = {"source": "images", "path": folder, "eval_fraction": 0.1, "crop": 0.5}
-    document = {"task": "image_classification", "model": {"source": "hf", "path": folder}, "data": data, "steps": 10}
-    assert "the memory of task `image_classification` is not known" in plan(world, document).summary
+def test_images_are_planned_and_submitted(world: World) -> None:
+    folder = save_vit(world.settings.runs / "vit")
+    data = {"source": "images", "path": str(folder), "eval_fraction": 0.1, "crop": 0.5}
+    model = {"source": "hf", "path": str(folder)}
+    document = {"task": "image_classification", "model": model, "data": data, "steps": 10}
+    planned = plan(world, document)
+    assert planned.unknown is None
+    assert planned.model is not None
+    assert planned.strategies[0].parts is not None
+    assert planned.strategies[0].parts.activations > 0
     answer = world.client.post("/v1/jobs", json=document)
     assert (answer.status_code, answer.json()["spec"]["data"]["crop"]) == (201, 0.5)
     refused = world.client.post("/v1/jobs", json={**document, "data": data | {"path": "/etc"}})
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "data.path")
+
+
+def test_plan_of_texts_states_that_shorter_ones_need_less(world: World) -> None:
+    folder = save_llama(world.settings.runs / "llama")
+    data = {"source": "jsonl", "path": str(folder), "max_length": 32}
+    document = {"task": "text_embedding", "model": {"source": "hf", "path": str(folder)}, "data": data, "steps": 10}
+    planned = plan(world, document)
+    assert planned.strategies[0].peak_bytes is not None
+    assert any("each text is counted" in warning for warning in planned.warnings)
 
 
 class TestPlans:

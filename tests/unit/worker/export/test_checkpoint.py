@@ -240,8 +240,10 @@ class TestRefusals:
         assert "defined by the job's code" in self.refusal(tmp_path, spec=spec)
 
     def test_disk_that_is_too_small(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(conversion.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 100))
-        assert " has 100 B free" in self.refusal(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 100))
+        message = self.refusal(tmp_path)
+        assert message.startswith("the export needs ")
+        assert message.endswith(f" in {tmp_path}, which has 100 bytes (100 B) free")
 
     def test_spec_of_a_later_release(self, tmp_path):
         checkpoint = save_checkpoint(tmp_path, trained_module(spec_of(LLAMA)))
