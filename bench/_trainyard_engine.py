@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+from bench._no_checkpoints import NoCheckpoints
 from bench._workload import StepCallback, Workload
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.core.distributed import Ranks
@@ -26,7 +27,7 @@ def trainyard(workload: Workload, on_step: StepCallback) -> None:
             workload.ranks,
             reporter=reporter,
             step_sync=_TimedStepSync(on_step, workload.ranks, StopSignal(attempt.stop_request)),
-            checkpoints=_NoCheckpoints(),  # type: ignore[arg-type]
+            checkpoints=NoCheckpoints(),
         ).run()
         reporter.close(0.5)
 
@@ -41,26 +42,6 @@ class _TimedStepSync(StepSync):
     def should_stop(self) -> bool:
         self._on_step()
         return super().should_stop()
-
-
-class _NoCheckpoints:
-    """A checkpoint manager that writes nothing."""
-
-    start_step = last_step = saved_ranks = 0
-    initial_weights = ""
-    weights_only = False
-
-    def bind_sources(self, sources: dict[str, str]) -> None:
-        """Nothing is written."""
-
-    def due(self, step: int, total_steps: int) -> bool:
-        return False
-
-    def wait_staged(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        return
 
 
 def _reporter(workload: Workload, attempt: AttemptLayout) -> NullReporter | SpoolReporter:

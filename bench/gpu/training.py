@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from bench._no_checkpoints import NoCheckpoints
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
@@ -91,7 +92,7 @@ class GpuEngine:
         ranks = self.ranks(spec)
         result = TrainedRun()
         self._release()
-        checkpoints = _manager(run, spec, ranks) if run else _NoCheckpoints()
+        checkpoints = _manager(run, spec, ranks) if run else NoCheckpoints()
         stop = (run or Path("/nonexistent")) / "stop"
         step_sync = _TimedStepSync(result, ranks, StopSignal(stop), checkpoints.start_step, until)
         task = select_task(spec)
@@ -101,7 +102,7 @@ class GpuEngine:
             ranks,
             reporter=result,
             step_sync=step_sync,
-            checkpoints=checkpoints,  # type: ignore[arg-type]
+            checkpoints=checkpoints,
         )
         outcome = trainer.run()
         if self.on_gpu:
@@ -141,29 +142,6 @@ class _TimedStepSync(StepSync):
         self._before = now
         self._step += 1
         return super().should_stop() or (self._until is not None and self._step > self._until)
-
-
-class _NoCheckpoints:
-    """A checkpoint manager that writes nothing."""
-
-    start_step = last_step = saved_ranks = 0
-    initial_weights = ""
-    weights_only = is_fork = False
-
-    def bind_sources(self, sources: dict[str, str]) -> None:
-        """Nothing is written."""
-
-    def due(self, step: int, total_steps: int) -> bool:
-        return False
-
-    def save(self, step: int, state: Any, metrics: Any) -> None:
-        """Write nothing."""
-
-    def wait_staged(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        """Nothing is written."""
 
 
 def _manager(run: Path, spec: TrainingSpec, ranks: Ranks) -> CheckpointManager:

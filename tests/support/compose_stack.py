@@ -19,7 +19,7 @@ from trainyard.client import Client
 ROOT = Path(__file__).parents[2]
 COPIED_PATHS = (
     *("compose.yaml", "compose.tls.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "docker"),
-    *("trainyard", "service", "worker", "migrations", "jobs_templates"),
+    *("trainyard", "service", "worker", "migrations", "jobs_templates", "docs"),
 )
 EXTRAS = "worker,hf"
 """Extras that are installed on the nodes of the tests; adapters need peft."""

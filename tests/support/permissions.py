@@ -90,7 +90,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("cancel_fine_tune", "pause_fine_tune", "resume_fine_tune"), Rule.CHANGE),
     **dict.fromkeys(("delete_openai_model", "delete_openai_file"), Rule.CHANGE),
     **dict.fromkeys(("show_jobs", "show_job", "show_cluster", "show_compare", "show_submit", "show_files"), Rule.PAGE),
-    **dict.fromkeys(("show_api_docs", "show_models", "show_model"), Rule.PAGE),
+    **dict.fromkeys(("show_api_docs", "show_help", "show_help_text", "show_models", "show_model"), Rule.PAGE),
     **dict.fromkeys(("show_tokens", "show_webhooks", "show_audit"), Rule.ADMIN_PAGE),
     **dict.fromkeys(("sign_in", "check_sign_in_code", "sign_in_with_code"), Rule.SIGN_IN),
     "sign_out": Rule.SIGN_OUT,

@@ -127,6 +127,7 @@ def seed(world: World) -> Seeds:
             "delete_model_alias": {"model_name": models["renamed"]},
             "revoke_token": {"token_id": tokens[1:]},
             "stream_job": {"job_id": [done]},
+            "show_help_text": {"name": ["openai"]},
             **{name: {"job_id": [done]} for name in _SUCCEEDED_JOB_ROUTES},
             **{f"{verb}_export_file": {"job_id": [done], "path": list(EXPORTED)} for verb in _FILE_VERBS},
             **{f"{verb}_artifact": {"job_id": [done], "path": list(TRACES)} for verb in _FILE_VERBS},

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench._host_memory import LiveTensorBytes
+from bench._no_checkpoints import NoCheckpoints
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
@@ -60,24 +61,6 @@ class ListReporter:
         pass
 
     def checkpoint(self, report):
-        pass
-
-
-class NoCheckpoints:
-    start_step = last_step = saved_ranks = 0
-    weights_only = False
-    initial_weights = ""
-
-    def bind_sources(self, sources, classes=()):
-        pass
-
-    def due(self, step, total):
-        return False
-
-    def wait_staged(self):
-        pass
-
-    def finish(self):
         pass
 
 

@@ -121,5 +121,5 @@ def test_samples_change_no_update(results):
 
 
 def test_an_event_names_the_file(results):
-    assert results[1][0]["hf"]["events"]["samples_written"] == "4 samples of step 4 are generated"
+    assert results[1][0]["hf"]["events"]["samples_written"] == "Generated samples of step 4: 4"
     assert json.dumps(results[1][0]["without"]["events"]).find("samples") == -1

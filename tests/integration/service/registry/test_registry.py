@@ -211,7 +211,8 @@ class TestDeletion:
         register(world.client, "m", job, aliases=["prod"])
         answer = world.client.delete("/v1/models/m/versions/1")
         assert code(answer) == (409, "model_version_in_use")
-        assert "is prod; move or delete the alias first" in answer.json()["error"]["message"]
+        message = answer.json()["error"]["message"]
+        assert "is prod; move the alias (`trainyard models alias m ALIAS VERSION`) or delete it" in message
         assert world.client.delete("/v1/models/m").status_code == 204
         assert code(world.client.get("/v1/models/m")) == (404, "model_not_found")
 
