@@ -11,10 +11,38 @@ from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.spec.yaml_loader import load_yaml
 
 
+class _Quoted(str):
+    """A string that is written in quotes."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes the strings of variables in quotes."""
+
+
+_Dumper.add_representer(
+    _Quoted, lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style='"')
+)
+
+
 def spec_yaml(document: Mapping[str, Any]) -> str:
-    """Return a spec as YAML, one line for each section, as in the presets."""
-    text: str = yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
+    """Return a spec as YAML, one line for each section, as in the presets.
+
+    Environment variables are in quotes, so that another number in place of theirs is a string too.
+    """
+    shown = _with_quoted_variables(document)
+    text: str = yaml.dump(
+        shown, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100
+    )
     return text
+
+
+def _with_quoted_variables(document: Mapping[str, Any]) -> dict[str, Any]:
+    environment = document.get("environment")
+    variables = environment.get("variables") if isinstance(environment, dict) else None
+    if not isinstance(variables, dict):
+        return dict(document)
+    quoted = {name: _Quoted(value) if isinstance(value, str) else value for name, value in variables.items()}
+    return {**document, "environment": {**environment, "variables": quoted}}
 
 
 def brief_spec(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,14 @@ def test_spec_text_is_the_same_spec() -> None:
     assert load_yaml(spec_yaml(spec)) == spec
 
 
+def test_variables_are_in_quotes() -> None:
+    spec = {"task": "script", "environment": {"variables": {"WIDTH": "1e3", "NAME": "a 'b'"}, "venv": "/v"}}
+    text = spec_yaml(spec)
+    assert load_yaml(text) == spec
+    assert 'WIDTH: "1e3"' in text
+    assert load_yaml(text.replace("1e3", "1000"))["environment"]["variables"]["WIDTH"] == "1000"
+
+
 @pytest.mark.parametrize("name", ["lion", "muon"])
 def test_brief_spec_has_no_defaults_of_the_optimizer(name: str) -> None:
     spec = parse_spec(
