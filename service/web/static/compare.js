@@ -17,7 +17,6 @@ import { connectPicker } from "./run_picker.js";
 import { SweepRanking } from "./sweep_ranking.js";
 
 const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
-const DIGEST_LENGTH = "sha256:".length + 8; // of a digest in the table
 
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
 const { runs } = data;
@@ -96,12 +95,6 @@ function tableRow(run) {
     ...run.values.map(valueCell),
     ...["last", "min", "max"].map((name) => make("td", { class: `right ${name}` })),
     make("td", { class: "right" }, data.sweep ? null : make("a", { class: "quiet", href: `/compare${query({ job: others })}`, "aria-label": `Remove ${run.name}`, text: "×" })));
-}
-
-/** The cell of a field; of the digest of uploaded code, the first characters tell two apart. */
-function valueCell(value) {
-  const text = specValue(value);
-  return text.startsWith("sha256:") ? make("td", { title: text, text: `${text.slice(0, DIGEST_LENGTH)}…` }) : make("td", { text });
 }
 
 function showTable() {

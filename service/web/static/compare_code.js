@@ -6,7 +6,7 @@ import { byId, make, setText } from "./page.js";
 
 const MAX_LINES = 5000;
 
-/** Connect the section; it is hidden unless runs have different code, and open if there are two runs. */
+/** Connect the section; it is hidden unless runs have different code. */
 export function connectCodes(runs) {
   const section = byId("code");
   const coded = runs.filter(({ code }) => code);
