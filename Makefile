@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL ?= -n 3
 
 .PHONY: bench check clean demo docs gpu gpu-wheels lab screenshots serve sync-client venv wheelhouse
-.PHONY: test test-all test-compose test-compose-smoke test-gpu test-quick test-slow test-slurm test-slurm-smoke test-web
+.PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
 venv: $(VENV)/.installed
 
@@ -28,13 +28,17 @@ $(VENV)/.installed: pyproject.toml constraints.txt tests/older_clients.txt tests
 demo: venv
 	$(BIN)/python -m trainyard.demo
 
-# What CI runs: everything that needs neither minutes for one test, nor Slurm, Docker or a GPU.
+# Everything that needs neither a long training, nor Slurm, Docker or a GPU.
 test: venv
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not slurm and not compose and not gpu" --durations 10
+	$(BIN)/python -m pytest $(PARALLEL) -m "not heavy and not slow and not slurm and not compose and not gpu" --durations 10
 
 # For the loop of a developer: unit tests, and the tests of the service on SQLite alone.
 test-quick: venv
 	$(BIN)/python -m pytest $(PARALLEL) --databases sqlite -m "not slow" tests/unit tests/integration/service
+
+# Trainings on many layouts, and the commands of the documentation. CI runs them too.
+test-heavy: venv
+	$(BIN)/python -m pytest $(PARALLEL) -m "heavy and not slow" --durations 10
 
 test-slow: venv
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000

@@ -20,7 +20,7 @@ from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 from worker.data.builtin import load_digits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "finetuning.md"
 COMMANDS = re.findall(r"^(\d+)\\\. .*?```bash\n(.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE)

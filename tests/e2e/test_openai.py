@@ -20,7 +20,7 @@ from trainyard.client.uploads import PART_BYTES
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
 
 _EXAMPLES, _BATCH, _EPOCHS = 600, 2, 4
 _STEPS = _EXAMPLES // _BATCH * _EPOCHS

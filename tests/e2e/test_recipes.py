@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.client import Client
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "programs.md"
 RECIPES = ("Hugging Face Trainer", "Lightning", "accelerate", "A loop of your own")

@@ -9,7 +9,7 @@ from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.demo import ServiceProcess
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
 
 MODEL = """
 import torch

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[3]
 SERVICE_PACKAGES = (
     *("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "psycopg", "pydantic_settings", "structlog"),

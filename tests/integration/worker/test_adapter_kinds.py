@@ -7,7 +7,7 @@ import torch
 from tests.integration.worker.harness import run_layout
 from tests.support import hf
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 """The first test waits for all runs."""
 
 TOKENS = torch.arange(24).view(2, 12) * 7 % 200

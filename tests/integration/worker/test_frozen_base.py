@@ -13,7 +13,7 @@ from tests.support import hf
 from trainyard.contract.layout import RunLayout
 from worker.engine.frozen_base import round_base
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
 STEPS = 4
 TOKENS = torch.arange(24).view(2, 12) * 7 % 200

@@ -12,7 +12,7 @@ from worker.core.random_state import seed_generators
 from worker.export.model import save_model
 from worker.tasks.select import select_task
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 """The first test waits for all runs, which take more than a minute on two cores."""
 
 TOKENS = torch.arange(24).view(2, 12) * 7 % 200

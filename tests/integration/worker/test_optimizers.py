@@ -15,6 +15,8 @@ from worker.engine.optim import learning_rate
 from worker.engine.parameter_groups import hidden_matrices
 from worker.tasks.select import select_task
 
+pytestmark = pytest.mark.heavy
+
 OPTIMIZERS = {
     "lion": {"lr": 0.001, "weight_decay": 0.1, "clip_norm": 0.5},
     "adafactor": {"lr": 0.02, "weight_decay": 0.1, "clip_norm": 0.5},

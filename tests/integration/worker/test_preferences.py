@@ -13,7 +13,7 @@ from trainyard.contract.spec.templates import load_template
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks.preference import stdlib_pairs
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 """The first test waits for all runs."""
 
 LORA = {"lora_rank": 4, "lora": {"alpha": 16}}

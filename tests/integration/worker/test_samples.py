@@ -10,7 +10,7 @@ from tests.support import hf
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.samples import SamplesRecord
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 PROMPTS = ["def encode(", "import", "The square of 3 is ", "x"]
 NEW = 12

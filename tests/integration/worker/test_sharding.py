@@ -18,7 +18,7 @@ from tests.integration.worker.sharding_cases import (
     resumed_cases,
 )
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 """The first test waits for all runs, which take about two minutes on two cores."""
 
 RESUMED = LAYOUTS + [pytest.param(*layout, marks=pytest.mark.slow) for layout in SLOW_LAYOUTS]

@@ -6,6 +6,8 @@ import torch
 from tests.integration.worker.harness import run_layout
 from tests.integration.worker.parity_matrix import VARIANTS, gpt
 
+pytestmark = pytest.mark.heavy
+
 STEPS = 12
 HALF = {"precision": "bf16", "param_dtype": "bf16", "grad_dtype": "fp32"}
 HALF_GRADIENTS = HALF | {"grad_dtype": "bf16"}

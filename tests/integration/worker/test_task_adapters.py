@@ -17,7 +17,7 @@ from trainyard.loading.errors import LoadError
 from worker.core.errors import RefusedError
 from worker.engine.adapters import add_adapters
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 """The first test waits for all runs."""
 
 STEPS = 6
