@@ -38,8 +38,7 @@ def spec_yaml(document: Mapping[str, Any]) -> str:
 
 def _with_quoted_variables(document: Mapping[str, Any]) -> dict[str, Any]:
     environment = document.get("environment")
-    variables = environment.get("variables") if isinstance(environment, dict) else None
-    if not isinstance(variables, dict):
+    if not isinstance(environment, dict) or not isinstance(variables := environment.get("variables"), dict):
         return dict(document)
     quoted = {name: _Quoted(value) if isinstance(value, str) else value for name, value in variables.items()}
     return {**document, "environment": {**environment, "variables": quoted}}
