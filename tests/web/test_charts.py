@@ -32,6 +32,30 @@ DRAW = """async ([url, names]) => {
 }"""
 
 
+POINTED = """async (url) => {
+  const { Chart } = await import(url);
+  const frame = document.createElement("div");
+  frame.style = "width:900px;height:400px;position:relative";
+  document.querySelector("main").prepend(frame);
+  const chart = new Chart(frame, { onZoom: () => {}, onHover: () => {} });
+  const steps = [...Array(41).keys()];
+  chart.show([
+    { name: "loss", x: steps, y: steps, colour: "red" }, { name: "eval", x: [0, 20, 40], y: [1, 2, 3], colour: "blue" },
+  ], { axis: "step", log: false, clip: false, range: [15, 25], marks: [] });
+  await new Promise(requestAnimationFrame);
+  const over = frame.querySelector(".u-over");
+  const at = (step) => {
+    const { left, top } = over.getBoundingClientRect();
+    const place = { clientX: left + chart.plot.valToPos(step, "x"), clientY: top + 50, bubbles: true };
+    over.dispatchEvent(new MouseEvent("mousemove", place));
+    return [...frame.querySelectorAll(".chart-values :is(strong, span, small, b)")].map((one) => one.textContent);
+  };
+  over.dispatchEvent(new MouseEvent("mouseenter"));
+  const texts = { "near 18.4": at(18.4), "near 19.8": at(19.8) };
+  return { ...texts, line: chart.plot.posToVal(chart.plot.cursor.left, "x") };
+}"""
+
+
 @pytest.fixture
 def job_page(visit: Visit, running_job: Any) -> Page:
     """Return the page of a running job whose loss is drawn."""
@@ -127,6 +151,36 @@ def test_enlarged_chart_returns_to_its_section(job_page: Page) -> None:
     job_page.wait_for_function("() => document.querySelector('dialog.enlarged #chart-loss canvas')?.clientHeight > 400")
     job_page.keyboard.press("Escape")
     expect(job_page.locator(".charts > .chart").first).to_have_id("chart-loss")
+    job_page.locator("#chart-loss").get_by_role("button", name="Enlarge").click()
+    job_page.get_by_role("dialog", name="Chart").get_by_role("button", name="Close").click()
+    expect(job_page.locator(".charts > .chart").first).to_have_id("chart-loss")
+
+
+def test_menu_of_a_chart_closes_by_escape_and_by_a_click_elsewhere(job_page: Page) -> None:
+    button = job_page.locator("#chart-loss summary[aria-label=Export]")
+    menu = job_page.locator("#chart-loss .menu > div")
+    for close in (
+        lambda: job_page.keyboard.press("Escape"),
+        lambda: job_page.locator("#chart-loss .chart-title").click(),
+    ):
+        job_page.locator("#chart-loss").hover()
+        button.click()
+        expect(menu).to_be_visible()
+        assert menu.evaluate("box => box.scrollWidth <= box.clientWidth && box.clientWidth > 60")
+        menu.get_by_role("button", name="SVG image").focus()
+        close()
+        expect(menu).to_be_hidden()
+        expect(button).to_be_focused()
+
+
+def test_values_at_the_pointer_name_the_step_of_each_point(visit: Visit) -> None:
+    visit.go("/compare")
+    texts = visit.page.evaluate(POINTED, Assets().url("chart.js"))
+    assert texts == {
+        "near 18.4": ["step 18", "loss", "18", "eval", "step 20", "2"],
+        "near 19.8": ["step 20", "loss", "20", "eval", "2"],
+        "line": pytest.approx(20, abs=0.02),
+    }
 
 
 def test_exports_have_the_points(job_page: Page) -> None:
@@ -139,7 +193,7 @@ def test_exports_have_the_points(job_page: Page) -> None:
 
     table = export("CSV table")
     rows = list(csv.reader(io.StringIO(Path(table.path()).read_text())))
-    assert (table.suggested_filename, rows[0]) == ("Loss.csv", ["step", "loss"])
+    assert (table.suggested_filename, rows[0]) == ("watched-b-closely-b-Loss.csv", ["step", "loss"])
     drawn: list[int] = job_page.evaluate(f"{LOSS}.curves[0].x")
     assert [int(row[0]) for row in rows[1:]] == drawn[: len(rows) - 1]
     assert Path(export("PNG image").path()).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

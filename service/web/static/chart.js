@@ -1,7 +1,7 @@
 // One chart. uPlot draws the axes, follows the pointer and selects ranges; the curves are drawn on its canvas, so that
 // each can have positions of its own.
 
-import { countLabels, firstAfter, logTicks, nearestPoint, positionRange, secondLabels, valueLabels, valueRange, WHOLE } from "./chart_axes.js";
+import { countLabels, firstAfter, logTicks, nearestPoint, nearestPosition, positionRange, secondLabels, valueLabels, valueRange, WHOLE } from "./chart_axes.js";
 import { colour } from "./colours.js";
 import { count, dateTime, duration, number } from "./format.js";
 import { make } from "./page.js";
@@ -94,7 +94,7 @@ export class Chart {
       series: [{}],
       legend: { show: false },
       padding: [8, 10, 0, 0],
-      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => this.onZoom(null) } },
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, move: (_, left, top) => [this.snapped(left), top], bind: { dblclick: () => () => this.onZoom(null) } },
       hooks: { draw: [() => this.paint()], setCursor: [() => this.follow()], setSelect: [() => this.select()] },
     }, [[]], this.frame);
     this.frame.append(this.table);
@@ -169,10 +169,18 @@ export class Chart {
     this.onZoom(range);
   }
 
+  /** The place of the visible point that is nearest to the pointer, where its line is drawn; the pointer's own while a range is selected. */
+  snapped(left) {
+    this.snap = null;
+    if (this.isFollowing || left < 0 || this.plot.cursor.event?.type !== "mousemove" || this.plot.cursor.event.buttons) return left;
+    this.snap = nearestPosition(this.curves.filter((curve) => !curve.hidden), this.plot.posToVal(left, "x"), this.xRange);
+    return this.snap === null ? left : this.plot.valToPos(this.snap, "x");
+  }
+
   follow() {
     if (this.isFollowing) return;
     const { left } = this.plot.cursor;
-    const position = left < 0 ? null : this.plot.posToVal(left, "x");
+    const position = left < 0 ? null : this.snap ?? this.plot.posToVal(left, "x");
     this.hovered = position;
     if (position === null) this.table.hidden = true; else this.showValues(position);
     this.onHover(position);
@@ -191,7 +199,7 @@ export class Chart {
     this.onHover(position);
   }
 
-  /** The value of each curve at a position: `{ name, colour, value }`, those nearest to the pointer first if many. */
+  /** The point of each curve nearest to a position: `{ name, colour, x, value }`, those nearest to the pointer first if many. */
   valuesAt(position) {
     const rows = this.curves.filter((curve) => !curve.hidden).map(({ name, colour: shade, x, y }) => {
       const index = nearestPoint(x, position);
@@ -208,9 +216,11 @@ export class Chart {
     const shown = rows.slice(0, MAX_ROWS);
     this.table.hidden = !shown.length;
     if (!shown.length) return;
+    const { text } = POSITIONS[this.view.axis];
+    const at = (x) => (text(x) === text(position) ? null : make("small", { text: text(x) })); // of a curve without a point there
     this.table.replaceChildren(
-      make("strong", { text: POSITIONS[this.view.axis].text(shown[0].x) }),
-      ...shown.map((row) => make("div", {}, make("i", { class: "swatch", style: `background:${row.colour}` }), make("span", { text: row.name }), make("b", { text: number(row.value) }))),
+      make("strong", { text: text(position) }),
+      ...shown.map((row) => make("div", {}, make("i", { class: "swatch", style: `background:${row.colour}` }), make("span", { text: row.name }), at(row.x), make("b", { text: number(row.value) }))),
       rows.length > shown.length ? make("small", { text: `and ${rows.length - shown.length} more` }) : "");
     const left = this.plot.valToPos(position, "x") + VALUE_AXIS_WIDTH;
     const isRight = left > this.frame.clientWidth / 2;

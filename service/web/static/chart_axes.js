@@ -114,6 +114,18 @@ export function firstAfter(x, position, after = false) {
   return low;
 }
 
+/** The position within a range, of any curve's point, that is nearest to a position; null without a point there. */
+export function nearestPosition(curves, position, [low, high]) {
+  let nearest = null;
+  for (const { x } of curves) {
+    const [first, end] = [firstAfter(x, low), firstAfter(x, high, true)];
+    if (first === end) continue;
+    const found = x[Math.min(end - 1, Math.max(first, nearestPoint(x, position)))];
+    if (nearest === null || Math.abs(found - position) < Math.abs(nearest - position)) nearest = found;
+  }
+  return nearest;
+}
+
 /** The index of the point that is nearest to a position; -1 without points. */
 export function nearestPoint(x, position) {
   const next = firstAfter(x, position);

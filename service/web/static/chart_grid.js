@@ -7,6 +7,7 @@ import { COMBINED, includes } from "./chart_list.js";
 import { matcher, storeView } from "./chart_view.js";
 import { onThemeChange } from "./colours.js";
 import { smoothed } from "./curves.js";
+import { closeMenu } from "./menus.js";
 import { make, setText } from "./page.js";
 
 const DRAW_INTERVAL = 150; // milliseconds from the second drawing on, extended after a slow one
@@ -17,13 +18,15 @@ const EXPORTS = [["PNG image", savePng], ["SVG image", saveSvg], ["CSV table", s
 export class ChartGrid {
   /**
    * `source` has `charts()`, the definitions in their order (chart_list.js); `curvesOf(chart)`, curves as `Chart` draws them
-   * with a `key`, or null if they are not loaded; `marks()`; and `newestOf(chart, curves)`, a text. `onRange` is called when
+   * with a `key`, or null if they are not loaded; `marks()`; `subject()`, with which the names of
+   * exported files begin; and `newestOf(chart, curves)`, a text. `onRange` is called when
    * the range has changed; `isOpen(name)` tells whether a section is open at first.
    */
   constructor(root, view, source, { onRange = () => {}, isOpen = () => true } = {}) {
     Object.assign(this, { root, view, source, onRange, isOpen, panels: new Map(), sections: new Map(), visible: new Set(), dirty: new Set(), interval: 0 });
     this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), { rootMargin: "300px 0px" });
     this.dialog = make("dialog", { class: "enlarged", "aria-label": "Chart" });
+    this.closer = make("button", { type: "button", class: "quiet close", "aria-label": "Close", title: "Close", text: "×", onclick: () => this.dialog.close() });
     root.after(this.dialog);
     this.dialog.addEventListener("close", () => this.restore());
     onThemeChange(() => { for (const { chart } of this.panels.values()) chart.restyle(); this.redraw(); });
@@ -37,6 +40,7 @@ export class ChartGrid {
     const ids = new Set(definitions.map(({ id }) => id));
     for (const id of this.panels.keys()) if (!ids.has(id)) this.remove(id);
     for (const definition of definitions) {
+      if (String(this.panels.get(definition.id)?.definition.keys ?? definition.keys) !== String(definition.keys)) this.remove(definition.id); // of another metric
       const panel = this.panels.get(definition.id) ?? this.create(definition);
       panel.definition = definition;
       const name = this.view.pins.includes(definition.id) ? PINNED : definition.section;
@@ -93,12 +97,13 @@ export class ChartGrid {
     const { id, title, unit, note } = definition;
     const frame = make("div", { class: "frame", role: "img", "aria-label": title }, make("span", { class: "placeholder", text: "No points yet" }));
     const output = make("output");
+    const scale = make("small");
     const legend = make("p", { class: "legend" });
     const figure = make("figure", { class: "card chart", id: `chart-${id}` },
-      make("figcaption", {}, make("span", { class: "chart-title", text: title, title }), unit ? make("small", { text: unit }) : null, output, this.tools(definition)),
+      make("figcaption", {}, make("span", { class: "chart-title", text: title, title }), unit ? make("small", { text: unit }) : null, scale, output, this.tools(definition)),
       frame, legend, note ? make("p", { class: "hint", text: note }) : null);
     const chart = new Chart(frame, { onZoom: (range) => this.zoom(range), onHover: (position) => this.hover(chart, position) });
-    const panel = { definition, figure, frame, output, legend, chart };
+    const panel = { definition, figure, frame, output, scale, legend, chart };
     this.panels.set(id, panel);
     this.dirty.add(id);
     this.observer.observe(figure);
@@ -124,9 +129,14 @@ export class ChartGrid {
       return one;
     };
     const menu = make("details", { class: "menu" }, make("summary", { class: "button quiet tool", "aria-label": "Export", title: "Export", text: "⤓" }),
-      make("div", {}, ...EXPORTS.map(([label, save]) => button(label, label, () => { menu.open = false; const { chart, definition } = this.panels.get(id); if (chart.plot) save(chart, definition.title); }))));
+      make("div", {}, ...EXPORTS.map(([label, save]) => button(label, label, () => { closeMenu(menu); this.export(id, save); }))));
     const drop = () => this.change({ combined: this.view.combined.filter((one) => one.join() !== keys.join()) });
     return make("span", { class: "tools" }, section === COMBINED ? button("Remove this chart", "×", drop) : null, toggle("pins", "Pin", "⚲"), toggle("logs", "Log scale", "log"), button("Enlarge", "⤢", () => this.enlarge(id)), menu);
+  }
+
+  export(id, save) {
+    const { chart, definition: { title } } = this.panels.get(id);
+    if (chart.plot) save(chart, `${this.source.subject()} ${title}`);
   }
 
   enlarge(id) {
@@ -134,14 +144,14 @@ export class ChartGrid {
     const { figure } = this.panels.get(id);
     this.place = make("span", { hidden: true });
     figure.replaceWith(this.place);
-    this.dialog.replaceChildren(figure);
+    this.dialog.replaceChildren(figure, this.closer);
     this.dialog.showModal();
     this.dirty.add(id);
     this.schedule();
   }
 
   restore() {
-    const figure = this.dialog.firstElementChild;
+    const figure = this.dialog.querySelector("figure");
     if (!figure) return;
     this.place.replaceWith(figure);
     this.refresh();
@@ -185,12 +195,13 @@ export class ChartGrid {
     }, this.interval);
   }
 
-  draw({ definition, chart, output, legend }) {
+  draw({ definition, chart, output, scale, legend }) {
     const curves = this.source.curvesOf(definition);
     if (!curves?.some(({ x }) => x.length)) return;
     const { axis, clip, range, weight } = this.view;
     const log = this.view.log || this.view.logs.includes(definition.id);
     chart.show(curves.flatMap((curve) => lines(curve, weight, log, curves.length)), { axis, clip, range, log, fromZero: definition.fromZero, marks: this.source.marks() });
+    setText(scale, log ? "(log)" : "");
     setText(output, this.source.newestOf(definition, curves));
     const named = curves.length < 2 || curves.length > MAX_LEGEND ? [] : curves;
     legend.replaceChildren(...named.map(({ name, colour }) => make("span", {}, make("i", { class: "swatch", style: `background:${colour}` }), name)));

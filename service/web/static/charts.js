@@ -81,6 +81,10 @@ export class Charts {
 
   // -- the source of the grid ------------------------------------------------------------------------------------------
 
+  subject() {
+    return this.job.name;
+  }
+
   charts() {
     const keys = new Set([...Object.keys(this.job.metrics), ...this.store.series.keys()]);
     return [...combinedCharts(this.view.combined), ...chartsOf(this.job.spec, [...keys])];

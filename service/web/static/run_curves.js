@@ -61,6 +61,10 @@ export class RunCurves {
 
   // -- the source of the grid ------------------------------------------------------------------------------------------
 
+  subject() {
+    return this.runs.length > 2 ? `${this.runs.length} runs` : this.runs.map((run) => run.name).join(" ");
+  }
+
   charts() {
     const selected = this.view.key ? [{ ...chartOf(this.view.key), id: "selected", section: SELECTED }] : [];
     return [...selected, ...combinedCharts(this.view.combined), ...this.keys.map(chartOf)];
