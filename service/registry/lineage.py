@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.db.engine import Database
-from service.db.models import DataFile, FineTune, Job, JobValue, ModelVersion, RegisteredModel, ValueKey
+from service.db.models import DataFile, FineTune, Job, JobLabel, JobValue, ModelVersion, RegisteredModel, ValueKey
 from service.jobs.repository import JobRepository
-from trainyard.contract.wire.lineage import JobLineage, MadeVersion, RelatedJob, UsedData
+from trainyard.contract.wire.lineage import FORKED_FROM, JobLineage, MadeVersion, RelatedJob, UsedData
 
 MAX_ANCESTORS = 20
 MAX_FORKS = 200
@@ -29,12 +29,14 @@ class LineageRepository:
         return self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deletion_requested_at.is_(None)))
 
     def forks(self, job_id: str, limit: int) -> Sequence[Job]:
-        """Return jobs that start from a job, oldest first: their `resume_from` begins with its id."""
+        """Return a job's forks, oldest first: their `resume_from` begins with its id, or a label names it."""
         key = sa.select(ValueKey.pk).where(ValueKey.kind == "spec", ValueKey.name == "resume_from").scalar_subquery()
-        query = sa.select(Job).join(JobValue, JobValue.job_pk == Job.pk)
         # `;` follows `:` in every collation by bytes, which this column has.
         of_job = sa.and_(JobValue.key_pk == key, JobValue.text >= f"{job_id}:", JobValue.text < f"{job_id};")
-        query = query.where(of_job, Job.deletion_requested_at.is_(None)).order_by(Job.id).limit(limit)
+        resumed = sa.select(JobValue.job_pk).where(of_job)
+        copied = sa.select(JobLabel.job_id).where(JobLabel.key == FORKED_FROM, JobLabel.value == job_id)
+        query = sa.select(Job).where(sa.or_(Job.pk.in_(resumed), Job.id.in_(copied)))
+        query = query.where(Job.deletion_requested_at.is_(None)).order_by(Job.id).limit(limit)
         return self._session.scalars(query).all()
 
     def versions(self, job_id: str, step: int | None = None) -> list[MadeVersion]:
@@ -69,7 +71,7 @@ def read_lineage(database: Database, job_id: str, now: datetime) -> JobLineage:
         return JobLineage(
             job_id=job.id,
             ancestors=_ancestors(lineage, job),
-            forks=[_related(fork, fork.origin or {}, fork.id) for fork in forks[:MAX_FORKS]],
+            forks=[_related(fork, _origin_in(fork, job.id), fork.id) for fork in forks[:MAX_FORKS]],
             has_more_forks=len(forks) > MAX_FORKS,
             data=[one.model_copy(update={"file_name": names.get(one.file_id or "")}) for one in data],
             base=lineage.fine_tuned(job.id) or (job.spec.get("model") or {}).get("path"),
@@ -83,8 +85,7 @@ def _ancestors(lineage: LineageRepository, job: Job) -> list[RelatedJob]:
     related: list[RelatedJob] = []
     visited = {job.id}
     later: Job | None = job
-    while later is not None and later.origin and len(related) < MAX_ANCESTORS:
-        origin = later.origin
+    while later is not None and (origin := _source(later)) and len(related) < MAX_ANCESTORS:
         if origin["job_id"] in visited:
             break
         visited.add(origin["job_id"])
@@ -93,13 +94,24 @@ def _ancestors(lineage: LineageRepository, job: Job) -> list[RelatedJob]:
     return related
 
 
+def _source(job: Job) -> Mapping[str, Any]:
+    """Return the job whose checkpoint a job starts from, or else whose spec it copied; empty without either."""
+    copied = job.labels.get(FORKED_FROM)
+    return job.origin or ({"job_id": copied} if copied else {})
+
+
+def _origin_in(fork: Job, job_id: str) -> Mapping[str, Any]:
+    """Return the checkpoint of a job from which a fork of it starts; empty if the fork took only the spec."""
+    return fork.origin if fork.origin and fork.origin["job_id"] == job_id else {}
+
+
 def _related(job: Job | None, origin: Mapping[str, Any], job_id: str) -> RelatedJob:
     """Return a job of a fork, whose `origin` has the step."""
     return RelatedJob(
         job_id=job_id,
         name=job.name if job else None,
         status=job.status if job else None,
-        step=origin.get("step", 0),
+        step=origin.get("step"),
         continues=origin.get("continues", False),
     )
 

@@ -35,7 +35,8 @@ def _indented(depth: int, text: str) -> str:
 
 def _job(job: RelatedJob) -> str:
     state = f", {job.status}" if job.status else ""
-    return f"{job.name or 'deleted or not visible'}  {job.job_id}  (from step {job.step}{state})"
+    start = "without its checkpoint" if job.step is None else f"from step {job.step}"
+    return f"{job.name or 'deleted or not visible'}  {job.job_id}  ({start}{state})"
 
 
 def _version(version: MadeVersion) -> str:

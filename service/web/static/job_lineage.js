@@ -40,11 +40,14 @@ function dataName({ text, file_id: fileId, file_name: name, digest }) {
   return fileId && name ? make("a", { href: "/files" }, shown) : shown;
 }
 
+/** What the later of two jobs took: the checkpoint of a step, or only the spec. */
+const taken = (step) => (step === null ? "without its checkpoint" : `checkpoint of step ${count(step)}`);
+
 /** A job by its name, the step of the checkpoint between the two, and its status. */
 function related({ job_id: id, name, status, step, continues }) {
-  if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; checkpoint of step ${count(step)}`];
+  if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${taken(step)}`];
   return [
-    make("a", { href: `/jobs/${encodeURIComponent(id)}`, text: name }), ` checkpoint of step ${count(step)}${continues ? "" : ", only the weights"} `,
+    make("a", { href: `/jobs/${encodeURIComponent(id)}`, text: name }), ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
     make("span", { class: `chip ${tone(status)}`, text: status }),
   ];
 }

@@ -7,6 +7,9 @@ from pydantic import Field
 from trainyard.contract.base import Resource
 from trainyard.contract.wire.jobs import JobStatus
 
+FORKED_FROM = "forked_from"
+"""The label in `metadata` that names the job whose spec was copied."""
+
 
 class RelatedJob(Resource):
     """A job that this one starts from, or that starts from this one."""
@@ -15,8 +18,8 @@ class RelatedJob(Resource):
     name: str | None = None
     """None: the job is deleted, or the caller cannot see it."""
     status: JobStatus | None = None
-    step: int
-    """The step of the checkpoint from which the later of the two jobs starts."""
+    step: int | None = None
+    """The step of the checkpoint from which the later of the two jobs starts. None: it took only the spec."""
     continues: bool = False
     """Whether the later one continues after that step; else it took only the weights."""
 

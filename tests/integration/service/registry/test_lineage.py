@@ -61,6 +61,13 @@ def test_forks_know_their_ancestors_and_ancestors_their_forks(world: World, monk
     assert [one["name"] for one in read(world, third)["ancestors"]] == ["second", None]
 
 
+def test_copy_of_a_spec_knows_the_job_it_was_forked_from(world: World) -> None:
+    first = ended(world, name="first")
+    copied = world.submit(name="copied", metadata={"forked_from": first})
+    assert [(one["name"], one["step"]) for one in read(world, copied)["ancestors"]] == [("first", None)]
+    assert [(one["job_id"], one["step"]) for one in read(world, first)["forks"]] == [(copied, None)]
+
+
 def test_registered_models_are_shown_by_their_job_and_its_forks(world: World) -> None:
     job = ended(world, name="base")
     body = {"job_id": job, "checkpoint": 5}
