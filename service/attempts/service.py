@@ -83,7 +83,7 @@ class AttemptService:
                 # If one attempt has several scheduler entries, the claimant's is observed, not the one sbatch returned.
                 attempt.scheduler_id = claim.scheduler_id
                 attempt.submitted_at = attempt.submitted_at or self._now
-                jobs.add_event(job, "submitted", f"the worker reports the scheduler id {claim.scheduler_id}")
+                jobs.add_event(job, "submitted", f"runs as scheduler job {claim.scheduler_id}")
             if job.status != "running":
                 jobs.transition(job, "running", f"Training on {', '.join(nodes)}.")
             execution, owner, names = attempt.execution, job.created_by, job.spec["environment"].get("secrets", ())

@@ -178,6 +178,10 @@ def _without_ddp(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy,
     return "zero2", f"`auto` selects zero2: {because}, and no strategy fits this spec"
 
 
+_PART_NAMES = {"buckets": "DDP's buckets", "gathered": "gathered parameters", "transient": "temporary buffers"}
+"""What texts call a part of the memory, where that is not its name."""
+
+
 def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:
     """Return a text such as `needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
     most = largest(estimator.devices)
@@ -188,5 +192,7 @@ def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:
         return f"needs more than {format_size(estimate.least)}{room}, without activations"
     parts = sorted(estimate.memory.parts.items(), key=lambda part: -part[1])
     unit = size_unit(estimate.peak)[0]
-    shown = ", ".join(f"{name} {size / unit:.3g}" for name, size in parts if size >= 0.01 * estimate.peak)
+    shown = ", ".join(
+        f"{_PART_NAMES.get(name, name)} {size / unit:.3g}" for name, size in parts if size >= 0.01 * estimate.peak
+    )
     return f"needs about {format_size(estimate.peak)}{room}: {shown}"

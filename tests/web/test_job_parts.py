@@ -102,6 +102,36 @@ def test_readings_are_drawn_at_the_steps_of_the_training(module: Callable[[str],
     assert module("system_charts.js")("atSteps", system, None)["steps"] == system["steps"]
 
 
+EVENTS = """async (url) => {
+  const { EventList } = await import(url);
+  const root = document.createElement("ol");
+  const list = new EventList(root);
+  const event = (message, minute, type = "status", status = "pending") =>
+    ({ type, message, level: "info", data: { status, reason: null }, created_at: `2026-01-01T00:0${minute}:00Z` });
+  const waiting = (used) => `Waiting for 1 of 4 local slots (${used} in use). Ahead: job_${used} (running).`;
+  list.add(event(waiting(4), 3));
+  list.add(event(waiting(3), 4));
+  list.add(event("Running.", 5, "status", "running"));
+  list.add(event("saved at step 10", 6, "checkpoint_saved"));
+  list.add(event("saved at step 20", 7, "checkpoint_saved"));
+  list.add(event(waiting(2), 2), { isOlder: true });
+  list.add(event("Waiting for free slots.", 1), { isOlder: true });
+  const minutes = (item) => [...item.querySelectorAll("time")].map((one) => one.dateTime.slice(14, 16));
+  return [...root.children].map((item) => [item.querySelector("span").firstChild.textContent, ...minutes(item)]);
+}"""
+
+
+def test_status_messages_that_differ_in_numbers_are_one_event(visit: Visit) -> None:
+    visit.go("/jobs")
+    assert visit.page.evaluate(EVENTS, Assets().url("event_list.js")) == [
+        ["saved at step 20", "07"],
+        ["saved at step 10", "06"],
+        ["Running.", "05"],
+        ["Waiting for 1 of 4 local slots (3 in use). Ahead: job_3 (running).", "04", "02"],
+        ["Waiting for free slots.", "01"],
+    ]
+
+
 def test_job_has_its_lineage_and_no_code(visit: Visit, client: Client) -> None:
     job = client.submit({**SPEC, "name": "alone"})
     page = visit.go(f"/jobs/{job.id}")

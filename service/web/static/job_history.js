@@ -1,8 +1,9 @@
 // The history of a job: its attempts as a timeline, its checkpoints and its events.
 
 import { call, query } from "./api.js";
+import { EventList } from "./event_list.js";
 import { bytes, count, duration, number } from "./format.js";
-import { byId, formatTimes, make, parts, setText } from "./page.js";
+import { byId, formatTimes, make, setText } from "./page.js";
 
 const EXIT_REASONS = {
   completed: "completed", error: "failed", out_of_memory: "out of memory", disk_full: "disk full", stalled: "stalled", rejected: "rejected",
@@ -73,7 +74,7 @@ const SHOWN = 30;
 export class JobHistory {
   /** `changed()` is called when more events are known. */
   constructor(jobId, changed) {
-    Object.assign(this, { jobId, changed });
+    Object.assign(this, { jobId, changed, list: new EventList(byId("events")) });
     this.after = null;
     this.hasMore = true;
     this.hidden = [];
@@ -95,7 +96,7 @@ export class JobHistory {
       this.hasMore = page.has_more;
       this.changed();
     }
-    byId("events").append(...this.hidden.splice(0, SHOWN).map(eventItem));
+    for (const event of this.hidden.splice(0, SHOWN)) this.list.add(event, { isOlder: true });
     byId("older-events").hidden = !this.hidden.length && !this.hasMore;
   }
 
@@ -108,7 +109,7 @@ export class JobHistory {
   /** Show a new event. */
   add(event) {
     if (!this.store(event)) return;
-    byId("events").prepend(eventItem(event));
+    this.list.add(event);
     this.changed();
   }
 
@@ -118,10 +119,4 @@ export class JobHistory {
     this.byEventId.set(event.id, event);
     return true;
   }
-}
-
-function eventItem(event) {
-  const item = make("li", {}, make("time", { datetime: event.created_at, "data-format": "exact" }), make("span", { class: event.level }, ...parts(event.message)));
-  formatTimes(item);
-  return item;
 }

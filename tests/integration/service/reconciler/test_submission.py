@@ -252,7 +252,7 @@ def test_claimant_of_two_scheduler_jobs_is_followed(world: World) -> None:
     world.worker(job).claim("nonce-of-the-first", "17")
     assert world.job(job)["attempt"]["scheduler_id"] == "17"
     kinds = [event["message"] for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]]
-    assert "the worker reports the scheduler id 17" in kinds
+    assert "runs as scheduler job 17" in kinds
 
 
 @pytest.mark.fault_scenario(8)
