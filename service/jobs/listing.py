@@ -24,6 +24,10 @@ from trainyard.contract.spec.training_spec import MAX_LABELS
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.pages import Page
 
+_MAX_STEM = 110
+"""Characters of a name that a number follows."""
+_MAX_COPIES = 200
+
 
 @dataclass(frozen=True)
 class JobFilter:
@@ -54,6 +58,17 @@ def read_job(database: Database, job_id: str, runs: Path, now: datetime) -> JobR
         job = repository.get(job_id)
         attempt = repository.current_attempts([job]).get(job.id)
     return job_resource(job, attempt, RunLayout(runs / job.id), now)
+
+
+def free_name(database: Database, name: str, now: datetime) -> str:
+    """Return a name for a copy of a job, which no job has: `run-2` of `run`, and `run-3` of `run-2` if `run` exists."""
+    with database.read() as session:
+        jobs = JobRepository(session, now)
+        stem, dash, number = name.rpartition("-")
+        base = stem if dash and number.isdecimal() and jobs.existing_names([stem]) else name
+        names = [f"{base[:_MAX_STEM]}-{number}" for number in range(2, _MAX_COPIES)]
+        taken = jobs.existing_names(names)
+    return next((one for one in names if one not in taken), name)
 
 
 def read_page(

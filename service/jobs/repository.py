@@ -1,7 +1,7 @@
 """All SQL about jobs, attempts and events. `transition` is the only function that changes a status."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -212,6 +212,11 @@ class JobRepository:
         after = None if page.after is None else int(page.after.removeprefix("evt_"))
         query = sa.select(Event).where(Event.job_pk == job.pk)
         return fetch_page(self._session, query, Event.sequence, page, after=after)
+
+    def existing_names(self, names: Iterable[str]) -> set[str]:
+        """Return those of the names that jobs have."""
+        query = sa.select(Job.name).where(Job.name.in_(tuple(names)), Job.deletion_requested_at.is_(None))
+        return set(self._session.scalars(query))
 
     def last_event(self, job: Job, type_: str, *, since: datetime | None) -> Event | None:
         """Return the newest event of a type that is not older than `since`."""

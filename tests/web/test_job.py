@@ -285,7 +285,7 @@ def test_failure_shows_rank_and_fix_and_can_be_retried(
     dialog.get_by_role("button", name="Keep job").click()
     page.locator("#fixes").get_by_role("link", name="Fork with optimizer.lr = 100000000").click()
     editor = page.locator("#editor textarea")
-    expect(editor).to_have_value(re.compile(r"name: too-hot\n.*lr: 100000000", re.DOTALL))
+    expect(editor).to_have_value(re.compile(r"name: too-hot-2\n.*lr: 100000000", re.DOTALL))
     page.go_back()
     fork = page.request.get(f"{visit.url}/submit?fork={job.id}").text()
     assert "too-hot" in fork

@@ -117,7 +117,24 @@ def test_choosing_a_preset_can_be_undone(writing: Page) -> None:
     expect(writing.get_by_label("Start from")).to_have_value("gpt_fsdp")
     writing.locator("#spec").press("Control+z")
     expect(writing.locator("#spec")).to_have_value(TEXT)
-    expect(writing.get_by_label("Start from")).to_have_value("")
+    expect(writing.get_by_label("Start from")).to_have_value("gpt_fsdp")  # the user's choice stays
+    expect(writing.locator("#origin")).to_have_text("Changed since.")
+    writing.get_by_role("button", name="Restore the preset").click()
+    expect(writing.locator("#spec")).to_have_value(re.compile("name: gpt-fsdp"))
+    writing.get_by_label("Start from").select_option("an empty spec")
+    expect(writing.locator("#spec")).to_have_value("")
+
+
+def test_invalid_spec_cannot_be_submitted(writing: Page) -> None:
+    submit, problem = writing.get_by_role("button", name="Submit", exact=True), writing.locator("#submit-problem")
+    expect(submit).to_be_enabled()
+    written(writing, TEXT.replace("steps:", "stepps:"))
+    expect(submit).to_be_disabled()
+    expect(problem).to_be_visible()
+    written(writing, TEXT)
+    expect(submit).to_be_enabled()
+    expect(problem).to_be_hidden()
+    expect(writing.locator("#sizes")).to_contain_text("200 steps on 1 CPU process")
 
 
 def test_preset_with_custom_code_is_uploaded_and_runs(visit: Visit) -> None:
@@ -169,13 +186,17 @@ def test_spec_is_submitted_once_and_its_job_can_be_forked(visit: Visit, client: 
     assert f"resume_from: {job.id}" in area.input_value()
     assert "bucket_cap_mb" not in area.input_value()  # a default
     complete, origin = area.input_value(), page.locator("#origin")
+    assert complete.startswith("# All steps are done, so `steps` is doubled: 400 instead of 200.\n")
+    assert "name: by-hand-2\n" in complete
+    assert f"forked_from: {job.id}" in complete
     expect(origin).to_have_text("Continues by-hand from step 200.")
     page.get_by_role("button", name="Start from scratch").click()
     expect(origin).to_have_text("Starts from scratch with the spec of by-hand.")
-    expect(area).to_have_value(complete.replace(f"resume_from: {job.id}\n", ""))
+    scratch = complete.partition("\n")[2].replace(f"resume_from: {job.id}\n", "").replace("steps: 400", "steps: 200")
+    expect(area).to_have_value(scratch)
     page.get_by_role("button", name="Continue from its checkpoint").click()
     expect(area).to_have_value(complete)
-    written(page, area.input_value().replace("steps: 200", "steps: 300").replace("by-hand", "forked"))
+    written(page, area.input_value().replace("steps: 400", "steps: 300").replace("by-hand-2", "forked"))
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     (forked,) = client.jobs(name="forked")

@@ -12,11 +12,14 @@ from pydantic import StringConstraints
 from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.json_body import SlotRoute
 from service.api.routes.templates import templates_by_name
-from service.jobs.listing import read_job
+from service.jobs.listing import free_name, read_job
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import brief_spec, longer, set_field, spec_yaml
 from trainyard.contract.spec.templates import Template, code_folder
+from trainyard.contract.spec.training_spec import MAX_LABELS
 from trainyard.contract.spec.user_code import CODE_TASKS
+from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.lineage import FORKED_FROM
 
 router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
@@ -34,14 +37,15 @@ def show_submit(
     now: NowDep,
     fork: JobId = None,
     source: Annotated[str | None, Query(alias="from", max_length=40)] = None,
+    is_longer: Annotated[bool, Query(alias="longer")] = False,
     preset: Annotated[str | None, Query(max_length=64)] = None,
     changes: Annotated[list[FieldChange] | None, Query(alias="set", max_length=20)] = None,
 ) -> HTMLResponse:
-    """Return the page. `fork` starts from a job's spec and newest checkpoint, `from` from a copy of a job's spec.
-    `set=optimizer.lr=0.1` changes a field of either."""
+    """Return the page. `fork` starts from a job's spec and newest checkpoint, `from` from a copy of a job's spec, and
+    `longer=true` doubles its length. `set=optimizer.lr=0.1` changes a field of either."""
     templates = templates_by_name().values()
     texts = {template.name: preset_text(template) for template in templates}
-    origin, text = origin_spec(app_state, now, fork=fork, copy=source, changes=changes or ())
+    origin, text = origin_spec(app_state, now, fork=fork, copy=source, is_longer=is_longer, changes=changes or ())
     preset_name = preset if preset in texts else DEFAULT_PRESET
     return pages.render(
         "submit.html",
@@ -70,7 +74,7 @@ def preset_code() -> dict[str, str]:
 
 
 def origin_spec(
-    app_state: AppState, now: datetime, *, fork: str | None, copy: str | None, changes: Sequence[str]
+    app_state: AppState, now: datetime, *, fork: str | None, copy: str | None, is_longer: bool, changes: Sequence[str]
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the job that the spec comes from, and the spec as YAML; None and "" if neither is given.
 
@@ -80,14 +84,33 @@ def origin_spec(
     if not (source_id := fork or copy):
         return None, ""
     job = read_job(app_state.database, source_id, app_state.settings.runs, now)
-    document = brief_spec(job.spec)
-    document.pop("resume_from", None)
-    remark = ""
-    if fork and job.last_checkpoint_step is not None:
+    document = copied_spec(job, free_name(app_state.database, job.name, now))
+    continues = fork is not None and job.last_checkpoint_step is not None
+    is_done = continues and job.status == "succeeded"
+    length = doubled(document, "All steps are done, so " if is_done else "") if is_done or is_longer else None
+    if continues:
         document["resume_from"] = job.id
-        if job.status == "succeeded" and (length := longer(document)):
-            remark = f"# All steps are done, so `{length}` is doubled.\n"
     for change in changes:
         path, _, value = change.partition("=")
         set_field(document, path, value)
-    return {"id": job.id, "name": job.name, "step": job.last_checkpoint_step}, remark + spec_yaml(document)
+    source = {"id": job.id, "name": job.name, "step": job.last_checkpoint_step, "length": length if is_done else None}
+    return source, (length["remark"] if length else "") + spec_yaml(document)
+
+
+def copied_spec(job: JobResource, name: str) -> dict[str, Any]:
+    """Return the spec of a job for a new one, which has another name and records where it comes from."""
+    document = brief_spec(job.spec)
+    document.pop("resume_from", None)
+    first = {"version": document.pop("version")} if "version" in document else {}
+    document = {**first, "name": name, **{field: value for field, value in document.items() if field != "name"}}
+    labels = {**(document.get("metadata") or {}), FORKED_FROM: job.id}
+    return {**document, "metadata": labels} if len(labels) <= MAX_LABELS else document
+
+
+def doubled(document: dict[str, Any], reason: str) -> dict[str, Any] | None:
+    """Double the length of a run in its spec, and return the field with both values and a comment; None without one."""
+    before = dict(document)
+    if not (field := longer(document)):
+        return None
+    remark = f"# {reason}`{field}` is doubled: {document[field]} instead of {before[field]}.\n"
+    return {"field": field, "before": before[field], "after": document[field], "remark": remark}

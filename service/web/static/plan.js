@@ -68,10 +68,17 @@ function bar(one, { maximum, limit, setFields }) {
 
 function facts(plan) {
   const { model, disk } = plan;
-  const rows = [["Strategy", `${plan.strategy}: ${plan.strategy_reason}`]];
+  const rows = [["Length", lengthText(plan)], ["Strategy", `${plan.strategy}: ${plan.strategy_reason}`]];
   if (model) rows.push(["Parameters", model.trained === model.parameters ? rounded(model.parameters) : `${rounded(model.parameters)}, of which ${rounded(model.trained)} are trained`]);
   if (disk) rows.push(["On disk", `${bytes(disk.total_bytes)}: ${count(disk.checkpoints)} checkpoints of ${bytes(disk.checkpoint_bytes)}${disk.export_bytes ? `, export ${bytes(disk.export_bytes)}` : ""}`]);
   return rows;
+}
+
+/** How long a run trains, and on what: `400 steps on 2 GPUs`. */
+function lengthText({ spec: { task, steps, epochs, gpus }, accelerator }) {
+  const unit = (value, one, more) => `${count(value)} ${value === 1 ? one : more}`;
+  const length = steps ? unit(steps, "step", "steps") : epochs ? unit(epochs, "epoch", "epochs") : task === "script" ? "as long as the program takes" : "a single check";
+  return `${length} on ${accelerator === "cpu" ? unit(gpus ?? 1, "CPU process", "CPU processes") : unit(gpus ?? 1, "GPU", "GPUs")}`;
 }
 
 function rounded(value) {

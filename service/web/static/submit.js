@@ -22,6 +22,8 @@ let plan = null;
 let cluster = null;
 let controller = null;
 let timer;
+let isInvalid = false; // by the last answer about the text
+let isSubmitting = false;
 let idempotencyKey = null; // set while a submission may have arrived whose response was lost
 
 // -- the text ----------------------------------------------------------------------------------------------------------
@@ -46,33 +48,47 @@ const showCode = connectUpload(() => editor.text, setFields);
 function showOrigin() {
   const field = fieldsOf(editor.text).get("resume_from");
   const from = field ? editor.text.slice(field.from, field.to) : "";
-  byId("preset").value = Object.entries(data.presets).find(([, text]) => text === editor.text)?.[0] ?? "";
+  const preset = byId("preset").value;
   const source = data.source?.id === from ? `${data.source.name} from step ${count(data.source.step)}` : from;
   const resume = fieldsOf(editor.text).get("resume");
   const weights = resume && editor.text.slice(resume.from, resume.to) === "weights";
-  const origin = from ? `${weights ? "Starts with the weights of" : "Continues"} ${source}.` : data.source ? `Starts from scratch with the spec of ${data.source.name}.` : "";
-  setText(byId("origin"), byId("preset").value ? "" : origin);
+  const origin = from ? `${weights ? "Starts with the weights of" : "Continues"} ${source}.` : data.source && !preset ? `Starts from scratch with the spec of ${data.source.name}.` : "";
+  const isChanged = preset && editor.text !== data.presets[preset];
+  setText(byId("origin"), origin || (isChanged ? "Changed since." : ""));
   const toggle = byId("toggle-origin");
-  toggle.hidden = (data.source?.step ?? null) === null || Boolean(byId("preset").value);
-  setText(toggle, from ? "Start from scratch" : "Continue from its checkpoint");
+  toggle.hidden = preset ? !isChanged : (data.source?.step ?? null) === null;
+  setText(toggle, preset ? "Restore the preset" : from ? "Start from scratch" : "Continue from its checkpoint");
+}
+
+/** The text with or without the checkpoint of its source. A run whose steps are all done is longer if it continues. */
+function withOrigin(text, continues) {
+  const { id, length } = data.source;
+  const changed = continues ? setField(text, "resume_from", id) : removeField(text, "resume_from");
+  if (!length) return changed;
+  const { field, remark } = length;
+  const [old, value] = continues ? [length.before, length.after] : [length.after, length.before];
+  const place = fieldsOf(changed).get(field);
+  if (!place || Number(changed.slice(place.from, place.to)) !== old) return changed;
+  const sized = setField(changed, field, value).replace(remark, "");
+  return continues ? remark + sized : sized;
 }
 
 byId("toggle-origin").addEventListener("click", () => {
-  const continues = fieldsOf(editor.text).has("resume_from");
-  editor.replace(continues ? removeField(editor.text, "resume_from") : setField(editor.text, "resume_from", data.source.id));
+  const preset = byId("preset").value;
+  editor.replace(preset ? data.presets[preset] : withOrigin(editor.text, !fieldsOf(editor.text).has("resume_from")));
 });
 
-byId("preset").addEventListener("change", (event) => {
-  const text = data.presets[event.target.value];
-  if (text !== undefined) editor.replace(text);
-});
+let ownText = data.source ? editor.text : ""; // what the first choice of the list stands for
+
+byId("preset").addEventListener("change", (event) => editor.replace(data.presets[event.target.value] ?? ownText));
 
 const draft = sessionStorage.getItem(DRAFT);
 if (draft !== null && !data.given && draft !== editor.text) {
-  editor.area.value = draft;
+  editor.area.value = ownText = draft;
   editor.drawLines();
+  byId("preset").value = Object.entries(data.presets).find(([, text]) => text === draft)?.[0] ?? "";
+  byId("preset").options[0].text = "your draft";
   showOrigin();
-  if (!byId("preset").value && !byId("origin").textContent) setText(byId("origin"), "Your draft.");
 }
 
 // -- the plan ----------------------------------------------------------------------------------------------------------
@@ -84,6 +100,7 @@ async function requestPlan() {
   setText(byId("plan-state"), "planning …");
   try {
     plan = await call("/v1/plans", { method: "POST", body: editor.text, headers: YAML, signal });
+    isInvalid = false;
     showProblems([]);
     showPlan(plan, setFields);
     showAvailability();
@@ -91,6 +108,7 @@ async function requestPlan() {
   } catch (error) {
     if (signal.aborted) return;
     if (error.status === 429) { timer = setTimeout(requestPlan, RATE_LIMIT_PAUSE); return; }
+    isInvalid = [400, 422].includes(error.status);
     showError(error);
     showPlanState({ stale: true });
   }
@@ -99,6 +117,7 @@ async function requestPlan() {
 function showPlanState({ stale }) {
   byId("plan").classList.toggle("stale", stale);
   setText(byId("plan-state"), stale && plan ? "last valid plan" : "");
+  showSubmit();
   const label = byId("force-label");
   if (!label) return;
   label.hidden = stale || plan.fits !== false;
@@ -126,14 +145,21 @@ function showProblems(problems) {
     make("span", {}, param ? make("code", { text: param }) : null, " ", ...parts(message)))));
 }
 
+/** A spec that is known to be invalid cannot be submitted. */
+function showSubmit() {
+  if (!byId("submit")) return;
+  byId("submit").disabled = isInvalid || isSubmitting;
+  byId("submit-problem").hidden = !isInvalid;
+}
+
 // -- the submission ----------------------------------------------------------------------------------------------------
 
 byId("submit")?.addEventListener("click", async () => {
-  const button = byId("submit");
   const file = missingFile(editor.text);
   if (file && !(await confirmAction(`Submit without ${file}?`, "The code is not uploaded. The job fails unless it is installed on the workers."))) return;
   idempotencyKey ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-  button.disabled = true;
+  isSubmitting = true;
+  showSubmit();
   const force = byId("force").checked ? "true" : undefined;
   try {
     const job = await call(`/v1/jobs${query({ force })}`, { method: "POST", body: editor.text, headers: { ...YAML, "Idempotency-Key": idempotencyKey } });
@@ -142,7 +168,8 @@ byId("submit")?.addEventListener("click", async () => {
   } catch (error) {
     if (error instanceof ApiError && error.status < 500) idempotencyKey = null; // it was rejected: the next one is new
     showError(error);
-    button.disabled = false;
+    isSubmitting = false;
+    showSubmit();
   }
 });
 
