@@ -209,6 +209,16 @@ def read(database: Database, sweep_id: str, now: datetime) -> SweepDetail:
         return sweep_detail(repository, repository.get(sweep_id), now)
 
 
+def read_member(database: Database, sweep_id: str, job_id: str) -> tuple[int, Values] | None:
+    """Return the number of a sweep's member and the values that it changes; None if the sweep does not list the job.
+
+    Raises:
+        NotFoundError: There is no such sweep.
+    """
+    with database.read() as session:
+        return SweepRepository(session).find_member(sweep_id, job_id)
+
+
 def list_page(database: Database, page: PageRequest) -> tuple[list[SweepResource], bool]:
     """Return one page of sweeps without their members, and whether more follow."""
     with database.read() as session:

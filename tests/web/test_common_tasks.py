@@ -30,10 +30,12 @@ def test_the_best_of_a_sweep_is_submitted_with_twice_the_steps(visit: Visit, cli
     page.get_by_role("link", name="of-many").first.click()
     page.get_by_role("link", name="its sweep").click()
     expect(page.locator("h1")).to_have_text("many")
-    page.get_by_role("button", name="Submit the best with twice the steps").click()
+    page.get_by_role("link", name="Train the best with twice the steps").click()
+    expect(page.locator("#sizes")).to_contain_text("20 steps on 1 CPU process")
+    page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     job = client.job(page.url.rsplit("/", 1)[1])
-    assert job.spec["steps"] == 20
+    assert (job.name, job.spec["steps"]) == ("of-many-2", 20)
     client.cancel(job.id)
 
 

@@ -49,7 +49,11 @@ def api_curves(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
 def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client, sweep: SweepDetail) -> None:
     first, second = ids(sweep)
     page = visit.go(f"/compare?job={first}&job={second}")
-    expect(page.locator("#key")).to_have_value("train/loss")  # eval/loss has one point and no curve
+    expect(page.locator("#key")).to_have_value("eval/loss")  # which ranks both
+    expect(page.locator("#runs thead th.right").first).to_have_text("Last eval/loss")
+    page.locator("#key").select_option("train/loss")
+    expect(page.locator("#chart-selected .chart-title")).to_have_text("train/loss")
+    expect(page.locator("#runs thead th.right").first).to_have_text("Last train/loss")
     assert drawn_curves(page, 2) == api_curves(client, [first, second])
     expect(page.locator("#runs th.mono")).to_have_text(["optimizer.lr"])
     expect(page.locator("#runs tbody tr td:nth-child(3)")).to_have_text(["0.001", "0.1"])
@@ -60,7 +64,7 @@ def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client,
 
 
 def test_scale_smoothing_and_axis_are_stored_in_the_address(visit: Visit, sweep: SweepDetail) -> None:
-    page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}")
+    page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}&key=train/loss")
     drawn_curves(page, 2)
     page.get_by_text("Log scale").click()
     page.locator("#axis").select_option("seconds")
@@ -100,6 +104,9 @@ def test_run_is_added_by_search_and_removed(visit: Visit, client: Client, sweep:
 
 def test_sweep_has_parallel_coordinates_that_filter(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/jobs/{ids(sweep)[0]}")
+    expect(page).to_have_title(re.compile(r"of-a-sweep #0 \(optimizer.lr=0.001\)"))
+    expect(page.locator(".title")).to_contain_text("of-a-sweep #0 optimizer.lr=0.001")
+    expect(page.locator("#fact-best")).to_have_text(re.compile(r"^[\d.]+ at step \d+$"))
     page.get_by_role("link", name="its sweep").click()
     expect(page.get_by_role("heading", name="two rates")).to_be_visible()
     expect(page.get_by_role("button", name="Cancel remaining")).to_be_hidden()
@@ -112,11 +119,14 @@ def test_sweep_has_parallel_coordinates_that_filter(visit: Visit, sweep: SweepDe
     expect(page.locator("tr.job .name small").filter(has_text=re.compile("^lr"))).to_have_text(["lr 0.1", "lr 0.001"])
     page = visit.go("/compare")
     page.get_by_role("link", name="two rates").click()
-    expect(page.locator("#parallel text.title")).to_have_text(["optimizer.lr", "eval/loss"])
+    metric = re.compile(r"^eval/loss( \(log\))?$")  # logarithmic if the values differ enough
+    expect(page.locator("#parallel text.title")).to_have_text([rate := "optimizer.lr (log)", metric])
+    expect(page.locator("#scatter text.title")).to_have_text([rate, metric])
+    expect(page.locator("#ranking a")).to_have_text([re.compile(r"^of-a-sweep #[01]$")] * 2)
     expect(page.locator("#parallel path")).to_have_count(2)
     expect(page.get_by_role("link", name=re.compile("^Remove"))).to_have_count(0)
     page.locator("#outcome").select_option("train/loss")
-    expect(page.locator("#parallel text.title").last).to_have_text("train/loss")
+    expect(page.locator("#parallel text.title").last).to_have_text(re.compile("^train/loss"))
     page.locator("#parallel").scroll_into_view_if_needed()
     handle = page.locator("#parallel .handle").first.bounding_box()
     assert handle is not None

@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from service.web.assets import Assets
 from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
 from tests.web.test_submit import TEXT, written
@@ -34,17 +35,35 @@ def test_search_is_made_from_fields_and_ranked(visit: Visit, client: Client) -> 
     rows = page.locator("#ranking tbody tr")
     expect(rows).to_have_count(3)
     for rank, row in enumerate(rows.all(), 1):
-        expect(row.get_by_role("link")).to_have_text(f"#{members[rank].number}")
+        expect(row.get_by_role("link")).to_have_text(f"untitled #{members[rank].number}")
         expect(row.locator(".chip").last).to_have_text("succeeded")
     assert members[1].value <= members[2].value <= members[3].value
     expect(rows.first).to_contain_text("best")
     assert_accessible(page)
     assert all(0.001 <= float(member.values["optimizer.lr"]) <= 0.1 for member in members.values())
 
-    page.get_by_role("button", name=re.compile("twice the steps")).click()
-    page.wait_for_url(re.compile(r"/jobs/job_"))
-    longer = client.job(page.url.rpartition("/")[2]).spec
-    assert (longer["steps"], longer["optimizer"]["lr"]) == (40, members[1].values["optimizer.lr"])
+    expect(page.locator("#sweep-state")).to_contain_text("Ranked by Train loss: the smallest first; of equal values")
+
+    page.get_by_role("link", name=re.compile("twice the steps")).click()
+    page.wait_for_url(re.compile(r"/submit\?"))
+    expect(page.locator("#sizes")).to_contain_text("40 steps on 1 CPU process")
+    text = page.locator("#spec").input_value()
+    assert text.startswith("# `steps` is doubled: 40 instead of 20.\n")
+    assert f"lr: {members[1].values['optimizer.lr']}" in text
+
+
+def test_axis_of_a_metric_is_logarithmic_only_for_losses(visit: Visit) -> None:
+    scales = visit.go("/compare").evaluate(
+        """async (url) => {
+          const { scale, hasRatios } = await import(url);
+          const metrics = ["eval/loss", "train/lr", "loss", "eval/accuracy", "glossary", "eval/loss/de"];
+          const values = [0.05, 0.5, 0.9];
+          return [metrics.filter(hasRatios), [null, false, true].map((log) => scale(values, log).isLogarithmic),
+                  scale([0.5, 0.9]).isLogarithmic, scale([-1, 100]).isLogarithmic];
+        }""",
+        Assets().url("parallel_coordinates.js"),
+    )
+    assert scales == [["eval/loss", "train/lr", "loss", "eval/loss/de"], [True, False, True], False, False]
 
 
 def test_problem_of_a_range_is_named(visit: Visit) -> None:

@@ -9,10 +9,10 @@ from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.json_body import SlotRoute
+from service.checkpoints.ranking import best_criterion
 from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
-from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
 from trainyard.contract.spec.spec_diff import comparable, differing_paths
@@ -26,8 +26,6 @@ MAX_MEMBERS = 200
 DEFAULT_METRICS = ("eval/loss", "train/loss")
 _MACHINE_METRICS = ("perf/", "memory/", "comm/")
 _RECENT_SWEEPS = 8
-_PROBED_RUNS = 20
-"""Number of runs that are searched for a metric with a curve."""
 
 
 @router.get("/compare")
@@ -46,7 +44,7 @@ def show_compare(
     if detail is not None:
         runs = [*member_runs(app_state, detail, now), *runs]
     keys = metric_keys(runs)
-    curve = next((name for name in DEFAULT_METRICS if has_curve(app_state, runs[:_PROBED_RUNS], name, now)), None)
+    ranking = detail.metric if detail else common_metric(runs)
     return pages.render(
         "compare.html",
         visitor,
@@ -60,8 +58,8 @@ def show_compare(
         data={
             **comparison(runs),
             "keys": keys,
-            "key": choose_key(keys, key or curve),
-            "outcome": choose_key(keys, None),
+            "key": choose_key(keys, key, ranking, "train/loss"),
+            "outcome": choose_key(keys, ranking, *DEFAULT_METRICS),
             "sweep": sweep,
             "accelerator": app_state.settings.known_accelerator,
             "detail": detail.model_dump(mode="json") if detail else None,
@@ -89,15 +87,10 @@ def member_runs(app_state: AppState, sweep: SweepDetail, now: datetime) -> list[
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
 
 
-def has_curve(app_state: AppState, runs: list[JobResource], key: str, now: datetime) -> bool:
-    """Return whether any run has more than two points of a metric; one that is evaluated once has no curve."""
-    query = CurveQuery((key,), max_points=10)
-    reporting = (run for run in runs if key in run.metrics)
-    return any(
-        len(series.steps) > 2
-        for run in reporting
-        for series in read_curves(app_state.database, run.id, query, now).series
-    )
+def common_metric(runs: Sequence[JobResource]) -> str | None:
+    """Return the metric by which all runs select their best checkpoint, if each has reported it."""
+    metrics = {best_criterion((run.spec.get("checkpoint") or {}).get("keep_best")).metric for run in runs}
+    return next((key for key in metrics if len(metrics) == 1 and all(key in run.metrics for run in runs)), None)
 
 
 def comparison(jobs: Sequence[JobResource]) -> dict[str, Any]:
@@ -123,7 +116,6 @@ def metric_keys(jobs: Iterable[JobResource]) -> list[str]:
     return sorted({key for job in jobs for key in job.metrics}, key=lambda key: (key.startswith(_MACHINE_METRICS), key))
 
 
-def choose_key(keys: Sequence[str], requested: str | None) -> str:
-    """Return the requested metric if a run has it, otherwise a loss or the first metric; empty if there is none."""
-    preferred = (requested, *DEFAULT_METRICS, *keys)
-    return next((key for key in preferred if key is not None and key in keys), "")
+def choose_key(keys: Sequence[str], *preferred: str | None) -> str:
+    """Return the first preferred metric that a run has, otherwise the first metric; empty if there is none."""
+    return next((key for key in (*preferred, *keys) if key is not None and key in keys), "")

@@ -14,12 +14,14 @@ from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job
 from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
 from service.metrics.queries import CurveQuery, read_curves
+from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import spec_yaml
 from service.web.security import PAGE_HEADERS
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 from trainyard.contract.wire.pages import Page
+from trainyard.contract.wire.sweeps import format_values
 
 router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
@@ -139,11 +141,13 @@ def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: 
     job = read_job(app_state.database, job_id, app_state.settings.runs, now)
     preview = CurveQuery((PREVIEW_METRIC,), max_points=PREVIEW_POINTS)
     curves = read_curves(app_state.database, job_id, preview, now)
+    member = sweeps.read_member(app_state.database, job.sweep_id, job.id) if job.sweep_id else None
     return pages.render(
         "job.html",
         visitor,
         section="/jobs",
         job=job,
+        member=member and {"number": member[0], "values": format_values(member[1])},
         ranks=range(int(job.spec.get("gpus") or 1)),
         spec=spec_yaml(job.spec),
         may_change=visitor.may_change(job.created_by),

@@ -11,7 +11,7 @@ import { asNumber, number, specValue } from "./format.js";
 import { memberChanges, withDistinctNames } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
 import { byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
-import { ParallelCoordinates } from "./parallel_coordinates.js";
+import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
 import { AXES, RunCurves, SELECTED } from "./run_curves.js";
 import { connectPicker } from "./run_picker.js";
 import { SweepRanking } from "./sweep_ranking.js";
@@ -57,7 +57,7 @@ async function refreshSweep() {
 /** Add metrics to the lists and the charts; the first ones that the runs have are selected. */
 function addMetrics(keys) {
   if (!view.key && keys.length) {
-    view.key = keys.includes("train/loss") ? "train/loss" : keys[0];
+    view.key = [data.detail?.metric, "train/loss"].find((key) => keys.includes(key)) ?? keys[0];
     view.outcome ||= view.key;
   }
   for (const [select, selected, none] of [[byId("key"), view.key, "none yet"], [byId("outcome"), view.outcome, "no metric yet"]]) {
@@ -75,9 +75,12 @@ function addMetrics(keys) {
 
 // -- showing -----------------------------------------------------------------------------------------------------------
 
-for (const member of members) { // all members have the same name, so their changes identify them
+const jobNames = new Map(runs.map(({ id, name }) => [id, name]));
+/** The name of a member of the sweep with its number, since all have the same name. */
+const memberName = (member) => `${jobNames.get(member.job_id) ?? [...jobNames.values(), data.detail.name][0]} #${member.number}`;
+for (const member of members) {
   const run = runs.find((one) => one.id === member.job_id);
-  if (run) run.name = memberChanges(member);
+  if (run) run.name = `${memberName(member)}: ${memberChanges(member)}`;
 }
 withDistinctNames(runs).forEach(({ name }, n) => { runs[n].name = name; });
 const rows = new Map(runs.map((run) => [run.id, tableRow(run)]));
@@ -100,11 +103,16 @@ function tableRow(run) {
 function showTable() {
   byId("runs").tHead.append(make("tr", {}, make("th", { text: "Run" }), make("th", { text: "Status" }),
     ...data.fields.map((text) => make("th", { class: "mono", text })),
-    ...["Last", "Min", "Max"].map((text) => make("th", { class: "right", text })),
+    ...["Last", "Min", "Max"].map((text) => make("th", { class: "right" }, `${text} `, make("span", { class: "mono metric" }))),
     make("th", {}, make("span", { class: "visually-hidden", text: "Remove" }))));
   byId("runs").tBodies[0].append(...rows.values());
   if (runs.length > 1) setText(byId("runs-title").querySelector("small"), data.fields.length ? "and the fields in which their specs differ" : "their specs are the same");
   runs.forEach(showStatus);
+  showTableValues();
+}
+
+function showTableValues() {
+  for (const element of byId("runs").tHead.querySelectorAll(".metric")) setText(element, view.key);
   runs.forEach(showValues);
 }
 
@@ -131,7 +139,7 @@ function show(keys) {
   grid.redraw(keys);
   if (!keys.includes(view.key)) return;
   drawnAxis = view.axis;
-  runs.forEach(showValues);
+  showTableValues();
   const missing = runs.filter((run) => !curves.curveOf(run, view.key)?.x?.length).length;
   const none = view.axis === "tokens" ? "These runs do not report tokens." : "No points of this metric yet.";
   setText(byId("chart-note"), missing === runs.length ? none : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : "");
@@ -142,7 +150,7 @@ function show(keys) {
 function coordinates() {
   const fields = [...new Set(members.flatMap((member) => Object.keys(member.values)))];
   return {
-    logarithmic: [...fields.map((field) => ranking.isLogarithmic(field)), false],
+    logarithmic: [...fields.map((field) => ranking.logarithmic(field)), hasRatios(view.outcome) ? null : false],
     axes: [...fields, view.outcome || "no metric yet"],
     lines: members.filter((member) => rows.has(member.job_id)).map((member) => ({
       id: member.job_id,
@@ -229,7 +237,7 @@ function start() {
   setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, REFRESH_INTERVAL);
 }
 
-const ranking = data.detail ? new SweepRanking(data.detail, (id) => { if (runs.length) highlight(id); }) : null;
+const ranking = data.detail ? new SweepRanking(data.detail, memberName, (id) => { if (runs.length) highlight(id); }) : null;
 byId("show-new")?.addEventListener("click", () => location.reload());
 if (runs.length) { start(); connectCodes(runs); }
 else if (ranking) setInterval(() => { if (!document.hidden) refreshSweep().catch(() => {}); }, REFRESH_INTERVAL);

@@ -36,7 +36,7 @@ function update(change) {
   job = { ...job, ...change };
   charts.setJob(job);
   if (wasTerminal && !TERMINAL.has(job.status)) listen(); // it was retried
-  showJob(job);
+  showJob(job, store.series);
   showActions(job);
   showUses(job);
   showCurvesSection();
@@ -93,6 +93,7 @@ const readNewEvents = throttled(() => history.loadNew());
 const readCurves = throttled(async () => {
   await store.load().finally(() => { store.complete = true; });
   charts.showLoaded();
+  showJob(job, store.series);
   showCurvesSection();
 });
 
@@ -172,12 +173,12 @@ connectCode(job);
 setInterval(() => {
   if (document.hidden) return;
   if (TERMINAL.has(job.status)) { readJob(); return; }
-  showJob(job);
+  showJob(job, store.series);
   if (attempts.some((attempt) => !attempt.ended_at)) showAttempts(attempts);
 }, REFRESH_INTERVAL);
 
 showActions(job);
-showJob(job);
+showJob(job, store.series);
 showUses(job);
 showCurvesSection();
 connectChartTools(charts.view, (values) => charts.change(values), () => charts.axes());

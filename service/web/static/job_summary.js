@@ -35,8 +35,20 @@ function phaseFact(job) {
   return job.progress ? phaseOf(job.progress) || "training" : "starting";
 }
 
-/** Show everything above the curves. */
-export function showJob(job) {
+/** What selects a job's best checkpoint, by default the lowest evaluation loss; as in service/checkpoints/ranking.py. */
+const criterionOf = (spec) => spec.checkpoint?.keep_best ?? { metric: "eval/loss", mode: "min" };
+
+/** The best evaluation: `0.125 at step 40`. Of equal values, that of the later step. */
+function bestText({ spec }, series) {
+  const { metric, mode } = criterionOf(spec);
+  const { steps, values } = series.get(metric) ?? { steps: [], values: [] };
+  const sign = mode === "max" ? 1 : -1;
+  const best = values.reduce((found, value, n) => (Number.isNaN(value) || (found !== null && sign * value < sign * values[found]) ? found : n), null);
+  return best === null ? NOTHING : `${number(values[best])} at step ${count(steps[best])}`;
+}
+
+/** Show everything above the curves; `series` has the curves by metric. */
+export function showJob(job, series) {
   const chip = byId("status");
   setText(chip, job.status);
   chip.className = `chip ${tone(job.status)}`;
@@ -45,7 +57,7 @@ export function showJob(job) {
   byId("progress").hidden = Boolean(job.progress) && !job.progress.total_steps;
   byId("progress").firstElementChild.style.width = `${percent.toFixed(1)}%`;
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
-  showFacts(job);
+  showFacts(job, series);
   showAbout(job);
   showParameters(job);
   showFailure(job);
@@ -75,8 +87,8 @@ function showParameters(job) {
   body.replaceChildren(...rows.map(([name, value]) => make("tr", {}, make("td", { class: "mono", text: name }), make("td", { class: "mono", text: value }))));
 }
 
-function showFacts(job) {
-  const facts = factsOf(job);
+function showFacts(job, series) {
+  const facts = factsOf(job, series);
   if (!byId("facts").childElementCount) {
     byId("facts").append(...facts.map(([id, label]) => make("div", {}, make("dt", { text: label }), make("dd", { id: `fact-${id}` }))));
   }
@@ -84,7 +96,7 @@ function showFacts(job) {
 }
 
 /** The facts about a job: id, label and value of each. */
-export function factsOf(job) {
+export function factsOf(job, series = new Map()) {
   const progress = job.progress;
   return [
     ["step", "Step", progress ? stepText(progress) : NOTHING],
@@ -92,6 +104,7 @@ export function factsOf(job) {
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", duration(runtimeOf(job))],
     ["loss", TRAIN_LOSS, number(lossOf(job))],
+    ["best", `Best ${criterionOf(job.spec).metric}`, bestText(job, series)],
     ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
     ["gpus", data.accelerator === "cpu" ? "CPU processes" : "GPUs", String(job.spec.gpus ?? 1)],

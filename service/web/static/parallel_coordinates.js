@@ -13,27 +13,33 @@ const LOGARITHMIC = 10; // ratio of the ends from which an axis of positive numb
 /** The number that a text stands for, as former releases stored numbers such as 1e-2; else the value itself. */
 const asNumeric = (value) => (typeof value === "string" && value.trim() !== "" && Number.isFinite(Number(value)) ? Number(value) : value);
 
-/** An axis: `position(value)` from 0 at the bottom to 1, and its ticks as pairs of a position and a label. */
-export function scale(values, isLogarithmic = null) {
+/** Whether ratios of a metric's values matter, as those of losses and learning rates; another, such as an accuracy, has a linear axis. */
+export const hasRatios = (metric) => /(^|[/_.])(loss|perplexity|lr|learning_rate)([/_.]|$)/.test(metric);
+
+/**
+ * An axis: `position(value)` from 0 at the bottom to 1, and its ticks as pairs of a position and a label. Numbers are on a
+ * logarithmic axis if `logarithmic` is true, or null and they span orders of magnitude.
+ */
+export function scale(values, logarithmic = null) {
   const known = values.map(asNumeric).filter((value) => value !== null && !Number.isNaN(value));
   const different = [...new Set(known.map((value) => JSON.stringify(value)))].map((text) => JSON.parse(text));
   const isNumeric = different.length > 0 && different.every((value) => typeof value === "number");
   different.sort((a, b) => (isNumeric ? a - b : String(a) < String(b) ? -1 : 1));
   if (different.length < 2 || !isNumeric) return categories(different);
   const [low, high] = [different[0], different.at(-1)];
-  const hasLog = low > 0 && (isLogarithmic || high / low >= LOGARITHMIC);
-  const transform = hasLog ? Math.log : (value) => value;
+  const isLogarithmic = low > 0 && (logarithmic ?? high / low >= LOGARITHMIC);
+  const transform = isLogarithmic ? Math.log : (value) => value;
   const position = (value) => (transform(asNumeric(value)) - transform(low)) / (transform(high) - transform(low));
-  const middle = hasLog ? Math.sqrt(low * high) : (low + high) / 2;
+  const middle = isLogarithmic ? Math.sqrt(low * high) : (low + high) / 2;
   const ticks = different.length <= MAX_TICKS ? different : [low, middle, high];
-  return { position, ticks: ticks.map((value) => [position(value), number(value, 3)]) };
+  return { position, isLogarithmic, ticks: ticks.map((value) => [position(value), number(value, 3)]) };
 }
 
 function categories(values) {
   const texts = values.map((value) => JSON.stringify(value));
   const nth = (n) => (values.length > 1 ? n / (values.length - 1) : 0.5);
   const label = (value) => (typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
-  return { position: (value) => nth(texts.indexOf(JSON.stringify(asNumeric(value)))), ticks: values.map((value, n) => [nth(n), label(value).slice(0, 14)]) };
+  return { isLogarithmic: false, position: (value) => nth(texts.indexOf(JSON.stringify(asNumeric(value)))), ticks: values.map((value, n) => [nth(n), label(value).slice(0, 14)]) };
 }
 
 const isMissing = (value) => value === null || Number.isNaN(value);
@@ -96,7 +102,7 @@ export class ParallelCoordinates {
     this.connectBrush(handle, range, name);
     this.showRange(range, name);
     return makeSvg("g", {}, makeSvg("line", { class: "axis", x1: x, x2: x, y1: this.y(1), y2: this.y(0) }),
-      label(name, x, 16, "middle", "title"), ...labels, range, handle);
+      label(`${name}${this.scales[n].isLogarithmic ? " (log)" : ""}`, x, 16, "middle", "title"), ...labels, range, handle);
   }
 
   // -- filters by a range of an axis -----------------------------------------------------------------------------------

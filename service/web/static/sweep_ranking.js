@@ -1,20 +1,20 @@
 // The ranking of a sweep: its state, the members with the best first, which fields matter, and a scatter of any two.
 
-import { call } from "./api.js";
+import { query } from "./api.js";
 import { asNumber, duration, number, specValue, stepText } from "./format.js";
 import { shownName } from "./job_rows.js";
 import { tone } from "./job_status.js";
-import { byId, data, make, makeSvg, setText, toastError } from "./page.js";
-import { scale } from "./parallel_coordinates.js";
+import { byId, data, make, makeSvg, setText } from "./page.js";
+import { hasRatios, scale } from "./parallel_coordinates.js";
 
 const SIDE = 56;
 const LABELS = { stopped_early: "stopped early", waiting: "waiting", paused: "paused at a rung" };
 
 export class SweepRanking {
-  constructor(sweep, highlight) {
-    Object.assign(this, { sweep, highlight });
+  /** `nameOf(member)` is the name of a member with its number. */
+  constructor(sweep, nameOf, highlight) {
+    Object.assign(this, { sweep, nameOf, highlight });
     for (const id of ["scatter-x", "scatter-y"]) byId(id).addEventListener("change", () => this.drawScatter());
-    byId("longer")?.addEventListener("click", (event) => this.submitLonger(event.target));
     new ResizeObserver(() => this.drawScatter()).observe(byId("scatter"));
     this.show(sweep);
   }
@@ -28,7 +28,7 @@ export class SweepRanking {
       ...sweep.fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right mono", text: this.metricName() }), make("th", { class: "right", text: "Step" })));
     table.tBodies[0].replaceChildren(...ordered.map((member) => this.row(member)));
     byId("ranking-empty").hidden = ordered.length > 0;
-    if (byId("longer")) byId("longer").hidden = !sweep.best;
+    if (byId("longer")) Object.assign(byId("longer"), { hidden: !sweep.best, href: `/submit${query({ from: sweep.best, longer: true })}` });
     this.showImportance();
     this.fillScatter();
   }
@@ -43,11 +43,13 @@ export class SweepRanking {
     const count = (state) => sweep.members.filter((member) => member.state === state).length;
     for (const state of ["running", "completed", "stopped_early", "failed"]) if (count(state)) parts.push(`${count(state)} ${LABELS[state] ?? state}`);
     if (sweep.gpu_seconds) parts.push(`${duration(sweep.gpu_seconds)} of ${data.accelerator === "cpu" ? "process" : "GPU"} time`);
-    return `${parts.join(", ")}. ${sweep.message}`;
+    const rungs = sweep.rung_steps.length ? "those that have passed more rungs first, then " : "";
+    const ranked = sweep.best ? ` Ranked by ${this.metricName()}: ${rungs}${sweep.mode === "max" ? "the largest" : "the smallest"} first; of equal values, the earlier run.` : "";
+    return `${parts.join(", ")}. ${sweep.message}${ranked}`;
   }
 
   row(member) {
-    const label = `#${member.number}`;
+    const label = this.nameOf(member);
     const state = member.state === "stopped_early" || !member.status ? member.state : member.status;
     const row = make("tr", { class: member.rank === 1 ? "best" : "" },
       make("td", { class: "right" }, member.rank === 1 ? make("span", { class: "chip good", text: "best" }) : member.rank ?? "–"),
@@ -88,37 +90,25 @@ export class SweepRanking {
     const points = this.sweep.members.map((member) => ({ member, at: names.map((name) => value(member, name)) })).filter(({ at }) => at.every((one) => one !== null && !Number.isNaN(one)));
     const [width, height] = [root.clientWidth, root.clientHeight];
     if (!width || !points.length) { root.replaceChildren(make("p", { class: "hint", text: "No member has both values yet." })); return; }
-    const [x, y] = names.map((name, n) => scale(points.map((point) => point.at[n]), this.isLogarithmic(name)));
+    const [x, y] = names.map((name, n) => scale(points.map((point) => point.at[n]), this.logarithmic(name)));
+    const titles = [x, y].map(({ isLogarithmic }, n) => `${names[n] === this.sweep.metric ? this.metricName() : names[n]}${isLogarithmic ? " (log)" : ""}`);
     const left = (position) => SIDE + position * (width - SIDE - 24);
-    const top = (position) => 12 + (1 - position) * (height - 48);
+    const top = (position) => 24 + (1 - position) * (height - 68);
     const text = (content, attributes) => makeSvg("text", attributes, content);
     const dots = points.map(({ member, at }) => makeSvg("circle", {
       cx: left(x.position(at[0])), cy: top(y.position(at[1])), r: member.rank === 1 ? 6 : 4,
       class: member.rank === 1 ? "dot best" : member.state === "stopped_early" ? "dot early" : "dot",
-    }, makeSvg("title", {}, `#${member.number}: ${names[0]} ${specValue(at[0])}, ${names[1]} ${specValue(at[1])}`)));
+    }, makeSvg("title", {}, `${this.nameOf(member)}: ${names[0]} ${specValue(at[0])}, ${names[1]} ${specValue(at[1])}`)));
     root.replaceChildren(makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${points.length} members by ${names[0]} and ${names[1]}` },
       makeSvg("path", { class: "frame", d: `M${left(0)} ${top(1)}V${top(0)}H${left(1)}` }),
       ...x.ticks.map(([position, label]) => text(label, { x: left(position), y: top(0) + 18, "text-anchor": "middle" })),
-      ...y.ticks.map(([position, label]) => text(label, { x: left(0) - 8, y: top(position) + 4, "text-anchor": "end" })), ...dots));
+      ...y.ticks.map(([position, label]) => text(label, { x: left(0) - 8, y: top(position) + 4, "text-anchor": "end" })),
+      text(titles[0], { x: left(1), y: height - 6, "text-anchor": "end", class: "title" }), text(titles[1], { x: 4, y: 12, class: "title" }), ...dots));
   }
 
-  isLogarithmic(name) {
-    return this.sweep.search?.space[name]?.log ?? false;
-  }
-
-  // -- the best, longer --------------------------------------------------------------------------------------------------
-
-  /** Submit the spec of the best member with twice the steps, and show the new job. */
-  async submitLonger(button) {
-    button.disabled = true;
-    try {
-      const { spec } = await call(`/v1/jobs/${this.sweep.best}`);
-      const longer = spec.steps ? { steps: spec.steps * 2 } : { epochs: spec.epochs * 2 };
-      const job = await call("/v1/jobs", { method: "POST", body: JSON.stringify({ ...spec, ...longer }), headers: { "Content-Type": "application/json" } });
-      location.assign(`/jobs/${encodeURIComponent(job.id)}`);
-    } catch (error) {
-      toastError(error);
-      button.disabled = false;
-    }
+  /** Whether a quantity has a logarithmic axis; null leaves it to the values. */
+  logarithmic(name) {
+    if (name === this.sweep.metric) return hasRatios(name) ? null : false;
+    return this.sweep.search?.space[name]?.log ?? null;
   }
 }

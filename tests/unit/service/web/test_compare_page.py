@@ -1,6 +1,8 @@
 """The comparison of runs."""
 
-from service.web.pages.compare import choose_key, comparison, metric_keys
+from typing import Any
+
+from service.web.pages.compare import choose_key, common_metric, comparison, metric_keys
 from tests.unit.service.web.test_jobs_page import job
 
 
@@ -19,8 +21,17 @@ def test_model_metrics_are_listed_before_machine_metrics() -> None:
     ]
     keys = metric_keys(runs)
     assert keys == ["own", "train/loss", "perf/step_seconds"]
-    assert choose_key(keys, None) == "train/loss"
-    assert choose_key(keys, "own") == "own"
-    assert choose_key(keys, "no such metric") == "train/loss"
+    assert choose_key(keys, None, "train/loss") == "train/loss"
+    assert choose_key(keys, "own", "train/loss") == "own"
+    assert choose_key(keys, "no such metric", "train/loss") == "train/loss"
     assert choose_key(["own"], None) == "own"
     assert choose_key([], "own") == ""
+
+
+def test_metric_that_ranks_all_runs_is_one_that_each_has_reported() -> None:
+    accuracy: dict[str, Any] = {"checkpoint": {"keep_best": {"metric": "eval/accuracy", "mode": "max"}}}
+    ranked = [job(id=name, spec=accuracy, metrics={"eval/accuracy": 0.5}) for name in ("job_1", "job_2")]
+    assert common_metric(ranked) == "eval/accuracy"
+    assert common_metric([*ranked, job(id="job_3", spec=accuracy, metrics={})]) is None
+    assert common_metric([*ranked, job(id="job_3", spec={}, metrics={"eval/accuracy": 0.5, "eval/loss": 1.0})]) is None
+    assert common_metric([job(id="job_4", spec={}, metrics={"eval/loss": 1.0})]) == "eval/loss"
