@@ -50,6 +50,7 @@ def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client,
     first, second = ids(sweep)
     page = visit.go(f"/compare?job={first}&job={second}")
     expect(page.locator("#key")).to_have_value("eval/loss")  # which ranks both
+    expect(page.locator("#chart-note")).to_have_text("Each run has one point of this metric.")
     expect(page.locator("#runs thead th.right").first).to_have_text("Last eval/loss")
     page.locator("#key").select_option("train/loss")
     expect(page.locator("#chart-selected .chart-title")).to_have_text("train/loss")

@@ -118,7 +118,7 @@ def test_choosing_a_preset_can_be_undone(writing: Page) -> None:
     writing.locator("#spec").press("Control+z")
     expect(writing.locator("#spec")).to_have_value(TEXT)
     expect(writing.get_by_label("Start from")).to_have_value("gpt_fsdp")  # the user's choice stays
-    expect(writing.locator("#origin")).to_have_text("Changed since.")
+    expect(writing.locator("#origin")).to_have_text("Differs from the preset.")
     writing.get_by_role("button", name="Restore the preset").click()
     expect(writing.locator("#spec")).to_have_value(re.compile("name: gpt-fsdp"))
     writing.get_by_label("Start from").select_option("an empty spec")

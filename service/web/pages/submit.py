@@ -25,6 +25,8 @@ router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 DEFAULT_PRESET = "digits_ddp"
 
+_NO_LENGTH = "# The spec states no length: the program decides how long it trains.\n"
+
 FieldChange = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+){0,5}=[^\n]*$", max_length=400)]
 JobId = Annotated[str | None, Query(max_length=40)]
 
@@ -94,7 +96,8 @@ def origin_spec(
         path, _, value = change.partition("=")
         set_field(document, path, value)
     source = {"id": job.id, "name": job.name, "step": job.last_checkpoint_step, "length": length if is_done else None}
-    return source, (length["remark"] if length else "") + spec_yaml(document)
+    remark = length["remark"] if length else _NO_LENGTH if is_longer else ""
+    return source, remark + spec_yaml(document)
 
 
 def copied_spec(job: JobResource, name: str) -> dict[str, Any]:

@@ -17,6 +17,8 @@ function save(name, blob) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+const heading = (chart, title) => (chart.view.log ? `${title} (log)` : title);
+
 /** Save what is on a chart's canvas, with its title. */
 export function savePng(chart, title) {
   const canvas = chart.frame.querySelector("canvas");
@@ -28,7 +30,7 @@ export function savePng(chart, title) {
   context.fillRect(0, 0, copy.width, copy.height);
   context.fillStyle = colour("text");
   context.font = `600 ${14 * ratio}px system-ui, sans-serif`;
-  context.fillText(title, 12 * ratio, 20 * ratio);
+  context.fillText(heading(chart, title), 12 * ratio, 20 * ratio);
   context.drawImage(canvas, 0, 28 * ratio);
   copy.toBlob((blob) => save(`${title}.png`, blob));
 }
@@ -70,7 +72,7 @@ function drawing(chart, title) {
   return makeSvg("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT },
     makeSvg("rect", { width: WIDTH, height: HEIGHT, fill: colour("surface") }),
     makeSvg("clipPath", { id: "box" }, makeSvg("rect", { x: BOX.left, y: BOX.top, width: BOX.right - BOX.left, height: BOX.bottom - BOX.top })),
-    text(title, { x: 12, y: 22, "font-size": 15, "font-weight": 600 }),
+    text(heading(chart, title), { x: 12, y: 22, "font-size": 15, "font-weight": 600 }),
     ...(log ? logTicks(yRange) : linearTicks(yRange)).flatMap((value) => [line({ x1: BOX.left, x2: BOX.right, y1: down(value), y2: down(value) }), text(number(value), { x: BOX.left - 6, y: down(value) + 4, "text-anchor": "end" })]),
     ...linearTicks(xRange).map((value) => text(times(value), { x: across(value), y: BOX.bottom + 18, "text-anchor": "middle" })),
     makeSvg("g", { "clip-path": "url(#box)", fill: "none", "stroke-width": 1.6 }, ...chart.curves.map((curve) =>

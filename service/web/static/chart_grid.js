@@ -40,7 +40,8 @@ export class ChartGrid {
     const ids = new Set(definitions.map(({ id }) => id));
     for (const id of this.panels.keys()) if (!ids.has(id)) this.remove(id);
     for (const definition of definitions) {
-      if (String(this.panels.get(definition.id)?.definition.keys ?? definition.keys) !== String(definition.keys)) this.remove(definition.id); // of another metric
+      const known = this.panels.get(definition.id);
+      if (known && String(known.definition.keys) !== String(definition.keys)) this.remove(definition.id); // it was of another metric
       const panel = this.panels.get(definition.id) ?? this.create(definition);
       panel.definition = definition;
       const name = this.view.pins.includes(definition.id) ? PINNED : definition.section;

@@ -140,9 +140,10 @@ function show(keys) {
   if (!keys.includes(view.key)) return;
   drawnAxis = view.axis;
   showTableValues();
-  const missing = runs.filter((run) => !curves.curveOf(run, view.key)?.x?.length).length;
+  const sizes = runs.map((run) => curves.curveOf(run, view.key)?.x?.length ?? 0);
+  const missing = sizes.filter((size) => !size).length;
   const none = view.axis === "tokens" ? "These runs do not report tokens." : "No points of this metric yet.";
-  setText(byId("chart-note"), missing === runs.length ? none : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : "");
+  setText(byId("chart-note"), missing === runs.length ? none : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : Math.max(...sizes) === 1 ? "Each run has one point of this metric." : "");
   parallel?.show(coordinates());
 }
 

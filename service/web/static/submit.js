@@ -54,7 +54,7 @@ function showOrigin() {
   const weights = resume && editor.text.slice(resume.from, resume.to) === "weights";
   const origin = from ? `${weights ? "Starts with the weights of" : "Continues"} ${source}.` : data.source && !preset ? `Starts from scratch with the spec of ${data.source.name}.` : "";
   const isChanged = preset && editor.text !== data.presets[preset];
-  setText(byId("origin"), origin || (isChanged ? "Changed since." : ""));
+  setText(byId("origin"), origin || (isChanged ? "Differs from the preset." : ""));
   const toggle = byId("toggle-origin");
   toggle.hidden = preset ? !isChanged : (data.source?.step ?? null) === null;
   setText(toggle, preset ? "Restore the preset" : from ? "Start from scratch" : "Continue from its checkpoint");
