@@ -152,7 +152,11 @@ def test_enlarged_chart_returns_to_its_section(job_page: Page) -> None:
     job_page.keyboard.press("Escape")
     expect(job_page.locator(".charts > .chart").first).to_have_id("chart-loss")
     job_page.locator("#chart-loss").get_by_role("button", name="Enlarge").click()
-    job_page.get_by_role("dialog", name="Chart").get_by_role("button", name="Close").click()
+    dialog = job_page.get_by_role("dialog", name="Chart")
+    dialog.locator("summary[aria-label=Export]").click()
+    job_page.keyboard.press("Escape")
+    expect(dialog.get_by_role("button", name="PNG image")).to_be_hidden()
+    dialog.get_by_role("button", name="Close").click()
     expect(job_page.locator(".charts > .chart").first).to_have_id("chart-loss")
 
 
