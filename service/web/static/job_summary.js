@@ -38,13 +38,13 @@ function phaseFact(job) {
 /** What selects a job's best checkpoint, by default the lowest evaluation loss; as in service/checkpoints/ranking.py. */
 const criterionOf = (spec) => spec.checkpoint?.keep_best ?? { metric: "eval/loss", mode: "min" };
 
-/** The best evaluation: `0.125 at step 40`. Of equal values, that of the later step. */
+/** The best evaluation as a sentence, empty without one. Of equal values, that of the later step. */
 function bestText({ spec }, series) {
   const { metric, mode } = criterionOf(spec);
   const { steps, values } = series.get(metric) ?? { steps: [], values: [] };
   const sign = mode === "max" ? 1 : -1;
   const best = values.reduce((found, value, n) => (Number.isNaN(value) || (found !== null && sign * value < sign * values[found]) ? found : n), null);
-  return best === null ? NOTHING : `${number(values[best])} at step ${count(steps[best])}`;
+  return best === null ? "" : `Best ${metric}: ${number(values[best])} at step ${count(steps[best])}.`;
 }
 
 /** Show everything above the curves; `series` has the curves by metric. */
@@ -52,12 +52,12 @@ export function showJob(job, series) {
   const chip = byId("status");
   setText(chip, job.status);
   chip.className = `chip ${tone(job.status)}`;
-  setText(byId("summary"), summary(job));
+  setText(byId("summary"), `${summary(job)} ${bestText(job, series)}`.trim());
   const percent = fractionDone(job) * 100;
   byId("progress").hidden = Boolean(job.progress) && !job.progress.total_steps;
   byId("progress").firstElementChild.style.width = `${percent.toFixed(1)}%`;
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
-  showFacts(job, series);
+  showFacts(job);
   showAbout(job);
   showParameters(job);
   showFailure(job);
@@ -87,8 +87,8 @@ function showParameters(job) {
   body.replaceChildren(...rows.map(([name, value]) => make("tr", {}, make("td", { class: "mono", text: name }), make("td", { class: "mono", text: value }))));
 }
 
-function showFacts(job, series) {
-  const facts = factsOf(job, series);
+function showFacts(job) {
+  const facts = factsOf(job);
   if (!byId("facts").childElementCount) {
     byId("facts").append(...facts.map(([id, label]) => make("div", {}, make("dt", { text: label }), make("dd", { id: `fact-${id}` }))));
   }
@@ -96,7 +96,7 @@ function showFacts(job, series) {
 }
 
 /** The facts about a job: id, label and value of each. */
-export function factsOf(job, series = new Map()) {
+export function factsOf(job) {
   const progress = job.progress;
   return [
     ["step", "Step", progress ? stepText(progress) : NOTHING],
@@ -104,7 +104,6 @@ export function factsOf(job, series = new Map()) {
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", duration(runtimeOf(job))],
     ["loss", TRAIN_LOSS, number(lossOf(job))],
-    ["best", `Best ${criterionOf(job.spec).metric}`, bestText(job, series)],
     ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
     ["gpus", data.accelerator === "cpu" ? "CPU processes" : "GPUs", String(job.spec.gpus ?? 1)],
