@@ -117,7 +117,8 @@ def test_sweep_has_parallel_coordinates_that_filter(visit: Visit, sweep: SweepDe
     page.locator("#sweep-filter button").click()
     expect(page).to_have_url(f"{visit.url}/jobs")
     page.reload()
-    expect(page.locator("tr.job .name small").filter(has_text=re.compile("^lr"))).to_have_text(["lr 0.1", "lr 0.001"])
+    members = page.locator("tr.job .name").filter(has_text="of-a-sweep").locator("small")
+    expect(members.filter(has_text=re.compile("^lr"))).to_have_text(["lr 0.1", "lr 0.001"])
     page = visit.go("/compare")
     page.get_by_role("link", name="two rates").click()
     metric = re.compile(r"^eval/loss( \(log\))?$")  # logarithmic if the values differ enough

@@ -47,6 +47,10 @@ FolderOption = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder t
 VariableOption = Annotated[
     list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment variable; can be repeated.")
 ]
+SecretOption = Annotated[
+    list[str] | None,
+    typer.Option("--secret", metavar="NAME", help="Variable with a secret of yours (`trainyard secrets`); repeatable."),
+]
 VenvOption = Annotated[Path | None, typer.Option(help="Folder of a virtual environment on the nodes.")]
 NoVenvOption = Annotated[
     bool, typer.Option("--no-venv", help="Ignore the virtual or conda environment that is active here.")
@@ -62,7 +66,7 @@ SignalOption = Annotated[
     typer.Option(metavar="NAME[@TIME]", help="The program's warning, this long before the time limit: SIGUSR1@2m."),
 ]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Return when the job is accepted.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the spec as YAML; submit nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the spec; submit nothing.")]
 
 
 def run(
@@ -76,6 +80,7 @@ def run(
     code: FolderOption = Path(),
     include: IncludeOption = None,
     env: VariableOption = None,
+    secret: SecretOption = None,
     venv: VenvOption = None,
     no_venv: NoVenvOption = False,
     container: ContainerOption = None,
@@ -92,7 +97,6 @@ def run(
 
     Example: trainyard run --gpus 4 -- python train.py --lr 3e-4
     """
-    use_json_output(as_json)
     options = ProgramOptions(
         gpus=gpus,
         nodes=nodes,
@@ -102,6 +106,7 @@ def run(
         code=code,
         include=include or (),
         env=_variables(env or []),
+        secrets=secret or (),
         venv=venv,
         active_venv=not no_venv,
         container=container,
@@ -109,19 +114,26 @@ def run(
         resume_flag=resume_flag,
         signal=signal,
     )
-    program = _prepare(command or [], options)
+    program = _prepare(command or [], options, as_json)
     if dry_run:
-        return _print_spec(program.document)
-    with make_client(ctx) as client:
-        job = _submit(client, program, as_json)
-        raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=code))
+        return _print_spec(program.document, as_json)
+    raise typer.Exit(_submit_and_follow(ctx, program, code, detach=detach, as_json=as_json))
 
 
-def _prepare(command: Sequence[str], options: ProgramOptions) -> PreparedProgram:
+def _prepare(command: Sequence[str], options: ProgramOptions, as_json: bool) -> PreparedProgram:
+    use_json_output(as_json)
     program = prepare_program(command, options)
     for note in program.notes:
         print_note(note)
     return program
+
+
+def _submit_and_follow(
+    ctx: typer.Context, program: PreparedProgram, folder: Path, *, detach: bool, as_json: bool
+) -> int:
+    with make_client(ctx) as client:
+        job = _submit(client, program, as_json)
+        return 0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=folder)
 
 
 def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResource:
@@ -133,8 +145,12 @@ def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResou
     return job
 
 
-def _print_spec(document: Mapping[str, Any]) -> None:
-    print_text(yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
+def _print_spec(document: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(dict(document))
+    else:
+        plain = dict(document)
+        print_text(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
 
 
 def follow_program(

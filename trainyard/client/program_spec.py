@@ -39,6 +39,8 @@ class ProgramOptions:
     include: Sequence[str | Path] = ()
     """Files and folders in it that are uploaded although git ignores them."""
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Sequence[str] = ()
+    """Names of secrets at the service, which become environment variables."""
     venv: str | Path | None = None
     active_venv: bool = True
     """Whether the environment that is active here is used, if neither the options nor the command name one."""
@@ -63,7 +65,8 @@ def program_spec(
         InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
     """
     program, _ = read_program(command, Path(options.code))
-    environment = {**python.fields, "variables": {**program.variables, **options.env}}
+    variables = {**program.variables, **options.env}
+    environment = {**python.fields, "variables": variables, "secrets": list(options.secrets) or None}
     signal = parse_signal(options.signal) if options.signal is not None else None
     limits = {
         "partition": options.partition,
@@ -161,6 +164,8 @@ def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | N
     Raises:
         InvalidRequestError: the command is not understood, or the folder lacks the program.
     """
+    if not folder.is_dir():
+        raise InvalidRequestError(f"there is no folder {str(folder.absolute())!r}", param="code")
     program = parse_command(command)
     argv, note = program_path(program.argv, folder)
     expected = expected_code_files("script", None, argv)

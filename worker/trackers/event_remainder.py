@@ -48,11 +48,11 @@ class EventRemainder:
             history: What is known of earlier executions; the metrics that it lacks are taken if it is empty.
         """
         files = [(begun_at(one.path), len(one.path.parts), one.path) for one in event_paths(self.folders)]
-        runs = EventRuns()
+        runs, folders = EventRuns(), {path.parent for _, _, path in files}
         yielded: set[tuple[str, int | None]] = set()
         for _, _, path in sorted(files):
             try:
-                for value in _scalars(path, runs.prefix(Reporter(0, 0), path.parent)):
+                for value in _scalars(path, runs.prefix(Reporter(0, 0), path.parent, folders)):
                     if (value.name, value.step) not in yielded and self._is_unread(value, history):
                         yielded.add((value.name, value.step))
                         yield value

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Set
 from pathlib import Path
 
 from worker.trackers.answers import Reporter, RunPrefixes
@@ -20,15 +21,23 @@ class EventRuns:
         self._prefixes = RunPrefixes()
         self._first: dict[Reporter, Path] = {}
 
-    def prefix(self, reporter: Reporter, folder: Path) -> str:
+    def prefix(self, reporter: Reporter, folder: Path, written: Set[Path]) -> str:
         """Return the prefix of the metrics of a rank's run.
+
+        Args:
+            folder: The folder of the run's event file.
+            written: The folders that have event files of the rank. The first values may be those of a sub-folder,
+                which `add_hparams` and `add_scalars` make beside the event file of the run.
 
         Raises:
             TrackerError: The program has too many runs.
         """
-        if _SESSION.fullmatch(folder.name) and reporter in self._first:
+        if _SESSION.fullmatch(folder.name) and folder.parent in written:
             folder = folder.parent
-        first = self._first.setdefault(reporter, folder)
+        if reporter not in self._first:
+            # From the root downwards, so that the outermost run is found first.
+            self._first[reporter] = next((one for one in reversed(folder.parents) if one in written), folder)
+        first = self._first[reporter]
         above = first if folder.is_relative_to(first) else Path(os.path.commonpath([first, folder]))
         return self._prefixes.prefix(reporter, f"{reporter.rank}:{folder}", folder.relative_to(above).as_posix())
 

@@ -242,8 +242,9 @@ class TensorBoardFollower:
 
     def _prefix(self, file: _File) -> str:
         if file.prefix is None:
+            written = {one.path.parent for one in self._files.values() if one.rank == file.rank}
             try:
-                file.prefix = self._runs.prefix(Reporter(self._execution, file.rank), file.path.parent)
+                file.prefix = self._runs.prefix(Reporter(self._execution, file.rank), file.path.parent, written)
             except TrackerError as error:
                 raise DamagedRecordError(error.message) from None
         return file.prefix

@@ -1,5 +1,6 @@
 """`trainyard run`: the spec that it makes of its options."""
 
+import json
 import subprocess
 
 import pytest
@@ -26,7 +27,7 @@ def test_options_become_fields(dry_run):
     spec = dry_run(
         *("--gpus", "8", "--nodes", "2", "--partition", "gpu", "--time", "4h", "--venv", "/opt/env", "--retries", "0"),
         *("--signal", "USR1@2m", "--resume-flag", "--resume '{checkpoint_dir}/a b'"),
-        *("--env", "WANDB_PROJECT=a=b", "--", "python", "train.py", "--lr", "3e-4"),
+        *("--secret", "HF_TOKEN", "--env", "WANDB_PROJECT=a=b", "--", "python", "train.py", "--lr", "3e-4"),
     )
     assert spec == {
         "version": 1,
@@ -36,9 +37,14 @@ def test_options_become_fields(dry_run):
         "resume_argv": ["--resume", "{checkpoint_dir}/a b"],
         "gpus": 8,
         "resources": {"gpus_per_node": 4, "partition": "gpu", "time_limit_minutes": 240},
-        "environment": {"venv": "/opt/env", "variables": {"WANDB_PROJECT": "a=b"}},
+        "environment": {"venv": "/opt/env", "variables": {"WANDB_PROJECT": "a=b"}, "secrets": ["HF_TOKEN"]},
         "restart": {"max_retries": 0, "signal": {"name": "SIGUSR1", "lead_minutes": 2.0}},
     }
+
+
+def test_dry_run_prints_json(dry_run, run):
+    done = run("run", "--dry-run", "--json", "--", "python", "train.py")
+    assert json.loads(done.stdout) == dry_run("--", "python", "train.py")
 
 
 def test_defaults_are_absent(dry_run):
@@ -58,6 +64,7 @@ def test_defaults_are_absent(dry_run):
         (("--gpus", "3", "--nodes", "2", "--", "python", "train.py"), "cannot be divided"),
         (("--resume-flag", "'a", "--", "python", "train.py"), "cannot be split into arguments"),
         (("--env", "A", "--", "python", "train.py"), "NAME=VALUE"),
+        (("--code", "absent", "--", "python", "train.py"), "there is no folder"),
         (("--", "python", "absent.py"), "there is no file 'absent.py'"),
         (("--", "python", "../train.py"), "is outside of the uploaded folder"),
         (("--include", "data", "--", "python", "train.py"), "'data' does not exist in the folder"),

@@ -25,7 +25,10 @@ _VALUE = re.compile(
     re.VERBOSE,
 )
 """Passwords in URLs, private keys, and tokens of common services by their prefixes."""
-_STORE = "store it with `trainyard secrets set NAME` and list the name in `environment.secrets`"
+_STORE = (
+    "store it with `trainyard secrets set NAME` and list the name in `environment.secrets` "
+    "(`trainyard run --secret NAME`)"
+)
 _MSG_VALUE = f"has a value that looks like a credential, and every user can read a spec: {_STORE}"
 _MSG_VARIABLE = f"is named like a credential, and every user can read a spec: rename it if it is none, else {_STORE}"
 _MSG_LABEL = (

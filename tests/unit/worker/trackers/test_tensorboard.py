@@ -112,6 +112,26 @@ def test_further_runs_are_prefixed(follower: TensorBoardFollower, layout: Attemp
     assert described.parameters == {"lr": 0.5, "model": "gpt"}
 
 
+def test_the_first_values_may_be_those_of_a_sub_folder(follower: TensorBoardFollower, layout: AttemptLayout) -> None:
+    writer = SummaryWriter(str(layout.code / "logs/run"))
+    writer.add_hparams({"lr": 0.5}, {"hparam/accuracy": 4.0})
+    writer.add_scalars("parts", {"train": 2.0}, 1)
+    for part in writer.all_writers.values():
+        part.flush()
+    follower.poll()
+    writer.add_scalar("loss", 1.0, 1)
+    writer.close()
+    follower.poll()
+    assert sorted(points(layout)) == [("hparam/accuracy", 0, 4.0), ("loss", 1, 1.0), ("parts_train/parts", 1, 2.0)]
+
+
+def test_runs_named_by_times_stay_apart(follower: TensorBoardFollower, layout: AttemptLayout) -> None:
+    for name in ("1795744258", "1795744300"):
+        write(layout.code / "logs" / name, range(1))
+        follower.poll()
+    assert points(layout) == [("loss", 0, 0.0), ("1795744300/loss", 0, 0.0)]
+
+
 def test_images_and_texts_are_stored(follower: TensorBoardFollower, layout: AttemptLayout, tmp_path: Path) -> None:
     import numpy
 
