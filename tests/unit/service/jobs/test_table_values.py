@@ -57,6 +57,26 @@ def test_fields_of_a_spec_have_dotted_paths_without_empty_ones() -> None:
     }
 
 
+def test_fields_that_a_task_ignores_have_no_values() -> None:
+    fields = {"optimizer": {"lr": 0.1}, "strategy": "auto", "backend": "nccl", "gpus": 2}
+    health = {"health": {"on_nan": "fail", "heartbeat": 5}}
+
+    def paths(task: str) -> set[str]:
+        return {path for _, path in spec_values({"task": task, **fields, **health})}
+
+    assert paths("script") == {"task", "gpus", "health.heartbeat"}
+    assert paths("comm_check") == {"task", "gpus", "backend"}
+    assert paths("causal_lm") == {
+        "task",
+        "gpus",
+        "backend",
+        "strategy",
+        "optimizer.lr",
+        "health.on_nan",
+        "health.heartbeat",
+    }
+
+
 def test_huge_and_deep_specs_are_bounded() -> None:
     deep: Any = 1
     for _ in range(200):
