@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.jobs.parameters import Reported
-from service.jobs.table.keys import ColumnKey, TagKey, ValueRef, is_higher_better, resolve_key, unknown_key
+from service.jobs.table.keys import ColumnKey, TagKey, ValueRef, resolve_key, unknown_key
 from service.jobs.table.values import StoredValue, reported_values, spec_values, stored_value
 from service.metrics.summaries import Summary, summaries_of, summarize, summary_values
 from trainyard.contract.job_query import Key, QueryError
@@ -84,21 +84,6 @@ def test_huge_and_deep_specs_are_bounded() -> None:
     wide = {f"k{number}": number for number in range(5000)}
     assert len(spec_values({"environment": {"variables": wide}})) == 2000
     assert all(len(name) <= 512 for _, name in spec_values({"deep": deep}))
-
-
-@pytest.mark.parametrize(
-    ("metric", "higher"),
-    [
-        ("eval/accuracy", True),
-        ("acc@1", True),
-        ("val_f1", True),
-        ("eval/loss", False),
-        ("accuracy_loss", False),
-        ("x", False),
-    ],
-)
-def test_the_best_value_depends_on_the_name(metric: str, higher: bool) -> None:
-    assert is_higher_better(metric) is higher
 
 
 def test_keys_are_columns_fields_parameters_or_metrics_in_this_order() -> None:
