@@ -198,6 +198,8 @@ class TestSelection:
         expect(bar).to_contain_text("1 selected")
         expect(bar).to_contain_text("1 more not in this list, left as it is")
         bar.get_by_role("button", name="Tag").click()
+        boxes = [page.get_by_label(label).bounding_box() for label in ("Add", "Remove")]
+        assert [box and (box["x"], box["width"]) for box in boxes[1:]] == [(boxes[0]["x"], boxes[0]["width"])]
         page.get_by_label("Add").fill("seen")
         page.get_by_role("button", name="Save", exact=True).click()
         expect(row(page, "run-1").locator(".tag")).to_have_text("seen")
@@ -242,6 +244,22 @@ class TestRows:
         expect(group).to_contain_text("sweep rates · 2")
         expect(group.get_by_role("link", name="compare")).to_have_attribute("href", re.compile(r"/compare\?sweep=swp_"))
         assert_accessible(page)
+
+
+def test_user_named_like_the_role_is_named_once(visit: Visit) -> None:
+    expect(visit.page.locator(".user")).to_have_text("admin")
+
+
+def test_column_of_the_evaluation_appears_with_its_first_value(visit: Visit, site: tuple[World, str]) -> None:
+    world, _ = site
+    job = world.submit(name="late")
+    page = visit.go("/jobs?search=late")
+    assert "eval/accuracy" not in heads(page)
+    worker = world.start(job)
+    for step, value in enumerate((0.5, 0.625), 1):
+        worker.metrics([("eval/accuracy", step, value)])
+        expect(row(page, "late").locator("td.value")).to_have_text(str(value))
+    world.client.post(f"/v1/jobs/{job}/cancel")
 
 
 def test_on_a_phone_nothing_is_cut_or_covered(browser: Browser, site: tuple[World, str]) -> None:

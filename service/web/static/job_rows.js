@@ -56,6 +56,19 @@ export function rowFields(job) {
   };
 }
 
+/** The fields of a row that an event with metrics changes, and the new loss of the job. */
+export function metricsChange(job, { values, loss_metric, progress }) {
+  const loss = values[loss_metric ?? LOSS];
+  const evaluation = job.evaluation_metric;
+  return {
+    loss, progress, ...(loss !== undefined && { metrics: { [LOSS]: loss }, loss_metric }),
+    ...(evaluation in values && { values: { ...job.values, [evaluation]: values[evaluation] } }),
+  };
+}
+
+/** Whether one of these metrics may be that of the job's evaluations, which the service chooses. */
+export const mayEvaluate = (values) => Object.keys(values).some((name) => /(^|[^a-z])(eval|val|dev|test)/i.test(name));
+
 /** Runs, `{ id, name }`; those of one name have the end of their id after it. */
 export function withDistinctNames(runs) {
   const counts = new Map();

@@ -8,7 +8,7 @@ import { showWidths } from "./column_widths.js";
 import { count } from "./format.js";
 import { GROUP, groupsOf, isAveraged, rowsOf } from "./job_groups.js";
 import { JobList } from "./job_list.js";
-import { evaluationOf, LOSS, METRIC, rowFields, withDistinctNames } from "./job_rows.js";
+import { evaluationOf, LOSS, mayEvaluate, METRIC, metricsChange, rowFields, withDistinctNames } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
 import { rememberTable } from "./last_table.js";
 import { byId, data, formatTimes, setText, showConnection, toastError, visitor } from "./page.js";
@@ -33,7 +33,7 @@ const selected = new Set(view.selected);
 const closed = new Set();
 let groups = new Map();
 
-const jobs = new JobList(data, requested, (isNew) => { if (isNew === false) showValues(); else { showEvaluation(); show(); } });
+const jobs = new JobList(data, requested, (isNew) => { showEvaluation(); if (isNew === false) showValues(); else show(); });
 const sparklines = new Sparklines((id) => table.refresh(id));
 const members = new SweepMembers(() => { table.refresh(); showCharts(selectedJobs()); });
 const charts = new SelectionCharts(byId("charts-panel"));
@@ -356,12 +356,15 @@ follow("/v1/stream", {
       table.refresh(id);
       if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
     },
-    metrics({ job_id: id, values, loss_metric, progress }) {
-      if (!jobs.get(id)) return;
-      const loss = values[loss_metric ?? LOSS];
-      jobs.update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss }, loss_metric }), progress });
+    metrics(event) {
+      const { job_id: id, values, progress } = event;
+      const job = jobs.get(id);
+      if (!job) return;
+      const { loss, ...change } = metricsChange(job, event);
+      jobs.update(id, change);
       table.refresh(id);
       if (loss !== undefined && progress) sparklines.add(id, progress.step, loss);
+      if (!job.evaluation_metric && mayEvaluate(values)) scheduleNewest();
     },
     reset: () => reload(),
   },
@@ -379,7 +382,7 @@ function removeRowLater(id) {
 
 setInterval(() => {
   const isActive = jobs.all().slice(0, 50).some((job) => !TERMINAL.has(job.status));
-  if (!document.hidden && isActive && (keysOfColumns(view.columns).length || view.sort)) jobs.refresh();
+  if (!document.hidden && isActive && (keysOfColumns(view.columns).some((key) => key !== view.evaluation) || view.sort)) jobs.refresh();
 }, VALUES_INTERVAL);
 
 new SavedViews(() => writeTableView(view, parameters()), open);
