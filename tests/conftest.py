@@ -85,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kinds: tuple[str, ...] = ("sqlite", "postgres")
     if option == "sqlite":
         kinds = ("sqlite",)
-    elif marker is not None and (option == "marked" or marker.kwargs.get("only")):
+    elif marker is not None and marker.args and (option == "marked" or marker.kwargs.get("only")):
         kinds = marker.args
     metafunc.parametrize("database_url", kinds, indirect=True)
 

@@ -12,6 +12,7 @@ from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.parameters import Reported
 from service.jobs.states import SUSPENDED
 from trainyard.contract.advice import advise
+from trainyard.contract.evaluation_metric import choose_evaluation
 from trainyard.contract.failure_summaries import summarize_failure
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.loss_metric import choose_loss
@@ -54,6 +55,7 @@ def job_resource(
     """
     reported = Reported.from_json(job.parameters).shown(in_list=in_list)
     failure = Failure.model_validate(job.failure) if job.failure else None
+    metrics = shown_metrics(job.latest)
     return JobResource(
         id=job.id,
         name=job.name,
@@ -70,9 +72,10 @@ def job_resource(
         estimated_start=attempt.estimated_start if attempt and job.status == "pending" else None,
         progress=progress_resource(job, now),
         attempt=attempt_resource(attempt) if attempt else None,
-        metrics=shown_metrics(job.latest),
+        metrics=metrics,
         metrics_omitted=max(0, sum(not name.startswith(SYSTEM_PREFIX) for name in job.latest) - MAX_SHOWN_METRICS),
         loss_metric=choose_loss(job.latest),
+        evaluation_metric=choose_evaluation(metrics, job.spec),
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=failure,

@@ -10,6 +10,7 @@ import pytest
 from service.web.assets import Assets
 from tests.support.browser import Visit
 from tests.support.runtimes import NOW, RUNTIMES
+from trainyard.contract.evaluation_metric import HIGHER_IS_BETTER, is_higher_better
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 
 pytestmark = [pytest.mark.web]
@@ -169,18 +170,32 @@ def test_row_shows_the_status_message_until_there_is_progress(visit: Visit) -> N
       const { TableRows } = await import(rowsUrl);
       const { columnOf } = await import(columnsUrl);
       const none = () => null;
-      const rows = new TableRows({ selected: new Set(), job: () => job, note: none, curve: none, colour: none });
+      const context = { selected: new Set(), note: none, sweep: none, curve: none, colour: none };
+      const rows = new TableRows({ ...context, job: () => job });
       rows.use(["status", "name", "progress", "loss"].map(columnOf));
       const row = rows.create(job.id);
       rows.fill(row, job.id);
       const text = (selector) => row.querySelector(selector).textContent;
-      return [text(".message"), row.querySelector(".bar").hidden, text(".steps"), text(".loss .value")];
+      return [text(".progress .message"), row.querySelector(".bar").hidden, text(".steps"), text(".loss .value")];
     }"""
     address = [Assets().url("table_rows.js"), Assets().url("table_columns.js")]
     waiting = {**job, "status": "pending", "status_message": "behind another"}
     assert page.evaluate(fill, [*address, waiting]) == ["behind another", True, "", ""]
     training = {**job, "progress": {"step": 1, "total_steps": 4}, "metrics": {"train/loss": "NaN"}}
     assert page.evaluate(fill, [*address, training]) == ["", False, "1 / 4", "NaN"]
+    failed = {**training, "status": "failed", "status_message": "rank 0: KeyError: 'a'", "cause": "KeyError: 'a'"}
+    assert page.evaluate(fill, [*address, failed]) == ["KeyError: 'a'", True, "1 / 4", "NaN"]
+
+
+@pytest.mark.parametrize(
+    "word", [*HIGHER_IS_BETTER, "loss", "error", "acc@1", "val_f1", "valAcc", "accuracy_loss", "x"]
+)
+def test_the_better_values_are_those_of_the_service(module: Callable[[str], Call], word: str) -> None:
+    direction = module("metric_direction.js")
+    for name in (word, f"eval/{word}", f"{word}_at_1"):
+        assert direction("isHigherBetter", name) is is_higher_better(name)
+    assert direction("isBestDescending", f"best(eval/{word})") is is_higher_better(word)
+    assert direction("isBestDescending", f"best_step(eval/{word})") is False
 
 
 def test_failure_title_names_the_rank_that_failed_first(module: Callable[[str], Call]) -> None:
@@ -302,6 +317,10 @@ def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) ->
     assert groups("groupText", [0.5, None, "NaN"]) == "0.5"
     assert groups("groupText", ["a", "b"]) == "2 values"
     assert groups("groupText", [None, None]) == ""
+    assert groups("groupTitle", [1, 2, None]) == "Mean ± sample standard deviation of 2 of 3 jobs"
+    assert groups("groupTitle", ["a", "b"]) == "Different values of 2 jobs"
+    assert groups("groupTitle", [1, 1]) == "The value of 2 jobs"
+    assert groups("isAveraged", [1, 1]) is False
 
 
 def test_completions_follow_the_position_in_the_query(module: Callable[[str], Call]) -> None:

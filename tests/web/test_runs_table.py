@@ -55,7 +55,7 @@ def table(visit: Visit, **view: str) -> Page:
 
 
 def names(page: Page) -> list[str]:
-    return page.locator("tr.job .name a").all_text_contents()
+    return page.locator("tr.job .name > a").all_text_contents()
 
 
 def test_a_query_is_completed_applied_and_in_the_address(runs: Visit) -> None:

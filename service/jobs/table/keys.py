@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from service.jobs.table.values import Kind, Named
+from trainyard.contract.evaluation_metric import is_higher_better
 from trainyard.contract.job_query import Key, QueryError
 
 ColumnName = Literal[
@@ -53,10 +54,6 @@ _PREFIXES: Mapping[str, Kind] = {
 }
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
-_HIGHER_IS_BETTER = (
-    *("acc", "accuracy", "auc", "bleu", "f1", "map", "mfu", "ndcg", "precision", "psnr", "r2", "recall", "reward"),
-    *("return", "rouge", "score", "ssim", "success", "throughput", "win_rate"),
-)
 
 
 @dataclass(frozen=True)
@@ -80,15 +77,6 @@ class ValueRef:
 
 
 ResolvedKey = ColumnKey | TagKey | ValueRef
-
-
-def is_higher_better(metric: str) -> bool:
-    """Return whether the best value of a metric is its largest, by the tokens of its name: `eval/accuracy`."""
-    tokens = metric.lower().replace("/", " ").replace("-", " ").replace(".", " ").replace("@", " ").split()
-    parts = {part for token in tokens for part in (token, *token.split("_"))}
-    if "loss" in parts or "error" in parts:
-        return False
-    return any(word in parts for word in _HIGHER_IS_BETTER)
 
 
 def candidates(key: Key) -> list[Named]:

@@ -2,10 +2,11 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from service.jobs.parameters import Reported, parse_number
+from trainyard.contract.spec.ineffective_fields import ignored_fields
 
 Kind = Literal["spec", "parameter", "tag", "metric", "min", "max", "min_step", "max_step"]
 """What a value is of. `metric` is the last value of a metric."""
@@ -66,9 +67,9 @@ def _text(value: str) -> StoredValue:
 
 
 def spec_values(spec: Mapping[str, Any]) -> Values:
-    """Return the fields of a spec by dotted path, without those that are null or empty."""
+    """Return the fields of a spec by dotted path, without those that are null or empty, or that its task ignores."""
     values: Values = {}
-    for path, value in _leaves(spec, "", 0):
+    for path, value in _leaves(spec, "", 0, ignored_fields(str(spec.get("task")))):
         stored = stored_value(value)
         if stored is not None and len(path) <= MAX_NAME:
             values[SPEC, path] = stored
@@ -77,11 +78,13 @@ def spec_values(spec: Mapping[str, Any]) -> Values:
     return values
 
 
-def _leaves(node: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _leaves(node: Mapping[str, Any], prefix: str, depth: int, left_out: Collection[str]) -> Iterator[tuple[str, Any]]:
     for name, value in node.items():
         path = f"{prefix}{name}"
+        if path in left_out:
+            continue
         if isinstance(value, Mapping) and depth < _MAX_DEPTH:
-            yield from _leaves(value, f"{path}.", depth + 1)
+            yield from _leaves(value, f"{path}.", depth + 1, left_out)
         elif value not in (None, [], {}):
             yield path, value
 

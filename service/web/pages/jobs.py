@@ -28,6 +28,8 @@ router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 FIRST_ROWS = 50
 PREVIEW_METRIC = "train/loss"
 PREVIEW_POINTS = 400
+MAX_CAUSE = 1000
+"""Characters of an error's message that the table has."""
 
 STATUS_GROUPS: tuple[tuple[str, tuple[JobStatus, ...]], ...] = (
     ("Waiting", ("queued", "submitting", "pending")),
@@ -53,14 +55,19 @@ _ROW_SPEC_FIELDS = ("gpus", "strategy", "precision", "lora_rank")
 def row_fields(job: JobResource) -> dict[str, Any]:
     """Return the fields of a job that the table shows, so that a page of 50 jobs is small.
 
-    They are as in the API's answer, but that the loss has one name for all jobs.
+    They are as in the API's answer, but that the loss has one name for all jobs, and that of other metrics only that
+    of the evaluation is there.
     """
-    fields = job.model_dump(mode="json", include={*_ROW_FIELDS, "metrics", "loss_metric"})
-    spec = {name: job.spec.get(name) for name in _ROW_SPEC_FIELDS}
+    fields = job.model_dump(mode="json", include={*_ROW_FIELDS, "metrics", "loss_metric", "evaluation_metric"})
+    metrics, evaluation = fields["metrics"], job.evaluation_metric
     return {
         **fields,
-        "spec": spec,
-        "metrics": {PREVIEW_METRIC: fields["metrics"].get(job.loss_metric or PREVIEW_METRIC)},
+        "spec": {name: job.spec.get(name) for name in _ROW_SPEC_FIELDS},
+        "metrics": {
+            **({evaluation: metrics[evaluation]} if evaluation else {}),
+            PREVIEW_METRIC: metrics.get(job.loss_metric or PREVIEW_METRIC),
+        },
+        "error": {"type": job.error.type, "message": job.error.message[:MAX_CAUSE]} if job.error else None,
     }
 
 

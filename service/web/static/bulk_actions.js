@@ -1,10 +1,11 @@
 // Actions on the selected jobs: tag, archive, retry, cancel, delete.
 
-import { call } from "./api.js";
+import { call, query } from "./api.js";
 import { TERMINAL } from "./job_status.js";
 import { byId, confirmAction, mayChange, openDialog, setText, toast } from "./page.js";
 
 const AT_ONCE = 4; // requests at a time
+const MAX_COMPARED = 20;
 
 const own = (job) => mayChange(job.created_by);
 const ended = (job) => own(job) && TERMINAL.has(job.status);
@@ -13,8 +14,8 @@ const post = (action) => (job) => call(`/v1/jobs/${job.id}/${action}`, { method:
 
 const ACTIONS = {
   tag: { allows: own, done: "tagged" },
-  archive: { allows: (job) => ended(job) && !job.archived, send: patch({ archived: true }), done: "archived" },
-  restore: { allows: (job) => own(job) && job.archived, send: patch({ archived: false }), done: "taken out of the archive" },
+  archive: { allows: (job) => ended(job) && !job.archived, send: patch({ archived: true }), done: "archived", undo: "restore" },
+  restore: { allows: (job) => own(job) && job.archived, send: patch({ archived: false }), done: "taken out of the archive", undo: "archive" },
   retry: { allows: (job) => own(job) && ["failed", "cancelled"].includes(job.status), send: post("retry"), done: "queued again" },
   cancel: {
     allows: (job) => own(job) && !TERMINAL.has(job.status), send: post("cancel"), done: "cancelling", verb: "Cancel",
@@ -26,8 +27,14 @@ const ACTIONS = {
   },
 };
 
-/** Show the actions that are possible for these jobs. */
-export function showActions(jobs) {
+/** Show the selected jobs of the list with the actions that are possible for them, and how many others are selected. */
+export function showSelected(jobs, others) {
+  byId("selection").hidden = jobs.length + others === 0;
+  setText(byId("selection-count"), `${jobs.length} selected`);
+  byId("selection-others").hidden = others === 0;
+  setText(byId("selection-others"), `${others} more not in this list, left as ${others === 1 ? "it is" : "they are"}`);
+  byId("compare").hidden = jobs.length < 2 || jobs.length > MAX_COMPARED;
+  byId("compare").href = `/compare${query({ job: jobs.map((job) => job.id) })}`;
   for (const [name, { allows }] of Object.entries(ACTIONS)) byId(name).hidden = !jobs.some(allows);
 }
 
@@ -36,16 +43,24 @@ export function connectActions(selected, finished) {
   for (const [name, action] of Object.entries(ACTIONS)) byId(name).addEventListener("click", () => run(name, action, selected().filter(action.allows), finished));
 }
 
-async function run(name, { send, verb, warning, done }, jobs, finished) {
+async function run(name, { send, verb, warning }, jobs, finished) {
   const title = jobs.length === 1 ? `${verb} ${jobs[0].name}?` : `${verb} ${jobs.length} jobs?`;
   if (verb && !(await confirmAction(title, warning, `${verb} jobs`))) return;
   const request = name === "tag" ? await askForTags(jobs) : send;
-  if (!request) return;
+  if (request) await apply(name, request, jobs, finished);
+}
+
+async function apply(name, request, jobs, finished) {
+  const { done, undo } = ACTIONS[name];
   const results = await sendAll(jobs, request);
   const failed = results.filter(({ error }) => error);
-  finished(name, results.filter(({ error }) => !error));
+  const succeeded = results.filter(({ error }) => !error);
+  finished(name, succeeded);
   if (failed.length) toast(`${failed.length} of ${jobs.length} refused: ${failed[0].error.message}`, { bad: true });
-  else toast(`${jobs.length === 1 ? jobs[0].name : `${jobs.length} jobs`}: ${done}.`);
+  else {
+    const action = undo && { label: "Undo", run: () => apply(undo, ACTIONS[undo].send, succeeded.map(({ answer }) => answer), finished) };
+    toast(`${jobs.length === 1 ? jobs[0].name : `${jobs.length} jobs`}: ${done}.`, { action });
+  }
 }
 
 /** Send a request for each job, some at a time. */

@@ -1,5 +1,6 @@
 // The heads of the columns: sort, order, width, and a menu with all of it for the keyboard.
 
+import { isBestDescending } from "./metric_direction.js";
 import { byId, make, setText } from "./page.js";
 import { clampWidth, moved } from "./table_view.js";
 
@@ -29,7 +30,7 @@ export class ColumnHeads {
     title.addEventListener("dragend", () => { this.dragged = null; });
     const options = make("button", { type: "button", class: "options", "aria-label": `Options of ${label}`, "aria-haspopup": "true", text: "⋮", onclick: (event) => this.open(column, event.currentTarget) });
     const grip = make("span", { class: "grip", "aria-hidden": "true", onpointerdown: (event) => this.resize(event, column) });
-    return make("th", { class: `${className}${right ? " right" : ""}`, "data-column": name, "data-sort": sort, scope: "col" }, make("div", { class: "head-cell" }, title, options), grip);
+    return make("th", { class: `${className}${right ? " right" : ""}`, "data-column": name, "data-sort": sort, scope: "col" }, make("div", { class: "head-cell" }, title, options), make("small", { class: "statistic", text: "mean ± SD", title: "Mean ± sample standard deviation of the jobs of each group", hidden: true }), grip);
   }
 
   /** Mark the column by which the table is sorted. */
@@ -46,10 +47,12 @@ export class ColumnHeads {
     }
   }
 
-  sortBy({ sort }, descending) {
+  /** Sort by a column, or reverse its order. At first, the newest jobs and the best values of a metric come first. */
+  sortBy({ name, sort, isValue }, descending) {
     const key = sort.replace(/^-/, "");
     const now = this.view.sort || "-created";
-    const first = sort.startsWith("-");
+    const isNumber = this.head.querySelector(`th[data-column="${CSS.escape(name)}"]`).classList.contains("right");
+    const first = sort.startsWith("-") || Boolean(isValue && isNumber && isBestDescending(key));
     const next = descending ?? (now.replace(/^-/, "") === key ? !now.startsWith("-") : first);
     const text = `${next ? "-" : ""}${key}`;
     this.change({ sort: text === "-created" ? "" : text });

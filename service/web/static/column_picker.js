@@ -4,6 +4,7 @@ import { byId, make, openDialog, toastError } from "./page.js";
 import { forgetKeys, jobKeys } from "./query_box.js";
 import { nameInQuery } from "./query_completion.js";
 import { BUILT_IN_NAMES, columnOf } from "./table_columns.js";
+import { withAdded } from "./table_view.js";
 
 const KINDS = [["metric", "Metrics"], ["parameter", "Parameters"], ["spec", "Fields of the spec"], ["tag", "Tags"]];
 const STATISTICS = ["last", "min", "max", "best", "best_step"];
@@ -12,7 +13,7 @@ const MAX_SHOWN = 150; // of each kind
 /** The key of a column for a statistic of a metric. */
 const statistic = (metric, name) => (name === "last" ? metric : `${name}(${nameInQuery(metric)})`);
 
-/** Let the user choose; the new names of columns in their order, or null if nothing was changed. */
+/** Let the user choose; the new names of columns in their order, and those that were added, or null if nothing was changed. */
 export async function chooseColumns(columns) {
   forgetKeys();
   const keys = await jobKeys().catch((error) => { toastError(error); return []; });
@@ -24,7 +25,7 @@ export async function chooseColumns(columns) {
   show();
   if ((await openDialog(byId("columns-dialog"))) !== "yes") return null;
   const added = [...chosen].filter((name) => !columns.includes(name));
-  return [...columns.filter((name) => chosen.has(name)), ...added];
+  return { columns: withAdded(columns.filter((name) => chosen.has(name)), added), added };
 }
 
 function fill(keys, chosen, part) {

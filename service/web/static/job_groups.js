@@ -28,6 +28,20 @@ export function meanAndDeviation(values) {
   return { mean, deviation: numbers.length > 1 ? Math.sqrt(squares / (numbers.length - 1)) : null, count: numbers.length };
 }
 
+/** Whether the numbers of a group differ, so that their mean is shown. */
+export const isAveraged = (values) => new Set(present(values)).size > 1 && present(values).every(isNumber);
+
+/** What the text of a column in the row of a group is. */
+export function groupTitle(values) {
+  const known = present(values);
+  if (!known.length) return "";
+  const jobs = `${known.length === values.length ? "" : `${known.length} of `}${values.length} ${values.length === 1 ? "job" : "jobs"}`;
+  if (isAveraged(values)) return `Mean ± sample standard deviation of ${jobs}`;
+  return new Set(known).size === 1 ? `The value of ${jobs}` : `Different values of ${jobs}`;
+}
+
+const present = (values) => values.filter((value) => value !== null && value !== undefined);
+
 const isNumber = (value) => typeof value === "number" || ["NaN", "Infinity", "-Infinity"].includes(value);
 
 /**
@@ -35,11 +49,11 @@ const isNumber = (value) => typeof value === "number" || ["NaN", "Infinity", "-I
  * `format` shows a number.
  */
 export function groupText(values, format = number) {
-  const present = values.filter((value) => value !== null && value !== undefined);
-  const distinct = new Set(present);
-  if (!present.length) return "";
-  if (distinct.size === 1 && present.length === values.length) return typeof present[0] === "number" ? format(present[0]) : String(present[0]);
-  const statistics = present.every(isNumber) ? meanAndDeviation(present) : null;
+  const known = present(values);
+  const distinct = new Set(known);
+  if (!known.length) return "";
+  if (distinct.size === 1 && known.length === values.length) return typeof known[0] === "number" ? format(known[0]) : String(known[0]);
+  const statistics = known.every(isNumber) ? meanAndDeviation(known) : null;
   if (!statistics) return `${distinct.size} values`;
   const deviation = statistics.deviation === null ? "" : ` ± ${format(statistics.deviation, 2)}`;
   return `${format(statistics.mean)}${deviation}`;

@@ -1,7 +1,7 @@
 // The jobs of the table in the order of the service: read page by page, and kept up to date.
 
 import { call, query } from "./api.js";
-import { rowFields } from "./job_rows.js";
+import { embeddedRow, rowFields } from "./job_rows.js";
 
 const PAGE_SIZE = 200;
 const NEWEST = 50; // jobs that are read again to find new ones
@@ -10,7 +10,7 @@ export class JobList {
   /** `request()` returns the parameters of the list; `changed()` is called when jobs were added or removed. */
   constructor({ jobs, has_more, last_id }, request, changed) {
     Object.assign(this, { request, changed, hasMore: has_more, lastId: last_id, loading: null, generation: 0 });
-    this.jobs = new Map(jobs.map((job) => [job.id, job]));
+    this.jobs = new Map(jobs.map((job) => [job.id, embeddedRow(job)]));
     this.order = jobs.map((job) => job.id);
   }
 
@@ -48,6 +48,14 @@ export class JobList {
     this.order = [];
     this.lastId = null;
     this.add(page);
+    this.changed();
+  }
+
+  /** Show no jobs. */
+  clear() {
+    this.generation += 1;
+    this.jobs.clear();
+    Object.assign(this, { order: [], hasMore: false, lastId: null });
     this.changed();
   }
 

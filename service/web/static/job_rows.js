@@ -1,6 +1,9 @@
 // The fields of jobs that the table shows.
 
 export const LOSS = "train/loss";
+/** Begins the keys that stand for a metric even before any job has reported it. */
+export const METRIC = "metrics.";
+const MAX_CAUSE = 1000; // characters
 /** What the training loss is called, whichever metric it is; the command line has the same name. */
 export const TRAIN_LOSS = "Train loss";
 
@@ -22,16 +25,49 @@ export function runtimeOf(job) {
   return Math.max(0, ((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000);
 }
 
+/** What the table shows of a job besides its fields: why it failed, and the last value of its evaluation among its values. */
+function derivedFields({ error, evaluation_metric: evaluation, metrics, values }) {
+  const named = Object.entries(values ?? {}).filter(([key]) => key.startsWith(METRIC)).map(([key, value]) => [key.slice(METRIC.length), value]);
+  return {
+    cause: error ? `${error.type}: ${error.message.trim()}`.slice(0, MAX_CAUSE) : null,
+    evaluation_metric: evaluation,
+    values: { ...(evaluation && { [evaluation]: metrics[evaluation] }), ...values, ...Object.fromEntries(named) },
+  };
+}
+
+/** The metric of the evaluations of most of these jobs; null if none has one. Of equally frequent ones the first. */
+export function evaluationOf(jobs) {
+  const counts = new Map();
+  for (const { evaluation_metric: name } of jobs) if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
+  return [...counts].reduce((most, one) => (one[1] > most[1] ? one : most), [null, 0])[0];
+}
+
+/** The row of a job of the page's data, whose fields are those of the table. */
+export const embeddedRow = (job) => ({ ...job, ...derivedFields(job) });
+
 /** The fields of a job that the table shows, so that 10,000 jobs take little memory. The loss has one name for all jobs. */
 export function rowFields(job) {
   const { gpus, strategy, precision, lora_rank } = job.spec;
   return {
     id: job.id, name: job.name, status: job.status, status_message: job.status_message, created_by: job.created_by,
     created_at: job.created_at, started_at: job.started_at, finished_at: job.finished_at, progress: job.progress, sweep_id: job.sweep_id,
-    tags: job.tags, notes: job.notes, archived: job.archived, values: job.values,
+    tags: job.tags, notes: job.notes, archived: job.archived, ...derivedFields(job),
     spec: { gpus, strategy, precision, lora_rank }, metrics: { [LOSS]: lossOf(job) }, loss_metric: job.loss_metric,
   };
 }
+
+/** The fields of a row that an event with metrics changes, and the new loss of the job. */
+export function metricsChange(job, { values, loss_metric, progress }) {
+  const loss = values[loss_metric ?? LOSS];
+  const evaluation = job.evaluation_metric;
+  return {
+    loss, progress, ...(loss !== undefined && { metrics: { [LOSS]: loss }, loss_metric }),
+    ...(evaluation in values && { values: { ...job.values, [evaluation]: values[evaluation] } }),
+  };
+}
+
+/** Whether one of these metrics may be that of the job's evaluations, which the service chooses. */
+export const mayEvaluate = (values) => Object.keys(values).some((name) => /(^|[^a-z])(eval|val|dev|test)/i.test(name));
 
 /** Runs, `{ id, name }`; those of one name have the end of their id after it. */
 export function withDistinctNames(runs) {

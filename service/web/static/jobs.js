@@ -1,14 +1,16 @@
 // The table of jobs: a query, columns, groups and a selection in the address; pages loaded on demand, and live rows.
 
 import { query } from "./api.js";
-import { connectActions, showActions } from "./bulk_actions.js";
+import { connectActions, showSelected } from "./bulk_actions.js";
 import { columnHeads } from "./column_heads.js";
 import { chooseColumns } from "./column_picker.js";
+import { showWidths } from "./column_widths.js";
 import { count } from "./format.js";
-import { GROUP, groupsOf, rowsOf } from "./job_groups.js";
+import { GROUP, groupsOf, isAveraged, rowsOf } from "./job_groups.js";
 import { JobList } from "./job_list.js";
-import { LOSS, rowFields, withDistinctNames } from "./job_rows.js";
+import { evaluationOf, LOSS, mayEvaluate, METRIC, metricsChange, rowFields, withDistinctNames } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
+import { rememberTable } from "./last_table.js";
 import { byId, data, formatTimes, setText, showConnection, toastError, visitor } from "./page.js";
 import { queryBox } from "./query_box.js";
 import { SavedViews } from "./saved_views.js";
@@ -17,28 +19,29 @@ import { Sparklines } from "./sparklines.js";
 import { follow } from "./stream.js";
 import { SweepMembers } from "./sweep_members.js";
 import { columnOf, keysOfColumns } from "./table_columns.js";
-import { TableRows } from "./table_rows.js";
-import { DEFAULT_COLUMNS, filtersIn, readTableView, writeTableView } from "./table_view.js";
+import { openJob, TableRows } from "./table_rows.js";
+import { defaultColumns, filtersIn, hasDefaultColumns, MAX_SELECTED, readTableView, withoutFilters, writeTableView } from "./table_view.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 const MAX_GROUPED = 2000; // jobs that are loaded for groups
-const MAX_COMPARED = 20;
+const SAMPLED = 50; // first jobs that decide what columns are like
 const VALUES_INTERVAL = 5000; // milliseconds between two reads of columns whose values change
 
 const parameters = () => new URLSearchParams(location.search);
-const view = readTableView(parameters());
+const view = readTableView(parameters(), evaluationOf(data.jobs));
 const selected = new Set(view.selected);
 const closed = new Set();
 let groups = new Map();
 
-const jobs = new JobList(data, requested, (isNew) => { if (isNew === false) showValues(); else show(); });
+const jobs = new JobList(data, requested, (isNew) => { showEvaluation(); if (isNew === false) showValues(); else show(); });
 const sparklines = new Sparklines((id) => table.refresh(id));
 const members = new SweepMembers(() => { table.refresh(); showCharts(selectedJobs()); });
 const charts = new SelectionCharts(byId("charts-panel"));
 const rows = new TableRows({
   selected,
   job: (id) => jobs.get(id),
-  group: (id) => ({ ...groups.get(id), label: groupColumn().label, closed: closed.has(id) }),
+  group: (id) => ({ ...groups.get(id), ...ofSweep(groups.get(id).value), label: groupColumn().label, closed: closed.has(id) }),
+  sweep: (job) => members.nameOf(job.sweep_id),
   note: (id) => members.changesOf(id),
   curve: (id) => sparklines.valuesOf(id),
   colour: (id) => charts.colourOf(id),
@@ -49,16 +52,18 @@ const table = new VirtualRows(byId("rows"), {
   fill: (row, id) => rows.fill(row, id),
   kindOf: (id) => rows.kindOf(id),
   visible(ids) {
-    const visible = ids.filter((id) => jobs.get(id)).map((id) => jobs.get(id));
+    const visible = ids.map((id) => jobs.get(id) ?? groups.get(id)?.jobs[0]).filter(Boolean);
     if (view.columns.includes("loss")) sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
     members.request(visible);
   },
   nearEnd: () => { if (!view.group) loadMore(); },
 });
 const heads = columnHeads(view, changeView);
-const box = queryBox((where) => changeView({ where }));
+const box = queryBox({ apply: (where) => changeView({ where }), edited: showEdited });
 
 const groupColumn = () => columnOf(view.group);
+/** The name and the page of the sweep of a group, if the table is grouped by sweep. */
+const ofSweep = (id) => (view.group === "sweep" && id ? { title: members.nameOf(id), address: `/compare${query({ sweep: id })}` } : {});
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -67,19 +72,32 @@ function requested() {
   const search = filtersIn(parameters());
   if (view.where) search.set("where", view.where);
   if (view.sort) search.set("sort", view.sort);
-  for (const key of keysOfColumns(view.group ? [...new Set([...view.columns, view.group])] : view.columns)) search.append("columns", key);
+  // The values of a metric are behind its first report by seconds, in which its name alone would be unknown.
+  const keys = keysOfColumns(view.group ? [...new Set([...view.columns, view.group])] : view.columns);
+  for (const key of keys) search.append("columns", key === view.evaluation ? `${METRIC}${key}` : key);
   return search;
 }
 
+let isRefused = Boolean(data.error); // the service could not read the query, so that no job is known to match
+
 async function reload() {
+  const { where } = view;
+  isRefused = false;
   try {
     await jobs.reload();
     box.showError(null);
     if (view.group) await loadForGroups();
   } catch (error) {
-    if (error.param === "where") box.showError(error.message);
-    else toastError(error);
+    if (error.param !== "where") toastError(error);
+    else if (where === view.where) refuse(error.message);
   }
+}
+
+/** Say what is wrong with the query, and show no jobs: those of the former one need not match. */
+function refuse(message) {
+  isRefused = true;
+  box.showError(message);
+  jobs.clear();
 }
 
 async function loadForGroups() {
@@ -101,8 +119,9 @@ function show() {
   const ids = view.group ? rowsOf([...groups.values()], closed) : jobs.order;
   const isFiltered = Boolean(view.where) || filtersIn(parameters()).size > 0;
   byId("empty").hidden = ids.length > 0;
-  byId("no-matches").hidden = !isFiltered;
-  byId("no-jobs").hidden = isFiltered;
+  byId("refused").hidden = !isRefused;
+  byId("no-matches").hidden = isRefused || !isFiltered;
+  byId("no-jobs").hidden = isRefused || isFiltered;
   byId("table-frame").hidden = ids.length === 0;
   byId("more").hidden = !jobs.hasMore;
   table.show(ids);
@@ -111,13 +130,33 @@ function show() {
   showSelection();
 }
 
-/** Put the heads of columns with numbers above these. */
+/** Put the heads of columns with numbers above these, and say where the rows of groups have means. */
 function alignHeads() {
-  const first = jobs.all().slice(0, 50);
-  for (const column of orderedColumns().filter(({ isValue }) => isValue)) {
-    const isNumber = first.some((job) => typeof column.valueOf(job) === "number");
-    document.querySelector(`th[data-column="${CSS.escape(column.name)}"]`)?.classList.toggle("right", isNumber);
+  const first = jobs.all().slice(0, SAMPLED);
+  for (const column of orderedColumns()) {
+    const head = document.querySelector(`th[data-column="${CSS.escape(column.name)}"]`);
+    if (column.isValue) head.classList.toggle("right", first.some((job) => typeof column.valueOf(job) === "number"));
+    head.querySelector(".statistic").hidden = ![...groups.values()].some((group) => isAveraged(group.jobs.map((job) => column.valueOf(job))));
   }
+}
+
+/** Without chosen columns, the table has the metric of the evaluations of the jobs that it shows. */
+function showEvaluation() {
+  const first = jobs.all().slice(0, SAMPLED);
+  const evaluation = evaluationOf(first);
+  if (!first.length || evaluation === view.evaluation) return;
+  const isDefault = hasDefaultColumns(view);
+  view.evaluation = evaluation;
+  if (!isDefault) return;
+  view.columns = defaultColumns(evaluation);
+  table.ids = []; // those of jobs that may no longer be loaded
+  showColumns();
+}
+
+/** While the text of the query is not applied, the rows are those of the former one. */
+function showEdited() {
+  byId("table-frame").classList.toggle("former", !box.isApplied);
+  setText(byId("loaded"), loadedText());
 }
 
 /** Show changed values of the jobs that are in the table. */
@@ -127,6 +166,8 @@ function showValues() {
 }
 
 function loadedText() {
+  if (!box.isApplied) return "Enter applies the query";
+  if (isRefused) return "";
   const size = jobs.order.length;
   const text = `${count(size)} ${size === 1 ? "job" : "jobs"}${jobs.hasMore ? " loaded" : ""}`;
   return view.group ? `${text} in ${count(groups.size)} ${groups.size === 1 ? "group" : "groups"}` : text;
@@ -140,38 +181,13 @@ function showColumns() {
   for (const [name, size] of Object.entries(lines)) byId("jobs").style.setProperty(`--${name}`, String(size));
   rows.use(columns);
   heads.show(columns);
-  showWidths(columns);
+  showWidths(columns, view);
   table.rebuild(columns.length + 1);
   alignHeads();
 }
 
 /** Pinned columns are the first ones. */
 const orderedColumns = () => [...view.columns.filter((name) => view.fixed.includes(name)), ...view.columns.filter((name) => !view.fixed.includes(name))].map(columnOf);
-
-function showWidths(columns = orderedColumns()) {
-  const select = 38;
-  let left = select;
-  const rules = [];
-  const group = byId("columns-widths");
-  group.replaceChildren(newCol(select), ...columns.map(({ name, width }) => newCol(view.widths[name] ?? width)));
-  columns.forEach(({ name, width }, n) => {
-    if (!view.fixed.includes(name)) return;
-    rules.push([n + 2, left]);
-    left += view.widths[name] ?? width;
-  });
-  byId("jobs").style.minWidth = `${select + columns.reduce((sum, { name, width }) => sum + (view.widths[name] ?? width), 0)}px`;
-  pinned.replaceSync(rules.map(([n, x], i) => `@media (min-width: 721px) { #jobs tr:not(.spacer) > :nth-child(${n}) { position: sticky; left: ${x}px; z-index: 1; }
-    #jobs thead th:nth-child(${n}) { z-index: 3; } ${i === rules.length - 1 ? `#jobs tr:not(.spacer) > :nth-child(${n}) { box-shadow: 1px 0 0 var(--line); }` : ""} }`).join("\n"));
-}
-
-function newCol(width) {
-  const col = document.createElement("col");
-  col.style.width = `${width}px`;
-  return col;
-}
-
-const pinned = new CSSStyleSheet();
-document.adoptedStyleSheets = [...document.adoptedStyleSheets, pinned];
 
 // -- the view is stored in the address ---------------------------------------------------------------------------------
 
@@ -180,17 +196,27 @@ function storeAddress(change = () => {}) {
   change(changed);
   for (const [name, value] of [...changed]) if (value === "") changed.delete(name);
   history.replaceState(null, "", `/jobs${changed.size ? `?${changed}` : ""}`);
+  showAddress();
+}
+
+/** Let the links of the page lead to what the address has. */
+function showAddress() {
+  const address = parameters();
+  rememberTable(address);
+  address.delete("job");
+  byId("reset").hidden = address.size === 0;
+  byId("show-all").href = `/jobs?${withoutFilters(address)}`;
 }
 
 /** Change fields of the view, and show what follows from them. */
 function changeView(values, { isResize = false } = {}) {
   const before = requested().toString();
   Object.assign(view, values);
-  if (isResize) { showWidths(); return; }
+  if (isResize) { showWidths(orderedColumns(), view); return; }
   storeAddress();
   if ("sort" in values) heads.showSort();
   if ("columns" in values || "fixed" in values) showColumns();
-  else if ("widths" in values) showWidths();
+  else if ("widths" in values) showWidths(orderedColumns(), view);
   byId("grouped").hidden = !view.group;
   if (view.group) setText(byId("grouped").querySelector("b"), groupColumn().label);
   if (requested().toString() !== before) { byId("table-frame").scrollTop = 0; reload(); }
@@ -246,8 +272,10 @@ byId("sweep-filter").querySelector("button").addEventListener("click", () => {
 });
 byId("grouped").querySelector("button").addEventListener("click", () => changeView({ group: "" }));
 byId("choose-columns").addEventListener("click", async () => {
-  const columns = await chooseColumns(view.columns);
-  if (columns) changeView({ columns: columns.length ? columns : [...DEFAULT_COLUMNS] });
+  const chosen = await chooseColumns(view.columns);
+  if (!chosen) return;
+  changeView({ columns: chosen.columns.length ? chosen.columns : defaultColumns(view.evaluation) });
+  if (chosen.added.length) document.querySelector(`th[data-column="${CSS.escape(chosen.added[0])}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
 });
 byId("more").addEventListener("click", () => { failed = false; loadMore(); });
 
@@ -257,11 +285,7 @@ const selectedJobs = () => [...selected].map((id) => jobs.get(id)).filter(Boolea
 
 function showSelection() {
   const chosen = selectedJobs();
-  byId("selection").hidden = chosen.length === 0;
-  setText(byId("selection-count"), `${chosen.length} selected`);
-  byId("compare").hidden = chosen.length < 2 || chosen.length > MAX_COMPARED;
-  byId("compare").href = `/compare${query({ job: chosen.map((job) => job.id) })}`;
-  showActions(chosen);
+  showSelected(chosen, selected.size - chosen.length);
   showCharts(chosen);
 }
 
@@ -276,7 +300,7 @@ function showCharts(chosen) {
 
 function select(ids, isSelected) {
   for (const id of ids) if (isSelected) selected.add(id); else selected.delete(id);
-  view.selected = [...selected].slice(0, MAX_COMPARED);
+  view.selected = [...selected].slice(0, MAX_SELECTED);
   storeAddress();
   showSelection();
   table.refresh();
@@ -297,16 +321,18 @@ byId("clear").addEventListener("click", () => select([...selected], false));
 byId("toggle-charts").addEventListener("click", () => { changeView({ charts: !view.charts }); showSelection(); });
 
 connectActions(selectedJobs, (name, results) => {
-  const shown = new URLSearchParams(location.search).get("archived") ?? "no";
-  for (const { job, answer } of results) {
-    const isGone = name === "delete" || (shown === "no" && answer.archived) || (shown === "only" && !answer.archived);
-    if (isGone) jobs.remove(job.id);
-    else jobs.update(job.id, { ...rowFields(answer), values: job.values });
-    if (isGone) selected.delete(job.id);
-  }
-  if (name === "cancel") selected.clear();
+  const shown = parameters().get("archived") ?? "no";
+  const gone = results.filter(({ answer }) => name === "delete" || (shown === "no" && answer.archived) || (shown === "only" && !answer.archived)).map(({ job }) => job.id);
+  for (const id of gone) jobs.remove(id);
+  let isBack = false;
+  for (const { job, answer } of results) if (!gone.includes(job.id)) isBack = !jobs.update(job.id, { ...rowFields(answer), values: job.values }) || isBack;
   show();
+  select(name === "cancel" ? [...selected] : gone, false);
+  if (isBack) reload();
 });
+
+byId("rows").addEventListener("click", openJob);
+byId("rows").addEventListener("auxclick", openJob);
 
 // -- live updates ------------------------------------------------------------------------------------------------------
 
@@ -330,12 +356,15 @@ follow("/v1/stream", {
       table.refresh(id);
       if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
     },
-    metrics({ job_id: id, values, loss_metric, progress }) {
-      if (!jobs.get(id)) return;
-      const loss = values[loss_metric ?? LOSS];
-      jobs.update(id, { ...(loss !== undefined && { metrics: { [LOSS]: loss }, loss_metric }), progress });
+    metrics(event) {
+      const { job_id: id, values, progress } = event;
+      const job = jobs.get(id);
+      if (!job) return;
+      const { loss, ...change } = metricsChange(job, event);
+      jobs.update(id, change);
       table.refresh(id);
       if (loss !== undefined && progress) sparklines.add(id, progress.step, loss);
+      if (!job.evaluation_metric && mayEvaluate(values)) scheduleNewest();
     },
     reset: () => reload(),
   },
@@ -353,7 +382,7 @@ function removeRowLater(id) {
 
 setInterval(() => {
   const isActive = jobs.all().slice(0, 50).some((job) => !TERMINAL.has(job.status));
-  if (!document.hidden && isActive && (keysOfColumns(view.columns).length || view.sort)) jobs.refresh();
+  if (!document.hidden && isActive && (keysOfColumns(view.columns).some((key) => key !== view.evaluation) || view.sort)) jobs.refresh();
 }, VALUES_INTERVAL);
 
 new SavedViews(() => writeTableView(view, parameters()), open);
@@ -361,6 +390,7 @@ box.set(view.where);
 if (data.error) box.showError(data.error);
 showColumns();
 show();
+showAddress();
 byId("grouped").hidden = !view.group;
 if (view.group) { setText(byId("grouped").querySelector("b"), groupColumn().label); loadForGroups().catch(toastError); }
 showSweepFilter().catch(() => {}); // the name is optional

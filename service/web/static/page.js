@@ -58,13 +58,15 @@ export const afterPaint = () => new Promise((resolve) => requestAnimationFrame((
 
 let toastTimer;
 
-/** Show a message at the lower edge, which screen readers announce. */
-export function toast(text, { bad = false } = {}) {
+/** Show a message at the lower edge, which screen readers announce. `action`, `{ label, run }`, is a button beside it. */
+export function toast(text, { bad = false, action = null } = {}) {
   const element = byId("toast");
   element.classList.toggle("bad", bad);
   setMessage(element, text);
+  const close = () => { element.textContent = ""; };
+  if (action) element.append(" ", make("button", { type: "button", text: action.label, onclick: () => { close(); action.run(); } }));
   clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => { element.textContent = ""; }, bad ? 12_000 : 4_000);
+  toastTimer = setTimeout(close, action ? 20_000 : bad ? 12_000 : 4_000);
 }
 
 /** Show the message of an error as a toast. */

@@ -16,10 +16,10 @@ export function jobKeys() {
 export const forgetKeys = () => { known = null; };
 
 export class QueryBox {
-  /** `apply(text)` is called when the user has finished a query. */
-  constructor(input, list, error, apply) {
-    Object.assign(this, { input, list, error, apply, options: [], start: 0, active: -1, applied: input.value });
-    input.addEventListener("input", () => this.suggest());
+  /** `apply(text)` is called when the user has finished a query, `edited()` when its text changes. */
+  constructor(input, list, error, { apply, edited }) {
+    Object.assign(this, { input, list, error, apply, edited, options: [], start: 0, active: -1, applied: input.value });
+    input.addEventListener("input", () => { this.edited(); this.suggest(); });
     input.addEventListener("focus", () => this.suggest());
     input.addEventListener("click", () => this.suggest());
     input.addEventListener("blur", () => { this.close(); this.finish(); });
@@ -29,6 +29,11 @@ export class QueryBox {
       const option = event.target.closest("[role=option]");
       if (option) this.choose(Number(option.dataset.n));
     });
+  }
+
+  /** Whether the table is that of the text. */
+  get isApplied() {
+    return this.input.value.trim() === this.applied;
   }
 
   /** Show a query, as applied. */
@@ -84,6 +89,7 @@ export class QueryBox {
     this.input.value = value.slice(0, this.start) + (rest.startsWith(" ") ? text.trimEnd() : text) + rest;
     const end = this.start + text.length;
     this.input.setSelectionRange(end, end);
+    this.edited();
     this.suggest();
   }
 
@@ -98,9 +104,10 @@ export class QueryBox {
     const text = this.input.value.trim();
     if (text === this.applied && !again) return;
     this.applied = text;
+    this.edited();
     this.apply(text);
   }
 }
 
 /** The filter box of a page. */
-export const queryBox = (apply) => new QueryBox(byId("where"), byId("where-options"), byId("where-error"), apply);
+export const queryBox = (calls) => new QueryBox(byId("where"), byId("where-options"), byId("where-error"), calls);

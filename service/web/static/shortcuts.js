@@ -1,6 +1,7 @@
 // Keyboard shortcuts of all pages, and the dialog that lists them and turns them off.
 
 import { store, stored } from "./browser_storage.js";
+import { showTableLink, tableAddress } from "./last_table.js";
 import { byId, make, openDialog } from "./page.js";
 
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
@@ -28,7 +29,7 @@ function isTaken(event) {
 function act(key) {
   const isSecond = performance.now() - prefixed < PAUSE;
   prefixed = -Infinity;
-  if (isSecond && PAGES[key]) location.assign(PAGES[key]);
+  if (isSecond && PAGES[key]) location.assign(key === "j" ? tableAddress() : PAGES[key]);
   else if (key === "?") showList();
   else if (key === "/") return focusSearch();
   else if (key === "g") prefixed = performance.now();
@@ -87,3 +88,4 @@ document.addEventListener("keydown", (event) => {
   if (!isTaken(event) && areOn() && act(event.key)) event.preventDefault();
 });
 byId("show-shortcuts").addEventListener("click", showList);
+showTableLink();

@@ -10,12 +10,18 @@ export class SweepMembers {
   constructor(changed) {
     this.changed = changed;
     this.changes = new Map();
+    this.names = new Map();
     this.requested = new Set();
   }
 
   /** The changes of a job as text; undefined if they are unknown, or if it is not in a sweep. */
   changesOf(id) {
     return this.changes.get(id);
+  }
+
+  /** The name of a sweep; undefined if it is unknown. */
+  nameOf(sweep) {
+    return this.names.get(sweep);
   }
 
   /** Request the sweeps of the visible jobs. */
@@ -33,6 +39,7 @@ export class SweepMembers {
     this.requested.add(id);
     try {
       const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);
+      this.names.set(id, sweep.name);
       for (const member of sweep.members) this.changes.set(member.job_id, memberChanges(member));
       this.changed();
       return sweep;

@@ -21,35 +21,39 @@ const BUILT_IN = {
     },
   },
   name: {
-    label: "Name", sort: "name", width: 240, valueOf: (job) => job.name,
-    cell: () => make("td", {}, make("a"), " ", make("small"), make("span", { class: "tags" })),
-    fill(cell, job, { note, shown }) {
-      const [link, small, tags] = cell.children;
+    label: "Name", sort: "name", width: 220, valueOf: (job) => job.name,
+    cell: () => make("td", {}, make("a"), " ", make("span", { class: "tags" }), make("span", { class: "message" }, make("a"), " ", make("small"))),
+    fill(cell, job, { note, sweep, shown }) {
+      const [link, tags, message] = cell.children;
       link.href = `/jobs/${encodeURIComponent(job.id)}`;
       setText(link, job.name);
-      setText(small, note);
+      fillSweep(message.firstElementChild, job, sweep);
+      setText(message.lastElementChild, note);
+      message.hidden = !job.sweep_id && !note;
       cell.title = note ? `${job.name} ${note}` : job.name;
       const names = shown.has("tags") ? [] : [...(job.archived ? ["archived"] : []), ...Object.entries(job.tags).map(tagText)].slice(0, 3);
       if (tags.dataset.names !== names.join("\n")) fillTags(tags, names);
     },
   },
   progress: {
-    label: "Progress", width: 220, valueOf: (job) => job.progress?.step ?? null,
+    label: "Progress", width: 184, valueOf: (job) => job.progress?.step ?? null,
     cell: () => make("td", {}, make("span", { class: "message" }), make("span", { class: "bar" }, make("span")), make("span", { class: "steps" }), " ", make("span", { class: "eta" })),
     fill(cell, job) {
       const [message, bar, steps, eta] = cell.children;
       const { progress } = job;
-      setText(message, progress ? "" : job.status_message);
+      const problem = problemOf(job);
+      setText(message, problem ?? (progress ? "" : job.status_message));
       message.title = message.textContent;
-      message.hidden = Boolean(progress);
-      bar.hidden = !progress?.total_steps;
+      message.hidden = !message.textContent;
+      cell.classList.toggle("failed", problem !== null);
+      bar.hidden = problem !== null || !progress?.total_steps;
       bar.firstElementChild.style.width = `${(fractionDone(job) * 100).toFixed(1)}%`;
       setText(steps, progress ? stepText(progress) : "");
       setText(eta, etaOf(progress) === null ? "" : `${duration(etaOf(progress))} left`);
     },
   },
   loss: {
-    label: TRAIN_LOSS, sort: LOSS, width: 186, valueOf: (job) => job.metrics[LOSS] ?? null,
+    label: TRAIN_LOSS, sort: LOSS, width: 168, valueOf: (job) => job.metrics[LOSS] ?? null,
     cell() {
       const sparkline = makeSvg("svg", { class: "sparkline", viewBox: "0 0 80 20", "aria-hidden": "true" }, makeSvg("path"));
       return make("td", {}, sparkline, make("span", { class: "value" }));
@@ -60,11 +64,11 @@ const BUILT_IN = {
       cell.querySelector("path").setAttribute("d", curve ? sparklinePath(curve) : "");
     },
   },
-  gpus: text("GPUs", "gpus", 66, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
-  strategy: text("Strategy", "strategy", 146, (job) => strategyLabel(job.spec), { valueOf: (job) => strategyLabel(job.spec) }),
-  owner: text("Owner", "user", 104, (job) => job.created_by, { valueOf: (job) => job.created_by }),
+  gpus: text("GPUs", "gpus", 60, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
+  strategy: text("Strategy", "strategy", 126, (job) => strategyLabel(job.spec), { valueOf: (job) => strategyLabel(job.spec) }),
+  owner: text("Owner", "user", 92, (job) => job.created_by, { valueOf: (job) => job.created_by }),
   age: {
-    label: "Age", sort: "-created", width: 88, right: true, valueOf: () => null,
+    label: "Age", sort: "-created", width: 78, right: true, valueOf: () => null,
     cell: () => make("td", {}, make("time", { "data-format": "age" })),
     fill(cell, job) {
       const time = cell.firstElementChild;
@@ -84,6 +88,21 @@ const BUILT_IN = {
 };
 export const BUILT_IN_NAMES = Object.keys(BUILT_IN);
 
+/** Why a job failed or its state is unknown, the cause first; null for other jobs. */
+function problemOf({ status, status_message: message, cause }) {
+  if (status === "failed") return cause ?? message;
+  return status === "lost" ? message : null;
+}
+
+/** Fill the link to the sweep of a job; `name` is that of the sweep, as far as it is known. */
+function fillSweep(link, job, name) {
+  link.hidden = !job.sweep_id;
+  if (!job.sweep_id) return;
+  link.href = `/compare?${new URLSearchParams({ sweep: job.sweep_id })}`;
+  link.title = `Sweep ${name ?? job.sweep_id}`;
+  setText(link, name && name !== job.name ? `sweep ${name}` : "sweep");
+}
+
 const tagText = ([name, value]) => (value ? `${name}=${value}` : name);
 
 function fillTags(element, names) {
@@ -95,7 +114,7 @@ function fillTags(element, names) {
 export function columnOf(name) {
   if (BUILT_IN[name]) return { name, className: name, ...BUILT_IN[name] };
   return {
-    name, label: name, sort: name, width: Math.max(130, Math.min(220, name.length * 8 + 30)), className: "value", isValue: true,
+    name, label: name, sort: name, width: Math.max(110, Math.min(320, Math.ceil(name.length * 7.4) + 42)), className: "value", isValue: true,
     valueOf: (job) => job.values?.[name] ?? null,
     cell: () => make("td", { "data-label": name }),
     fill(cell, job) {

@@ -1,11 +1,11 @@
 // The rows of the table of jobs: one for each job, and one for each group of jobs.
 
-import { GROUP, groupText } from "./job_groups.js";
+import { GROUP, groupText, groupTitle } from "./job_groups.js";
 import { make, setText } from "./page.js";
 import { valueText } from "./table_columns.js";
 
 export class TableRows {
-  /** `context` has `job(id)`, `group(id)`, `note(id)`, `curve(id)`, `selected` and `colour(id)`. */
+  /** `context` has `job(id)`, `group(id)`, `note(id)`, `sweep(job)`, `curve(id)`, `selected` and `colour(id)`. */
   constructor(context) {
     Object.assign(this, { context, columns: [], shown: new Set() });
   }
@@ -37,13 +37,13 @@ export class TableRows {
   }
 
   fillJob(row, job) {
-    const { selected, colour, note, curve } = this.context;
+    const { selected, colour, note, sweep, curve } = this.context;
     const [select, ...cells] = row.children;
     const box = select.firstElementChild;
     box.checked = selected.has(job.id);
     box.setAttribute("aria-label", `Select ${job.name}`);
     select.style.setProperty("--swatch", (selected.has(job.id) && colour(job.id)) || "transparent");
-    const shown = { note: note(job.id) ?? "", curve: curve(job.id), shown: this.shown };
+    const shown = { note: note(job.id) ?? "", sweep: sweep(job), curve: curve(job.id), shown: this.shown };
     this.columns.forEach((column, n) => column.fill(cells[n], job, shown));
   }
 
@@ -53,23 +53,35 @@ export class TableRows {
     const chosen = group.jobs.filter((job) => this.context.selected.has(job.id)).length;
     box.checked = chosen === group.jobs.length;
     box.indeterminate = chosen > 0 && chosen < group.jobs.length;
-    const title = group.value === null ? "none" : valueText(group.value);
+    const title = group.value === null ? "none" : group.title ?? valueText(group.value);
     box.setAttribute("aria-label", `Select the ${group.jobs.length} jobs of ${group.label} ${title}`);
     const place = Math.max(0, this.columns.findIndex(({ name }) => name === "name"));
     this.columns.forEach((column, n) => {
       const cell = cells[n];
       if (n === place) {
-        if (!cell.querySelector("button")) cell.replaceChildren(make("button", { type: "button", class: "quiet toggle-group" }));
-        const button = cell.firstElementChild;
+        if (!cell.querySelector("button")) cell.replaceChildren(make("button", { type: "button", class: "quiet toggle-group" }), make("a", { text: "compare" }));
+        const [button, link] = cell.children;
         button.setAttribute("aria-expanded", String(!group.closed));
         setText(button, `${group.label} ${title} · ${group.jobs.length}`);
         cell.title = button.textContent;
+        link.hidden = !group.address;
+        if (group.address) link.href = group.address;
       } else {
         const values = group.jobs.map((job) => column.valueOf(job));
         setText(cell, groupText(values, column.format));
+        cell.title = groupTitle(values);
         if (column.isValue) cell.classList.toggle("right", values.some((value) => typeof value === "number"));
       }
       if (column.isValue) cell.dataset.label = column.name;
     });
   }
+}
+
+/** Open the job of a cell that describes it, unless text is being selected in it. */
+export function openJob(event) {
+  const cell = event.target.closest("tr.job :is(.state, .name, .progress)");
+  if (!cell || event.button > 1 || event.target.closest("a, button, input") || !getSelection().isCollapsed) return;
+  const address = `/jobs/${encodeURIComponent(cell.closest("tr").dataset.id)}`;
+  if (event.button === 1 || event.ctrlKey || event.metaKey) window.open(address);
+  else location.assign(address);
 }

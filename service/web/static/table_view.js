@@ -1,23 +1,27 @@
 // What a reader chose for the table of jobs: query, order, columns, grouping. It is stored in the address, so that a link
 // shows the same table, and in saved views.
 
-export const DEFAULT_COLUMNS = ["status", "name", "progress", "loss", "gpus", "strategy", "owner", "age"];
+/** The columns of a view that names none: after the loss, the metric of the evaluations if there is one. */
+export const defaultColumns = (evaluation) => ["status", "name", "progress", "loss", ...(evaluation ? [evaluation] : []), "gpus", "strategy", "owner", "age"];
 const FILTERS = ["status", "search", "created_by", "sweep", "archived"];
 const MAX_COLUMNS = 60;
+/** Selected jobs that the address has. */
+export const MAX_SELECTED = 20;
 const [NARROWEST, WIDEST] = [50, 900]; // pixels
 
-/** The view in an address's parameters. What is not valid has its default. */
-export function readTableView(parameters) {
+/** The view in an address's parameters. What is not valid has its default. `evaluation` is the metric of the jobs' evaluations. */
+export function readTableView(parameters, evaluation = null) {
   const columns = [...new Set(parameters.getAll("columns"))].slice(0, MAX_COLUMNS);
   const widths = parameters.getAll("width").map((text) => [text.slice(0, text.lastIndexOf(":")), Number(text.slice(text.lastIndexOf(":") + 1))]);
   return {
     where: parameters.get("where") ?? "",
     sort: sortOf(parameters.get("sort") ?? ""),
-    columns: columns.length ? columns : [...DEFAULT_COLUMNS],
+    columns: columns.length ? columns : defaultColumns(evaluation),
+    evaluation,
     fixed: parameters.getAll("fix"),
     widths: Object.fromEntries(widths.filter(([, width]) => width >= NARROWEST && width <= WIDEST)),
     group: parameters.get("group") ?? "",
-    selected: parameters.getAll("job").slice(0, 20),
+    selected: parameters.getAll("job").slice(0, MAX_SELECTED),
     charts: parameters.get("charts") !== "no",
   };
 }
@@ -30,11 +34,10 @@ function sortOf(text) {
 
 /** Write a view into an address's parameters; defaults are left out. */
 export function writeTableView(view, parameters) {
-  const isDefault = view.columns.join("\n") === DEFAULT_COLUMNS.join("\n");
   const values = {
     where: view.where ? [view.where] : [],
     sort: view.sort ? [view.sort] : [],
-    columns: isDefault ? [] : view.columns,
+    columns: hasDefaultColumns(view) ? [] : view.columns,
     fix: view.fixed,
     width: Object.entries(view.widths).map(([name, width]) => `${name}:${width}`),
     group: view.group ? [view.group] : [],
@@ -48,17 +51,31 @@ export function writeTableView(view, parameters) {
   return parameters;
 }
 
+/** Whether a view has the columns of one that names none. */
+export const hasDefaultColumns = ({ columns, evaluation }) => columns.join("\n") === defaultColumns(evaluation).join("\n");
+
+/** The address's parameters without the query and the filters. */
+export const withoutFilters = (parameters) => new URLSearchParams([...parameters].filter(([name]) => name !== "where" && !isFilter(name)));
+
+const isFilter = (name) => FILTERS.includes(name) || name.startsWith("metadata[") || name.startsWith("parameters[");
+
 /** The filters beside the query, as the API takes them. */
 export function filtersIn(parameters) {
   const filters = new URLSearchParams();
   for (const [name, value] of parameters) {
-    if (value !== "" && (FILTERS.includes(name) || name.startsWith("metadata[") || name.startsWith("parameters["))) filters.append(name, value);
+    if (value !== "" && isFilter(name)) filters.append(name, value);
   }
   return filters;
 }
 
 /** A width within the limits of a column. */
 export const clampWidth = (width) => Math.round(Math.max(NARROWEST, Math.min(WIDEST, width)));
+
+/** Columns with more of them after the name, where they are in sight. */
+export function withAdded(columns, added) {
+  const place = columns.indexOf("name") + 1;
+  return [...columns.slice(0, place), ...added, ...columns.slice(place)];
+}
 
 /** Columns with `name` moved by some positions. */
 export function moved(columns, name, by) {

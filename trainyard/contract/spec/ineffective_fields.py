@@ -60,14 +60,19 @@ def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
     return [Problem(param=param, message=message) for param, message in problems]
 
 
+def ignored_fields(task: str) -> frozenset[str]:
+    """Return the paths of the fields and sections that a task does not read; empty for tasks of the training loop."""
+    if task == "script":
+        return frozenset({*TRAINING_FIELDS, "backend", "health.on_nan"} - {"health"})
+    return frozenset(TRAINING_FIELDS if task == "comm_check" else ())
+
+
 def _ineffective_without_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     advice = "pass it to your program in `argv`" if spec.task == "script" else "remove it"
-    script = spec.task == "script"
-    for field in (*TRAINING_FIELDS, "backend") if script else TRAINING_FIELDS:
-        if _changed(spec, field) and not (script and field == "health"):
-            yield field, f"has no effect for task `{spec.task}`; {advice}"
-    if script and _changed(spec.health, "on_nan"):
-        yield "health.on_nan", f"has no effect for task `script`; {advice}"
+    for path in (name for name in (*TRAINING_FIELDS, "backend", "health.on_nan") if name in ignored_fields(spec.task)):
+        section, _, field = path.rpartition(".")
+        if _changed(getattr(spec, section) if section else spec, field):
+            yield path, f"has no effect for task `{spec.task}`; {advice}"
 
 
 def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

@@ -60,8 +60,9 @@ JOB: JsonDict = {
     "updated_at": "2026-01-01T12:05:00.000Z",
     "started_at": "2026-01-01T12:01:00.000Z",
     "progress": {"step": 120, "total_steps": 400, "seconds_per_step": 0.5, "eta_seconds": 140.0},
-    "metrics": {"train/loss": 0.25},
+    "metrics": {"train/loss": 0.25, "eval/accuracy": 0.91},
     "loss_metric": "train/loss",
+    "evaluation_metric": "eval/accuracy",
     "last_checkpoint_step": 100,
     "metadata": {"team": "nlp"},
     "parameters": {"optimizer.lr": 0.0003},
@@ -135,6 +136,9 @@ class JobResource(Resource):
     """The latest values of at most 64 metrics; `GET /v1/jobs/{id}/metrics` returns all."""
     loss_metric: str | None = None
     """The one of `metrics` that tables and pages show as the loss: `train/loss`, or the name that the program uses."""
+    evaluation_metric: str | None = None
+    """The one of `metrics` that tells best how good the job is: that of early stopping or of the best checkpoint, or
+    else an accuracy, a score or a loss of its evaluations."""
     metrics_omitted: int = 0
     """Number of the job's metrics that are not in `metrics`."""
     last_checkpoint_step: int | None = None

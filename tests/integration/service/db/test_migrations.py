@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import UnavailableError
 from service.db.migrate import alembic_config, head, upgrade
-from service.db.models import DownsampledPoint, Job, MetricKey, Point
+from service.db.models import DownsampledPoint, Job, JobValue, MetricKey, Point, ValueKey
 from tests.support.postgres import PostgresServer
 
 
@@ -81,6 +81,30 @@ def test_points_survive_migration_0011_in_both_directions(empty_url: str) -> Non
     assert len(sa.inspect(engine).get_foreign_keys("points")) == 2
     assert _points(engine) == before
     engine.dispose()
+
+
+def test_migration_0030_removes_values_of_fields_that_the_task_ignores(empty_url: str) -> None:
+    config = alembic_config(empty_url)
+    command.upgrade(config, "0029")
+    engine = sa.create_engine(empty_url)
+    names = ("task", "gpus", "optimizer.lr", "health.on_nan", "health.heartbeat")
+    with engine.begin() as connection:
+        connection.execute(
+            sa.insert(ValueKey), [{"pk": pk, "kind": "spec", "name": name} for pk, name in enumerate(names)]
+        )
+        now = datetime(2026, 1, 1, tzinfo=UTC)
+        given = {"spec": {}, "labels": {}, "latest": {}, "status": "queued", "status_message": "", "desired": "run"}
+        for job, task in enumerate(("script", "causal_lm")):
+            row = {"pk": job, "id": f"job_{job}", "name": task, "created_by": "a", "created_at": now, "updated_at": now}
+            connection.execute(sa.insert(Job.__table__).values({**row, **given}))  # type: ignore[arg-type]
+            values = [{"job_pk": job, "key_pk": pk, "text": task} for pk in range(len(names))]
+            connection.execute(sa.insert(JobValue), values)
+    command.upgrade(config, "0030")
+    with engine.connect() as connection:
+        left = connection.execute(sa.select(JobValue.job_pk, JobValue.key_pk)).all()
+    engine.dispose()
+    assert {names[key] for job, key in left if job == 0} == {"task", "gpus", "health.heartbeat"}
+    assert {names[key] for job, key in left if job == 1} == set(names)
 
 
 def _points(engine: sa.Engine) -> list[tuple[Any, ...]]:

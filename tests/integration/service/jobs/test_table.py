@@ -74,6 +74,14 @@ def test_fields_parameters_tags_and_metrics_filter(runs: World) -> None:
     assert listed(runs, where="optimizer.name != adamw") == []
 
 
+def test_defaults_that_a_program_ignores_do_not_match(runs: World) -> None:
+    program = {"task": "script", "gpus": 1, "argv": ["/bin/true"], "name": "program"}
+    assert runs.client.post("/v1/jobs", json=program).status_code == 201
+    assert listed(runs, where="optimizer.lr < 1") == ["r5", "r4", "r3", "r2", "r1", "r0"]
+    assert listed(runs, where="exists seed") == ["r5", "r4", "r3", "r2", "r1", "r0"]
+    assert listed(runs, where="task = script") == ["program"]
+
+
 def test_every_sort_has_jobs_without_a_value_last(runs: World) -> None:
     assert listed(runs, sort="eval/loss") == ["r0", "r1", "r3", "r4", "r2", "r5"]
     assert listed(runs, sort="-eval/loss") == ["r4", "r3", "r1", "r0", "r2", "r5"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.jobs.parameters import Reported
-from service.jobs.table.keys import ColumnKey, TagKey, ValueRef, is_higher_better, resolve_key, unknown_key
+from service.jobs.table.keys import ColumnKey, TagKey, ValueRef, resolve_key, unknown_key
 from service.jobs.table.values import StoredValue, reported_values, spec_values, stored_value
 from service.metrics.summaries import Summary, summaries_of, summarize, summary_values
 from trainyard.contract.job_query import Key, QueryError
@@ -57,6 +57,26 @@ def test_fields_of_a_spec_have_dotted_paths_without_empty_ones() -> None:
     }
 
 
+def test_fields_that_a_task_ignores_have_no_values() -> None:
+    fields = {"optimizer": {"lr": 0.1}, "strategy": "auto", "backend": "nccl", "gpus": 2}
+    health = {"health": {"on_nan": "fail", "heartbeat": 5}}
+
+    def paths(task: str) -> set[str]:
+        return {path for _, path in spec_values({"task": task, **fields, **health})}
+
+    assert paths("script") == {"task", "gpus", "health.heartbeat"}
+    assert paths("comm_check") == {"task", "gpus", "backend"}
+    assert paths("causal_lm") == {
+        "task",
+        "gpus",
+        "backend",
+        "strategy",
+        "optimizer.lr",
+        "health.on_nan",
+        "health.heartbeat",
+    }
+
+
 def test_huge_and_deep_specs_are_bounded() -> None:
     deep: Any = 1
     for _ in range(200):
@@ -64,21 +84,6 @@ def test_huge_and_deep_specs_are_bounded() -> None:
     wide = {f"k{number}": number for number in range(5000)}
     assert len(spec_values({"environment": {"variables": wide}})) == 2000
     assert all(len(name) <= 512 for _, name in spec_values({"deep": deep}))
-
-
-@pytest.mark.parametrize(
-    ("metric", "higher"),
-    [
-        ("eval/accuracy", True),
-        ("acc@1", True),
-        ("val_f1", True),
-        ("eval/loss", False),
-        ("accuracy_loss", False),
-        ("x", False),
-    ],
-)
-def test_the_best_value_depends_on_the_name(metric: str, higher: bool) -> None:
-    assert is_higher_better(metric) is higher
 
 
 def test_keys_are_columns_fields_parameters_or_metrics_in_this_order() -> None:

@@ -1,0 +1,31 @@
+// The address of the table of jobs as it was last shown in this tab, which the links to it on all pages lead to.
+
+import { byId, visitor } from "./page.js";
+
+const KEY = `trainyard.jobs.${visitor.name}`; // in the storage of the tab
+
+/** The address of the table with the query, order, columns and filters that it had last. */
+export function tableAddress() {
+  try {
+    return `/jobs${sessionStorage.getItem(KEY) ?? ""}`;
+  } catch {
+    return "/jobs"; // a browser may refuse to store anything
+  }
+}
+
+/** Let the links in the navigation lead to this table; the selection is not kept. */
+export function rememberTable(parameters) {
+  const kept = new URLSearchParams(parameters);
+  kept.delete("job");
+  try {
+    sessionStorage.setItem(KEY, kept.size ? `?${kept}` : "");
+  } catch {
+    // The links lead to the table with its defaults.
+  }
+  showTableLink();
+}
+
+/** Set the link in the navigation. */
+export function showTableLink() {
+  byId("jobs-link")?.setAttribute("href", tableAddress());
+}

@@ -1,0 +1,279 @@
+"""What the table of jobs shows by itself, and that neither the view nor a selection is lost or acted on unseen."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from service.metrics.summaries import back_fill
+from tests.support.accessibility import assert_accessible
+from tests.support.browser import Visit, open_tab_in_new_profile
+from tests.support.live_world import served
+from tests.support.world import SPEC, World
+
+pytestmark = [pytest.mark.web]
+
+CAUSE = "RuntimeError: label 12 is out of range for 10 classes"
+
+
+def fill(world: World) -> None:
+    """Add four runs of two seeds with an accuracy, of which the last failed, and below them a sweep of two."""
+    body = {"name": "rates", "spec": {**SPEC, "name": "rates"}, "grid": {"optimizer.lr": [0.1, 0.2]}}
+    assert world.client.post("/v1/sweeps", json=body).status_code == 201
+    for number in range(4):
+        world.clock.advance(1)
+        job = world.submit(name=f"run-{number}", seed=number % 2)
+        worker = world.start(job)
+        worker.metrics([("eval/accuracy", 1, number / 10), ("eval/loss", 1, 1.0 - number / 10)])
+        if number == 3:
+            name, _, message = CAUSE.partition(": ")
+            worker.end("error", failure={"rank": 0, "type": name, "message": f"{message}\nmore", "final": True})
+        else:
+            worker.end("completed")
+        world.reconciler.run_once()
+    after: int | None = 0
+    while after is not None:
+        after = back_fill(world.database, after)
+
+
+@pytest.fixture(scope="module")
+def site(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
+    """A service with six jobs, and its URL."""
+    folder = tmp_path_factory.mktemp("list")
+    (folder / "list.sqlite").write_bytes(migrated_sqlite.read_bytes())
+    world = World(f"sqlite:///{folder / 'list.sqlite'}", folder / "state")
+    fill(world)
+    with served(world) as url:
+        yield world, url
+    world.database.dispose()
+
+
+@pytest.fixture
+def visit(browser: Browser, site: tuple[World, str]) -> Iterator[Visit]:
+    """A tab with their table."""
+    world, url = site
+    with open_tab_in_new_profile(browser, url, size=(1400, 800)) as visit:
+        visit.sign_in(world.token)
+        yield visit
+        visit.assert_clean()
+
+
+def names(page: Page) -> list[str]:
+    return page.locator("tr.job .name > a").all_text_contents()
+
+
+def row(page: Page, name: str) -> Any:
+    return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def select(page: Page, *jobs: str) -> None:
+    for name in jobs:
+        page.get_by_role("checkbox", name=f"Select {name}").check()
+
+
+def heads(page: Page) -> list[str | None]:
+    return [head.get_attribute("data-column") for head in page.locator("thead th[data-column]").all()]
+
+
+class TestColumns:
+    def test_without_chosen_ones_the_metric_of_the_evaluations_is_shown(self, visit: Visit) -> None:
+        page = visit.go("/jobs?search=run-")
+        assert "eval/accuracy" in heads(page)
+        expect(row(page, "run-2").locator("td.value")).to_have_text("0.2")
+        expect(page).to_have_url(visit.url + "/jobs?search=run-")
+        page.get_by_label("Search names").fill("rates")
+        expect(page.locator("tr.job")).to_have_count(2)
+        assert "eval/accuracy" not in heads(page)
+
+    def test_first_click_on_a_metric_has_the_best_value_first(self, visit: Visit) -> None:
+        page = visit.go("/jobs?search=run-&columns=name&columns=eval/accuracy&columns=min(eval/loss)&columns=seed")
+        best_first = ["run-3", "run-2", "run-1", "run-0"]
+        for column in ("eval/accuracy", "min(eval/loss)"):
+            head = page.get_by_role("button", name=column, exact=True)
+            for expected in (best_first, best_first[::-1]):
+                head.click()
+                expect(page.locator("tr.job .name > a")).to_have_text(expected)
+        page.get_by_role("button", name="seed", exact=True).click()
+        expect(page.locator("th[data-column=seed]")).to_have_attribute("aria-sort", "ascending")
+
+    def test_added_ones_are_after_the_name_and_in_sight(self, visit: Visit) -> None:
+        page = visit.go("/jobs")
+        page.get_by_role("button", name="Columns").click()
+        page.get_by_label("Find a column").fill("eval/loss")
+        page.get_by_role("group", name="eval/loss").get_by_label("best", exact=True).check()
+        page.get_by_role("button", name="Show these columns").click()
+        assert heads(page)[:3] == ["status", "name", "best(eval/loss)"]
+        title = page.get_by_role("button", name="best(eval/loss)", exact=True)
+        expect(title).to_be_in_viewport()
+        assert title.evaluate("(one) => one.scrollWidth <= one.clientWidth"), "the title is cut"
+
+    def test_rows_of_groups_say_what_their_numbers_are(self, visit: Visit) -> None:
+        page = visit.go("/jobs?search=run-&group=seed&columns=name&columns=eval/accuracy&columns=gpus")
+        expect(page.locator("th[data-column='eval/accuracy'] .statistic")).to_have_text("mean ± SD")
+        expect(page.locator("th[data-column=gpus] .statistic")).to_be_hidden()
+        cell = page.locator("tr.group").first.locator("td.value")
+        expect(cell).to_have_text("0.2 ± 0.14")
+        expect(cell).to_have_attribute("title", "Mean ± sample standard deviation of 2 jobs")
+
+
+class TestQuery:
+    def test_no_rows_stay_below_a_wrong_query(self, visit: Visit) -> None:
+        page = visit.go("/jobs")
+        box = page.get_by_role("combobox", name="Filter by a query")
+        box.fill("seed ==")
+        expect(page.locator("#table-frame")).to_have_class(re.compile("former"))
+        expect(page.get_by_role("status").filter(has_text="Enter applies the query")).to_be_visible()
+        box.press("Enter")
+        expect(page.get_by_role("heading", name="No jobs are shown")).to_be_visible()
+        expect(page.locator("tr.job:visible")).to_have_count(0)
+        page.reload()
+        expect(page.get_by_role("heading", name="No jobs are shown")).to_be_visible()
+        expect(page.get_by_role("heading", name="No matching jobs")).to_be_hidden()
+        box.fill("seed = 1")
+        box.press("Enter")
+        expect(page.locator("tr.job .name > a")).to_have_text(["run-3", "run-1"])
+        expect(page.locator("#table-frame")).not_to_have_class(re.compile("former"))
+        visit.ignore_errors("422")
+
+    def test_navigation_and_back_keep_the_view(self, visit: Visit) -> None:
+        page = visit.go("/jobs?columns=name&columns=seed")
+        box = page.get_by_role("combobox", name="Filter by a query")
+        box.fill("seed < 2")
+        box.press("Enter")
+        page.get_by_role("button", name="Name", exact=True).click()
+        page.get_by_label("Search names").fill("run-")
+        page.get_by_text("Succeeded", exact=True).click()
+        expected = ["run-0", "run-1", "run-2"]
+        expect(page.locator("tr.job .name > a")).to_have_text(expected)
+        address = page.url
+
+        def assert_same_view() -> None:
+            expect(page).to_have_url(address)
+            expect(page.locator("tr.job .name > a")).to_have_text(expected)
+            expect(box).to_have_value("seed < 2")
+            assert heads(page) == ["name", "seed"]
+
+        page.get_by_role("link", name="run-1", exact=True).click()
+        page.wait_for_url(re.compile("/jobs/job_"))
+        page.go_back()
+        assert_same_view()
+        for link in ("Models", "Jobs"):
+            page.get_by_role("navigation", name="Main").get_by_role("link", name=link, exact=True).click()
+        assert_same_view()
+        page.get_by_role("link", name="Reset the view").click()
+        expect(page).to_have_url(visit.url + "/jobs")
+        page.get_by_role("navigation", name="Main").get_by_role("link", name="Jobs", exact=True).click()
+        expect(page.locator("tr.job")).to_have_count(6)
+
+    def test_all_jobs_are_shown_with_the_columns(self, visit: Visit) -> None:
+        page = visit.go("/jobs?columns=name&where=seed+%3D+7&search=run")
+        page.get_by_role("link", name="Show all jobs").click()
+        expect(page).to_have_url(visit.url + "/jobs?columns=name")
+
+
+class TestSelection:
+    def test_archiving_is_undone_and_keeps_the_view(self, visit: Visit) -> None:
+        page = visit.go("/jobs?columns=name&sort=name&search=run-")
+        select(page, "run-0", "run-1")
+        bar = page.get_by_role("region", name="Selected jobs", exact=True)
+        bar.get_by_role("button", name="Archive").click()
+        expect(page.locator("tr.job .name > a")).to_have_text(["run-2", "run-3"])
+        expect(bar).to_be_hidden()
+        expect(page).to_have_url(visit.url + "/jobs?search=run-&sort=name&columns=name")
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("tr.job .name > a")).to_have_text([f"run-{number}" for number in range(4)])
+        expect(page.locator("#toast")).to_contain_text("2 jobs: taken out of the archive.")
+        expect(page).to_have_url(visit.url + "/jobs?search=run-&sort=name&columns=name")
+
+    def test_jobs_that_are_not_shown_are_counted_and_left_alone(self, visit: Visit, site: tuple[World, str]) -> None:
+        world, _ = site
+        page = visit.go("/jobs?search=run-")
+        select(page, "run-0", "run-1")
+        page.get_by_label("Search names").fill("run-1")
+        expect(page.locator("tr.job")).to_have_count(1)
+        bar = page.get_by_role("region", name="Selected jobs", exact=True)
+        expect(bar).to_contain_text("1 selected")
+        expect(bar).to_contain_text("1 more not in this list, left as it is")
+        bar.get_by_role("button", name="Tag").click()
+        boxes = [page.get_by_label(label).bounding_box() for label in ("Add", "Remove")]
+        assert [box and (box["x"], box["width"]) for box in boxes[1:]] == [(boxes[0]["x"], boxes[0]["width"])]
+        page.get_by_label("Add").fill("seen")
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(row(page, "run-1").locator(".tag")).to_have_text("seen")
+        tagged = world.client.get("/v1/jobs", params={"where": "tag = seen"}).json()["data"]
+        assert [job["name"] for job in tagged] == ["run-1"]
+        page.get_by_label("Search names").fill("nothing")
+        expect(bar).to_contain_text("2 more not in this list, left as they are")
+        expect(bar.get_by_role("button", name="Tag")).to_be_hidden()
+        bar.get_by_role("button", name="Clear").click()
+        expect(bar).to_be_hidden()
+
+
+class TestRows:
+    def test_failure_begins_with_its_cause(self, visit: Visit) -> None:
+        message = row(visit.go("/jobs"), "run-3").locator(".progress .message")
+        expect(message).to_have_text(re.compile(f"^{re.escape(CAUSE)}"))
+        expect(message).to_have_attribute("title", re.compile("more$"))
+
+    def test_text_that_describes_a_job_opens_it(self, visit: Visit) -> None:
+        page = visit.go("/jobs")
+        row(page, "run-3").locator(".progress .message").click()
+        expect(page.get_by_role("heading", name="run-3")).to_be_visible()
+        page.go_back()
+        message = row(page, "run-3").locator(".progress .message")
+        box = message.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 2, box["y"] + 8)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 90, box["y"] + 8)
+        page.mouse.up()
+        assert page.evaluate("getSelection().toString()")
+        expect(page).to_have_url(visit.url + "/jobs")
+
+    def test_members_lead_to_their_sweep(self, visit: Visit) -> None:
+        page = visit.go("/jobs?search=rates")
+        member = page.locator("tr.job").first
+        expect(member.locator(".message small")).to_have_text("lr 0.2")
+        member.get_by_role("link", name="sweep").click()
+        expect(page.get_by_role("heading", name="rates")).to_be_visible()
+        visit.go("/jobs").get_by_role("link", name="Sweeps", exact=True).click()
+        group = page.locator("tr.group")
+        expect(group).to_contain_text("sweep rates · 2")
+        expect(group.get_by_role("link", name="compare")).to_have_attribute("href", re.compile(r"/compare\?sweep=swp_"))
+        assert_accessible(page)
+
+
+def test_user_named_like_the_role_is_named_once(visit: Visit) -> None:
+    expect(visit.page.locator(".user")).to_have_text("admin")
+
+
+def test_column_of_the_evaluation_appears_with_its_first_value(visit: Visit, site: tuple[World, str]) -> None:
+    world, _ = site
+    job = world.submit(name="late")
+    page = visit.go("/jobs?search=late")
+    assert "eval/accuracy" not in heads(page)
+    worker = world.start(job)
+    for step, value in enumerate((0.5, 0.625), 1):
+        worker.metrics([("eval/accuracy", step, value)])
+        expect(row(page, "late").locator("td.value")).to_have_text(str(value))
+    world.client.post(f"/v1/jobs/{job}/cancel")
+
+
+def test_on_a_phone_nothing_is_cut_or_covered(browser: Browser, site: tuple[World, str]) -> None:
+    world, url = site
+    with open_tab_in_new_profile(browser, url, size=(360, 640)) as visit:
+        page = visit.sign_in(world.token)
+        select(page, "run-0")
+        page.get_by_role("button", name="Charts").click()
+        bar = page.get_by_role("region", name="Selected jobs", exact=True)
+        expect(bar).to_be_visible()
+        assert page.evaluate("document.scrollingElement.scrollWidth") == 360
+        page.evaluate("scrollTo(0, document.scrollingElement.scrollHeight)")
+        last, covered = page.locator("tr.job").last.bounding_box(), bar.bounding_box()
+        assert last is not None
+        assert covered is not None
+        assert last["y"] + last["height"] <= covered["y"]
+        visit.assert_clean()
