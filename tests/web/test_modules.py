@@ -313,7 +313,7 @@ def test_lines_of_a_stream_continue_the_last_one(module: Callable[[str], Call]) 
 def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) -> None:
     groups = module("job_groups.js")
     assert groups("groupText", [1, 2, 3]) == "2 ± 1"
-    assert groups("groupText", [0.5, 0.5]) == "0.5"
+    assert groups("groupText", [0.5, 0.5]) == groups("groupText", [0.5, 0.5, None]) == "0.5"
     assert groups("groupText", [0.5, None, "NaN"]) == "0.5"
     assert groups("groupText", ["a", "b"]) == "2 values"
     assert groups("groupText", [None, None]) == ""

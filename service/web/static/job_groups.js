@@ -45,14 +45,14 @@ const present = (values) => values.filter((value) => value !== null && value !==
 const isNumber = (value) => typeof value === "number" || ["NaN", "Infinity", "-Infinity"].includes(value);
 
 /**
- * The text of a column in the row of a group: `0.512 ± 0.03`, the one value that all jobs have, or how many differ.
+ * The text of a column in the row of a group: `0.512 ± 0.03`, the one value that all jobs have that have any, or how many differ.
  * `format` shows a number.
  */
 export function groupText(values, format = number) {
   const known = present(values);
   const distinct = new Set(known);
   if (!known.length) return "";
-  if (distinct.size === 1 && known.length === values.length) return typeof known[0] === "number" ? format(known[0]) : String(known[0]);
+  if (distinct.size === 1) return typeof known[0] === "number" ? format(known[0]) : String(known[0]);
   const statistics = known.every(isNumber) ? meanAndDeviation(known) : null;
   if (!statistics) return `${distinct.size} values`;
   const deviation = statistics.deviation === null ? "" : ` ± ${format(statistics.deviation, 2)}`;
