@@ -27,6 +27,8 @@ _WITHOUT_PREFIX = re.compile(
     r"(/openai|/v1)?/(fine_tuning|chat|completions|responses|embeddings|models|files|uploads)(/.*)?"
 )
 _TYPES = frozenset({"int", "float"})
+_FILES = {"data.id: ": "training_file: ", "data.eval_id: ": "validation_file: "}
+_OPTION = re.compile(r"\bdata\.[a-z_]+")
 
 
 def is_openai(path: str) -> bool:
@@ -48,6 +50,15 @@ def openai_error(error: ServiceError) -> tuple[int, ErrorEnvelope]:
         message = f"{param}: {message}"
     body = error.envelope().error.model_copy(update={"param": param, "message": message})
     return _STATUSES.get(error.status, error.status), ErrorEnvelope(error=body)
+
+
+def in_openai_terms(message: str) -> str:
+    """Return a worker's message with the parameters of OpenAI's API instead of fields of a spec."""
+    for field, param in _FILES.items():
+        message = message.replace(field, param)
+    if _OPTION.search(message):
+        message = f"{message.rstrip('.')}. An administrator sets fields of `data` in the model's `spec` in models.yaml."
+    return message
 
 
 def _without_types(param: str) -> str:
