@@ -24,6 +24,7 @@ from service.db.migrate import current, head
 from service.db.models import Secret
 from service.diagnostics import slurm_checks as slurm
 from service.diagnostics.container_checks import containers
+from service.diagnostics.model_checks import models
 from service.diagnostics.munge_checks import munge
 from service.diagnostics.owner_checks import owners
 from service.scheduler.local.policy import visible_gpus
@@ -63,7 +64,7 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
         checks += [slurm.controller] if query_scheduler else []
-    checks += [_route, _gpus, containers, munge, owners, _interpreter, _versions]
+    checks += [_route, _gpus, containers, munge, owners, models, _interpreter, _versions]
     yield from _run(settings, checks)
 
 

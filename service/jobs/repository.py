@@ -369,6 +369,10 @@ class JobRepository:
             values |= {"finished_at": ended_at or self.now, "measured_at": None}
         if target == "running" and job.started_at is None:
             values["started_at"] = self.now
+        if target == "running" and job.desired == "run":
+            values["pause_requested_at"] = None
+        elif target == "paused" and job.pause_requested_at is None:
+            values["pause_requested_at"] = self.now
         statement = sa.update(Job).where(Job.pk == job.pk, Job.status == source).values(**values)
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         if cast(sa.CursorResult[Any], result).rowcount == 0:

@@ -117,6 +117,8 @@ def resume(jobs: JobRepository, job: Job, by: str) -> None:
         raise ConflictError(f"job {job.id} is being cancelled; it cannot be resumed", code="job_cancelling")
     if job.desired == "paused":
         job.desired = "run"
+        if job.status == "running":
+            job.pause_requested_at = None
         _pass_pause_step(job)
         jobs.add_event(job, "resume_requested", f"resumed by {by}")
 

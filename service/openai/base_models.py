@@ -6,9 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, ValidationError
+import structlog
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
-from service.core.errors import InvalidRequestError, UnavailableError
+from service.core.errors import InvalidRequestError
+from service.core.settings import Settings
+from service.openai.errors import ModelConfigurationError
 from trainyard.contract.base import Path as SpecPath
 from trainyard.contract.base import PositiveFloat, PositiveInt, Strict
 from trainyard.contract.bounds import MAX_SPEC_BYTES, PlainMapping
@@ -18,8 +21,30 @@ from trainyard.contract.spec.yaml_loader import load_yaml
 ModelName = Annotated[str, StringConstraints(max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
 """Name of a base model. It has no `:`, which separates the parts of a fine-tuned model's name."""
 
+_RESERVED = (
+    *("name", "task", "model", "epochs", "steps", "seed", "metadata", "objective", "batch.size", "optimizer.lr"),
+    *("preference.beta", "data.source", "data.id", "data.digest", "data.eval_id", "data.eval_digest", "data.packing"),
+)
+"""Fields of a spec that each request determines."""
+_INSTEAD = {
+    "optimizer.lr": "`learning_rate` beside `spec` is the rate for a multiplier of 1",
+    "epochs": "`limits.epochs` beside `spec` limits them",
+    "model": "`path` beside `spec` is the model's folder",
+}
+
 _FULL_LR, _ADAPTER_LR = 1e-5, 2e-4
 _PREFERENCE_FACTOR = 0.1
+
+
+def _check_reserved(spec: dict[str, Any]) -> dict[str, Any]:
+    """Raise ValueError: the spec has a field that would be ignored."""
+    for path in _RESERVED:
+        section, _, name = path.rpartition(".")
+        within = spec.get(section) if section else spec
+        if isinstance(within, dict) and name in within:
+            instead = f": {_INSTEAD[path]}" if path in _INSTEAD else ""
+            raise ValueError(f"has `{path}`, which each request determines; remove it{instead}")
+    return spec
 
 
 class ModelLimits(Strict):
@@ -36,9 +61,9 @@ class BaseModelEntry(Strict):
 
     path: SpecPath
     """Folder of the model in Hugging Face's form, below the allowed roots."""
-    spec: PlainMapping = Field(default_factory=lambda: {"lora_rank": 16})
-    """Fields of a spec for its jobs, such as `gpus`, `strategy`, `precision`, `lora_rank` and `resources`. They replace
-    what the request would set, except for the data, the objective and the hyperparameters that it names."""
+    spec: Annotated[PlainMapping, AfterValidator(_check_reserved)] = Field(default_factory=lambda: {"lora_rank": 16})
+    """Fields of a spec for its jobs, such as `gpus`, `strategy`, `precision`, `lora_rank` and `resources`; none that a
+    request determines."""
     learning_rate: PositiveFloat | None = None
     """Learning rate of supervised jobs for a multiplier of 1. Absent: 2e-4 with adapters, 1e-5 without; a tenth of it
     for `dpo`."""
@@ -62,18 +87,25 @@ class _Loaded:
     changed_at: datetime
 
 
+def models_file(settings: Settings) -> Path:
+    """Return the path of the file, which need not exist."""
+    return settings.models_file or settings.state / "models.yaml"
+
+
 @dataclass
 class BaseModels:
     """The entries of `models.yaml`, which is read again when it changes."""
 
     path: Path
     _loaded: _Loaded | None = field(default=None)
+    _failed: tuple[tuple[int, int], str] | None = field(default=None)
+    """The version that is invalid, and why."""
 
     def all(self) -> dict[str, BaseModelEntry]:
         """Return the entries by name; none without a file.
 
         Raises:
-            UnavailableError: The file is invalid.
+            ModelConfigurationError: The file is invalid.
         """
         loaded = self._load()
         return {} if loaded is None else loaded.models
@@ -102,18 +134,38 @@ class BaseModels:
         except FileNotFoundError:
             return None
         version = (status.st_mtime_ns, status.st_size)
+        if self._failed is not None and self._failed[0] == version:
+            raise self._error(self._failed[1])
         if self._loaded is None or self._loaded.version != version:
-            self._loaded = _Loaded(version, _parse(self.path), datetime.fromtimestamp(int(status.st_mtime), UTC))
+            try:
+                models = parse_models(self.path)
+            except ModelsFileError as error:
+                self._failed = version, str(error)
+                structlog.get_logger("openai").error("models file invalid", file=str(self.path), reason=str(error))
+                raise self._error(str(error)) from None
+            self._loaded = _Loaded(version, models, datetime.fromtimestamp(int(status.st_mtime), UTC))
         return self._loaded
 
+    def _error(self, reason: str) -> ModelConfigurationError:
+        message = f"the administrator's file of models, {self.path.name}, is invalid; tell an administrator: {reason}"
+        return ModelConfigurationError(message, code="models_file")
 
-def _parse(path: Path) -> dict[str, BaseModelEntry]:
+
+class ModelsFileError(Exception):
+    """The file of models is invalid; the message names the field."""
+
+
+def parse_models(path: Path) -> dict[str, BaseModelEntry]:
+    """Return the entries of the file.
+
+    Raises:
+        ModelsFileError: It is invalid.
+    """
     try:
         with path.open("rb") as file:
             document: Any = load_yaml(file.read(MAX_SPEC_BYTES).decode())
         return dict(_File.model_validate(document).models)
     except ValidationError as error:
-        reason = str(problems_of(error, model=_File)[0])
+        raise ModelsFileError("; ".join(map(str, problems_of(error, model=_File)))) from None
     except (OSError, UnicodeDecodeError, SpecError) as error:
-        reason = str(error)
-    raise UnavailableError(f"the administrator's file of models, {path.name}, is invalid: {reason}", code="models_file")
+        raise ModelsFileError(str(error)) from None

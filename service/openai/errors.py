@@ -1,9 +1,12 @@
 """Errors in the form that OpenAI's client reads, and with the statuses that select its exception classes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar
 
 from service.core.errors import InvalidRequestError, ServiceError
+from trainyard.contract.problems import Problem
 from trainyard.contract.wire.pages import ErrorEnvelope
 
 PREFIX = "/openai/v1/"
@@ -27,6 +30,25 @@ _WITHOUT_PREFIX = re.compile(
     r"(/openai|/v1)?/(fine_tuning|chat|completions|responses|embeddings|models|files|uploads)(/.*)?"
 )
 _TYPES = frozenset({"int", "float"})
+_FILES = {"data.id: ": "training_file: ", "data.eval_id: ": "validation_file: "}
+_OPTION = re.compile(r"\bdata\.[a-z_]+")
+
+
+_OF_REQUESTS = frozenset({*_FIELDS, "name", "seed"})
+"""Fields of a spec whose problems a request can avoid."""
+
+
+class ModelConfigurationError(ServiceError):
+    """What the administrator wrote about a model is wrong. The client would repeat a request after 503."""
+
+    status: ClassVar[int] = 503
+    code = "model_configuration"
+    headers: Mapping[str, str] = MappingProxyType({"x-should-retry": "false"})
+
+
+def administrators_problems(problems: Sequence[Problem]) -> list[Problem]:
+    """Return those problems of a job's spec that are of the model's entry, and not of the request."""
+    return [one for one in problems if one.param not in _OF_REQUESTS and not one.param.startswith("metadata")]
 
 
 def is_openai(path: str) -> bool:
@@ -44,10 +66,21 @@ def openai_error(error: ServiceError) -> tuple[int, ErrorEnvelope]:
     """Return the status and the envelope of an error. The client prints the message alone, so it has the parameter."""
     param = None if error.param is None else _FIELDS.get(error.param, _without_types(error.param))
     message = error.message
+    for field, name in _FIELDS.items():
+        message = message.replace(f"`{field}`", f"`{name}`")
     if param and isinstance(error, InvalidRequestError) and param not in message:
         message = f"{param}: {message}"
     body = error.envelope().error.model_copy(update={"param": param, "message": message})
     return _STATUSES.get(error.status, error.status), ErrorEnvelope(error=body)
+
+
+def in_openai_terms(message: str) -> str:
+    """Return a worker's message with the parameters of OpenAI's API instead of fields of a spec."""
+    for field, param in _FILES.items():
+        message = message.replace(field, param)
+    if _OPTION.search(message):
+        message = f"{message.rstrip('.')}. An administrator sets fields of `data` in the model's `spec` in models.yaml."
+    return message
 
 
 def _without_types(param: str) -> str:

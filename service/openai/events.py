@@ -9,6 +9,7 @@ from math import isfinite
 from service.core.errors import InvalidRequestError
 from service.db.engine import Database
 from service.db.models import Event, Job
+from service.openai.errors import in_openai_terms
 from service.openai.repository import ACCURACIES, TRAIN_LOSS, FineTuneRepository, LossPoint
 from service.openai.schemas import Document, list_document, metric_values, seconds
 
@@ -60,7 +61,7 @@ def _message(event: Event) -> Document:
         "id": f"ftevent_{event.sequence}",
         "created_at": seconds(event.created_at),
         "level": _LEVELS.get(event.level, "info"),
-        "message": event.message,
+        "message": in_openai_terms(event.message),
         "data": {"type": event.type, **event.data},
         "type": "message",
     }

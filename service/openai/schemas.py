@@ -9,6 +9,7 @@ from service.db.models import Checkpoint, DataFile, FineTune, Job
 from service.jobs.schemas import progress_resource
 from service.metrics.values import json_value
 from service.metrics.x_axis import TOKENS
+from service.openai.errors import in_openai_terms
 
 Document = dict[str, Any]
 
@@ -36,12 +37,14 @@ def list_document(data: Sequence[Document], has_more: bool) -> Document:
 
 
 def status_of(job: Job) -> str:
-    """Return OpenAI's status. A job that continues after an interruption is still running."""
+    """Return OpenAI's status. A job that continues after an interruption is still running; after a pause it is queued
+    again."""
     if job.status in _ENDED:
         return job.status
-    if job.desired == "paused" and job.status in ("paused", "queued", "pending", "submitting"):
+    waits = job.status in ("paused", "queued", "pending", "submitting")
+    if job.desired == "paused" and waits:
         return "paused"
-    if job.status != "paused" and (job.started_at is not None or job.status in _HELD):
+    if not (waits and job.pause_requested_at is not None) and (job.started_at is not None or job.status in _HELD):
         return "running"
     return "validating_files" if job.attempts == 0 else "queued"
 
@@ -96,7 +99,8 @@ def _error(job: Job) -> Document:
     param = "model" if field.startswith("model.") else param
     param = "validation_file" if field == "data.eval_path" else param
     code = f"invalid_{param}" if param else _ERROR_CODES.get(reason, reason)
-    return {"code": code, "message": f"{message}. {hint}" if hint else str(message), "param": param}
+    text = f"{message}. {hint}" if hint else str(message)
+    return {"code": code, "message": in_openai_terms(text), "param": param}
 
 
 def _estimated_finish(job: Job, now: datetime) -> int | None:

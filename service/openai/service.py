@@ -8,10 +8,11 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
+import structlog
 from sqlalchemy.orm import Session
 
 from service.auth.principals import Principal
-from service.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, NotFoundError
 from service.db.engine import Database
 from service.db.models import DataFile, FineTune, Job
 from service.files.service import FileService
@@ -20,6 +21,8 @@ from service.jobs.service import JobAction, apply_action, delete_checkpoints, re
 from service.jobs.service import cancel as cancel_job
 from service.metrics.queries import CurveQuery, read_curves
 from service.openai.base_models import BaseModelEntry, BaseModels
+from service.openai.errors import ModelConfigurationError, administrators_problems
+from service.openai.model_folder import folder_problem, needs_template
 from service.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTunedJob, FineTuneRepository
 from service.openai.requests import CreateJob
 from service.openai.schemas import (
@@ -38,6 +41,7 @@ from service.openai.spec import (
     method_document,
     spec_document,
 )
+from service.specs.acceptance import AcceptedSpec
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 _RESULTS = {
@@ -52,8 +56,10 @@ _CHECKPOINT = ":ckpt-step-"
 _OWNER_OF_BASE_MODELS = "administrator"
 
 CheckSpec = Callable[[TrainingSpec], None]
-SubmitSpec = Callable[[dict[str, Any], Callable[[Session, Job], None]], str]
-"""Submits the spec of a document, adds rows in the transaction that stores the job, and returns its id."""
+AcceptSpec = Callable[[dict[str, Any]], AcceptedSpec]
+"""Accepts the spec of a document, or raises InvalidSpecError."""
+SubmitSpec = Callable[[AcceptedSpec, Callable[[Session, Job], None]], str]
+"""Submits a spec, adds rows in the transaction that stores the job, and returns its id."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,18 @@ class FineTuneService:
     models: BaseModels
     organization: str
     """The `organization_id` of every job."""
+    shares_folders: bool
+    """Whether this machine has all folders that the nodes have."""
 
     def create(
-        self, principal: Principal, body: CreateJob, submit: SubmitSpec, now: datetime, *, key: str | None = None
+        self,
+        principal: Principal,
+        body: CreateJob,
+        accept: AcceptSpec,
+        submit: SubmitSpec,
+        now: datetime,
+        *,
+        key: str | None = None,
     ) -> Document:
         """Submit a fine-tuning job.
 
@@ -76,19 +91,12 @@ class FineTuneService:
 
         Raises:
             InvalidRequestError: The model, a file or a hyperparameter cannot be used.
+            ModelConfigurationError: No request can use the model as it is configured.
             PermissionDeniedError: The user may only read.
         """
         require_change(principal)
         check_request(body)
-        base, entry, origin = self._base(body.model, now)
-        request = FineTuneRequest(
-            body=body,
-            entry=entry,
-            training=self._file("training_file", body.training_file),
-            validation=self._file("validation_file", body.validation_file) if body.validation_file else None,
-            seed=_new_seed(key) if body.seed is None else body.seed,
-            origin=origin,
-        )
+        base, request = self._request(body, now, key)
         chosen = choose_hyperparameters(request)
         stored: list[FineTune] = []
 
@@ -108,8 +116,44 @@ class FineTuneService:
             session.flush()
             FineTuneRepository(session).add(stored[0])
 
-        job_id = submit(spec_document(request, chosen), add_rows)
-        return self.read(job_id, now)
+        accepted = self._accept(base, request, spec_document(request, chosen), accept)
+        return self.read(submit(accepted, add_rows), now)
+
+    def _request(self, body: CreateJob, now: datetime, key: str | None) -> tuple[str, FineTuneRequest]:
+        """Return the base model, and the request with everything that it names."""
+        base, entry, origin = self._base(body.model, now)
+        return base, FineTuneRequest(
+            body=body,
+            entry=entry,
+            training=self._file("training_file", body.training_file),
+            validation=self._file("validation_file", body.validation_file) if body.validation_file else None,
+            seed=_new_seed(key) if body.seed is None else body.seed,
+            origin=origin,
+        )
+
+    def _accept(
+        self, base: str, request: FineTuneRequest, document: dict[str, Any], accept: AcceptSpec
+    ) -> AcceptedSpec:
+        """Return the accepted spec of a job.
+
+        Raises:
+            InvalidRequestError: The request determined what is invalid.
+            ModelConfigurationError: The administrator did, or the model's folder is not usable.
+        """
+        template = needs_template(request.training.format)
+        try:
+            accepted = accept(document)
+            problem = folder_problem(request.entry.path, shared=self.shares_folders, template=template)
+        except InvalidSpecError as error:
+            if not (problems := administrators_problems(error.problems)):
+                raise
+            problem = "; ".join(map(str, problems))
+        if problem is None:
+            return accepted
+        file = self.models.path
+        structlog.get_logger("openai").error("model cannot be used", file=str(file), model=base, reason=problem)
+        message = f"model {base} is configured wrongly in {file.name} of this service; tell an administrator: {problem}"
+        raise ModelConfigurationError(message, param="model")
 
     def _base(self, name: str, now: datetime) -> tuple[str, BaseModelEntry, str | None]:
         """Return the base model, its entry, and for a fine-tuned model the job to start from.

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 from service.core.errors import InvalidRequestError
 from service.db.models import DataFile
 from service.openai.base_models import BaseModelEntry
+from service.openai.errors import administrators_problems
 from service.openai.hyperparameters import (
     Hyperparameters,
     choose_batch_size,
@@ -16,7 +17,9 @@ from service.openai.hyperparameters import (
     choose_multiplier,
 )
 from service.openai.requests import CreateJob, DpoHyperparameters, SupervisedHyperparameters
+from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.text_sources import PAIR_FORMATS
+from trainyard.contract.spec.training_spec import parse_spec
 
 _EVALUATIONS_PER_EPOCH = 4
 _MAX_NAME = 120
@@ -170,6 +173,19 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
     if request.validation is not None:
         _align_evaluations(document)
     return document
+
+
+def entry_problems(entry: BaseModelEntry) -> list[Problem]:
+    """Return what is wrong with an entry's fields of a spec, whatever the request and the site are."""
+    file = DataFile(id=f"file_{'0' * 26}", format="chat", examples=1000)
+    body = CreateJob(model="model", training_file=file.id)
+    request = FineTuneRequest(body, entry, file, None, seed=0, origin=None)
+    chosen = Hyperparameters(1, 8 * request.gpus, 1.0, 0.1)
+    try:
+        parse_spec(spec_document(request, chosen))
+    except SpecError as error:
+        return administrators_problems(error.problems)
+    return []
 
 
 def _align_evaluations(document: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """Fills a service with resources for each route: jobs in all states, checkpoints, files, tokens, webhooks, code."""
 
 import hashlib
+import json
 import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -202,11 +204,23 @@ def _secret(world: World, name: str) -> str:
     return name
 
 
-def write_models_file(world: World) -> None:
-    """Let clients of OpenAI's API fine-tune a model, whose folder does not exist."""
+def write_models_file(world: World, **spec: Any) -> Path:
+    """Let clients of OpenAI's API fine-tune a model, and return its folder, which has all but weights.
+
+    Args:
+        spec: Fields of the model's spec, beside others.
+    """
     folder = world.settings.runs / "base-model"
-    text = f"models:\n  {BASE_MODEL}:\n    path: {folder}\n    spec: {{lora_rank: 4, strategy: ddp, precision: fp32}}\n"
-    (world.settings.state / "models.yaml").write_text(text)
+    folder.mkdir(exist_ok=True)
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 128}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes, **layers}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    fields = {"lora_rank": 4, "strategy": "ddp", "precision": "fp32", **spec}
+    document = {"models": {BASE_MODEL: {"path": str(folder), "spec": fields}}}
+    (world.settings.state / "models.yaml").write_text(json.dumps(document))
+    return folder
 
 
 def _fine_tune(world: World, training_file: str) -> dict[str, Any]:

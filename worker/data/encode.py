@@ -50,6 +50,8 @@ class EncodedChunk:
     """The tokens of each example, shape (examples,)."""
     records: int
     """Lines or rows of the part."""
+    unused_tools: int
+    """Conversations whose `tools` the chat template leaves out."""
     bad: list[BadRecord] = field(default_factory=list)
     """In the order of their numbers."""
 
@@ -70,6 +72,7 @@ def encode_chunk(
         np.concatenate([segment.targets for segment in segments or none], dtype=np.bool_),
         np.array([len(segment.tokens) for segment in segments], dtype=np.int64),
         encoder.records,
+        encoder.unused_tools,
         encoder.bad,
     )
 
@@ -81,6 +84,7 @@ class _Encoder:
         self._tokenizer = tokenizer
         self._max_bad = max_bad
         self.records = 0
+        self.unused_tools = 0
         self.bad: list[BadRecord] = []
 
     def segments(self, chunk: Chunk) -> Iterator[Segment]:
@@ -118,9 +122,12 @@ class _Encoder:
                 yield next(encoded)
                 continue
             try:
-                yield self._tokenizer.chat(example)
+                segment = self._tokenizer.chat(example)
             except ValueError as error:
-                self._reject(number, f": {error}", None)
+                self._reject(number, f": {error}", getattr(error, "hint", None))
+                continue
+            self.unused_tools += self._tokenizer.leaves_out_tools(example.messages, example.tools)
+            yield segment
 
     def _encode_plain(self, examples: list[Any]) -> list[Segment]:
         if isinstance(examples[0], Completion):

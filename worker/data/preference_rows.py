@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy as np
 from trainyard.contract.formats.preferences import FORMATS, Preference, parse_preference
 from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
-from worker.core.errors import RefusedError
 from worker.data.answers import Answer, AnswerRows, labelled_rows, pair_rows
-from worker.data.build_tokens import NAMED, NamedRecord, too_many_bad
+from worker.data.build_tokens import NAMED, NamedRecord, skipped_text, too_many_bad
+from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
+from worker.data.notices import Notice, unused_tools_notice
 from worker.data.parsed_records import divided
 from worker.data.records import RecordPosition, Unreadable, numbered_records
 from worker.data.text_examples import DIRECT, DataAccess
@@ -27,6 +29,17 @@ _AT_ONCE = 1000
 Encoded = tuple[Answer, ...]
 
 
+@dataclass(frozen=True)
+class LoadedAnswers:
+    """The rows of a source."""
+
+    train: AnswerRows
+    held_out: AnswerRows
+    """Those of `data.eval_fraction`."""
+    notices: list[Notice]
+    """What a user should know about them."""
+
+
 def load_answers(
     section: str,
     source: TextSource,
@@ -37,9 +50,8 @@ def load_answers(
     *,
     max_bad: int = 0,
     fraction: float = 0.0,
-) -> tuple[AnswerRows, AnswerRows]:
-    """Return the rows of a source, each of at most `length` tokens, for training and those that are held out; they
-    depend on the files and the spec alone.
+) -> LoadedAnswers:
+    """Return the rows of a source, each of at most `length` tokens; they depend on the files and the spec alone.
 
     Args:
         section: The spec's field that names the files, for messages.
@@ -64,18 +76,29 @@ def load_answers(
     named = source.path if isinstance(source.path, str) else ", ".join(source.path)
     parts = divided(section, list(zip(encoded, labels, strict=True)), fraction)
     train, held_out = (_rows(part, length, paired=reader.paired) for part in parts)
-    for rows, which in ((train, " that is not held out"), (held_out, " among those held out")):
+    for rows, part, which in (
+        (train, parts[0], " that is not held out"),
+        (held_out, parts[1], " among those held out"),
+    ):
         if not len(rows) and (fraction or rows is train):
-            suffix = which if fraction else ""
-            raise RefusedError(
-                f"{section}: {named} holds no example{suffix} whose answers begin within {length} tokens"
+            raise _cut([answers for answers, _ in part], length).refusal(
+                section, named, length, which if fraction else ""
             )
-    if left_out := len(encoded) - len(train) - len(held_out):
-        log.warning("%s: %d examples were left out: an answer begins after %d tokens", named, left_out, length)
-    if any(len(one.prompt) + len(one.answer) > length for answers in encoded for one in answers):
-        log.warning("%s: answers that end after %d tokens were truncated", named, length)
+    notices = _cut(encoded, length).notices(section, length)
+    if reader.unused_tools:
+        notices.append(unused_tools_notice(section, reader.unused_tools))
     log.info("%s: %d examples", named, len(train) + len(held_out))
-    return train, held_out
+    return LoadedAnswers(train, held_out, reader.notices() + notices)
+
+
+def _cut(encoded: Sequence[Encoded], length: int) -> CutExamples:
+    """Return what the maximum length does to these examples."""
+    sizes = [max(len(one.prompt) + len(one.answer) for one in answers) for answers in encoded]
+    longer = [size > length for size in sizes]
+    used = [all(one.segment(length).targets.any() for one in answers) for answers in encoded]
+    pairs = list(zip(longer, used, strict=True))
+    counts = (pairs.count((True, True)), pairs.count((True, False)), pairs.count((False, False)))
+    return CutExamples(len(encoded), *counts, max(sizes, default=0))
 
 
 def _rows(examples: Sequence[tuple[Encoded, bool]], length: int, *, paired: bool) -> AnswerRows:
@@ -94,6 +117,15 @@ class _Reader:
         self._tokenizer = tokenizer
         self._max_bad = max_bad
         self._bad: list[NamedRecord] = []
+        self.unused_tools = 0
+        """Conversations whose `tools` the chat template leaves out."""
+
+    def notices(self) -> list[Notice]:
+        """Return the notice about records that were skipped."""
+        if not self._bad:
+            return []
+        message = skipped_text(self._section, len(self._bad), self._bad[:NAMED])
+        return [Notice("bad_lines_skipped", message, "warning", {"skipped": len(self._bad)})]
 
     @property
     def paired(self) -> bool:
@@ -143,9 +175,13 @@ class _Reader:
         segments = iter(self._tokenizer.completions(texts) if texts else [])
         for position, one in numbered:
             try:
-                yield tuple(map(_split, self._segments(one, segments))), one.desirable
+                answers = tuple(map(_split, self._segments(one, segments)))
             except ValueError as error:
-                self._reject(position, BadRecordError(f": {error}"))
+                self._reject(position, BadRecordError(f": {error}", getattr(error, "hint", None)))
+                continue
+            if one.is_chat and self._tokenizer.leaves_out_tools([*one.prompt, *one.answers[0]], one.tools):
+                self.unused_tools += 1
+            yield answers, one.desirable
 
     def _segments(self, preference: Preference, of_texts: Iterator[Segment]) -> list[Segment]:
         if not preference.is_chat:

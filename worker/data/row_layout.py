@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from worker.data.cut_examples import CutExamples
+
 OPEN_ROWS = 64
 """Rows that packing tries for a segment. First fit over all rows would take time quadratic in the data."""
-LAYOUT_VERSION = 1
-"""Changes when the same tokens make other rows."""
+LAYOUT_VERSION = 2
+"""Changes when the same tokens make other rows, or other facts are stated about them."""
 _SPLIT_SEED = 20
 _TOKENS_AT_ONCE = 2**24
 
@@ -82,6 +84,28 @@ def lay_out(
         _sums(sizes, firsts).astype(np.int32),
         _sums(weights, firsts).astype(np.int32),
         _sums(inputs**2, firsts).astype(np.float64),
+    )
+
+
+def cut_examples(ends: Integers, chosen: NDArray[np.bool_], starts: Integers, length: int | None) -> CutExamples:
+    """Return what became of the chosen examples.
+
+    Args:
+        ends: The index after each example's last token, shape (examples,).
+        chosen: Shape (examples,).
+        starts: The first token of each segment that was made of them, shape (segments,).
+        length: Tokens after which an example is cut. None: it continues in another segment.
+    """
+    sizes = np.diff(ends, prepend=0)
+    begins, sizes = (ends - sizes)[chosen], sizes[chosen]
+    longer = np.zeros(len(sizes), dtype=np.bool_) if length is None else sizes > length
+    used = (sizes > 0) & np.isin(begins, starts)
+    return CutExamples(
+        examples=len(sizes),
+        truncated=int((longer & used).sum()),
+        too_long=int((longer & ~used).sum()),
+        empty=int((~longer & ~used).sum()),
+        longest=int(sizes.max(initial=0)),
     )
 
 

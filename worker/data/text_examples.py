@@ -13,13 +13,13 @@ from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.formats.examples import CODE_VERSION
 from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import CHAT_FORMATS, FileSource, TextSource
-from worker.core.errors import RefusedError
 from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, skipped_text, too_many_bad
 from worker.data.content_digest import ContentDigests
+from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
 from worker.data.mixture import mixture_of
-from worker.data.notices import Notice
-from worker.data.row_layout import LAYOUT_VERSION, held_out_examples, lay_out
+from worker.data.notices import Notice, unused_tools_notice
+from worker.data.row_layout import LAYOUT_VERSION, cut_examples, held_out_examples, lay_out
 from worker.data.stored_rows import StoredExamples, StoredPart, StoredRows, write_layout
 from worker.data.token_cache import CacheEntry, TokenCache
 from worker.data.tokenizers import Tokenizer
@@ -107,6 +107,8 @@ class TextPreparation:
         )
         self._check_bad_lines(section, entry.facts, bad_lines)
         self._note_missing_end(section, entry.facts)
+        if unused := entry.facts["unused_tools"]:
+            self._notices.append(unused_tools_notice(section, unused))
         return entry
 
     def _token_key(self, files: list[DataFile], source: TextSource) -> str:
@@ -132,19 +134,11 @@ class TextPreparation:
         }
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
         layout = self._cache.entry_or_build(key, lambda folder: self._build_layout(folder, entry, which))
-        rows, cut = layout.facts["rows"], layout.facts["cut"]
+        rows, cut = layout.facts["rows"], CutExamples(**layout.facts["cut"])
         if not rows:
             suffix = {"all": "", "train": " that is not held out", "held_out": " among those held out"}[which]
-            raise RefusedError(f"{section}: {_paths(section, self._data)} holds no example with a target token{suffix}")
-        if cut:
-            self._notices.append(
-                Notice(
-                    "data_truncated",
-                    f"{section}: {cut} examples are longer than {self._length} tokens and were truncated",
-                    "warning",
-                    {"examples": cut, "max_length": self._length},
-                )
-            )
+            raise cut.refusal(section, _paths(section, self._data), self._length, suffix)
+        self._notices += cut.notices(section, self._length)
         return PreparedPart(str(entry.path), str(layout.path), rows, name)
 
     def _build_layout(self, folder: Path, entry: CacheEntry, which: Which) -> dict[str, Any]:
@@ -157,8 +151,8 @@ class TextPreparation:
             ends, entry.array(TARGETS, "<u1"), self._length, split=split, packed=self._data.packing, chosen=chosen
         )
         write_layout(folder, layout)
-        longer = np.diff(ends, prepend=0)[chosen] > self._length
-        return {"rows": len(layout.ends), "cut": 0 if split else int(longer.sum())}
+        cut = cut_examples(ends, chosen, layout.starts, None if split else self._length)
+        return {"rows": len(layout.ends), "cut": cut.facts()}
 
     def _check_bad_lines(self, section: str, facts: Mapping[str, Any], bad_lines: BadLines) -> None:
         """Raise RefusedError if the entry, which may be of a job that skipped more, has too many bad lines."""

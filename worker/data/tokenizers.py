@@ -17,6 +17,14 @@ Message = Mapping[str, Any]
 _NO_TEMPLATE = "Use a model with a chat template, or examples of texts, such as those of format `completion`."
 
 
+class LostCallsError(ValueError):
+    """The chat template leaves calls of tools out, so that they would not be learned."""
+
+    hint = (
+        "Use a model whose chat template writes `tool_calls`, or give its folder such a template (chat_template.jinja)."
+    )
+
+
 class Tokenizer(Protocol):
     """Turns examples into segments of tokens. The methods raise ValueError for an invalid example, and
     RefusedError for a model that takes no such examples."""
@@ -46,6 +54,10 @@ class Tokenizer(Protocol):
         """Encode messages with the messages that answer them; the tokens of the answer are the targets."""
         ...
 
+    def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
+        """Return whether the chat template does not write these tools."""
+        ...
+
 
 class ByteTokenizer:
     """UTF-8 bytes as tokens 0 to 255; byte 0 ends an example."""
@@ -67,6 +79,9 @@ class ByteTokenizer:
 
     def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
         raise ValueError("a built-in model has no chat template; use texts instead of messages, or an `hf` model")
+
+    def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
+        return bool(tools)
 
 
 class HfTokenizer:
@@ -103,6 +118,7 @@ class HfTokenizer:
 
     def chat(self, chat: Chat) -> Segment:
         text = self._rendered(chat.messages, tools=chat.tools)
+        self._check_calls(chat.messages, chat.tools, text)
         turns = [turn for turn, trained in enumerate(chat.trained) if trained]
         spans = [span for turn in turns if (span := self._answer(chat, turn, text))]
         if not spans:
@@ -114,11 +130,36 @@ class HfTokenizer:
     def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
         question = self._rendered(prompt, prompt=True, tools=tools)
         text = self._rendered([*prompt, *answer], tools=tools)
+        self._check_calls([*prompt, *answer], tools, text)
         if not text.startswith(question):
             raise ValueError("the chat template renders the prompt in another way if an answer follows it")
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         targets = [at >= len(question) for at, _ in encoded["offset_mapping"]]
         return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
+
+    def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
+        return bool(tools) and self._renders(messages, None, self._rendered(messages, tools=tools))
+
+    def _check_calls(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> None:
+        """Raise LostCallsError: the text of these messages would be the same without one of their calls of tools."""
+        for index, message in enumerate(messages):
+            calls = list(message.get("tool_calls") or ())
+            for number in range(len(calls)):
+                others = calls[:number] + calls[number + 1 :]
+                rest = {key: value for key, value in message.items() if key != "tool_calls"}
+                changed = {**rest, "tool_calls": others} if others else rest
+                if self._renders([*messages[:index], changed, *messages[index + 1 :]], tools, text):
+                    raise LostCallsError(
+                        f"the chat template of {self._tokenizer.name_or_path or 'the model'} leaves out the "
+                        f"`tool_calls` of message {index + 1}, so that they would not be learned"
+                    )
+
+    def _renders(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> bool:
+        """Return whether the template makes this text of messages that it may refuse."""
+        try:
+            return self._rendered(messages, tools=tools) == text
+        except ValueError:
+            return False
 
     def _answer(self, chat: Chat, turn: int, text: str) -> tuple[int, int] | None:
         """Return the span (start, end) in `text` of the assistant's message at this turn. None if the template renders

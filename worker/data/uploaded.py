@@ -1,12 +1,17 @@
-"""Where the workers find uploaded data files."""
+"""Where the workers find uploaded data files, and how messages name them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.text_data import TextData, uploads_of
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.uploaded_data import located, stored_path
 from worker.core.errors import RefusedError
+from worker.data.notices import Notice
 
 
 def locate_uploads(spec: TrainingSpec, roots: AllowedRoots, runs: Path) -> tuple[TrainingSpec, AllowedRoots]:
@@ -31,3 +36,54 @@ def locate_uploads(spec: TrainingSpec, roots: AllowedRoots, runs: Path) -> tuple
         paths.append(path)
     allowed = roots.model_copy(update={"allowed": (*roots.allowed, *dict.fromkeys(paths))})
     return spec.model_copy(update={"data": located(spec.data, runs)}), allowed
+
+
+@dataclass(frozen=True)
+class UploadNames:
+    """The fields and ids by which a spec names its uploaded files, for messages about their paths."""
+
+    uploads: tuple[tuple[str, str, str], ...]
+    """The field, the id and the path of each file."""
+
+    @classmethod
+    def of(cls, spec: TrainingSpec, runs: Path) -> "UploadNames":
+        """`runs`: the folder of all runs."""
+        uploads = uploads_of(spec.data) if isinstance(spec.data, TextData) else ()
+        return cls(tuple((field, source.id, stored_path(source, runs)) for field, source in uploads))
+
+    def text(self, text: str) -> str:
+        """Return a message with the ids instead of the paths."""
+        for field, file_id, path in self.uploads:
+            text = text.replace(f"{_path_field(field)}: {path}", f"{field}: file {file_id}")
+        for field, file_id, path in self.uploads:
+            text = text.replace(path, f"file {file_id}")
+            text = text.replace(f"{_path_field(field)}: ", f"{field}: ")
+        return text
+
+    def notice(self, notice: Notice) -> Notice:
+        return replace(notice, message=self.text(notice.message), data=self._value(notice.data))
+
+    @contextmanager
+    def in_errors(self) -> Iterator[None]:
+        """Let the messages of errors about the data have the ids."""
+        try:
+            yield
+        except RefusedError as error:
+            raise RefusedError(self.text(str(error)), error.hint) from error
+
+    def _value(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.text(value)
+            case list():
+                return [self._value(one) for one in value]
+            case dict():
+                return {key: self._value(one) for key, one in value.items()}
+        return value
+
+
+def _path_field(field: str) -> str:
+    """Return the field of the located file for that of an id."""
+    if field.startswith("data.eval_sets."):
+        return field.removesuffix(".id")
+    return field.removesuffix("id") + "path"

@@ -157,7 +157,7 @@ def _run_task(run: RankRun) -> None:
 def _train(run: RankRun, progress: ProgressCounter) -> None:
     from worker.checkpoint.manager import CheckpointManager
     from worker.core import distributed
-    from worker.data.uploaded import locate_uploads
+    from worker.data.uploaded import UploadNames, locate_uploads
     from worker.tasks.select import select_task
 
     ranks = distributed.join(run.spec)
@@ -170,11 +170,14 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     if run.spec.code:
         # Appended: a user's file named like a module of ours or of torch does not shadow it.
         sys.path.append(str(run.layout.code))
-    spec, roots = locate_uploads(run.spec, run.launch.roots, run.run_layout.root.parent)
-    task = select_task(spec, _data_access(run, ranks, progress, roots))
+    runs = run.run_layout.root.parent
+    spec, roots = locate_uploads(run.spec, run.launch.roots, runs)
+    names = UploadNames.of(run.spec, runs)
+    with names.in_errors():
+        task = select_task(spec, _data_access(run, ranks, progress, roots))
     progress.mark("starting")
     trainer = _build_trainer(run, ranks, task, reporter, checkpoints, progress)
-    for notice in getattr(task, "notices", ()):
+    for notice in map(names.notice, getattr(task, "notices", ())):
         reporter.event(notice.kind, notice.message, level=notice.level, data=notice.data)
     _report_start(run, reporter, ranks, start=checkpoints.start_step, trainer=trainer)
     outcome = trainer.run()

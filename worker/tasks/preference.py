@@ -1,6 +1,6 @@
 """Learning from preferences: DPO, ORPO, KTO and SimPO with a language model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,8 @@ from worker.data.answers import Answer, AnswerExamples, AnswerRows, answer_examp
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import IGNORED_LABEL, Tensors
 from worker.data.mixture import mixture_of
-from worker.data.preference_rows import load_answers
+from worker.data.notices import Notice
+from worker.data.preference_rows import LoadedAnswers, load_answers
 from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
@@ -38,7 +39,13 @@ STDLIB_PAIRS = 1000
 class PreferenceTask(CausalLm):
     """The loss summed over pairs, or for KTO over answers; rewards and log-probabilities as metrics."""
 
-    def __init__(self, build: Callable[[], nn.Module], examples: AnswerExamples, spec: TrainingSpec) -> None:
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        examples: AnswerExamples,
+        spec: TrainingSpec,
+        notices: Sequence[Notice] = (),
+    ) -> None:
         ones = np.ones(len(examples.desirable), dtype=np.int64)
         super().__init__(build, examples, ones, round(float(examples.token_counts.tokens.mean())))
         self.answers = examples
@@ -49,6 +56,7 @@ class PreferenceTask(CausalLm):
         """Whether `examples.reference` must be filled before the first loss."""
         self.shares_mean = self._objective == "kto"
         """Whether the loss needs the mean of `shared_sum` over the whole batch."""
+        self.notices += notices
         if examples.mixture is not None:
             self.notices.append(examples.mixture.notice())
 
@@ -155,16 +163,16 @@ def build_preference_task(
 
             folder = HfFolder(model.path, access.roots)
             build, tokenizer = partial(folder.load, packed=False), HfTokenizer(folder.tokenizer)
-            examples = _load(spec, data, tokenizer, folder.context, access, row_multiple)
-            task = PreferenceTask(build, examples, spec)
+            examples, notices = _load(spec, data, tokenizer, folder.context, access, row_multiple)
+            task = PreferenceTask(build, examples, spec, notices)
             task.defer = lambda: folder.defer(packed=False)
             return task
         case (GptModel() | LlamaModel()) as decoder:
             if isinstance(data, BuiltinData):
-                examples = stdlib_pairs(data, decoder.context)
+                examples, notices = stdlib_pairs(data, decoder.context), []
             else:
-                examples = _load(spec, data, ByteTokenizer(), decoder.context, access, row_multiple)
-            return PreferenceTask(lambda: build_builtin(decoder), examples, spec)
+                examples, notices = _load(spec, data, ByteTokenizer(), decoder.context, access, row_multiple)
+            return PreferenceTask(lambda: build_builtin(decoder), examples, spec, notices)
     raise RefusedError(f"this worker cannot train that model by objective `{spec.objective}`")
 
 
@@ -189,26 +197,31 @@ def _answer(prompt: NDArray[np.uint8], answer: NDArray[np.uint8]) -> Answer:
 
 def _load(
     spec: TrainingSpec, data: TextData, tokenizer: Tokenizer, context: int | None, access: DataAccess, multiple: int
-) -> AnswerExamples:
+) -> tuple[AnswerExamples, list[Notice]]:
     paired = spec.objective in PAIRED
     known = sorted(PAIR_FORMATS if paired else PREFERENCE_FORMATS - PAIR_FORMATS, reverse=True)
     length = row_length(data.max_length, context)
     max_bad = data.max_bad_lines if data.on_bad_line == "skip" else 0
 
-    def load(section: str, source: TextSource, fraction: float = 0.0) -> tuple[AnswerRows, AnswerRows]:
+    notices: list[Notice] = []
+
+    def load(section: str, source: TextSource, fraction: float = 0.0) -> LoadedAnswers:
         formats = known if source.format == "auto" else [source.format]
-        return load_answers(section, source, formats, tokenizer, length, access, max_bad=max_bad, fraction=fraction)
+        loaded = load_answers(section, source, formats, tokenizer, length, access, max_bad=max_bad, fraction=fraction)
+        notices.extend(loaded.notices)
+        return loaded
 
     names = data.names if isinstance(data, TextMixture) else ("",)
     train: list[AnswerRows] = []
     held_out: dict[str, AnswerRows] = {}
     for name, (section, source) in zip(names, data.training_sources.items(), strict=True):
-        rows, held = load(section, source, data.eval_fraction)
-        train.append(rows)
+        loaded = load(section, source, data.eval_fraction)
+        train.append(loaded.train)
         if data.eval_fraction:
-            held_out[name] = held
+            held_out[name] = loaded.held_out
     held_out |= {
-        evaluation_set(section): load(section, source)[0] for section, source in data.evaluation_sources.items()
+        evaluation_set(section): load(section, source).train for section, source in data.evaluation_sources.items()
     }
     mixture = mixture_of(data, [len(rows) for rows in train])
-    return answer_examples(train, held_out, paired=paired, multiple=multiple, context=context, mixture=mixture)
+    examples = answer_examples(train, held_out, paired=paired, multiple=multiple, context=context, mixture=mixture)
+    return examples, notices

@@ -25,6 +25,7 @@ from service.openai.errors import PREFIX
 from service.openai.events import read_events
 from service.openai.requests import CreateJob
 from service.openai.service import cancel as cancel_job
+from service.specs.acceptance import AcceptedSpec
 from service.specs.data_files import pin_files
 
 _JOBS = f"{PREFIX}fine_tuning/jobs"
@@ -48,10 +49,13 @@ def create(
     """Submit a fine-tuning job, which is an ordinary job too."""
     now = app_state.clock()
 
-    def submit_spec(document: dict[str, Any], add_rows: Callable[[Session, Job], None]) -> str:
-        return _submit(app_state, user, document, idempotency_key, add_rows)
+    def accept(document: dict[str, Any]) -> AcceptedSpec:
+        return pin_files(app_state.files, app_state.acceptance.accept(document, now, user.name))
 
-    created = app_state.fine_tunes.create(user, body, submit_spec, now, key=idempotency_key)
+    def submit_spec(accepted: AcceptedSpec, add_rows: Callable[[Session, Job], None]) -> str:
+        return _submit(app_state, user, accepted, idempotency_key, add_rows)
+
+    created = app_state.fine_tunes.create(user, body, accept, submit_spec, now, key=idempotency_key)
     app_state.notify_reconciler()
     return JSONResponse(created)
 
@@ -59,12 +63,11 @@ def create(
 def _submit(
     app_state: AppState,
     user: Principal,
-    document: dict[str, Any],
+    accepted: AcceptedSpec,
     idempotency_key: str | None,
     add_rows: Callable[[Session, Job], None],
 ) -> str:
-    settings, now = app_state.settings, app_state.clock()
-    accepted = pin_files(app_state.files, app_state.acceptance.accept(document, now, user.name))
+    settings = app_state.settings
     app_state.secrets.require(user, accepted.spec)
     check_code(user, accepted.spec, settings)
     request = SubmissionRequest(
@@ -75,7 +78,7 @@ def _submit(
         user,
         request,
         runs=settings.runs,
-        now=now,
+        now=app_state.clock(),
         quotas=app_state.quotas,
         run_as=settings.run_as,
         owners=app_state.owners,

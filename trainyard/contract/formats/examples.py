@@ -17,8 +17,9 @@ from trainyard.contract.formats.records import (
 )
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
-CODE_VERSION = 1
-"""Changes when the same record becomes another example; tokens that were cached with another version are not used."""
+CODE_VERSION = 2
+"""Changes when the same record becomes another example, or none; tokens that were cached with another version are not
+used."""
 
 _SHAREGPT_ROLES = {
     "human": "user",

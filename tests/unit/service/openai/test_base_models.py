@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+import structlog
 
-from service.core.errors import InvalidRequestError, UnavailableError
+from service.core.errors import InvalidRequestError
 from service.openai.base_models import BaseModels
+from service.openai.errors import ModelConfigurationError
 
 
 def models(path: Path, text: str) -> BaseModels:
@@ -51,6 +53,53 @@ def test_learning_rate_depends_on_adapters_and_method(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_file_is_reported_by_its_field(tmp_path: Path, text: str, reason: str) -> None:
-    with pytest.raises(UnavailableError, match=r"models\.yaml, is invalid") as caught:
+    with pytest.raises(ModelConfigurationError, match=r"models\.yaml, is invalid; tell an administrator") as caught:
         models(tmp_path / "models.yaml", text).all()
-    assert reason in caught.value.message
+    assert (reason in caught.value.message, caught.value.code) == (True, "models_file")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "epochs",
+        "steps",
+        "seed",
+        "name",
+        "task",
+        "optimizer.lr",
+        "batch.size",
+        "preference.beta",
+        "data.packing",
+        "data.id",
+    ],
+)
+def test_field_that_requests_determine_is_refused_with_model_and_field(tmp_path: Path, field: str) -> None:
+    section, _, name = field.rpartition(".")
+    spec = f"{section}: {{{name}: 1}}" if section else f"{name}: 1"
+    with pytest.raises(ModelConfigurationError) as caught:
+        models(tmp_path / "models.yaml", f"models: {{tiny: {{path: /a, spec: {{gpus: 1, {spec}}}}}}}").all()
+    for part in ("models.yaml", "models.tiny.spec", f"has `{field}`, which each request determines; remove it"):
+        assert part in caught.value.message
+
+
+def test_other_fields_of_the_same_sections_are_accepted(tmp_path: Path) -> None:
+    spec = (
+        "optimizer: {name: adamw}, batch: {micro_size: 2}, data: {max_length: 64}, preference: {label_smoothing: 0.1}"
+    )
+    loaded = models(tmp_path / "models.yaml", f"models: {{tiny: {{path: /a, spec: {{{spec}}}}}}}")
+    assert loaded.get("tiny").spec["batch"] == {"micro_size": 2}
+
+
+def test_reason_is_logged_once_for_each_version_of_the_file(tmp_path: Path) -> None:
+    base = models(tmp_path / "models.yaml", "models: {a: {path: /a, colour: blue}}")
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(3):
+            with pytest.raises(ModelConfigurationError):
+                base.all()
+        assert [(entry["log_level"], "colour" in entry["reason"]) for entry in logged] == [("error", True)]
+        models(tmp_path / "models.yaml", "models: {a: {path: /a, size: large}}")
+        with pytest.raises(ModelConfigurationError, match="size"):
+            base.all()
+    assert len(logged) == 2
+    models(tmp_path / "models.yaml", "models: {a: {path: /a}}")
+    assert list(base.all()) == ["a"]

@@ -43,7 +43,8 @@ class TestPreferences:
         records = [{"prompt": f"p{n}", "completion": f"answer {n}", "label": n % 2 == 0} for n in range(count)]
         (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
         source = FileSource(path=str(tmp_path / "a.jsonl"))
-        return load_answers("data.path", source, ["unpaired_preference"], ByteTokenizer(), 64, **options)
+        loaded = load_answers("data.path", source, ["unpaired_preference"], ByteTokenizer(), 64, **options)
+        return loaded.train, loaded.held_out
 
     def test_answers_for_training_are_compared_with_no_held_out_one(self, tmp_path):
         train, held_out = self.load(tmp_path, 12, fraction=0.25)

@@ -8,7 +8,8 @@ from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
 from trainyard.contract.data_files import data_file
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from worker.core.errors import RefusedError
-from worker.data.uploaded import locate_uploads
+from worker.data.notices import Notice
+from worker.data.uploaded import UploadNames, locate_uploads
 
 DIGEST, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
@@ -87,3 +88,33 @@ def test_forks_compare_contents_and_not_ids() -> None:
     one, same = spec_of().data, spec_of(id="file_" + "3" * 26).data
     assert one.training_part() == same.training_part()
     assert one.training_part() != spec_of(digest=OTHER).data.training_part()
+
+
+class TestNames:
+    def names(self, tmp_path: Path) -> UploadNames:
+        spec = spec_of(eval_id="file_" + "1" * 26, eval_digest=OTHER)
+        return UploadNames.of(spec, tmp_path)
+
+    def test_error_has_field_and_id_instead_of_the_path(self, tmp_path: Path) -> None:
+        path = data_file(tmp_path, DIGEST)
+        with pytest.raises(RefusedError) as caught, self.names(tmp_path).in_errors():
+            raise RefusedError(f"data.path: {path}, line 3 is not JSON", "Correct it.")
+        assert str(caught.value) == f"data.id: file file_{'0' * 26}, line 3 is not JSON"
+        assert caught.value.hint == "Correct it."
+
+    def test_same_content_for_training_and_evaluation_keeps_both_fields(self, tmp_path: Path) -> None:
+        names = UploadNames.of(spec_of(eval_id="file_" + "1" * 26, eval_digest=DIGEST), tmp_path)
+        for field, file_id in (("", "0" * 26), ("eval_", "1" * 26)):
+            text = f"data.{field}path: {data_file(tmp_path, DIGEST)} is bad"
+            assert names.text(text) == f"data.{field}id: file file_{file_id} is bad"
+
+    def test_notice_has_the_id_in_its_data_too(self, tmp_path: Path) -> None:
+        path = str(data_file(tmp_path, OTHER))
+        notice = Notice("bad", "data.eval_path: 1 bad line", data={"first": [{"file": path, "line": 1}], "skipped": 1})
+        made = self.names(tmp_path).notice(notice)
+        assert made.message == "data.eval_id: 1 bad line"
+        assert made.data == {"first": [{"file": f"file file_{'1' * 26}", "line": 1}], "skipped": 1}
+
+    def test_spec_without_text_has_no_names(self, tmp_path: Path) -> None:
+        spec = parse_spec({"task": "comm_check", "gpus": 1})
+        assert UploadNames.of(spec, tmp_path).text("data.path: x") == "data.path: x"
