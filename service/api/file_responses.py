@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from email.utils import format_datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import quote
@@ -150,9 +151,18 @@ def download_route(
 
 
 def file_response(
-    files: UntrustedFiles, root: Path, path: str, conditions: FileConditions, *, code: str = "file_not_found"
+    files: UntrustedFiles,
+    root: Path,
+    path: str,
+    conditions: FileConditions,
+    *,
+    code: str = "file_not_found",
+    name: str | None = None,
 ) -> Response:
     """Return the file, or the requested range of it, as an attachment: a browser stores it, and never shows it.
+
+    Args:
+        name: What the browser calls it; None: the last part of the path.
 
     Raises:
         NotFoundError: there is no regular file of the job at the path; links are not followed.
@@ -163,7 +173,7 @@ def file_response(
         raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
     status = os.fstat(file.fileno())
     headers, size = _validators(status), status.st_size
-    headers["Content-Disposition"] = _attachment(path)
+    headers["Content-Disposition"] = _attachment(name or path)
     unchanged = conditions.is_unchanged(headers["ETag"])
     span = conditions.select(headers["ETag"], size)
     if unchanged or span is None or conditions.head:
@@ -181,6 +191,26 @@ def file_response(
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     chunks = _read(file, start, end)
     return _ClosingResponse(file, chunks, status_code=206 if partial else 200, headers=headers, media_type=_OCTETS)
+
+
+def content_response(content: bytes, name: str, media_type: str, conditions: FileConditions) -> Response:
+    """Return content that is in memory, or the requested range of it, as an attachment.
+
+    Raises:
+        RangeError: the range is outside the content.
+    """
+    etag = f'"{sha256(content).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Accept-Ranges": "bytes", "Content-Disposition": _attachment(name)}
+    if conditions.is_unchanged(etag):
+        return Response(status_code=304, headers=headers)
+    span = conditions.select(etag, len(content))
+    if span is None:
+        raise RangeError(len(content))
+    start, end = span
+    partial = span != (0, len(content))
+    if partial:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+    return Response(content[start:end], 206 if partial else 200, headers, media_type)
 
 
 def _open(files: UntrustedFiles, root: Path, path: str) -> BinaryIO | None:

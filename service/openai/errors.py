@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from service.core.errors import InvalidRequestError, ServiceError
 from trainyard.contract.problems import Problem
@@ -51,6 +51,21 @@ def administrators_problems(problems: Sequence[Problem]) -> list[Problem]:
     return [one for one in problems if one.param not in _OF_REQUESTS and not one.param.startswith("metadata")]
 
 
+def invalid_after(after: str, kind: str) -> InvalidRequestError:
+    """Return the error about a position in a list; `kind`: what the list has."""
+    return InvalidRequestError(f"{after[:80]!r} is not the id of a {kind} of this list", param="after")
+
+
+def check_after(after: str | None, kind: Literal["file", "job"]) -> None:
+    """Check the position in a list whose ids sort by time, so that what had the id may have been deleted since.
+
+    Raises:
+        InvalidRequestError: It is no id of this kind.
+    """
+    if after is not None and not re.fullmatch(rf"{kind}_[0-9a-z]{{26}}", after, re.ASCII):
+        raise invalid_after(after, kind)
+
+
 def is_openai(path: str) -> bool:
     return path.startswith(PREFIX)
 
@@ -85,4 +100,5 @@ def in_openai_terms(message: str) -> str:
 
 def _without_types(param: str) -> str:
     """Return the path of a field without the names of types that pydantic adds for a field with several."""
-    return ".".join(part for part in param.split(".") if part.isidentifier() and part not in _TYPES)
+    named = ".".join(part for part in param.split(".") if part.isidentifier() and part not in _TYPES)
+    return named or param

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, aliased
 from service.core.errors import NotFoundError
 from service.db.models import Checkpoint, Event, FineTune, Job, JobLabel, MetricKey, Point
 from service.metrics.values import decode_value
+from service.openai.errors import invalid_after
 
 TRAIN_LOSS, EVAL_LOSS = "train/loss", "eval/loss"
 ACCURACIES = {TRAIN_LOSS: "train/mean_token_accuracy", EVAL_LOSS: "eval/mean_token_accuracy"}
@@ -127,11 +128,18 @@ class FineTuneRepository:
         return {(number, step, name): decode_value(value, special) for number, step, name, value, special in rows}
 
     def checkpoints(self, job: Job, after: str | None, limit: int) -> tuple[list[Checkpoint], bool]:
-        """Return the checkpoints before one, newest first, and whether more follow."""
+        """Return the checkpoints before one, newest first, and whether more follow.
+
+        Raises:
+            InvalidRequestError: The job has had no checkpoint with the id `after`.
+        """
         query = sa.select(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         if after is not None:
-            step = sa.select(Checkpoint.step).where(Checkpoint.job_pk == job.pk, Checkpoint.id == after)
-            query = query.where(Checkpoint.step < step.scalar_subquery())
+            of_job = sa.select(Checkpoint.step).where(Checkpoint.job_pk == job.pk)
+            step = self._session.scalar(of_job.where(Checkpoint.id == after))
+            if step is None:
+                raise invalid_after(after, "checkpoint")
+            query = query.where(Checkpoint.step < step)
         rows = list(self._session.scalars(query.order_by(Checkpoint.step.desc()).limit(limit + 1)))
         return rows[:limit], len(rows) > limit
 

@@ -1,7 +1,7 @@
 """What a client of OpenAI's API can request: fine-tuning jobs, their results, and models."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ from service.jobs.service import JobAction, apply_action, delete_checkpoints, re
 from service.jobs.service import cancel as cancel_job
 from service.metrics.queries import CurveQuery, read_curves
 from service.openai.base_models import BaseModelEntry, BaseModels
-from service.openai.errors import ModelConfigurationError, administrators_problems
+from service.openai.errors import ModelConfigurationError, administrators_problems, check_after
 from service.openai.model_folder import folder_problem, needs_template
 from service.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTunedJob, FineTuneRepository
 from service.openai.requests import CreateJob
@@ -40,6 +40,7 @@ from service.openai.spec import (
     choose_hyperparameters,
     method_document,
     spec_document,
+    unusual_values,
 )
 from service.specs.acceptance import AcceptedSpec
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -58,8 +59,8 @@ _OWNER_OF_BASE_MODELS = "administrator"
 CheckSpec = Callable[[TrainingSpec], None]
 AcceptSpec = Callable[[dict[str, Any]], AcceptedSpec]
 """Accepts the spec of a document, or raises InvalidSpecError."""
-SubmitSpec = Callable[[AcceptedSpec, Callable[[Session, Job], None]], str]
-"""Submits a spec, adds rows in the transaction that stores the job, and returns its id."""
+SubmitSpec = Callable[[AcceptedSpec, Sequence[str], Callable[[Session, Job], None]], str]
+"""Submits a spec with warnings, adds rows in the transaction that stores the job, and returns its id."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class FineTuneService:
             FineTuneRepository(session).add(stored[0])
 
         accepted = self._accept(base, request, spec_document(request, chosen), accept)
-        return self.read(submit(accepted, add_rows), now)
+        return self.read(submit(accepted, unusual_values(request, chosen), add_rows), now)
 
     def _request(self, body: CreateJob, now: datetime, key: str | None) -> tuple[str, FineTuneRequest]:
         """Return the base model, and the request with everything that it names."""
@@ -211,7 +212,8 @@ class FineTuneService:
             return job_document(tune, job, self.organization, now)
 
     def list_jobs(self, after: str | None, limit: int, metadata: Mapping[str, str], now: datetime) -> Document:
-        """Return one page of jobs, newest first."""
+        """Return one page of jobs, newest first. Raises InvalidRequestError: `after` is not the id of a job."""
+        check_after(after, "job")
         with self.database.read() as session:
             rows, has_more = FineTuneRepository(session).list_page(after, limit, metadata)
             return list_document([job_document(*row, self.organization, now) for row in rows], has_more)
@@ -234,7 +236,11 @@ class FineTuneService:
         return self.read(job_id, now)
 
     def checkpoints(self, job_id: str, after: str | None, limit: int) -> Document:
-        """Return one page of a job's checkpoints, newest first."""
+        """Return one page of a job's checkpoints, newest first.
+
+        Raises:
+            InvalidRequestError: `after` is not the id of one of them.
+        """
         with self.database.read() as session:
             repository = FineTuneRepository(session)
             tune, job = repository.get(job_id)

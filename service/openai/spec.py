@@ -23,6 +23,7 @@ from trainyard.contract.spec.training_spec import parse_spec
 
 _EVALUATIONS_PER_EPOCH = 4
 _MAX_NAME = 120
+_USUAL_MULTIPLIERS, _USUAL_BETAS = (0.01, 10.0), (0.01, 2.0)
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,38 @@ def choose_hyperparameters(request: FineTuneRequest) -> Hyperparameters:
         learning_rate_multiplier=choose_multiplier(given.learning_rate_multiplier),
         beta=choose_beta(given.beta if isinstance(given, DpoHyperparameters) else None),
     )
-    limits = request.entry.limits
-    for field, value, limit in (
-        ("training_file", examples, limits.examples),
-        (f"{request.section}.n_epochs", chosen.n_epochs, limits.epochs),
-        (f"{request.section}.n_epochs", chosen.n_epochs * examples, limits.examples_times_epochs),
+    _check_limits(request, chosen)
+    return chosen
+
+
+def _check_limits(request: FineTuneRequest, chosen: Hyperparameters) -> None:
+    limits, epochs, examples = request.entry.limits, chosen.n_epochs, request.training.examples
+    in_all = epochs * examples
+    product = f"{epochs} epochs of {examples} examples are {in_all} examples"
+    for field, value, limit, given in (
+        ("training_file", examples, limits.examples, f"the file has {examples} examples"),
+        (f"{request.section}.n_epochs", epochs, limits.epochs, f"the job has {epochs} epochs"),
+        (f"{request.section}.n_epochs", in_all, limits.examples_times_epochs, product),
     ):
         if limit is not None and value > limit:
-            message = f"gives {value}, more than the limit of model {body.model}, {limit}"
+            message = f"{given}; model {request.body.model} takes at most {limit}"
             raise InvalidRequestError(message, param=field, code="limit_exceeded")
-    return chosen
+
+
+def unusual_values(request: FineTuneRequest, chosen: Hyperparameters) -> list[str]:
+    """Return warnings about hyperparameters that are rarely intended."""
+    least, most = _USUAL_MULTIPLIERS
+    factor, warnings = chosen.learning_rate_multiplier, []
+    if not least <= factor <= most:
+        rate = request.entry.base_learning_rate(preference=request.is_dpo) * factor
+        warnings.append(
+            f"learning_rate_multiplier {factor:g} gives a learning rate of {rate:.3g}; usual multipliers are from "
+            f"{least:g} to {most:g}"
+        )
+    least, most = _USUAL_BETAS
+    if request.is_dpo and not least <= chosen.beta <= most:
+        warnings.append(f"beta {chosen.beta:g} is unusual; most jobs have one from {least:g} to {most:g}")
+    return warnings
 
 
 def _check_formats(request: FineTuneRequest) -> None:

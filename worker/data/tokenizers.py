@@ -124,7 +124,7 @@ class HfTokenizer:
         if not spans:
             raise ValueError("the chat template renders no `assistant` message as an answer to the messages before it")
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        targets = [any(start <= at < end for start, end in spans) for at, _ in encoded["offset_mapping"]]
+        targets = [any(_is_within(text, token, *span) for span in spans) for token in encoded["offset_mapping"]]
         return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
 
     def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
@@ -134,7 +134,7 @@ class HfTokenizer:
         if not text.startswith(question):
             raise ValueError("the chat template renders the prompt in another way if an answer follows it")
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        targets = [at >= len(question) for at, _ in encoded["offset_mapping"]]
+        targets = [_is_within(text, token, len(question), len(text) + 1) for token in encoded["offset_mapping"]]
         return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
 
     def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
@@ -195,6 +195,13 @@ class HfTokenizer:
 def _bytes_segment(context: bytes, predicted: bytes) -> Segment:
     tokens = np.frombuffer(context + predicted, dtype=np.uint8).astype(np.int32)
     return Segment(tokens, np.arange(len(tokens)) >= len(context))
+
+
+def _is_within(text: str, token: tuple[int, int], start: int, end: int) -> bool:
+    """Return whether a token, by its span of characters, is of the answer from `start` up to `end`. One that begins
+    with the white space at the end of the prompt holds the beginning of the answer."""
+    first, stop = token
+    return first < end and (first >= start or (stop > start and text[first:start].isspace()))
 
 
 def _files(folder: str) -> list[Path]:

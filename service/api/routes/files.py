@@ -150,9 +150,9 @@ def get(app_state: AppStateDep, _user: UserDep, file_id: FileId) -> DataFileReso
 @download_route(router, "/{file_id}/content", "file")
 def content(app_state: AppStateDep, _user: UserDep, file_id: FileId, conditions: ConditionsDep) -> Response:
     """Download the content of a data file, or one range of it."""
-    path = app_state.files.content(file_id)
+    path, name = app_state.files.content(file_id), app_state.files.get(file_id).name
     files = UntrustedFiles(app_state.settings.runs)
-    return file_response(files, path.parent, path.name, conditions, code="file_content_not_found")
+    return file_response(files, path.parent, path.name, conditions, code="file_content_not_found", name=name)
 
 
 @router.delete("/{file_id}", status_code=204, operation_id="delete_file")

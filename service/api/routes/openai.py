@@ -3,7 +3,7 @@
 OpenAI documents them; they are not in the OpenAPI document.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -52,27 +52,22 @@ def create(
     def accept(document: dict[str, Any]) -> AcceptedSpec:
         return pin_files(app_state.files, app_state.acceptance.accept(document, now, user.name))
 
-    def submit_spec(accepted: AcceptedSpec, add_rows: Callable[[Session, Job], None]) -> str:
-        return _submit(app_state, user, accepted, idempotency_key, add_rows)
+    def submit_spec(accepted: AcceptedSpec, warnings: Sequence[str], add_rows: Callable[[Session, Job], None]) -> str:
+        all_warnings = (*accepted.warnings, *warnings)
+        request = SubmissionRequest(
+            accepted.spec, idempotency_key, accepted.unresolved, warnings=all_warnings, add_rows=add_rows
+        )
+        return _submit(app_state, user, request)
 
     created = app_state.fine_tunes.create(user, body, accept, submit_spec, now, key=idempotency_key)
     app_state.notify_reconciler()
     return JSONResponse(created)
 
 
-def _submit(
-    app_state: AppState,
-    user: Principal,
-    accepted: AcceptedSpec,
-    idempotency_key: str | None,
-    add_rows: Callable[[Session, Job], None],
-) -> str:
+def _submit(app_state: AppState, user: Principal, request: SubmissionRequest) -> str:
     settings = app_state.settings
-    app_state.secrets.require(user, accepted.spec)
-    check_code(user, accepted.spec, settings)
-    request = SubmissionRequest(
-        accepted.spec, idempotency_key, accepted.unresolved, warnings=accepted.warnings, add_rows=add_rows
-    )
+    app_state.secrets.require(user, request.spec)
+    check_code(user, request.spec, settings)
     result = submit(
         app_state.database,
         user,

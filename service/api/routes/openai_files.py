@@ -7,13 +7,13 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from service.api.dependencies import AppStateDep, LenientUserDep, NowDep
-from service.api.file_responses import ConditionsDep, file_response
+from service.api.file_responses import ConditionsDep, content_response, file_response
 from service.api.json_body import SlotRoute
 from service.api.routes.files import receive_form
 from service.core.errors import InvalidRequestError
 from service.core.untrusted_files import UntrustedFiles
 from service.db.paging import PageRequest
-from service.openai.errors import PREFIX
+from service.openai.errors import PREFIX, check_after
 from service.openai.schemas import file_document, list_document
 from trainyard.contract.data_files import MAX_OPENAI_FILE_BYTES
 
@@ -56,9 +56,14 @@ def list_files(
     order: Literal["asc", "desc"] = "desc",
     purpose: Annotated[str | None, Query(max_length=40)] = None,
 ) -> Response:
-    """List uploaded files, newest first."""
+    """List uploaded files, newest first.
+
+    Raises:
+        InvalidRequestError: `after` is not the id of a file.
+    """
     if purpose not in (None, "fine-tune"):
         return JSONResponse(list_document([], False))
+    check_after(after, "file")
     rows, has_more = app_state.files.list_page(PageRequest(limit, after, order == "desc"), None)
     return JSONResponse(list_document([file_document(row) for row in rows], has_more))
 
@@ -77,10 +82,11 @@ def content(
     """Download a file."""
     results = app_state.fine_tunes.results(file_id, now)
     if results is not None:
-        return Response(results[1], media_type="text/csv")
-    path = app_state.files.content(file_id)
+        document, text = results
+        return content_response(text, document["filename"], "text/csv", conditions)
+    path, name = app_state.files.content(file_id), app_state.files.get(file_id).name
     files = UntrustedFiles(app_state.settings.runs)
-    return file_response(files, path.parent, path.name, conditions, code="file_content_not_found")
+    return file_response(files, path.parent, path.name, conditions, code="file_content_not_found", name=name)
 
 
 @router.delete(f"{_FILES}/{{file_id}}", operation_id="delete_openai_file")

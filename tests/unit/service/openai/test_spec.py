@@ -5,21 +5,32 @@ from typing import Any
 
 import pytest
 
+from service.core.errors import InvalidRequestError
 from service.db.models import DataFile
-from service.openai.base_models import BaseModelEntry
+from service.openai.base_models import BaseModelEntry, ModelLimits
 from service.openai.requests import CreateJob
-from service.openai.spec import FineTuneRequest, choose_hyperparameters, evaluation_interval, spec_document
+from service.openai.spec import (
+    FineTuneRequest,
+    choose_hyperparameters,
+    entry_problems,
+    evaluation_interval,
+    spec_document,
+)
 
 
 def document(examples: int, *, validation: bool = True, **spec: Any) -> dict[str, Any]:
     """Return the document of a job with batches of one example."""
+    request = request_of(examples, BaseModelEntry(path="/models/tiny", spec=spec), validation=validation)
+    return spec_document(request, choose_hyperparameters(request))
+
+
+def request_of(examples: int, entry: BaseModelEntry, *, validation: bool = False) -> FineTuneRequest:
+    """Return a request for two epochs with batches of one example."""
     file = DataFile(id="file_1", format="chat", examples=examples, created_at=datetime(2026, 1, 1, tzinfo=UTC))
     body = CreateJob.model_validate(
         {"model": "tiny", "training_file": "file_1", "hyperparameters": {"batch_size": 1, "n_epochs": 2}}
     )
-    entry = BaseModelEntry(path="/models/tiny", spec=spec)
-    request = FineTuneRequest(body, entry, file, file if validation else None, seed=1, origin=None)
-    return spec_document(request, choose_hyperparameters(request))
+    return FineTuneRequest(body, entry, file, file if validation else None, seed=1, origin=None)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +68,28 @@ def test_job_without_validation_file_evaluates_nothing() -> None:
 @pytest.mark.parametrize(("given", "used"), [(4, 1), (1, 1), ("auto", "auto")])
 def test_micro_size_of_the_model_is_at_most_the_batch(given: Any, used: Any) -> None:
     assert document(10, batch={"micro_size": given})["batch"] == {"size": 1, "micro_size": used}
+
+
+@pytest.mark.parametrize(
+    ("limits", "param", "message"),
+    [
+        ({"examples": 10}, "training_file", "the file has 40 examples; model tiny takes at most 10"),
+        ({"epochs": 1}, "hyperparameters.n_epochs", "the job has 2 epochs; model tiny takes at most 1"),
+        (
+            {"examples_times_epochs": 50},
+            "hyperparameters.n_epochs",
+            "2 epochs of 40 examples are 80 examples; model tiny takes at most 50",
+        ),
+    ],
+)
+def test_limit_of_the_model_is_stated_with_what_exceeds_it(limits: dict[str, int], param: str, message: str) -> None:
+    request = request_of(40, BaseModelEntry(path="/models/tiny", limits=ModelLimits(**limits)))
+    with pytest.raises(InvalidRequestError) as caught:
+        choose_hyperparameters(request)
+    assert (caught.value.param, caught.value.message, caught.value.code) == (param, message, "limit_exceeded")
+
+
+def test_problem_of_an_entry_is_known_without_a_request() -> None:
+    assert entry_problems(BaseModelEntry(path="/models/tiny", spec={"gpus": 8, "strategy": "fsdp"})) == []
+    (problem,) = entry_problems(BaseModelEntry(path="/models/tiny", spec={"gpus": "many"}))
+    assert problem.param == "gpus"

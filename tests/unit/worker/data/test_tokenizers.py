@@ -84,6 +84,23 @@ def test_tools_that_the_template_leaves_out_are_counted(tmp_path):
     assert load(tmp_path, tokenizer(CALLS, TOOLS), *lines, plain)[1] == []
 
 
+def spaced_tokenizer() -> HfTokenizer:
+    """Return a tokenizer whose prompts end with a space, which is in one token with the digit that follows."""
+    made = train_tokenizer(["assistant: 3 assistant: 5"] * 9)
+    made.chat_template = TEMPLATE.replace("|>", "|>: ")
+    assert len(made(" 3")["input_ids"]) == 1
+    return HfTokenizer(made)
+
+
+def test_token_with_the_end_of_the_prompt_and_the_answer_is_learned(tmp_path):
+    which = spaced_tokenizer()
+    line = {"messages": [USER, {"role": "assistant", "content": "3"}] * 2}
+    (segment,) = load(tmp_path, which, line)[0].rows.segments(0)
+    assert which._tokenizer.decode(segment.tokens[segment.targets]) == " 3<|end|> 3<|end|>"
+    answer = which.answer([USER], [{"role": "assistant", "content": "3"}])
+    assert which._tokenizer.decode(answer.tokens[answer.targets]) == " 3<|end|>"
+
+
 class TestPreferences:
     def load(self, tmp_path, which):
         pair = {
