@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from service.jobs.parameters import Reported, parse_number
+from service.jobs.parameters import Reported
+from trainyard.contract.parameter_text import parse_number
 
 Kind = Literal["spec", "parameter", "tag", "metric", "min", "max", "min_step", "max_step"]
 """What a value is of. `metric` is the last value of a metric."""

@@ -1,8 +1,6 @@
-"""Reported parameters are merged by execution, bounded, and compared by value."""
+"""Reported parameters are merged by execution, and bounded."""
 
-import pytest
-
-from service.jobs.parameters import MAX_LISTED, Reported, index_text, merge
+from service.jobs.parameters import MAX_LISTED, Reported, merge
 from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETERS, ParametersReport
 
 
@@ -53,20 +51,3 @@ def test_lists_have_a_part() -> None:
     merged, _ = merge(Reported(), report(1, parameters={f"p{n}": "x" * 500 for n in range(100)}, notes="y" * 500))
     listed = merged.shown(in_list=True)
     assert (len(listed.parameters), len(listed.parameters["p0"]), len(listed.notes or "")) == (MAX_LISTED, 200, 200)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [(0.0003, "3e-4"), (1, "1.0"), (1.0, "1"), ("0.50", ".5"), (True, "True"), (None, "null"), ("adam", "adam")],
-)
-def test_values_that_are_equal_have_one_text(one: object, other: str) -> None:
-    assert index_text(one) == index_text(other)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("one", "other"), [(1, True), ("a", "A"), (0.1, 0.2), ("1_0", 10), ("", None)])
-def test_values_that_differ_have_different_texts(one: object, other: object) -> None:
-    assert index_text(one) != index_text(other)  # type: ignore[arg-type]
-
-
-def test_text_is_bounded() -> None:
-    assert len(index_text("9" * 2000)) == len(index_text(10**4000)) == 200
