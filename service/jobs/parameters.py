@@ -70,7 +70,11 @@ def merge(reported: Reported, report: ParametersReport) -> tuple[Reported, int]:
     """
     body = report.model_dump(mode="json")
     parameters, dropped = _merge_entries(reported.parameters, body["parameters"], report.execution)
-    tags, dropped_tags = _merge_entries(reported.tags, body["tags"], report.execution)
+    removed = set(report.removed_tags)
+    present_tags = {
+        name: tag for name, tag in reported.tags.items() if name not in removed or tag[0] > report.execution
+    }
+    tags, dropped_tags = _merge_entries(present_tags, body["tags"], report.execution)
     notes = reported.notes
     if report.notes is not None and (notes is None or notes[0] <= report.execution):
         notes = (report.execution, report.notes)

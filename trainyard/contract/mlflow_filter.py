@@ -1,4 +1,4 @@
-"""Filter strings of MLflow's searches: conditions that are joined by AND. Pure functions."""
+"""Filters and orders of MLflow's searches: conditions that are joined by AND. Pure functions."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,8 @@ _KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("tag", "tags"), "tag"),
     **dict.fromkeys(("metric", "metrics"), "metric"),
 }
-_NUMERIC_ATTRIBUTES = frozenset({"start_time", "end_time"})
+_TIMES = ("start_time", "end_time", "creation_time", "last_update_time", "creation_timestamp", "last_updated_timestamp")
+_NUMERIC_ATTRIBUTES = frozenset({*_TIMES, "experiment_id"})
 _TEXT_OPERATORS = ("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN", "IS NULL", "IS NOT NULL")
 _NUMBER_OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 _QUOTED = {"'": "''", '"': '""'}
@@ -101,6 +102,31 @@ def parse_filter(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) ->
         if len(conditions) > _MAX_CONDITIONS:
             raise FilterError(f"has more than {_MAX_CONDITIONS} conditions")
     return conditions
+
+
+@dataclass(frozen=True)
+class Order:
+    """What found things are sorted by."""
+
+    kind: Kind
+    key: str
+    descending: bool
+
+
+def parse_order(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) -> Order:
+    """Return what one text of `order_by` says: `metrics.loss DESC`.
+
+    Raises:
+        FilterError: It is malformed, or names what cannot be compared.
+    """
+    reader = _Reader(text[:MAX_FILTER])
+    kind, key = _identify(reader.next("name")[1], attributes, kinds)
+    descending = reader.has_word("DESC")
+    if not descending:
+        reader.has_word("ASC")
+    if not reader.at_end():
+        raise FilterError(f"is {text[:80]!r}; after the name only ASC or DESC can follow")
+    return Order(kind, key, descending)
 
 
 class _Reader:

@@ -22,6 +22,14 @@ def test_late_report_of_an_older_execution_adds_only_new_names() -> None:
     assert (shown.parameters, shown.tags, shown.notes) == ({"lr": 0.2, "seed": 3}, {"team": "y"}, "two")
 
 
+def test_deleted_tags_are_removed_unless_a_later_execution_set_them() -> None:
+    first, _ = merge(Reported(), report(2, tags={"team": "x", "kind": "y"}))
+    older, _ = merge(first, report(1, removed_tags=["team"]))
+    assert older.shown().tags == {"team": "x", "kind": "y"}
+    removed, _ = merge(first, report(2, removed_tags=["team", "kind", "unknown"], tags={"kind": "z"}))
+    assert removed.shown().tags == {"kind": "z"}
+
+
 def test_names_beyond_the_limit_are_dropped_and_known_names_still_change() -> None:
     full, dropped = merge(Reported(), report(1, parameters={f"p{n}": n for n in range(MAX_PARAMETERS)}))
     assert dropped == 0
