@@ -163,12 +163,12 @@ class MlflowApi:
     def _history(self, reporter: Reporter, body: Document) -> Document:
         run, key = self._run(reporter, body), _field(body, "metric_key")
         if run.is_continued:
-            message = "this attempt of the job did not create the run, whose history therefore cannot be read here"
+            message = "the run was not created on this node in this attempt, so that its history cannot be read here"
             raise TrackerError(400, "INVALID_STATE", f"{message}; the job's curves have all points")
         start, end = page_of(body, default=_HISTORY_PAGE)
-        points = self._histories.read(run.run_id, key)
-        next_page = {"next_page_token": str(end)} if end < len(points) else {}
-        return {"metrics": [point.document(key) for point in points[start:end]]} | next_page
+        points, has_more = self._histories.read(run.run_id, key, start, end)
+        next_page = {"next_page_token": str(end)} if has_more else {}
+        return {"metrics": [point.document(key) for point in points]} | next_page
 
     def _log(self, reporter: Reporter, run: Run, metrics: list[Document]) -> None:
         values = [

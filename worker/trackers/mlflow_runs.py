@@ -154,8 +154,8 @@ class PointHistories:
         self._histories[name] = None
         self._size -= length + _HISTORY_COST
 
-    def read(self, run_id: str, key: str) -> list[MetricPoint]:
-        """Return all points of a metric.
+    def read(self, run_id: str, key: str, start: int, end: int) -> tuple[list[MetricPoint], bool]:
+        """Return the points of a metric from one position to another, and whether more follow.
 
         Raises:
             TrackerError: They are not known any more.
@@ -168,7 +168,7 @@ class PointHistories:
                     "points for this, and has forgotten the longest histories; the job's curves have all points"
                 )
                 raise TrackerError(400, "RESOURCE_EXHAUSTED", message)
-            return [history.point(index) for index in range(len(history))]
+            return [history.point(index) for index in range(start, min(end, len(history)))], end < len(history)
 
 
 def _json_value(value: float) -> float | str:

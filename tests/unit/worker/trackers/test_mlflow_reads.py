@@ -221,13 +221,21 @@ class TestPointHistories:
             histories.add("a", "long", MetricPoint(number, number, 1))
             if number < 10:
                 histories.add("a", "short", MetricPoint(number, number, 1))
-        assert [point.step for point in histories.read("a", "short")] == list(range(10))
+        assert [point.step for point in histories.read("a", "short", 0, 100)[0]] == list(range(10))
         with pytest.raises(Exception, match="keeps 100 points"):
-            histories.read("a", "long")
+            histories.read("a", "long", 0, 100)
 
     def test_a_repeated_point_is_one(self) -> None:
         histories = PointHistories()
         for _ in range(2):
             histories.add("a", "x", MetricPoint(1.0, 2, 3))
-        assert histories.read("a", "x") == [MetricPoint(1.0, 2, 3)]
-        assert histories.read("b", "x") == []
+        assert histories.read("a", "x", 0, 9) == ([MetricPoint(1.0, 2, 3)], False)
+        assert histories.read("b", "x", 0, 9) == ([], False)
+
+    def test_parts_are_read(self) -> None:
+        histories = PointHistories()
+        points = [MetricPoint(float(number), number, 1) for number in range(5)]
+        for point in points:
+            histories.add("a", "x", point)
+        assert histories.read("a", "x", 1, 4) == (points[1:4], True)
+        assert histories.read("a", "x", 4, 9) == (points[4:], False)
