@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Checkpoint, Event, JobParameter
-from service.jobs.parameters import Entry, index_text
+from service.jobs.parameters import Entry
+from trainyard.contract.parameter_text import index_text
 
 MAX_CHECKPOINTS = 1000
 """Checkpoints of one job that are known. Rows remain after their files, so a long job reaches this."""

@@ -16,10 +16,10 @@ from service.core.ids import first_job_id
 from service.db.engine import Database
 from service.db.models import Job, JobLabel, JobParameter
 from service.db.paging import PageRequest, fetch_page
-from service.jobs.parameters import index_text
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource, page_of
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.parameter_text import index_text
 from trainyard.contract.spec.training_spec import MAX_LABELS
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.pages import Page

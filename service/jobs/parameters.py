@@ -1,25 +1,19 @@
 """The parameters, tags and notes that the program of a job reported. Pure functions on the column `jobs.parameters`."""
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from trainyard.contract.parameter_text import Scalar
 from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETER_TEXT, MAX_PARAMETERS, ParametersReport
 from trainyard.contract.wire.views import MAX_NOTES
 
-Scalar = bool | int | float | str | None
 Entry = tuple[int, Any]
 """The execution that reported a value, and the value as JSON."""
 
-MAX_INDEX_TEXT = 200
-"""Characters of a value that a filter compares."""
 MAX_LISTED = 64
 MAX_LISTED_TEXT = 200
-_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,6})?\s*", re.ASCII)
-_EXACT = 2**53
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,11 @@ def merge(reported: Reported, report: ParametersReport) -> tuple[Reported, int]:
     """
     body = report.model_dump(mode="json")
     parameters, dropped = _merge_entries(reported.parameters, body["parameters"], report.execution)
-    tags, dropped_tags = _merge_entries(reported.tags, body["tags"], report.execution)
+    removed = set(report.removed_tags)
+    present_tags = {
+        name: tag for name, tag in reported.tags.items() if name not in removed or tag[0] > report.execution
+    }
+    tags, dropped_tags = _merge_entries(present_tags, body["tags"], report.execution)
     notes = reported.notes
     if report.notes is not None and (notes is None or notes[0] <= report.execution):
         notes = (report.execution, report.notes)
@@ -104,33 +102,3 @@ def _merge_entries(
 
 def _size(name: str, value: Any) -> int:
     return len(name) + len(str(value))
-
-
-def index_text(value: Scalar) -> str:
-    """Return the text by which filters compare a value: numbers by value as floats, also those in texts.
-
-    `3e-4`, `0.0003` and the text `"0.0003"` are one text; so are `true` and the text `"True"`.
-    """
-    if isinstance(value, str):
-        if value.lower() in ("true", "false"):
-            return value.lower()
-        text = _number_text(value) if len(value) <= MAX_INDEX_TEXT and _NUMBER.fullmatch(value) else value
-    elif value is None:
-        text = "null"
-    elif isinstance(value, bool):
-        text = "true" if value else "false"
-    else:
-        text = _number_text(str(value))
-    return text[:MAX_INDEX_TEXT]
-
-
-def parse_number(text: str) -> float | None:
-    """Return the number that a text is; None for any other text."""
-    return float(text) if len(text) <= MAX_INDEX_TEXT and _NUMBER.fullmatch(text) else None
-
-
-def _number_text(text: str) -> str:
-    number = float(text)
-    if not math.isfinite(number):
-        return text.strip()
-    return str(int(number)) if number.is_integer() and abs(number) < _EXACT else repr(number)

@@ -8,7 +8,7 @@ from typing import Any
 
 from service.db.models import Job, Sweep
 from service.jobs.parameters import Reported, Shown
-from service.mlflow.filters import Kind, Value
+from trainyard.contract.mlflow_filter import Kind, Value
 from trainyard.contract.spec.spec_diff import flatten
 
 Document = dict[str, Any]

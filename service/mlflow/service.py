@@ -13,7 +13,6 @@ from service.db.models import Job
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
 from service.jobs.repository import JobRepository
-from service.mlflow.filters import Condition, parse_filter
 from service.mlflow.repository import MlflowRepository, RunScan
 from service.mlflow.schemas import (
     DEFAULT_EXPERIMENT,
@@ -26,6 +25,7 @@ from service.mlflow.schemas import (
     default_experiment,
     sweep_experiment,
 )
+from trainyard.contract.mlflow_filter import Condition, FilterError, Kind, parse_filter
 
 MAX_RUNS = 1000
 """Jobs that one search reads. If further conditions select few of them, the answer has few runs and a page token."""
@@ -52,7 +52,7 @@ def search_runs(database: Database, search: RunSearch) -> Document:
     Raises:
         InvalidRequestError: The filter, the order or the page token cannot be used.
     """
-    conditions = parse_filter(search.filter, RUN_ATTRIBUTES, ("param", "tag", "metric"))
+    conditions = _parse(search.filter, RUN_ATTRIBUTES, ("param", "tag", "metric"))
     scan = _scan_of(search, conditions)
     runs: list[Run] = []
     values, last, rows_read, has_more = 0, "", 0, False
@@ -71,6 +71,13 @@ def search_runs(database: Database, search: RunSearch) -> Document:
         newest = repository.newest_points([run.job for run in runs])
     page: Document = {"runs": [run.document(newest.get(run.job.pk, {})) for run in runs]}
     return page | ({"next_page_token": last} if has_more or rows_read == scan.limit else {})
+
+
+def _parse(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) -> list[Condition]:
+    try:
+        return parse_filter(text, attributes, kinds)
+    except FilterError as error:
+        raise InvalidRequestError(str(error), param="filter") from None
 
 
 def _scan_of(search: RunSearch, conditions: Sequence[Condition]) -> RunScan:
@@ -145,7 +152,7 @@ def search_experiments(database: Database, text: str, limit: int, token: str) ->
     Raises:
         InvalidRequestError: The filter or the page token cannot be used.
     """
-    conditions = parse_filter(text, ("name",), ())
+    conditions = _parse(text, ("name",), ())
     if token and not _SWEEP_ID.fullmatch(token):
         raise InvalidRequestError(f"{token[:80]!r} is no token of a page", param="page_token")
     with database.read() as session:

@@ -122,7 +122,7 @@ class Journal:
             points = [
                 Point(key=allowed_name(value.name), step=value.step or 0, value=number, time=value.time)
                 for value in values(run.steps.history)
-                if (number := _number(value.value)) is not None
+                if (number := parse_value(value.value)) is not None
             ]
             for start in range(0, len(points), MAX_POINTS):
                 part = tuple(points[start : start + MAX_POINTS])
@@ -147,8 +147,9 @@ class Journal:
         parameters: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
         notes: str | None = None,
+        removed_tags: Iterable[str] = (),
     ) -> None:
-        """Append parameters, tags and notes. Nested values are flattened, and long texts cut.
+        """Append parameters, tags, notes, and which tags were deleted. Nested values are flattened, and long texts cut.
 
         Raises:
             OSError: They could not be written.
@@ -160,6 +161,7 @@ class Journal:
             parameters=flat,
             tags=dict(list(texts.items())[:MAX_PARAMETERS]),
             notes=None if notes is None else _text(notes, MAX_PARAMETER_TEXT),
+            removed_tags=tuple(_text(name, MAX_METRIC_NAME) for name in removed_tags),
         )
         with self._lock:
             run = self._execution(execution)
@@ -198,7 +200,7 @@ class Journal:
         return run
 
     def _point(self, run: _Execution, execution: int, tracker: str, value: TrackedValue) -> Point | None:
-        number = _number(value.value)
+        number = parse_value(value.value)
         if number is None:
             message = f"the value of {value.name[:80]!a} is no number; such values are left out"
             self._state(run, execution, "not_a_number", message)
@@ -278,7 +280,8 @@ def trainer_steps(parameters: Mapping[str, Any]) -> int | None:
     return int(steps) if is_trainer and re.fullmatch(r"[1-9]\d{0,14}", steps) else None
 
 
-def _number(value: Any) -> float | None:
+def parse_value(value: Any) -> float | None:
+    """Return the number that a tracker sent as a value of a metric; None if it is none."""
     if isinstance(value, str):
         value = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}.get(value.lower())
     return float(value) if isinstance(value, int | float) else None

@@ -4,15 +4,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, store_or_state
-from worker.trackers.journal import Journal, TrackedValue
+from worker.trackers.journal import Journal, TrackedValue, parse_value
+from worker.trackers.mlflow_experiments import MlflowExperiments
 from worker.trackers.mlflow_models import MlflowModels
+from worker.trackers.mlflow_runs import MAX_HISTORY_POINTS, RUN_NAME, MetricPoint, PointHistories, Run
+from worker.trackers.mlflow_search import page_of, search
 
 API = "/api/2.0/mlflow/"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
@@ -22,65 +24,26 @@ _PROBED = frozenset({"/api/3.0/mlflow/server-info"})
 _NOTES = "mlflow.note.content"
 _INTERNAL = "mlflow."
 _YEAR_2200 = 7_258_118_400_000
+_MAX_STEP = 2**63
+_HISTORY_PAGE = 25_000
+"""Points of a page of a history; the client asks for as many."""
+_RUN_ATTRIBUTES = ("run_id", "run_name", "status", "user_id", "start_time", "end_time", "artifact_uri")
 
 Document = dict[str, Any]
-
-
-@dataclass
-class _Run:
-    """A run of the program, as the client reads it back."""
-
-    run_id: str
-    experiment_id: str
-    name: str
-    prefix: str
-    start_time: int
-    status: str = "RUNNING"
-    end_time: int = 0
-    parameters: dict[str, str] = field(default_factory=dict)
-    metrics: dict[str, Document] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-
-    def info(self) -> Document:
-        info = {
-            "run_id": self.run_id,
-            "run_uuid": self.run_id,
-            "run_name": self.name,
-            "experiment_id": self.experiment_id,
-            "status": self.status,
-            "start_time": self.start_time,
-            "artifact_uri": f"mlflow-artifacts:/{self.experiment_id}/{self.run_id}/artifacts",
-            "lifecycle_stage": "active",
-        }
-        return info | ({"end_time": self.end_time} if self.end_time else {})
-
-    def document(self) -> Document:
-        data = {
-            "metrics": list(self.metrics.values()),
-            "params": [{"key": key, "value": value} for key, value in self.parameters.items()],
-            "tags": [{"key": key, "value": value} for key, value in self.tags.items()],
-        }
-        return {"info": self.info(), "data": data}
 
 
 class MlflowApi:
     """Experiments and runs in memory; points, parameters and tags in the journal; artifacts in the job's folder."""
 
-    def __init__(self, journal: Journal, artifacts: ArtifactFolder) -> None:
+    def __init__(self, journal: Journal, artifacts: ArtifactFolder, stored_points: int = MAX_HISTORY_POINTS) -> None:
         self._journal = journal
         self._prefixes = RunPrefixes()
         self._artifacts = artifacts
         self._models = MlflowModels(journal)
         self._lock = threading.Lock()
-        self._experiments = {"0": "Default"}
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, Run] = {}
+        self._histories = PointHistories(stored_points)
         self._routes: dict[tuple[str, str], Callable[[Reporter, Document], Document]] = {
-            ("GET", "experiments/get-by-name"): self._find_experiment,
-            ("GET", "experiments/get"): self._get_experiment,
-            ("POST", "experiments/create"): self._create_experiment,
-            ("POST", "experiments/search"): self._search_experiments,
-            ("GET", "experiments/search"): self._search_experiments,
-            ("POST", "experiments/set-experiment-tag"): _accept,
             ("POST", "runs/create"): self._create_run,
             ("GET", "runs/get"): self._get_run,
             ("POST", "runs/update"): self._update_run,
@@ -90,10 +53,10 @@ class MlflowApi:
             ("POST", "runs/set-tag"): self._set_tag,
             ("POST", "runs/delete-tag"): self._delete_tag,
             ("POST", "runs/log-model"): _accept,
-            ("POST", "runs/log-inputs"): _accept,
+            ("POST", "runs/log-inputs"): self._state_inputs,
             ("POST", "runs/search"): self._search_runs,
             ("GET", "metrics/get-history"): self._history,
-        }
+        } | MlflowExperiments().routes
 
     def handle(self, request: TrackerRequest) -> Document | Path:
         """Carry out a request and return the answer, or the file that is the answer.
@@ -118,52 +81,28 @@ class MlflowApi:
             raise TrackerError(404, "ENDPOINT_NOT_FOUND", message)
         return route(request.reporter, {**request.query, **request.json_object(_MAX_BODY)})
 
-    def _find_experiment(self, _reporter: Reporter, body: Document) -> Document:
-        name = _field(body, "experiment_name")
-        with self._lock:
-            key = next((key for key, one in self._experiments.items() if one == name), None)
-        if key is None:
-            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no experiment {name[:200]!r}")
-        return {"experiment": _experiment(key, name)}
-
-    def _get_experiment(self, _reporter: Reporter, body: Document) -> Document:
-        key = _field(body, "experiment_id")
-        name = self._experiments.get(key)
-        if name is None:
-            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no experiment {key[:200]!r}")
-        return {"experiment": _experiment(key, name)}
-
-    def _create_experiment(self, _reporter: Reporter, body: Document) -> Document:
-        name = _field(body, "name")
-        with self._lock:
-            if name in self._experiments.values():
-                raise TrackerError(400, "RESOURCE_ALREADY_EXISTS", f"the experiment {name[:200]!r} exists")
-            key = str(len(self._experiments))
-            self._experiments[key] = name
-        return {"experiment_id": key}
-
-    def _search_experiments(self, _reporter: Reporter, _body: Document) -> Document:
-        return {"experiments": [_experiment(key, name) for key, name in dict(self._experiments).items()]}
-
     def _create_run(self, reporter: Reporter, body: Document) -> Document:
         tags = _pairs(body, "tags")
-        name = str(body.get("run_name") or tags.get("mlflow.runName") or "run")
-        run = self._add_run(reporter, uuid.uuid4().hex, str(body.get("experiment_id") or "0"), name)
+        name = str(body.get("run_name") or tags.get(RUN_NAME) or "")
+        run = self._add_run(reporter, uuid.uuid4().hex, str(body.get("experiment_id") or "0"), name or "run")
         run.start_time = int(body.get("start_time") or run.start_time)
-        self._tag(reporter, run, tags)
+        self._tag(reporter, run, tags | ({RUN_NAME: name} if name else {}))
         return {"run": run.document()}
 
-    def _add_run(self, reporter: Reporter, run_id: str, experiment: str, name: str) -> _Run:
+    def _add_run(self, reporter: Reporter, run_id: str, experiment: str, name: str) -> Run:
         prefix = self._prefixes.prefix(reporter, run_id, name)
-        run = self._runs[run_id] = _Run(run_id, experiment, name, prefix, int(time.time() * 1000))
-        return run
+        return self._runs.setdefault(run_id, Run(run_id, experiment, name, prefix, int(time.time() * 1000)))
 
-    def _run(self, reporter: Reporter, body: Document) -> _Run:
+    def _run(self, reporter: Reporter, body: Document) -> Run:
         """Return the run of the request. A run of an earlier attempt is continued under its id."""
         run_id = str(body.get("run_id") or body.get("run_uuid") or "")
         if not run_id.isalnum() or len(run_id) > 64:
             raise TrackerError(400, "INVALID_PARAMETER_VALUE", "run_id is missing or malformed")
-        return self._runs.get(run_id) or self._add_run(reporter, run_id, "0", run_id[:8])
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._add_run(reporter, run_id, "0", run_id[:8])
+            run.is_continued = True
+        return run
 
     def _get_run(self, reporter: Reporter, body: Document) -> Document:
         return {"run": self._run(reporter, body).document()}
@@ -172,7 +111,8 @@ class MlflowApi:
         run = self._run(reporter, body)
         run.status = str(body.get("status") or run.status)
         run.end_time = int(body.get("end_time") or run.end_time)
-        run.name = str(body.get("run_name") or run.name)
+        if body.get("run_name"):
+            self._tag(reporter, run, {RUN_NAME: str(body["run_name"])})
         return {"run_info": run.info()}
 
     def _log_metric(self, reporter: Reporter, body: Document) -> Document:
@@ -189,8 +129,8 @@ class MlflowApi:
         metrics = body.get("metrics") or []
         if not isinstance(metrics, list) or not all(isinstance(one, dict) for one in metrics):
             raise TrackerError(400, "INVALID_PARAMETER_VALUE", "metrics is no list of objects")
-        self._log(reporter, run, metrics)
         self._describe(reporter, run, _pairs(body, "params"))
+        self._log(reporter, run, metrics)
         self._tag(reporter, run, _pairs(body, "tags"))
         return {}
 
@@ -199,34 +139,64 @@ class MlflowApi:
         return {}
 
     def _delete_tag(self, reporter: Reporter, body: Document) -> Document:
-        self._run(reporter, body).tags.pop(_field(body, "key"), None)
+        run, key = self._run(reporter, body), _field(body, "key")
+        if run.tags.pop(key, None) is None and not run.is_continued:
+            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"the run has no tag {key[:200]!r}")
+        if key == _NOTES:
+            self._journal.describe(reporter.execution, notes="")
+        elif not key.startswith(_INTERNAL):
+            self._journal.describe(reporter.execution, removed_tags=[run.prefix + key])
         return {}
 
-    def _search_runs(self, _reporter: Reporter, _body: Document) -> Document:
-        return {"runs": [run.document() for run in list(self._runs.values())]}
+    def _state_inputs(self, reporter: Reporter, _body: Document) -> Document:
+        message = "MLflow's datasets are not stored by Trainyard; what log_input is given is left out"
+        self._journal.state_once(reporter.execution, "mlflow_inputs", message)
+        return {}
+
+    def _search_runs(self, _reporter: Reporter, body: Document) -> Document:
+        experiments = {str(one) for one in body.get("experiment_ids") or ()}
+        runs = sorted(self._runs.values(), key=lambda run: run.start_time)
+        of_experiments = [run for run in runs if run.experiment_id in experiments]
+        matches, next_page = search(of_experiments, body, _RUN_ATTRIBUTES, ("metric", "param", "tag"))
+        return {"runs": [run.document() for run in matches]} | next_page
 
     def _history(self, reporter: Reporter, body: Document) -> Document:
-        latest = self._run(reporter, body).metrics.get(_field(body, "metric_key"))
-        return {"metrics": [latest] if latest else []}
+        run, key = self._run(reporter, body), _field(body, "metric_key")
+        if run.is_continued:
+            message = "the run was not created on this node in this attempt, so that its history cannot be read here"
+            raise TrackerError(400, "INVALID_STATE", f"{message}; the job's curves have all points")
+        start, end = page_of(body, default=_HISTORY_PAGE)
+        points, has_more = self._histories.read(run.run_id, key, start, end)
+        next_page = {"next_page_token": str(end)} if has_more else {}
+        return {"metrics": [point.document(key) for point in points]} | next_page
 
-    def _log(self, reporter: Reporter, run: _Run, metrics: list[Document]) -> None:
+    def _log(self, reporter: Reporter, run: Run, metrics: list[Document]) -> None:
         values = [
             TrackedValue(run.prefix + _field(one, "key"), one.get("value"), _integer(one.get("step")), _time(one))
             for one in metrics
         ]
         self._journal.log(reporter.execution, "mlflow", values)
-        for one in metrics:
-            run.metrics[str(one["key"])] = {name: one.get(name) for name in ("key", "value", "timestamp", "step")}
+        for one, value in zip(metrics, values, strict=True):
+            number, key = parse_value(value.value), str(one["key"])
+            if number is not None:
+                given = _integer(one.get("timestamp"))
+                point = MetricPoint(number, value.step or 0, given or int(value.time.timestamp() * 1000))
+                run.add_point(key, point)
+                self._histories.add(run.run_id, key, point)
 
-    def _describe(self, reporter: Reporter, run: _Run, parameters: Mapping[str, str]) -> None:
+    def _describe(self, reporter: Reporter, run: Run, parameters: Mapping[str, str]) -> None:
         if parameters:
+            with self._lock:
+                run.set_parameters(reporter.execution, parameters)
             named = {run.prefix + name: _parse(value) for name, value in parameters.items()}
             self._journal.describe(reporter.execution, parameters=named)
-            run.parameters.update(parameters)
 
-    def _tag(self, reporter: Reporter, run: _Run, tags: Mapping[str, str]) -> None:
+    def _tag(self, reporter: Reporter, run: Run, tags: Mapping[str, str]) -> None:
         run.tags.update(tags)
+        run.name = tags.get(RUN_NAME) or run.name
         shown = {run.prefix + name: value for name, value in tags.items() if not name.startswith(_INTERNAL)}
+        if tags.get(RUN_NAME):
+            shown[run.prefix + "run"] = tags[RUN_NAME]
         if shown or _NOTES in tags:
             self._journal.describe(reporter.execution, tags=shown, notes=tags.get(_NOTES))
 
@@ -238,11 +208,6 @@ def _accept(_reporter: Reporter, _body: Document) -> Document:
 def _listed(path: Path) -> Document:
     size = {} if path.is_dir() else {"file_size": path.stat().st_size}
     return {"path": path.name, "is_dir": path.is_dir()} | size
-
-
-def _experiment(key: str, name: str) -> Document:
-    location = f"mlflow-artifacts:/{key}"
-    return {"experiment_id": key, "name": name, "artifact_location": location, "lifecycle_stage": "active"}
 
 
 def _field(body: Mapping[str, Any], name: str) -> str:
@@ -262,9 +227,13 @@ def _pairs(body: Document, name: str) -> dict[str, str]:
 def _integer(value: object) -> int:
     """Return a step; MLflow sends 64-bit integers as numbers or texts, and leaves out 0."""
     try:
-        return int(str(value or 0))
+        number = int(str(value or 0))
     except ValueError:
-        raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"the step {str(value)[:80]!a} is no integer") from None
+        number = _MAX_STEP
+    if abs(number) >= _MAX_STEP:
+        message = f"{str(value)[:80]!a} is no integer of 64 bits, as a step and a time must be"
+        raise TrackerError(400, "INVALID_PARAMETER_VALUE", message)
+    return number
 
 
 def _time(metric: Document) -> datetime:

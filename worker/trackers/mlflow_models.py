@@ -8,14 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.contract.mlflow_filter import Kind, Value
 from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.journal import Journal
+from worker.trackers.mlflow_search import search
 
 Document = dict[str, Any]
 _MODELS = "logged-models"
 _READY = "LOGGED_MODEL_READY"
 _STATUSES: Mapping[object, str] = {1: "LOGGED_MODEL_PENDING", 2: _READY, 3: "LOGGED_MODEL_UPLOAD_FAILED"}
 _REGISTRY = "MLflow's registry of models is not kept; the files of a registered model are artifacts of the job"
+_ATTRIBUTES = ("name", "model_id", "model_type", "source_run_id", "creation_timestamp", "last_updated_timestamp")
 _MAX_NAME = 250
 _MAX_MODELS = 1000
 """Models that can be read back, the newest; so many versions of a registered model, and so many of these."""
@@ -33,11 +36,24 @@ class _Model:
     created: int = field(default_factory=lambda: int(time.time() * 1000))
     status: str = "LOGGED_MODEL_PENDING"
 
+    @property
+    def experiment(self) -> str:
+        return str(self.given.get("experiment_id") or "0")
+
+    def value(self, kind: Kind, key: str) -> Value:
+        """Return what a search compares; None if the model does not have it."""
+        if kind == "attribute":
+            times = dict.fromkeys(("creation_timestamp", "last_updated_timestamp"), self.created)
+            value: Value = (self.given | times | {"name": self.name, "model_id": self.model_id}).get(key)
+            return value
+        pairs = self.given.get(f"{kind}s") or []
+        return next((str(one.get("value")) for one in reversed(pairs) if one.get("key") == key), None)
+
     def document(self) -> Document:
         given = {key: self.given[key] for key in ("model_type", "source_run_id", "tags") if self.given.get(key)}
         info = {
             "model_id": self.model_id,
-            "experiment_id": str(self.given.get("experiment_id") or "0"),
+            "experiment_id": self.experiment,
             "name": self.name,
             "artifact_uri": self.artifact_uri,
             "creation_timestamp_ms": self.created,
@@ -92,8 +108,17 @@ class MlflowModels:
                 del self._models[next(iter(self._models))]
         return model.document()
 
-    def _search(self, _reporter: Reporter, _body: Document) -> Document:
-        return {"models": [model.document()["model"] for model in list(self._models.values())]}
+    def _search(self, _reporter: Reporter, body: Document) -> Document:
+        experiments = {str(one) for one in body.get("experiment_ids") or ()}
+        models = [one for one in list(self._models.values()) if not experiments or one.experiment in experiments]
+        orders = [
+            f"{one.get('field_name')} {'DESC' if one.get('ascending') is False else 'ASC'}"
+            for one in body.get("order_by") or ()
+        ]
+        if body.get("datasets"):
+            raise TrackerError(400, "INVALID_PARAMETER_VALUE", "datasets: they are not stored by Trainyard")
+        matches, next_page = search(models, body | {"order_by": orders}, _ATTRIBUTES, ("param", "tag"))
+        return {"models": [model.document()["model"] for model in matches]} | next_page
 
     def _change(self, method: str, model_id: str, part: str, body: Document) -> Document:
         model = self._models.get(model_id)

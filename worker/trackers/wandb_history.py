@@ -12,6 +12,8 @@ from worker.trackers.journal import TrackedValue
 _CLIENT_KEYS = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 COMMON_STEP_METRICS = ("train/global_step", "trainer/global_step")
 """The step metrics of Transformers and Lightning, which are known before the client sends the definitions."""
+_FILE_LISTS = frozenset({"images/separated", "videos", "audio", "html", "object3D", "molecule"})
+"""Types of lists of media, whose files the client uploads like those of single ones."""
 _MAX_DEPTH = 8
 _YEAR_2200 = 7_258_118_400
 
@@ -103,7 +105,7 @@ class RunHistory:
         """Yield the objects of a history line that are no files, such as histograms, with their names and steps."""
         flat = dict(_flatten(line))
         for name, value in _flatten(line, objects=True):
-            if "path" not in value:
+            if "path" not in value and value["_type"] not in _FILE_LISTS:
                 yield name, self._step(name, line, flat, metrics), value
 
     def _step(self, name: str, line: Mapping[str, Any], flat: Mapping[str, Any], metrics: StepMetrics) -> int | None:

@@ -19,8 +19,8 @@ from service.jobs.repository import JobRepository
 from service.mlflow import service
 from service.mlflow.artifacts import list_folder, stored_path
 from service.mlflow.errors import UNKNOWN_ENDPOINT
-from service.mlflow.filters import MAX_FILTER
 from service.mlflow.history import MAX_POINTS, read_history
+from trainyard.contract.mlflow_filter import MAX_FILTER
 
 _API = "/mlflow/api/2.0"
 _MAX_EXPERIMENTS = 5000

@@ -123,7 +123,7 @@ class JobParameter(Base):
 
     key: Mapped[str] = mapped_column(String(250), primary_key=True)
     value: Mapped[str] = mapped_column(String(200), primary_key=True)
-    """As `service.jobs.parameters.index_text` returns it."""
+    """As `trainyard.contract.parameter_text.index_text` returns it."""
     job_id: Mapped[str] = mapped_column(PublicId, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
 
 

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
 from service.db.models import Job, JobValue, ValueKey
-from service.jobs.parameters import parse_number
 from service.jobs.table.keys import TIMES, ColumnKey, ColumnName, ResolvedKey, TagKey, ValueRef
 from service.jobs.table.values import MAX_TEXT
 from trainyard.contract.base import MAX_TIME, MIN_TIME
@@ -26,6 +25,7 @@ from trainyard.contract.job_query import (
     QueryError,
     Value,
 )
+from trainyard.contract.parameter_text import parse_number
 
 Condition = sa.ColumnElement[bool]
 

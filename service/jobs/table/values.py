@@ -5,7 +5,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from service.jobs.parameters import Reported, parse_number
+from service.jobs.parameters import Reported
+from trainyard.contract.parameter_text import parse_number
 from trainyard.contract.spec.ineffective_fields import ignored_fields
 
 Kind = Literal["spec", "parameter", "tag", "metric", "min", "max", "min_step", "max_step"]

@@ -242,6 +242,8 @@ class ParametersReport(Strict):
     """Values by name; the names of nested values are joined with dots: `optimizer.lr`."""
     tags: dict[ParameterName, ParameterText] = Field(default_factory=dict, max_length=MAX_PARAMETERS)
     notes: ParameterText | None = None
+    removed_tags: tuple[ParameterName, ...] = Field(default=(), max_length=MAX_PARAMETERS)
+    """Tags that the program deleted; those in `tags` are set after it."""
 
 
 class Failure(Strict):

@@ -28,6 +28,8 @@ def test_reports_are_merged_into_the_job(world: World) -> None:
     resource = world.job(job)
     assert resource["parameters"] == {"lr": 0.2, "seed": 3, "on": True, "none": None}
     assert (resource["tags"], resource["notes"]) == ({"team": "nlp"}, "a <b> note")
+    assert send(worker, removed_tags=["team"], notes="") == 200
+    assert (world.job(job)["tags"], world.job(job)["notes"]) == ({}, None)
 
 
 def test_late_report_of_an_older_execution_does_not_replace_newer_values(world: World) -> None:

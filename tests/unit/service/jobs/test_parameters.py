@@ -1,8 +1,6 @@
-"""Reported parameters are merged by execution, bounded, and compared by value."""
+"""Reported parameters are merged by execution, and bounded."""
 
-import pytest
-
-from service.jobs.parameters import MAX_LISTED, Reported, index_text, merge
+from service.jobs.parameters import MAX_LISTED, Reported, merge
 from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETERS, ParametersReport
 
 
@@ -22,6 +20,14 @@ def test_late_report_of_an_older_execution_adds_only_new_names() -> None:
     merged, _ = merge(newer, report(1, parameters={"lr": 0.1, "seed": 3}, tags={"team": "x"}, notes="one"))
     shown = merged.shown()
     assert (shown.parameters, shown.tags, shown.notes) == ({"lr": 0.2, "seed": 3}, {"team": "y"}, "two")
+
+
+def test_deleted_tags_are_removed_unless_a_later_execution_set_them() -> None:
+    first, _ = merge(Reported(), report(2, tags={"team": "x", "kind": "y"}))
+    older, _ = merge(first, report(1, removed_tags=["team"]))
+    assert older.shown().tags == {"team": "x", "kind": "y"}
+    removed, _ = merge(first, report(2, removed_tags=["team", "kind", "unknown"], tags={"kind": "z"}))
+    assert removed.shown().tags == {"kind": "z"}
 
 
 def test_names_beyond_the_limit_are_dropped_and_known_names_still_change() -> None:
@@ -53,20 +59,3 @@ def test_lists_have_a_part() -> None:
     merged, _ = merge(Reported(), report(1, parameters={f"p{n}": "x" * 500 for n in range(100)}, notes="y" * 500))
     listed = merged.shown(in_list=True)
     assert (len(listed.parameters), len(listed.parameters["p0"]), len(listed.notes or "")) == (MAX_LISTED, 200, 200)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [(0.0003, "3e-4"), (1, "1.0"), (1.0, "1"), ("0.50", ".5"), (True, "True"), (None, "null"), ("adam", "adam")],
-)
-def test_values_that_are_equal_have_one_text(one: object, other: str) -> None:
-    assert index_text(one) == index_text(other)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("one", "other"), [(1, True), ("a", "A"), (0.1, 0.2), ("1_0", 10), ("", None)])
-def test_values_that_differ_have_different_texts(one: object, other: object) -> None:
-    assert index_text(one) != index_text(other)  # type: ignore[arg-type]
-
-
-def test_text_is_bounded() -> None:
-    assert len(index_text("9" * 2000)) == len(index_text(10**4000)) == 200

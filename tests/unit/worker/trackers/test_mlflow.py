@@ -1,22 +1,20 @@
 """The real MLflow client reports to the listener, unchanged; and what other requests get."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.tracker_clients import CLIENTS, Clients, older_version, run_program
 from tests.support.tracker_spool import bodies, events, parameters, points
-from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
 from worker.trackers.answers import Reporter
-from worker.trackers.artifacts import ArtifactFolder
-from worker.trackers.journal import MAX_NAMES, Journal
+from worker.trackers.journal import MAX_NAMES
 from worker.trackers.listener import TrackerListener
-from worker.trackers.mlflow import API, ARTIFACTS, MlflowApi
+from worker.trackers.mlflow import API, ARTIFACTS
 from worker.trackers.variables import tracker_token, tracker_variables
 
 PROGRAM = """
@@ -43,26 +41,6 @@ with mlflow.start_run():
     mlflow.log_text("x" * 100, "fits")
     mlflow.log_metric("after", 1.0)
 """
-
-
-@pytest.fixture
-def listener(layout: AttemptLayout) -> Iterator[TrackerListener]:
-    artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow", limit=100_000)
-    made = TrackerListener(MlflowApi(Journal(layout, 0), artifacts).handle, lambda: 1)
-    made.start()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def call(listener: TrackerListener) -> Callable[..., httpx.Response]:
-    """Return a function that sends a request as a client of execution 1."""
-
-    def send(method: str, path: str, token: str = "", **arguments: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token or tracker_token(listener.secret, Reporter(1, 0))}".encode()}
-        return httpx.request(method, listener.url + path, headers=headers, trust_env=False, **arguments)
-
-    return send
 
 
 def run(listener: TrackerListener, folder: Path, text: str, clients: Clients, execution: int = 1) -> str:

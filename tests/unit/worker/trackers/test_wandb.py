@@ -79,6 +79,13 @@ for value in range(3, 6):
     run.log({{"loss": value}})
 run.finish()
 """
+MEDIA = """
+import numpy, wandb
+run = wandb.init()
+images = [wandb.Image(numpy.full((4, 4, 3), shade, dtype="uint8"), caption=str(shade)) for shade in range(3)]
+run.log({"examples": images, "pages": [wandb.Html("<b>a</b>"), wandb.Html("<b>b</b>")], "loss": 1.0})
+run.finish()
+"""
 STREAM = "/files/a/b/run/file_stream"
 JOB_PAGE = "http://trainyard.example:8470/jobs/job_1"
 
@@ -268,6 +275,17 @@ def test_histograms_are_stored_by_step_and_other_objects_stated(
     assert points(layout) == [("loss", 1, 1.0), ("loss", 2, 1.0)]
     (event,) = events(layout)
     assert "such values, as that of 'nested.odd', are left out" in event.message
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_lists_of_media_are_files(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    run(listener, tmp_path, MEDIA, clients)
+    stored = (tmp_path / "job" / "artifacts" / "wandb").rglob("media/*/*")
+    assert sorted(path.suffix for path in stored) == [".html"] * 2 + [".png"] * 3
+    assert points(layout) == [("loss", 0, 1.0)]
+    assert events(layout) == []
 
 
 def test_unknown_operation_is_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from service.mlflow.patterns import matches_pattern
+from trainyard.contract.like_pattern import matches_pattern
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
-"""Filter strings of MLflow's searches: conditions that are joined by AND. Pure functions."""
+"""Filters and orders of MLflow's searches: conditions that are joined by AND. Pure functions."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from service.core.errors import InvalidRequestError
-from service.jobs.parameters import index_text
-from service.mlflow.patterns import matches_pattern
+from trainyard.contract.like_pattern import matches_pattern
+from trainyard.contract.parameter_text import index_text
 
 Kind = Literal["attribute", "param", "tag", "metric"]
 Operand = str | float | tuple[str, ...] | None
@@ -23,7 +22,8 @@ _KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("tag", "tags"), "tag"),
     **dict.fromkeys(("metric", "metrics"), "metric"),
 }
-_NUMERIC_ATTRIBUTES = frozenset({"start_time", "end_time"})
+_TIMES = ("start_time", "end_time", "creation_time", "last_update_time", "creation_timestamp", "last_updated_timestamp")
+_NUMERIC_ATTRIBUTES = frozenset({*_TIMES, "experiment_id"})
 _TEXT_OPERATORS = ("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN", "IS NULL", "IS NOT NULL")
 _NUMBER_OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 _QUOTED = {"'": "''", '"': '""'}
@@ -37,6 +37,10 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+
+
+class FilterError(ValueError):
+    """A filter string is malformed, or compares what cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,10 @@ def parse_filter(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) ->
         kinds: What else they have.
 
     Raises:
-        InvalidRequestError: The string is malformed, or compares what cannot be compared.
+        FilterError: The string is malformed, or compares what cannot be compared.
     """
     if len(text) > MAX_FILTER:
-        raise _refuse(f"has more than {MAX_FILTER} characters")
+        raise FilterError(f"has more than {MAX_FILTER} characters")
     reader = _Reader(text)
     conditions: list[Condition] = []
     while not reader.at_end():
@@ -96,8 +100,33 @@ def parse_filter(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) ->
             reader.expect_word("AND", "; conditions can only be joined by AND")
         conditions.append(_read_condition(reader, attributes, kinds))
         if len(conditions) > _MAX_CONDITIONS:
-            raise _refuse(f"has more than {_MAX_CONDITIONS} conditions")
+            raise FilterError(f"has more than {_MAX_CONDITIONS} conditions")
     return conditions
+
+
+@dataclass(frozen=True)
+class Order:
+    """What found things are sorted by."""
+
+    kind: Kind
+    key: str
+    descending: bool
+
+
+def parse_order(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) -> Order:
+    """Return what one text of `order_by` says: `metrics.loss DESC`.
+
+    Raises:
+        FilterError: It is malformed, or names what cannot be compared.
+    """
+    reader = _Reader(text[:MAX_FILTER])
+    kind, key = _identify(reader.next("name")[1], attributes, kinds)
+    descending = reader.has_word("DESC")
+    if not descending:
+        reader.has_word("ASC")
+    if not reader.at_end():
+        raise FilterError(f"is {text[:80]!r}; after the name only ASC or DESC can follow")
+    return Order(kind, key, descending)
 
 
 class _Reader:
@@ -110,7 +139,7 @@ class _Reader:
         while start < len(text):
             match = _TOKEN.match(text, start)
             if match is None:
-                raise _refuse(f"cannot be read from {text[start : start + 40]!r} on")
+                raise FilterError(f"cannot be read from {text[start : start + 40]!r} on")
             self._tokens.append((str(match.lastgroup), match[str(match.lastgroup)]))
             start = match.end()
 
@@ -120,10 +149,10 @@ class _Reader:
     def next(self, *kinds: str) -> tuple[str, str]:
         """Return the next token, which must be of one of these kinds."""
         if self.at_end():
-            raise _refuse("ends within a condition")
+            raise FilterError("ends within a condition")
         kind, text = self._tokens[self._position]
         if kind not in kinds:
-            raise _refuse(f"has {text[:40]!r} in a wrong place")
+            raise FilterError(f"has {text[:40]!r} in a wrong place")
         self._position += 1
         return kind, text
 
@@ -136,7 +165,7 @@ class _Reader:
     def expect_word(self, word: str, hint: str = "") -> None:
         if not self.has_word(word):
             position = min(self._position, len(self._tokens) - 1)
-            raise _refuse(f"has {self._tokens[position][1][:40]!r} where {word} is expected{hint}")
+            raise FilterError(f"has {self._tokens[position][1][:40]!r} where {word} is expected{hint}")
 
 
 def _read_condition(reader: _Reader, attributes: Sequence[str], kinds: Sequence[Kind]) -> Condition:
@@ -146,7 +175,7 @@ def _read_condition(reader: _Reader, attributes: Sequence[str], kinds: Sequence[
     operator = _read_operator(reader)
     allowed = _NUMBER_OPERATORS if is_number else _TEXT_OPERATORS
     if operator not in allowed:
-        raise _refuse(f"compares {name[:80]} by {operator}; possible are {', '.join(allowed)}")
+        raise FilterError(f"compares {name[:80]} by {operator}; possible are {', '.join(allowed)}")
     return Condition(kind, key, operator, _read_operand(reader, name, operator, is_number=is_number))
 
 
@@ -156,9 +185,9 @@ def _identify(name: str, attributes: Sequence[str], kinds: Sequence[Kind]) -> tu
     key = key.strip('`"') if dot else head
     if kind is None or kind not in ("attribute", *kinds):
         possible = ", ".join(f"{each}s.NAME" for each in kinds)
-        raise _refuse(f"names {name[:80]!r}; possible are {', '.join(filter(None, (possible, *attributes)))}")
+        raise FilterError(f"names {name[:80]!r}; possible are {', '.join(filter(None, (possible, *attributes)))}")
     if kind == "attribute" and key not in attributes:
-        raise _refuse(f"names the attribute {key[:80]!r}; possible are {', '.join(attributes)}")
+        raise FilterError(f"names the attribute {key[:80]!r}; possible are {', '.join(attributes)}")
     return kind, key
 
 
@@ -174,7 +203,7 @@ def _read_operator(reader: _Reader) -> str:
         negated = reader.has_word("NOT")
         reader.expect_word("NULL")
         return "IS NOT NULL" if negated else "IS NULL"
-    raise _refuse(f"has {text[:40]!r} where an operator is expected")
+    raise FilterError(f"has {text[:40]!r} where an operator is expected")
 
 
 def _read_operand(reader: _Reader, name: str, operator: str, *, is_number: bool) -> Operand:
@@ -185,7 +214,7 @@ def _read_operand(reader: _Reader, name: str, operator: str, *, is_number: bool)
     kind, text = reader.next("text", "number", "name")
     if kind != ("number" if is_number else "text"):
         expected = "a number" if is_number else "a quoted text"
-        raise _refuse(f"compares {name[:80]} with {text[:40]!r}, which is not {expected}")
+        raise FilterError(f"compares {name[:80]} with {text[:40]!r}, which is not {expected}")
     return float(text) if is_number else _unquote(text)
 
 
@@ -200,7 +229,3 @@ def _read_list(reader: _Reader) -> tuple[str, ...]:
 
 def _unquote(text: str) -> str:
     return text[1:-1].replace(_QUOTED[text[0]], text[0])
-
-
-def _refuse(message: str) -> InvalidRequestError:
-    return InvalidRequestError(message, param="filter")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from service.core.errors import InvalidRequestError
-from service.mlflow.filters import Condition, Value, parse_filter
-from service.mlflow.schemas import RUN_ATTRIBUTES
+from trainyard.contract.mlflow_filter import Condition, FilterError, Order, Value, parse_filter, parse_order
+
+_ATTRIBUTES = ("run_id", "run_name", "status", "user_id", "start_time", "end_time")
 
 
 def parse(text: str) -> list[Condition]:
-    return parse_filter(text, RUN_ATTRIBUTES, ("param", "tag", "metric"))
+    return parse_filter(text, _ATTRIBUTES, ("param", "tag", "metric"))
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,8 @@ def test_filters_are_read(text: str, expected: list[Condition]) -> None:
     ],
 )
 def test_other_filters_are_refused_with_a_reason(text: str, message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message) as caught:
+    with pytest.raises(FilterError, match=message):
         parse(text)
-    assert caught.value.param == "filter"
 
 
 @pytest.mark.parametrize(
@@ -82,3 +81,22 @@ def test_other_filters_are_refused_with_a_reason(text: str, message: str) -> Non
 def test_conditions_hold_for_values(text: str, value: Value, holds: bool) -> None:
     (condition,) = parse(text)
     assert condition.holds(value) == holds
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("start_time", Order("attribute", "start_time", descending=False)),
+        ("attributes.run_name ASC", Order("attribute", "run_name", descending=False)),
+        ("metrics.train/loss desc", Order("metric", "train/loss", descending=True)),
+        ("tags.`a b` DESC", Order("tag", "a b", descending=True)),
+    ],
+)
+def test_orders_are_read(text: str, expected: Order) -> None:
+    assert parse_order(text, _ATTRIBUTES, ("param", "tag", "metric")) == expected
+
+
+@pytest.mark.parametrize("text", ["", "metrics.a DESC b", "metrics.a < 1", "color", "datasets.a", "'a'"])
+def test_other_orders_are_refused(text: str) -> None:
+    with pytest.raises(FilterError):
+        parse_order(text, _ATTRIBUTES, ("param", "tag", "metric"))

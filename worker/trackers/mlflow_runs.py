@@ -1,0 +1,178 @@
+"""Runs of a program as MLflow's client reads them back, and the points of their metrics."""
+
+import math
+import threading
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from trainyard.contract.mlflow_filter import Kind, Value
+from worker.trackers.answers import TrackerError
+
+Document = dict[str, Any]
+
+MAX_HISTORY_POINTS = 1_000_000
+"""Points of all histories of a launcher: 24 bytes each."""
+_HISTORY_COST = 20
+"""How many points take as much memory as a history without points."""
+RUN_NAME = "mlflow.runName"
+_USER = "mlflow.user"
+
+
+class MetricPoint(NamedTuple):
+    """One point as the program gave it."""
+
+    value: float
+    step: int
+    time: int
+    """In milliseconds since 1970."""
+
+    def document(self, key: str) -> Document:
+        return {"key": key, "value": _json_value(self.value), "step": self.step, "timestamp": self.time}
+
+
+@dataclass
+class Run:
+    """A run of the program."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    prefix: str
+    start_time: int
+    is_continued: bool = False
+    """Whether this launcher did not create it: an earlier attempt may have logged to it."""
+    status: str = "RUNNING"
+    end_time: int = 0
+    parameters: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """The execution that logged a parameter, and the value."""
+    metrics: dict[str, MetricPoint] = field(default_factory=dict)
+    """The point of the highest step, of several the newest, as MLflow defines it."""
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def info(self) -> Document:
+        info = {
+            "run_id": self.run_id,
+            "run_uuid": self.run_id,
+            "run_name": self.name,
+            "experiment_id": self.experiment_id,
+            "user_id": self.tags.get(_USER, ""),
+            "status": self.status,
+            "start_time": self.start_time,
+            "artifact_uri": f"mlflow-artifacts:/{self.experiment_id}/{self.run_id}/artifacts",
+            "lifecycle_stage": "active",
+        }
+        return info | ({"end_time": self.end_time} if self.end_time else {})
+
+    def document(self) -> Document:
+        data = {
+            "metrics": [point.document(key) for key, point in dict(self.metrics).items()],
+            "params": [{"key": key, "value": value} for key, (_, value) in dict(self.parameters).items()],
+            "tags": [{"key": key, "value": value} for key, value in dict(self.tags).items()],
+        }
+        return {"info": self.info(), "data": data}
+
+    def value(self, kind: Kind, key: str) -> Value:
+        """Return what a search compares; None if the run does not have it."""
+        if kind == "metric":
+            return self.metrics[key].value if key in self.metrics else None
+        if kind == "param":
+            return self.parameters[key][1] if key in self.parameters else None
+        if kind == "tag":
+            return self.tags.get(key)
+        value: Value = self.info().get(key)
+        return value
+
+    def add_point(self, key: str, point: MetricPoint) -> None:
+        latest = self.metrics.get(key)
+        if latest is None or (point.step, point.time) >= (latest.step, latest.time):
+            self.metrics[key] = point
+
+    def set_parameters(self, execution: int, given: Mapping[str, str]) -> None:
+        """Set parameters, which do not change within an execution; a restarted program may log other values.
+
+        Raises:
+            TrackerError: One has another value. None is set.
+        """
+        for key, value in given.items():
+            known = self.parameters.get(key)
+            if known is not None and known[0] == execution and known[1] != value:
+                message = (
+                    f"Changing param values is not allowed. Param with key='{key[:200]}' was already logged with "
+                    f"value='{known[1][:200]}' for run ID='{self.run_id}'. Attempted logging new value '{value[:200]}'."
+                )
+                raise TrackerError(400, "INVALID_PARAMETER_VALUE", message)
+        self.parameters.update({key: (execution, value) for key, value in given.items()})
+
+
+class _History:
+    """The points of one metric, in the order in which they were logged."""
+
+    def __init__(self) -> None:
+        self.values, self.steps, self.times = array("d"), array("q"), array("q")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def point(self, index: int) -> MetricPoint:
+        return MetricPoint(self.values[index], self.steps[index], self.times[index])
+
+    def append(self, point: MetricPoint) -> None:
+        self.values.append(point.value)
+        self.steps.append(point.step)
+        self.times.append(point.time)
+
+
+class PointHistories:
+    """The histories of all metrics. If they have too many points, the longest is forgotten, and cannot be read."""
+
+    def __init__(self, limit: int = MAX_HISTORY_POINTS) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._size = 0
+        self._histories: dict[tuple[str, str], _History | None] = {}
+        """By run and metric; None: forgotten."""
+
+    def add(self, run_id: str, key: str, point: MetricPoint) -> None:
+        """Append a point, unless it repeats the one before: a client repeats a request that was not answered."""
+        with self._lock:
+            if (run_id, key) not in self._histories:
+                self._histories[run_id, key] = _History()
+                self._size += _HISTORY_COST
+            history = self._histories[run_id, key]
+            if history is None or (len(history) and history.point(-1) == point):
+                return
+            history.append(point)
+            self._size += 1
+            if self._size > self._limit:
+                self._forget_longest()
+
+    def _forget_longest(self) -> None:
+        histories = [(len(history), name) for name, history in self._histories.items() if history is not None]
+        length, name = max(histories)
+        self._histories[name] = None
+        self._size -= length + _HISTORY_COST
+
+    def read(self, run_id: str, key: str, start: int, end: int) -> tuple[list[MetricPoint], bool]:
+        """Return the points of a metric from one position to another, and whether more follow.
+
+        Raises:
+            TrackerError: They are not known any more.
+        """
+        with self._lock:
+            history = self._histories.get((run_id, key), _History())
+            if history is None:
+                message = (
+                    f"the history of {key[:200]!r} cannot be read within the program: Trainyard keeps {self._limit:,} "
+                    "points for this, and has forgotten the longest histories; the job's curves have all points"
+                )
+                raise TrackerError(400, "RESOURCE_EXHAUSTED", message)
+            return [history.point(index) for index in range(start, min(end, len(history)))], end < len(history)
+
+
+def _json_value(value: float) -> float | str:
+    """Return a value as JSON, in which the client takes numbers that are not finite as texts."""
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
