@@ -149,7 +149,7 @@ def retry(start: Literal["checkpoint", "scratch"], quotas: UserQuotas) -> JobAct
         check_queue_quota(quotas, job.created_by, jobs.count_queued(job.created_by))
         if start == "scratch":
             _discard_results(jobs, job)
-        job.desired, job.pause_requested_at = "run", None
+        job.desired, job.pause_requested_at = "run", jobs.now
         _pass_pause_step(job)
         job.retries_used = job.continuations_without_progress = 0
         job.failure = job.finished_at = job.archived_at = None

@@ -6,7 +6,7 @@ from typing import Any
 from worker.core.errors import RefusedError
 from worker.data.notices import Notice
 
-_HINT = "Shorten the examples, or set data.max_length to a larger value, up to the model's context."
+_HINT = "Shorten the examples, or raise data.max_length if the model's context is larger."
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CutExamples:
         if longer := self.truncated + self.too_long:
             parts = [f"{_counted(self.truncated)} truncated"] if self.truncated else []
             if self.too_long:
-                parts.append(f"{_counted(self.too_long)} left out, since what is learned begins after them")
+                parts.append(f"{_counted(self.too_long)} left out, with nothing to learn in the first {length}")
             verb = "is" if longer == 1 else "are"
             message = (
                 f"{section}: of {self.examples} examples, {longer} {verb} longer than {length} tokens (the longest has "
@@ -61,9 +61,9 @@ class CutExamples:
         longer = f"all {self.examples} examples are" if self.examples > 1 else "its only example is"
         if self.empty:
             longer = f"of {self.examples} examples, {self.empty} have no target token, and the others are"
-        problem = f"{longer} longer than {length} tokens, after which begins what is learned"
+        problem = f"{longer} longer than {length} tokens, with nothing to learn in the first {length}"
         return RefusedError(
-            f"{section}: {files} holds nothing to learn{which}: {problem}; the longest has {self.longest}", _HINT
+            f"{section}: {files} holds nothing to learn{which}: {problem}; the longest has {self.longest} tokens", _HINT
         )
 
 

@@ -88,7 +88,7 @@ class Job(Base):
     open_spool: Mapped[int | None]
     """Number of the attempt that ended without an exit record, while its processes may still write reports."""
     pause_requested_at: Mapped[datetime | None]
-    """Of a job that pauses, or has paused and not been running since: when it began to."""
+    """When the job was asked to pause, did so by itself, or was retried, unless it has been running since."""
     origin: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """Checkpoint of another job from which this job starts, as `trainyard.contract.wire.launch.Origin`."""
     disk_bytes: Mapped[int | None]

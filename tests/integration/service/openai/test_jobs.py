@@ -51,6 +51,16 @@ class TestStatus:
         world.tick()
         assert (world.status(job), status(world, job)) == ("queued", "running")
 
+    def test_retried_job_is_queued_until_a_worker_runs(self, world: World, job: str) -> None:
+        world.start(job).end("rejected", failure={"type": "RefusedError", "message": "no"})
+        world.tick()
+        assert world.client.post(f"/v1/jobs/{job}/retry").status_code == 202
+        for expected in ("queued", "pending"):
+            assert (world.status(job), status(world, job)) == (expected, "queued")
+            world.tick()
+        world.start(job)
+        assert status(world, job) == "running"
+
     def test_job_that_paused_at_its_step_is_queued_when_resumed(self, world: World, job: str) -> None:
         world.start(job).end("paused", step=0)
         world.tick(2)

@@ -36,7 +36,7 @@ def test_event_has_both_counts_and_the_longest(write, packing):
     assert sum(len(examples.rows.segments(row)) for row in range(len(examples.rows))) == 3
     assert notice.message == (
         "data.path: of 4 examples, 3 are longer than 16 tokens (the longest has 42): 2 were truncated, and 1 was left "
-        "out, since what is learned begins after them"
+        "out, with nothing to learn in the first 16"
     )
     counts = {"examples": 3, "truncated": 2, "left_out": 1, "max_length": 16, "longest": 42}
     assert (notice.kind, notice.data) == ("data_truncated", counts)
@@ -65,10 +65,8 @@ def test_file_without_any_example_left_is_refused_with_counts_and_remedy(write, 
     path = write(*lines)
     with pytest.raises(RefusedError) as error:
         load(path)
-    expected = (
-        f"data.path: {path} holds nothing to learn: {counted}, after which begins what is learned; the longest has 42"
-    )
-    assert str(error.value) == expected
+    rest = "with nothing to learn in the first 16; the longest has 42 tokens"
+    assert str(error.value) == f"data.path: {path} holds nothing to learn: {counted}, {rest}"
     assert "data.max_length" in error.value.hint
 
 
