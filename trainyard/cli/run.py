@@ -97,6 +97,7 @@ def run(
 
     Example: trainyard run --gpus 4 -- python train.py --lr 3e-4
     """
+    use_json_output(as_json)
     options = ProgramOptions(
         gpus=gpus,
         nodes=nodes,
@@ -114,14 +115,13 @@ def run(
         resume_flag=resume_flag,
         signal=signal,
     )
-    program = _prepare(command or [], options, as_json)
+    program = _prepare(command or [], options)
     if dry_run:
         return _print_spec(program.document, as_json)
     raise typer.Exit(_submit_and_follow(ctx, program, code, detach=detach, as_json=as_json))
 
 
-def _prepare(command: Sequence[str], options: ProgramOptions, as_json: bool) -> PreparedProgram:
-    use_json_output(as_json)
+def _prepare(command: Sequence[str], options: ProgramOptions) -> PreparedProgram:
     program = prepare_program(command, options)
     for note in program.notes:
         print_note(note)
@@ -146,10 +146,10 @@ def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResou
 
 
 def _print_spec(document: Mapping[str, Any], as_json: bool) -> None:
+    plain = dict(document)
     if as_json:
-        print_json(dict(document))
+        print_json(plain)
     else:
-        plain = dict(document)
         print_text(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000))
 
 

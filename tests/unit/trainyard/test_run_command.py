@@ -47,6 +47,11 @@ def test_dry_run_prints_json(dry_run, run):
     assert json.loads(done.stdout) == dry_run("--", "python", "train.py")
 
 
+def test_an_error_in_an_option_is_json(run):
+    done = run("run", "--json", "--env", "A", "--", "python", "train.py")
+    assert "NAME=VALUE" in json.loads(done.stderr)["error"]["message"]
+
+
 def test_defaults_are_absent(dry_run):
     assert dry_run("--", "torchrun", "--nproc-per-node", "2", "train.py") == {
         "version": 1,
