@@ -1,6 +1,8 @@
 """The outbox of webhook deliveries: rows written in the transaction that changes a job, and sent later."""
 
+import itertools
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +16,10 @@ from trainyard.contract.base import wire_time
 from trainyard.contract.runtime import runtime_seconds
 
 
-def enqueue_status_change(session: Session, job: Job, now: datetime) -> None:
-    """Write a delivery of the job's new status for each enabled webhook that subscribes to it."""
-    for webhook in session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))):
+def enqueue_status_changes(session: Session, jobs: Sequence[Job], now: datetime) -> None:
+    """Write a delivery of each job's new status for each enabled webhook that subscribes to it."""
+    webhooks = session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))).all()
+    for job, webhook in itertools.product(jobs, webhooks):
         subscribed = not webhook.statuses or job.status in webhook.statuses
         if subscribed and _may_receive(session, webhook, job, now):
             enqueue_delivery(session, webhook, "job.status", now, {"job": _job_payload(job, now)}, job.id)

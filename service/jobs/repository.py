@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, defer
 from service.core.errors import AttemptEndedError, NotFoundError
 from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
-from service.jobs.outbox import enqueue_status_change
+from service.jobs.outbox import enqueue_status_changes
 from service.jobs.parameters import Reported
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from service.jobs.table.value_repository import ValueRepository
@@ -28,18 +28,21 @@ class JobRepository:
         self.now = now
         """The time of this transaction."""
 
-    def add(self, job: Job) -> None:
-        """Insert a new job with its first two events."""
-        job.sequence = 2
-        self._session.add(job)
+    def add(self, *jobs: Job) -> None:
+        """Insert new jobs, each with its first two events, by at most one statement for each job."""
+        for job in jobs:
+            job.sequence = 2
+            self._session.add(job)
         self._session.flush()
-        self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
-        ValueRepository(self._session).add_jobs([job])
-        self._session.info.setdefault("changed_job_pks", set()).add(job.pk)
-        created = self._event(job, 1, "created", f"submitted by {job.created_by}")
-        status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
-        self._session.add_all([created, status])
-        enqueue_status_change(self._session, job, self.now)
+        ValueRepository(self._session).add_jobs(jobs)
+        self._session.info.setdefault("changed_job_pks", set()).update(job.pk for job in jobs)
+        events = []
+        for job in jobs:
+            self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
+            events.append(self._event(job, 1, "created", f"submitted by {job.created_by}"))
+            events.append(self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None}))
+        self._session.bulk_save_objects(events)
+        enqueue_status_changes(self._session, jobs, self.now)
 
     def save_values(self, job: Job, before: Reported, after: Reported) -> None:
         """Change the values by which the runs table filters to those of other parameters and tags."""
@@ -114,8 +117,7 @@ class JobRepository:
 
     def list_lost(self, limit: int) -> list[str]:
         """Return the ids of the oldest lost jobs."""
-        lost = sa.select(Job.id).where(Job.status == "lost").order_by(Job.pk).limit(limit)
-        return list(self._session.scalars(lost))
+        return list(self._session.scalars(sa.select(Job.id).where(Job.status == "lost").order_by(Job.pk).limit(limit)))
 
     def count_queued(self, user: str) -> int:
         """Count the user's jobs with the status `queued`."""
@@ -174,9 +176,8 @@ class JobRepository:
         return attempt, job
 
     def list_attempts(self, job: Job) -> list[Attempt]:
-        return list(
-            self._session.scalars(sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)),
-        )
+        query = sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)
+        return list(self._session.scalars(query))
 
     def attempts_page(self, job: Job, page: PageRequest) -> tuple[list[Attempt], bool]:
         """Return one page of the job's attempts by number, and whether more follow.
@@ -215,8 +216,8 @@ class JobRepository:
 
     def existing_names(self, names: Iterable[str]) -> set[str]:
         """Return those of the names that jobs have."""
-        query = sa.select(Job.name).where(Job.name.in_(tuple(names)), Job.deletion_requested_at.is_(None))
-        return set(self._session.scalars(query))
+        named = sa.select(Job.name).where(Job.name.in_(tuple(names)), Job.deletion_requested_at.is_(None))
+        return set(self._session.scalars(named))
 
     def last_event(self, job: Job, type_: str, *, since: datetime | None) -> Event | None:
         """Return the newest event of a type that is not older than `since`."""
@@ -379,7 +380,7 @@ class JobRepository:
             return False
         self._session.refresh(job)
         self._status_event(job)
-        enqueue_status_change(self._session, job, self.now)
+        enqueue_status_changes(self._session, [job], self.now)
         return True
 
     def finish(self, job: Job, reason: StatusReason, message: str) -> bool:

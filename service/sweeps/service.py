@@ -189,8 +189,8 @@ def _store(
             sweep.members.append({"job_id": job.id, "values": typed_values(changes, job.spec)})
         sweeps = SweepRepository(session)
         sweeps.add(sweep)
+        repository.add(*jobs)
         for job, (_, accepted) in zip(jobs, members, strict=True):
-            repository.add(job)
             if options.force:
                 record_override(repository, job)
             record_warnings(repository, job, accepted.warnings)

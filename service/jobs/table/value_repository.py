@@ -35,7 +35,8 @@ class ValueRepository:
             for named, value in values.items()
         ]
         if rows:
-            self._session.execute(sa.insert(JobValue), rows)
+            # Without the option, each run of rows that have the same columns would be a statement of its own.
+            self._session.execute(sa.insert(JobValue).execution_options(render_nulls=True), rows)
 
     def replace(self, job_pk: int, old: Values, new: Values) -> None:
         """Change the values of a job from `old` to `new`: only rows that differ are written."""

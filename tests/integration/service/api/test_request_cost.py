@@ -1,5 +1,6 @@
 """No request body takes much processor time."""
 
+import gc
 import json
 import re
 import time
@@ -134,10 +135,14 @@ def post_within_budget(client: Any, path: str, **request: Any) -> Any:
     """
     measured = []
     for _ in range(3):
-        slowdown = max(1.0, processor_time(fixed_work) / FIXED_WORK_SECONDS)
-        started = time.process_time()
-        answer = client.post(path, **request)
-        measured.append((time.process_time() - started) / slowdown)
+        gc.freeze()  # As the service does, or else the collector would scan the objects of all tests that have run.
+        try:
+            slowdown = max(1.0, processor_time(fixed_work) / FIXED_WORK_SECONDS)
+            started = time.process_time()
+            answer = client.post(path, **request)
+            measured.append((time.process_time() - started) / slowdown)
+        finally:
+            gc.unfreeze()
         if measured[-1] < MAX_SECONDS:
             return answer
     raise AssertionError(f"{min(measured):.2f} s, as by a fast processor")

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy
 
 from service.planner.batch_acceptance import BatchAcceptance
 from service.specs.acceptance import RejectedSpec
@@ -40,6 +41,30 @@ def test_members_are_jobs_that_can_be_listed_by_sweep(world: World, sweep: dict[
         job = by_id[member["job_id"]]
         assert job["spec"]["optimizer"]["lr"] == member["values"]["optimizer.lr"]
         assert job["sweep_id"] == sweep["id"]
+
+
+def test_each_member_adds_at_most_one_statement(world: World) -> None:
+    counts = []
+    for size in (10, 10, 100):  # The first also inserts the keys of the values.
+        statements: list[str] = []
+
+        def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any, to: list[str] = statements) -> None:
+            to.append(statement)
+
+        sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count)
+        try:
+            body = {"spec": {**SPEC, "metadata": {"team": "vision"}}, "grid": {"seed": list(range(size))}}
+            sweep = world.client.post("/v1/sweeps", json=body).json()
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", count)
+        assert len(sweep["members"]) == size
+        counts.append(len(statements))
+    assert counts[2] <= counts[1] + 90, counts
+    last = sweep["members"][-1]["job_id"]
+    events = world.client.get(f"/v1/jobs/{last}/events").json()["data"]
+    assert [(event["id"], event["type"]) for event in events] == [("evt_2", "status"), ("evt_1", "created")]
+    found = world.client.get("/v1/jobs", params={"where": "seed = 99 and metadata.team = vision"}).json()["data"]
+    assert [job["id"] for job in found] == [last]
 
 
 def test_max_parallel_limits_concurrent_members(world: World, sweep: dict[str, Any]) -> None:
