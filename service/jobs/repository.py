@@ -40,7 +40,8 @@ class JobRepository:
         for job in jobs:
             self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
             events.append(self._event(job, 1, "created", f"submitted by {job.created_by}"))
-            events.append(self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None}))
+            status = {"status": job.status, "reason": None}
+            events.append(self._event(job, 2, "status", job.status_message, data=status))
         self._session.bulk_save_objects(events)
         enqueue_status_changes(self._session, jobs, self.now)
 
@@ -176,8 +177,7 @@ class JobRepository:
         return attempt, job
 
     def list_attempts(self, job: Job) -> list[Attempt]:
-        query = sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)
-        return list(self._session.scalars(query))
+        return list(self._session.scalars(sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)))
 
     def attempts_page(self, job: Job, page: PageRequest) -> tuple[list[Attempt], bool]:
         """Return one page of the job's attempts by number, and whether more follow.

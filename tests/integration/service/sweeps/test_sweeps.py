@@ -63,8 +63,8 @@ def test_each_member_adds_at_most_one_statement(world: World) -> None:
     last = sweep["members"][-1]["job_id"]
     events = world.client.get(f"/v1/jobs/{last}/events").json()["data"]
     assert [(event["id"], event["type"]) for event in events] == [("evt_2", "status"), ("evt_1", "created")]
-    found = world.client.get("/v1/jobs", params={"where": "seed = 99 and metadata.team = vision"}).json()["data"]
-    assert [job["id"] for job in found] == [last]
+    matches = world.client.get("/v1/jobs", params={"where": "seed = 99 and metadata.team = vision"}).json()["data"]
+    assert [job["id"] for job in matches] == [last]
 
 
 def test_max_parallel_limits_concurrent_members(world: World, sweep: dict[str, Any]) -> None:
