@@ -1,6 +1,7 @@
 """The models that clients of OpenAI's API can fine-tune: names that the administrator maps to folders and specs."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +33,8 @@ _INSTEAD = {
     "model": "`path` beside `spec` is the model's folder",
 }
 
+_PARAMETERS = ("lora_rank", "lora", "trainable")
+"""Fields of a spec that determine which parameters are trained."""
 _FULL_LR, _ADAPTER_LR = 1e-5, 2e-4
 _PREFERENCE_FACTOR = 0.1
 
@@ -73,6 +76,20 @@ class BaseModelEntry(Strict):
         """Return the learning rate for a multiplier of 1."""
         default = _FULL_LR if self.spec.get("lora_rank") is None else _ADAPTER_LR
         return (self.learning_rate or default) * (_PREFERENCE_FACTOR if preference else 1.0)
+
+    def tuned_further(self, spec: Mapping[str, Any]) -> "BaseModelEntry":
+        """Return the entry for a job that starts from the model of an earlier one.
+
+        Args:
+            spec: The spec of the earlier job. Its weights are those of its folder and its adapters, whatever the file
+                has by now.
+        """
+        kept = {name: value for name, value in self.spec.items() if name not in _PARAMETERS}
+        kept |= {name: spec[name] for name in _PARAMETERS if spec.get(name) is not None}
+        if "lora" in kept:
+            # Its first weights, which the earlier job has trained since.
+            kept["lora"] = {name: value for name, value in kept["lora"].items() if name != "adapter"}
+        return self.model_copy(update={"path": spec["model"]["path"], "spec": kept})
 
 
 class _File(Strict):

@@ -170,17 +170,19 @@ class FineTuneService:
             raise InvalidRequestError(message, param="model", code="model_not_found")
         tune, _ = match
         base = tune.result.split(":")[1]
-        return base, self.models.get(base), self._origin(tune.job_id, step, now)
+        spec, origin = self._origin(tune.job_id, step, now)
+        return base, self.models.get(base).tuned_further(spec), origin
 
-    def _origin(self, job_id: str, step: int | None, now: datetime) -> str:
-        """Return the job and step of a model's weights.
+    def _origin(self, job_id: str, step: int | None, now: datetime) -> tuple[dict[str, Any], str]:
+        """Return the spec of a model's job, and the job and step of its weights.
 
         Raises:
             InvalidRequestError: They are no longer on the disk.
         """
         with self.database.read() as session:
             jobs = JobRepository(session, now)
-            steps = jobs.checkpoint_steps(jobs.get(job_id))
+            job = jobs.get(job_id)
+            steps = jobs.checkpoint_steps(job)
         if not steps:
             message = f"names a model whose weights were deleted with the checkpoints of job {job_id}"
             raise InvalidRequestError(message, param="model", code="model_not_found")
@@ -188,7 +190,7 @@ class FineTuneService:
             listed = ", ".join(map(str, steps))
             message = f"has no checkpoint of step {step} on the disk; there are those of the steps {listed}"
             raise InvalidRequestError(message, param="model", code="model_not_found")
-        return f"{job_id}:{steps[-1] if step is None else step}"
+        return job.spec, f"{job_id}:{steps[-1] if step is None else step}"
 
     def _find_model(self, name: str) -> tuple[FineTunedJob | None, int | None]:
         """Return the job of a fine-tuned model, and the step if the name is that of a checkpoint."""

@@ -320,6 +320,8 @@ out = error_of(client.fine_tuning.jobs.create, model=name, training_file=file)[1
 """) == ["model_not_found", "model"], "a job that has not ended has no model"
     worker.end("completed")
     world.tick()
+    made_by = world.job(first)["spec"]
+    write_models_file(world, lora_rank=16)
     out = run(f"""
 name = client.fine_tuning.jobs.retrieve({first!r}).fine_tuned_model
 upload = lambda name: client.files.create(file=open(f"{{name}}.jsonl", "rb"), purpose="fine-tune").id
@@ -352,7 +354,8 @@ out["deleted"] = error_of(create, model=name, training_file=chat)
         (f"{first}:{step}", "weights") for step in (8, 4, 8)
     ]
     assert (specs[0]["seed"], [spec["objective"] for spec in specs]) == (9, ["sft", "sft", "dpo"])
-    assert {spec["model"]["path"] for spec in specs} == {world.job(first)["spec"]["model"]["path"]}
+    for name in ("model", "lora_rank", "lora"):
+        assert [spec[name] for spec in specs] == [made_by[name]] * 3, "of the weights, not of the changed models.yaml"
     for case in ("missing", "no_step", "unknown", "deleted"):
         assert out[case][:3] == ["BadRequestError", "model_not_found", "model"], case
     assert "those of the steps 4, 8" in out["missing"][3]
