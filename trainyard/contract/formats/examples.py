@@ -1,20 +1,11 @@
 """The formats of examples: from the fields of a record to a text, a prompt with its completion, or a conversation."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.contract.formats.records import (
-    HALF_PAIR,
-    ROLES,
-    BadRecordError,
-    is_encodable,
-    json_list,
-    misfit,
-    strings_in,
-    without_nulls,
-)
+from trainyard.contract.formats.messages import InvalidMessageError, parse_messages, parse_tools
+from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable, json_list, misfit, strings_in
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
 CODE_VERSION = 2
@@ -134,7 +125,11 @@ def _chat(read: Fields) -> Chat:
     messages = json_list(read("messages"))
     if not messages:
         raise _misfit("chat", "`messages` is missing, or is not a list of messages")
-    return _conversation([(_message(number, one), one) for number, one in enumerate(messages, 1)], read, "chat")
+    try:
+        parsed = parse_messages(messages, "messages")
+    except InvalidMessageError as error:
+        raise _misfit("chat", str(error)) from None
+    return _conversation(list(zip(parsed, messages, strict=True)), read, "chat")
 
 
 def _sharegpt(read: Fields) -> Chat:
@@ -162,68 +157,7 @@ def _conversation(messages: list[tuple[dict[str, Any], dict[str, Any]]], read: F
     )
     if not any(trained):
         raise BadRecordError("has weight 0 on every message of the assistant", "Remove that line.")
-    return Chat([message for message, _ in messages], _tools(read("tools")), trained)
-
-
-def _message(number: int, message: Any) -> dict[str, Any]:
-    """Return a message as templates take it: with text as its content, and without fields that are null, which tables
-    have for every field of any message."""
-    if not isinstance(message, dict):
-        raise _misfit("chat", f"`messages.{number - 1}` is not an object")
-    role = message.get("role")
-    if role not in ROLES:
-        raise _misfit("chat", f"`messages.{number - 1}` has no `role` of {', '.join(ROLES)}")
-    calls = message.get("tool_calls")
-    if message.get("function_call") is not None and not calls:
-        raise BadRecordError(f"has the outdated `function_call` in message {number}; write it as `tool_calls`")
-    content = _content(number, message.get("content"), optional=role == "assistant" and bool(calls))
-    fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key != "weight"}
-    fields |= {"content": content}
-    if calls:
-        fields["tool_calls"] = [_tool_call(number, call) for call in _list(number, calls)]
-    else:
-        fields.pop("tool_calls", None)
-    return fields
-
-
-def _content(number: int, content: Any, *, optional: bool) -> str:
-    if content is None and optional:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        wrong = "no `content`" if content is None else "`content` that is neither a string nor a list of parts"
-        raise _misfit("chat", f"`messages.{number - 1}` has {wrong}")
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise BadRecordError(f"has a part of message {number} that is not text; only text can be trained")
-    return "".join(part["text"] for part in content)
-
-
-def _tool_call(number: int, call: Any) -> dict[str, Any]:
-    """Return a call whose arguments are an object: most templates write them as JSON, and would quote a string."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise BadRecordError(f"has a call of a tool in message {number} without `function.name`")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            raise BadRecordError(f"has a call of a tool in message {number} whose arguments are not JSON") from None
-    else:
-        arguments = without_nulls(arguments)
-    named = without_nulls(function) | {"arguments": {} if arguments is None else arguments}
-    return dict(without_nulls(call)) | {"function": named}
-
-
-def _tools(value: Any) -> list[Any] | None:
-    if value is None or value == "":
-        return None
-    tools = json_list(value)
-    if tools is None or not all(isinstance(tool, dict) for tool in tools):
-        raise BadRecordError("has `tools` that are not a list of objects")
-    return [without_nulls(tool) for tool in tools] or None
+    return Chat([message for message, _ in messages], parse_tools(read("tools")), trained)
 
 
 def _weight(number: int, message: dict[str, Any]) -> bool:
@@ -231,12 +165,6 @@ def _weight(number: int, message: dict[str, Any]) -> bool:
     if weight is None or weight in (0, 1):
         return weight != 0
     raise BadRecordError(f"has a `weight` of message {number} that is not 0 or 1")
-
-
-def _list(number: int, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise BadRecordError(f"has `tool_calls` of message {number} that are not a list")
-    return value
 
 
 def _string(value: Any, format: str) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.contract.formats.messages import InvalidMessageError, parse_messages, parse_tools
 from trainyard.contract.formats.records import (
     HALF_PAIR,
-    ROLES,
     BadRecordError,
     is_encodable,
     misfit,
@@ -88,9 +88,7 @@ def _openai_pair(record: Fields) -> Preference | str:
 
 def _preference(source: Fields, field: str, answers: Mapping[str, Any]) -> Preference | str:
     """Return the preference, or what is wrong."""
-    tools, prompt = source.get("tools"), source.get(field)
-    if tools is not None and not isinstance(tools, list):
-        return "`tools` is not a list"
+    prompt = source.get(field)
     if isinstance(prompt, str):
         for name, answer in answers.items():
             if not isinstance(answer, str):
@@ -98,26 +96,20 @@ def _preference(source: Fields, field: str, answers: Mapping[str, Any]) -> Prefe
         return Preference(prompt, tuple(answers.values()))
     if prompt is None:
         return f"`{field}` is missing"
+    parsed = {}
     for name, messages in {field: prompt, **answers}.items():
-        if problem := _problem_of(messages):
-            return f"`{name}` {problem}"
-    for name, answer in answers.items():
+        if not isinstance(messages, list) or not messages:
+            return f"`{name}` is missing, or is not a list of messages"
+        try:
+            parsed[name] = parse_messages(messages, name)
+        except InvalidMessageError as error:
+            return str(error)
+    question, *texts = parsed.values()
+    for name in answers:
         # An answer is what the model shall write, and not what others say.
-        if answer[0]["role"] != "assistant":
-            return f"`{name}` begins with a message of the role `{answer[0]['role']}`"
-    return Preference(prompt, tuple(answers.values()), tools=tools or None)
-
-
-def _problem_of(messages: Any) -> str | None:
-    if not isinstance(messages, list) or not messages:
-        return "is missing, or is not a list of messages"
-    for message in messages:
-        if not isinstance(message, Mapping) or message.get("role") not in ROLES:
-            return f"has a message without a `role` of {', '.join(ROLES)}"
-        content = message.get("content")
-        if not isinstance(content, str) and not (content is None and isinstance(message.get("tool_calls"), list)):
-            return "has a message without a `content` that is a string"
-    return None
+        if (role := parsed[name][0]["role"]) != "assistant":
+            return f"`{name}` begins with a message of the role `{role}`"
+    return Preference(question, tuple(texts), tools=parse_tools(source.get("tools")))
 
 
 def _strings_of(preference: Preference) -> Iterator[str]:

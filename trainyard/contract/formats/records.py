@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-ROLES = ("system", "user", "assistant", "tool", "developer")
-
 HALF_PAIR = (
     "has half of a surrogate pair, which is no character",
     "Remove escapes such as \\ud83d that are not followed by their second half.",

@@ -4,6 +4,7 @@ import pytest
 
 from trainyard.contract.formats.detection import detect_format
 from trainyard.contract.formats.examples import Chat, Completion, Instruction, parse_example
+from trainyard.contract.formats.preferences import parse_preference
 from trainyard.contract.formats.records import BadRecordError
 
 USER = {"role": "user", "content": "Hi"}
@@ -173,3 +174,42 @@ class TestOthers:
 
     def test_mapped_columns_are_read(self):
         assert parse_example({"body": "x", "text": "y"}, "text", {"text": "body"}) == "x"
+
+
+CALLING = (USER, {"role": "assistant", "content": None, "tool_calls": [CALL], "weight": None})
+
+
+def pair(*answer, **source):
+    source = {"messages": list(CALLING), "tools": '[{"name": "add"}]', **source}
+    return {"input": source, "preferred_output": list(answer), "non_preferred_output": [ANSWER]}
+
+
+class TestMessagesOfPreferences:
+    def test_messages_and_tools_are_those_of_conversations(self):
+        parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+        record = pair({**ANSWER, "content": parts})
+        preference = parse_preference("openai_preference", record, {})
+        same = chat(*CALLING, tools=[{"name": "add"}])
+        assert (preference.prompt, preference.tools) == (same.messages, same.tools)
+        assert preference.answers == ([ANSWER], [ANSWER])
+
+    @pytest.mark.parametrize(
+        ("record", "expected"),
+        [
+            (pair({"role": "assistant"}), "`preferred_output.0` has no `content`"),
+            (pair({"role": "bot"}), "`preferred_output.0` has no `role` of system, user"),
+            (pair("Hi"), "`preferred_output.0` is not an object"),
+            (pair(USER), "`preferred_output` begins with a message of the role `user`"),
+            (pair(), "`preferred_output` is missing, or is not a list of messages"),
+            (pair(ANSWER, messages=[{"role": "user"}]), "`messages.0` has no `content`"),
+            (pair(ANSWER, tools=[1]), "has `tools` that are not a list of objects"),
+            (
+                pair({**ANSWER, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}),
+                "in message 1 of `preferred_output` whose arguments are not JSON",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, record, expected):
+        with pytest.raises(BadRecordError) as caught:
+            parse_preference("openai_preference", record, {})
+        assert expected in str(caught.value)

@@ -1,0 +1,104 @@
+"""Messages of conversations and preferences, as chat templates take them. Pure functions of plain data."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from trainyard.contract.formats.records import BadRecordError, json_list, without_nulls
+
+ROLES = ("system", "user", "assistant", "tool", "developer")
+
+
+class InvalidMessageError(BadRecordError):
+    """A list holds what is no message. The message says where and why."""
+
+
+def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:
+    """Return messages with text as their content, arguments of calls as objects, and without fields that are null,
+    which tables have for every field of any message.
+
+    Args:
+        field: The record's field that holds them, for errors.
+
+    Raises:
+        InvalidMessageError: A message lacks what every message has.
+        BadRecordError: A message has what cannot be trained.
+    """
+    of_list = "" if field == "messages" else f" of `{field}`"
+    return [
+        _message(_Place(f"`{field}.{index}`", f"message {index + 1}{of_list}"), message)
+        for index, message in enumerate(messages)
+    ]
+
+
+class _Place(NamedTuple):
+    """Names a message in errors: by its path within the record, and in words."""
+
+    path: str
+    name: str
+
+
+def _message(place: _Place, message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise InvalidMessageError(f"{place.path} is not an object")
+    role = message.get("role")
+    if role not in ROLES:
+        raise InvalidMessageError(f"{place.path} has no `role` of {', '.join(ROLES)}")
+    calls = message.get("tool_calls")
+    if message.get("function_call") is not None and not calls:
+        raise BadRecordError(f"has the outdated `function_call` in {place.name}; write it as `tool_calls`")
+    content = _content(place, message.get("content"), optional=role == "assistant" and bool(calls))
+    fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key != "weight"}
+    fields |= {"content": content}
+    if not calls:
+        fields.pop("tool_calls", None)
+    elif isinstance(calls, list):
+        fields["tool_calls"] = [_tool_call(place, call) for call in calls]
+    else:
+        raise BadRecordError(f"has `tool_calls` of {place.name} that are not a list")
+    return fields
+
+
+def _content(place: _Place, content: Any, *, optional: bool) -> str:
+    if content is None and optional:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        wrong = "no `content`" if content is None else "`content` that is neither a string nor a list of parts"
+        raise InvalidMessageError(f"{place.path} has {wrong}")
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise BadRecordError(f"has a part of {place.name} that is not text; only text can be trained")
+    return "".join(part["text"] for part in content)
+
+
+def _tool_call(place: _Place, call: Any) -> dict[str, Any]:
+    """Return a call whose arguments are an object: most templates write them as JSON, and would quote a string."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRecordError(f"has a call of a tool in {place.name} without `function.name`")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            raise BadRecordError(f"has a call of a tool in {place.name} whose arguments are not JSON") from None
+    else:
+        arguments = without_nulls(arguments)
+    named = without_nulls(function) | {"arguments": {} if arguments is None else arguments}
+    return dict(without_nulls(call)) | {"function": named}
+
+
+def parse_tools(value: Any) -> list[Any] | None:
+    """Return the functions that a model may call; None without any.
+
+    Raises:
+        BadRecordError: They are no list of objects, nor JSON text of one.
+    """
+    if value is None or value == "":
+        return None
+    tools = json_list(value)
+    if tools is None or not all(isinstance(tool, dict) for tool in tools):
+        raise BadRecordError("has `tools` that are not a list of objects")
+    return [without_nulls(tool) for tool in tools] or None
