@@ -84,12 +84,12 @@ class BaseModelEntry(Strict):
             spec: The spec of the earlier job. Its weights are those of its folder and its adapters, whatever the file
                 has by now.
         """
-        kept = {name: value for name, value in self.spec.items() if name not in _PARAMETERS}
-        kept |= {name: spec[name] for name in _PARAMETERS if spec.get(name) is not None}
-        if "lora" in kept:
+        retained = {name: value for name, value in self.spec.items() if name not in _PARAMETERS}
+        retained |= {name: spec[name] for name in _PARAMETERS if spec.get(name) is not None}
+        if "lora" in retained:
             # Its first weights, which the earlier job has trained since.
-            kept["lora"] = {name: value for name, value in kept["lora"].items() if name != "adapter"}
-        return self.model_copy(update={"path": spec["model"]["path"], "spec": kept})
+            retained["lora"] = {name: value for name, value in retained["lora"].items() if name != "adapter"}
+        return self.model_copy(update={"path": spec["model"]["path"], "spec": retained})
 
 
 class _File(Strict):

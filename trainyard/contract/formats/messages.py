@@ -26,64 +26,64 @@ def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:
     """
     of_list = "" if field == "messages" else f" of `{field}`"
     return [
-        _message(_Place(f"`{field}.{index}`", f"message {index + 1}{of_list}"), message)
+        _message(_Position(f"`{field}.{index}`", f"message {index + 1}{of_list}"), message)
         for index, message in enumerate(messages)
     ]
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """Names a message in errors: by its path within the record, and in words."""
 
     path: str
     name: str
 
 
-def _message(place: _Place, message: Any) -> dict[str, Any]:
+def _message(position: _Position, message: Any) -> dict[str, Any]:
     if not isinstance(message, dict):
-        raise InvalidMessageError(f"{place.path} is not an object")
+        raise InvalidMessageError(f"{position.path} is not an object")
     role = message.get("role")
     if role not in ROLES:
-        raise InvalidMessageError(f"{place.path} has no `role` of {', '.join(ROLES)}")
+        raise InvalidMessageError(f"{position.path} has no `role` of {', '.join(ROLES)}")
     calls = message.get("tool_calls")
     if message.get("function_call") is not None and not calls:
-        raise BadRecordError(f"has the outdated `function_call` in {place.name}; write it as `tool_calls`")
-    content = _content(place, message.get("content"), optional=role == "assistant" and bool(calls))
+        raise BadRecordError(f"has the outdated `function_call` in {position.name}; write it as `tool_calls`")
+    content = _content(position, message.get("content"), optional=role == "assistant" and bool(calls))
     fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key != "weight"}
     fields |= {"content": content}
     if not calls:
         fields.pop("tool_calls", None)
     elif isinstance(calls, list):
-        fields["tool_calls"] = [_tool_call(place, call) for call in calls]
+        fields["tool_calls"] = [_tool_call(position, call) for call in calls]
     else:
-        raise BadRecordError(f"has `tool_calls` of {place.name} that are not a list")
+        raise BadRecordError(f"has `tool_calls` of {position.name} that are not a list")
     return fields
 
 
-def _content(place: _Place, content: Any, *, optional: bool) -> str:
+def _content(position: _Position, content: Any, *, optional: bool) -> str:
     if content is None and optional:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         wrong = "no `content`" if content is None else "`content` that is neither a string nor a list of parts"
-        raise InvalidMessageError(f"{place.path} has {wrong}")
+        raise InvalidMessageError(f"{position.path} has {wrong}")
     for part in content:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise BadRecordError(f"has a part of {place.name} that is not text; only text can be trained")
+            raise BadRecordError(f"has a part of {position.name} that is not text; only text can be trained")
     return "".join(part["text"] for part in content)
 
 
-def _tool_call(place: _Place, call: Any) -> dict[str, Any]:
+def _tool_call(position: _Position, call: Any) -> dict[str, Any]:
     """Return a call whose arguments are an object: most templates write them as JSON, and would quote a string."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise BadRecordError(f"has a call of a tool in {place.name} without `function.name`")
+        raise BadRecordError(f"has a call of a tool in {position.name} without `function.name`")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            raise BadRecordError(f"has a call of a tool in {place.name} whose arguments are not JSON") from None
+            raise BadRecordError(f"has a call of a tool in {position.name} whose arguments are not JSON") from None
     else:
         arguments = without_nulls(arguments)
     named = without_nulls(function) | {"arguments": {} if arguments is None else arguments}
