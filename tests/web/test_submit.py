@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Response, expect
 
+from service.web.assets import Assets
 from tests.support.browser import Visit
 from trainyard.client import Client
 from trainyard.contract.spec.user_code import code_archive
@@ -169,6 +170,23 @@ def test_folder_upload_excludes_ignored_files(visit: Visit, service: ServiceProc
     assert (tmp_path / "unpacked" / "sub" / "part.py").read_text() == "# sub/part.py\n" * 300
 
 
+def test_upload_removes_the_commit_of_other_code(visit: Visit, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.py").write_text("print(1)\n")
+    page = visit.go("/submit")
+    labels = "metadata: {git_commit: 0123abc, git_branch: main, team: vision, git_dirty: 'no'}"
+    written(page, f"version: 1\nname: mine\ntask: script\nargv: [mine.py]\n{labels}\n")
+    page.locator("#code-folder").set_input_files(tmp_path / "folder")
+    expect(page.locator("#code-status")).to_contain_text("Code uploaded")
+    uploaded = page.locator("#spec").input_value()
+    assert "metadata: {team: vision}" in uploaded
+    written(page, uploaded.replace("{team", "{git_commit: 4567def, team"))
+    page.evaluate("document.getElementById('toast').textContent = ''")
+    page.locator("#code-folder").set_input_files(tmp_path / "folder")
+    expect(page.locator("#toast")).to_contain_text("One file is uploaded")
+    assert "git_commit: 4567def" in page.locator("#spec").input_value(), "the same code as before"
+
+
 def test_draft_is_stored_across_pages(visit: Visit) -> None:
     written(visit.go("/submit"), TEXT)
     visit.go("/jobs")
@@ -238,6 +256,25 @@ def test_fields_are_located_and_changed_in_the_text(visit: Visit) -> None:
     assert "model: {revision: main, source: hf" in str(evaluate("it.setField(text, 'model.revision', 'main')"))
     assert str(evaluate("it.setField(text, 'optimizer.lr', 0.1)")).endswith("optimizer: {lr: 0.1}\n")
     assert str(evaluate("it.setField(text, 'name', 'b')")).startswith("name: b # b: c\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "removed"),
+    [
+        ("a: 1\nm: {x: 1, git: 2, y: 3}\n", "a: 1\nm: {x: 1, y: 3}\n"),
+        ("m: {git: 2, y: 3}\n", "m: {y: 3}\n"),
+        ("m: {x: 1,\n  git: '2, }'}\nb: 1\n", "m: {x: 1}\nb: 1\n"),
+        ("m: {git: [1, 2]}\n", "m: {}\n"),
+        ("m:\n  x: 1\n  git: 2 # why\n  y: 3\n", "m:\n  x: 1\n  y: 3\n"),
+        ("m:\n  git:\n    z: 1\n    t: |\n      b\n  y: 3\n", "m:\n  y: 3\n"),
+        ("m: {x: 1}\n", "m: {x: 1}\n"),
+    ],
+)
+def test_field_is_removed_from_the_text(visit: Visit, text: str, removed: str) -> None:
+    url = Assets().url("yaml_fields.js")
+    script = "async ([url, text]) => (await import(url)).removeField(text, 'm.git')"
+    visit.go("/submit")
+    assert visit.page.evaluate(script, [url, text]) == removed
 
 
 def test_start_estimate_is_shown(visit: Visit) -> None:

@@ -8,17 +8,19 @@ import { fieldsOf } from "./yaml_fields.js";
 
 const MAX_BYTES = 50 * 2 ** 20; // trainyard.contract.spec.user_code.MAX_CODE_BYTES
 const IGNORE_FILE = ".trainyardignore";
+const COMMIT_LABELS = ["metadata.git_commit", "metadata.git_branch", "metadata.git_dirty"]; // trainyard.client.git_source
 
-/** Connect the upload buttons. `text()` is the spec, `setFields(fields)` changes it; the result updates the display. */
+/** Connect the upload buttons. `text()` is the spec, `setFields(fields)` changes it and removes fields that are null; the
+ *  result updates the display. */
 export function connectUpload(text, setFields) {
   byId("code-preset")?.addEventListener("click", () => {
     const encoder = new TextEncoder();
-    upload(Object.entries(data.code).map(([name, source]) => [name, encoder.encode(source)]), setFields);
+    upload(Object.entries(data.code).map(([name, source]) => [name, encoder.encode(source)]), text(), setFields);
   });
   byId("code-folder")?.addEventListener("change", async (event) => {
     const files = [...event.target.files];
     event.target.value = ""; // so that the same folder can be selected again after a change
-    await readFolder(files).then((read) => upload(read, setFields)).catch(toastError);
+    await readFolder(files).then((read) => upload(read, text(), setFields)).catch(toastError);
   });
   return () => show(text());
 }
@@ -57,7 +59,7 @@ async function readFolder(files) {
   return Promise.all(included.map(async (file) => [pathOf(file), new Uint8Array(await file.arrayBuffer())]));
 }
 
-async function upload(files, setFields) {
+async function upload(files, text, setFields) {
   if (!files.length) { toast("The folder contains no code.", { bad: true }); return; }
   if (!crypto.subtle) { toast("Uploads need HTTPS or localhost. Use `trainyard submit --code FOLDER`.", { bad: true }); return; }
   try {
@@ -65,7 +67,9 @@ async function upload(files, setFields) {
     const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", archive));
     const digest = `sha256:${Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
     await call(`/v1/code/${digest}`, { method: "PUT", body: archive, headers: { "Content-Type": "application/x-tar" } });
-    setFields({ code: digest });
+    // What the spec of another job states about its code is not true of this one.
+    const outdated = codeOf(text).digest === digest ? [] : COMMIT_LABELS.filter((path) => fieldsOf(text).has(path));
+    setFields({ code: digest, ...Object.fromEntries(outdated.map((path) => [path, null])) });
     toast(`${files.length === 1 ? "One file is" : `${files.length} files are`} uploaded.`);
   } catch (error) {
     toastError(error);

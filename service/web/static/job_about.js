@@ -4,6 +4,9 @@ import { call } from "./api.js";
 import { markdown } from "./markdown.js";
 import { byId, make, openDialog, setText, toast, toastError } from "./page.js";
 
+const MAX_LABEL = 24;
+const FORKED_FROM = "forked_from"; // trainyard.contract.wire.lineage
+
 let shown;
 
 /** Show the name, tags, notes and metadata of a job. */
@@ -12,11 +15,18 @@ export function showAbout(job) {
   if (state === shown) return; // an update must not end a selection of text
   shown = state;
   setText(document.querySelector("h1"), job.name);
-  const labels = Object.entries(job.metadata ?? {}).map(([name, value]) => make("span", { class: "tag metadata", title: "metadata", text: `${name}: ${value}` }));
+  const labels = Object.entries(job.metadata ?? {}).map(([name, value]) => label(name, value));
   const tags = Object.entries(job.tags ?? {}).map(([name, value]) => make("span", { class: "tag", text: value ? `${name}=${value}` : name }));
   byId("tags").replaceChildren(...(job.archived ? [make("span", { class: "tag", text: "archived" })] : []), ...tags, ...labels);
   byId("notes").replaceChildren(...markdown(job.notes ?? ""));
   byId("notes").hidden = !job.notes;
+}
+
+/** An entry of a job's metadata. A long value is shortened; the job from which this one was forked is a link. */
+function label(name, value) {
+  const text = value.length > MAX_LABEL ? `${value.slice(0, MAX_LABEL)}…` : value;
+  const isJob = name === FORKED_FROM && /^job_\w+$/.test(value);
+  return make("span", { class: "tag metadata", title: `metadata: ${name}: ${value}` }, `${name}: `, isJob ? make("a", { href: `/jobs/${value}`, text: `…${value.slice(-6)}` }) : text);
 }
 
 /** Connect the button that changes them; `changed(job)` gets the job afterwards. */

@@ -39,7 +39,7 @@ function onChange() {
 }
 
 function setFields(fields) {
-  editor.replace(Object.entries(fields).reduce((text, [path, value]) => setField(text, path, value), editor.text));
+  editor.replace(Object.entries(fields).reduce((text, [path, value]) => (value === null ? removeField(text, path) : setField(text, path, value)), editor.text));
 }
 
 const showCode = connectUpload(() => editor.text, setFields);

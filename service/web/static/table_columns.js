@@ -64,7 +64,7 @@ const BUILT_IN = {
       cell.querySelector("path").setAttribute("d", curve ? sparklinePath(curve) : "");
     },
   },
-  gpus: text("GPUs", "gpus", 60, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
+  gpus: text("GPUs", "gpus", 78, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
   strategy: text("Strategy", "strategy", 126, (job) => strategyLabel(job.spec), { valueOf: (job) => strategyLabel(job.spec) }),
   owner: text("Owner", "user", 92, (job) => job.created_by, { valueOf: (job) => job.created_by }),
   age: {

@@ -106,9 +106,20 @@ export function setField(text, path, value) {
   return setYaml(text, path, typeof value === "string" && /^[A-Za-z][\w.-]*$/.test(value) ? value : JSON.stringify(value));
 }
 
-/** The text without a top-level field in a line of its own. */
-export function removeField(text, name) {
-  return text.split("\n").filter((line) => !line.startsWith(`${name}:`)).join("\n");
+/** The text without a field; the lines or the separator of its value go with it. */
+export function removeField(text, path) {
+  const field = fieldsOf(text).get(path);
+  if (!field) return text;
+  if (field.indent === undefined) { // between braces
+    const begin = Math.max(text.lastIndexOf("{", field.from - 1), text.lastIndexOf(",", field.from - 1));
+    const next = /^\s*,\s*/.exec(text.slice(field.to));
+    if (next) return text.slice(0, begin + 1) + (text[begin] === "," ? " " : "") + text.slice(field.to + next[0].length);
+    return text.slice(0, text[begin] === "," ? begin : begin + 1) + text.slice(field.to);
+  }
+  const lines = text.split("\n");
+  let end = text.slice(0, field.to).split("\n").length;
+  while (end < lines.length && lines[end].trim() && lines[end].search(/\S/) > field.indent) end += 1;
+  return [...lines.slice(0, field.line), ...lines.slice(end)].join("\n");
 }
 
 function setYaml(text, path, yaml) {
