@@ -171,7 +171,6 @@ export class ChartGrid {
       element.hidden = !shown.has(grid);
       setText(size, String(shown.get(grid) ?? 0));
     }
-    this.root.classList.toggle("single", [...this.sections.values()].filter(({ element }) => !element.hidden).length < 2);
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------------
