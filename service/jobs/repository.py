@@ -29,7 +29,7 @@ class JobRepository:
         """The time of this transaction."""
 
     def add(self, *jobs: Job) -> None:
-        """Insert new jobs, each with its first two events, by at most one statement for each job."""
+        """Insert new jobs, each with its first two events. Each job adds at most one statement."""
         for job in jobs:
             job.sequence = 2
             self._session.add(job)
@@ -216,8 +216,8 @@ class JobRepository:
 
     def existing_names(self, names: Iterable[str]) -> set[str]:
         """Return those of the names that jobs have."""
-        named = sa.select(Job.name).where(Job.name.in_(tuple(names)), Job.deletion_requested_at.is_(None))
-        return set(self._session.scalars(named))
+        query = sa.select(Job.name).where(Job.name.in_(tuple(names)), Job.deletion_requested_at.is_(None))
+        return set(self._session.scalars(query))
 
     def last_event(self, job: Job, type_: str, *, since: datetime | None) -> Event | None:
         """Return the newest event of a type that is not older than `since`."""

@@ -33,8 +33,8 @@ _INSTEAD = {
     "model": "`path` beside `spec` is the model's folder",
 }
 
-_PARAMETERS = ("lora_rank", "lora", "trainable")
-"""Fields of a spec that determine which parameters are trained."""
+_TRAINED_PARAMETERS = ("lora_rank", "lora", "trainable")
+"""Fields of a spec that determine which parameters are trained, and how adapters are scaled."""
 _FULL_LR, _ADAPTER_LR = 1e-5, 2e-4
 _PREFERENCE_FACTOR = 0.1
 
@@ -77,19 +77,18 @@ class BaseModelEntry(Strict):
         default = _FULL_LR if self.spec.get("lora_rank") is None else _ADAPTER_LR
         return (self.learning_rate or default) * (_PREFERENCE_FACTOR if preference else 1.0)
 
-    def tuned_further(self, spec: Mapping[str, Any]) -> "BaseModelEntry":
-        """Return the entry for a job that starts from the model of an earlier one.
+    def with_parameters_of(self, spec: Mapping[str, Any]) -> "BaseModelEntry":
+        """Return the entry with the base model and the trained parameters of a job, whose weights fit no others.
 
         Args:
-            spec: The spec of the earlier job. Its weights are those of its folder and its adapters, whatever the file
-                has by now.
+            spec: The job's spec.
         """
-        retained = {name: value for name, value in self.spec.items() if name not in _PARAMETERS}
-        retained |= {name: spec[name] for name in _PARAMETERS if spec.get(name) is not None}
-        if "lora" in retained:
-            # Its first weights, which the earlier job has trained since.
-            retained["lora"] = {name: value for name, value in retained["lora"].items() if name != "adapter"}
-        return self.model_copy(update={"path": spec["model"]["path"], "spec": retained})
+        fields = {name: value for name, value in self.spec.items() if name not in _TRAINED_PARAMETERS}
+        fields |= {name: spec[name] for name in _TRAINED_PARAMETERS if spec.get(name) is not None}
+        if "lora" in fields:
+            # The adapter that the job started from is part of its weights.
+            fields["lora"] = {name: value for name, value in fields["lora"].items() if name != "adapter"}
+        return self.model_copy(update={"path": spec["model"]["path"], "spec": fields})
 
 
 class _File(Strict):

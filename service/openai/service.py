@@ -142,19 +142,21 @@ class FineTuneService:
             ModelConfigurationError: The administrator did, or the model's folder is not usable.
         """
         template = needs_template(request.training.format)
+        file = self.models.path
+        cause = f"model {base} is configured wrongly in {file.name} of this service"
         try:
             accepted = accept(document)
             problem = folder_problem(request.entry.path, shared=self.shares_folders, template=template)
+            if request.origin is not None:
+                cause = f"the base model of job {request.origin.partition(':')[0]}, which made this one, is not usable"
         except InvalidSpecError as error:
             if not (problems := administrators_problems(error.problems)):
                 raise
             problem = "; ".join(map(str, problems))
         if problem is None:
             return accepted
-        file = self.models.path
         structlog.get_logger("openai").error("model cannot be used", file=str(file), model=base, reason=problem)
-        message = f"model {base} is configured wrongly in {file.name} of this service; tell an administrator: {problem}"
-        raise ModelConfigurationError(message, param="model")
+        raise ModelConfigurationError(f"{cause}; tell an administrator: {problem}", param="model")
 
     def _base(self, name: str, now: datetime) -> tuple[str, BaseModelEntry, str | None]:
         """Return the base model, its entry, and for a fine-tuned model the job to start from.
@@ -171,7 +173,7 @@ class FineTuneService:
         tune, _ = match
         base = tune.result.split(":")[1]
         spec, origin = self._origin(tune.job_id, step, now)
-        return base, self.models.get(base).tuned_further(spec), origin
+        return base, self.models.get(base).with_parameters_of(spec), origin
 
     def _origin(self, job_id: str, step: int | None, now: datetime) -> tuple[dict[str, Any], str]:
         """Return the spec of a model's job, and the job and step of its weights.

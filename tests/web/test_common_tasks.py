@@ -41,13 +41,15 @@ def test_the_best_of_a_sweep_is_submitted_with_twice_the_steps(visit: Visit, cli
 
 def test_a_failed_job_states_its_error_and_is_forked_with_the_fix(visit: Visit, client: Client, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    spec = {"name": "wrong-number", "task": "script", "argv": ["train.py", "--lr", "0,05"]}
+    labels = {"revision": "0123456789" * 4}
+    spec = {"name": "wrong-number", "task": "script", "argv": ["train.py", "--lr", "0,05"], "metadata": labels}
     failed = client.submit(spec, code=tmp_path).id
     wait_for_status(client, failed, "failed")
     page = visit.go("/jobs")
     page.get_by_label("Failed", exact=True).click()
     page.get_by_role("link", name="wrong-number").click()
     expect(page.locator("main")).to_contain_text("argument --lr: invalid float value: '0,05'")
+    expect(page.get_by_text("revision: 012345678901234567890123…", exact=True)).to_be_visible()
     page.get_by_role("link", name="Fork").click()
     area = page.locator("#spec")
     area.fill(area.input_value().replace("0,05", "0.05"))

@@ -15,12 +15,12 @@ const COMMIT_LABELS = ["metadata.git_commit", "metadata.git_branch", "metadata.g
 export function connectUpload(text, setFields) {
   byId("code-preset")?.addEventListener("click", () => {
     const encoder = new TextEncoder();
-    upload(Object.entries(data.code).map(([name, source]) => [name, encoder.encode(source)]), text(), setFields);
+    upload(Object.entries(data.code).map(([name, source]) => [name, encoder.encode(source)]), text, setFields);
   });
   byId("code-folder")?.addEventListener("change", async (event) => {
     const files = [...event.target.files];
     event.target.value = ""; // so that the same folder can be selected again after a change
-    await readFolder(files).then((read) => upload(read, text(), setFields)).catch(toastError);
+    await readFolder(files).then((read) => upload(read, text, setFields)).catch(toastError);
   });
   return () => show(text());
 }
@@ -67,8 +67,8 @@ async function upload(files, text, setFields) {
     const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", archive));
     const digest = `sha256:${Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
     await call(`/v1/code/${digest}`, { method: "PUT", body: archive, headers: { "Content-Type": "application/x-tar" } });
-    // What the spec of another job states about its code is not true of this one.
-    const outdated = codeOf(text).digest === digest ? [] : COMMIT_LABELS.filter((path) => fieldsOf(text).has(path));
+    // A copied spec names the commit of the code that it had.
+    const outdated = codeOf(text()).digest === digest ? [] : COMMIT_LABELS;
     setFields({ code: digest, ...Object.fromEntries(outdated.map((path) => [path, null])) });
     toast(`${files.length === 1 ? "One file is" : `${files.length} files are`} uploaded.`);
   } catch (error) {

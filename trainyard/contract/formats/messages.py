@@ -10,7 +10,7 @@ ROLES = ("system", "user", "assistant", "tool", "developer")
 
 
 class InvalidMessageError(BadRecordError):
-    """A list holds what is no message. The message says where and why."""
+    """An item of a list of messages is not a message. The error names the item and what it lacks."""
 
 
 def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:

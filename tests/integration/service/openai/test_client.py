@@ -322,6 +322,16 @@ out = error_of(client.fine_tuning.jobs.create, model=name, training_file=file)[1
     world.tick()
     made_by = world.job(first)["spec"]
     write_models_file(world, lora_rank=16)
+    base = Path(made_by["model"]["path"])
+    base.rename(base.with_name("moved"))
+    moved = run(f"""
+file = client.files.create(file=open("chat.jsonl", "rb"), purpose="fine-tune").id
+out = error_of(client.fine_tuning.jobs.create, model="ft:tiny:admin:one:{first[-12:]}", training_file=file)
+""")
+    assert moved[1:3] == ["model_configuration", "model"]
+    assert f"the base model of job {first}, which made this one, is not usable" in moved[3]
+    assert f"{base} does not exist" in moved[3]
+    base.with_name("moved").rename(base)
     out = run(f"""
 name = client.fine_tuning.jobs.retrieve({first!r}).fine_tuned_model
 upload = lambda name: client.files.create(file=open(f"{{name}}.jsonl", "rb"), purpose="fine-tune").id
