@@ -295,6 +295,19 @@ def test_column_of_the_evaluation_appears_with_its_first_value(visit: Visit, sit
     world.client.post(f"/v1/jobs/{job}/cancel")
 
 
+def test_the_long_title_of_a_member_leaves_the_actions_at_the_right(visit: Visit) -> None:
+    page = visit.go("/jobs?columns=name&search=rates&where=exists%20sweep")
+    page.locator("tr.job .name > a").first.click()
+    page.evaluate(
+        "document.querySelector('#member + span').textContent = 'optimizer.lr=0.03 batch.size=64 seed=1 '.repeat(3)"
+    )
+    title, fork = page.locator("h1").bounding_box(), page.get_by_role("link", name="Fork").bounding_box()
+    assert title is not None
+    assert fork is not None
+    assert fork["x"] > title["x"] + 900
+    assert page.evaluate("document.scrollingElement.scrollWidth") == 1400
+
+
 def test_on_a_phone_nothing_is_cut_or_covered(browser: Browser, site: tuple[World, str]) -> None:
     world, url = site
     with open_tab_in_new_profile(browser, url, size=(360, 640)) as visit:

@@ -323,6 +323,14 @@ def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) ->
     assert groups("isAveraged", [1, 1]) is False
 
 
+def test_ticks_whose_labels_would_overlap_are_left_out(module: Callable[[str], Call]) -> None:
+    axes = module("chart_axes.js")
+    ticks = [[0, "a"], [0.5, "b"], [0.9, "c"], [1, "d"]]
+    assert axes("apart", ticks, 300, 64) == [[0, "a"], [1, "d"], [0.5, "b"]]
+    assert axes("apart", ticks, 900, 64) == [[0, "a"], [1, "d"], [0.5, "b"], [0.9, "c"]]
+    assert axes("apart", [[0.5, "only"]], 300, 64) == [[0.5, "only"]]
+
+
 def test_corrections_replace_the_unknown_name(module: Callable[[str], Call]) -> None:
     correct = module("query_completion.js")
     message = "no job has `los`; did you mean `eval/loss` or `loss (val)`? (column 9)"

@@ -105,6 +105,8 @@ def test_columns_are_chosen_moved_pinned_and_hidden_with_the_keyboard(runs: Visi
     page = runs.go("/jobs")
     page.get_by_role("button", name="Columns").click()
     page.get_by_label("Find a column").fill("eval/loss")
+    statistics = page.get_by_role("group", name="eval/loss").locator("label")
+    assert len({(box := label.bounding_box()) and box["y"] for label in statistics.all()}) == 1, "they are in one line"
     page.get_by_role("group", name="eval/loss").get_by_label("min").check()
     page.get_by_role("button", name="Show these columns").click()
     expect(page.locator("tr.job td.value").last).to_have_text("1")
