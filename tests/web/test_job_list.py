@@ -211,6 +211,39 @@ class TestSelection:
         bar.get_by_role("button", name="Clear").click()
         expect(bar).to_be_hidden()
 
+    def test_a_long_loss_is_not_cut_off_next_to_the_charts(self, visit: Visit) -> None:
+        page = visit.go("/jobs")
+        select(page, "run-0")
+        expect(page.get_by_role("region", name="Charts of the selected jobs")).to_be_visible()
+        loss = row(page, "run-0").locator("td.loss")
+        loss.locator(".value").evaluate("(value) => { value.textContent = '6.763e30'; }")
+        assert loss.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth")
+
+    def test_all_jobs_and_ranges_are_selected(self, visit: Visit) -> None:
+        page = visit.go("/jobs?columns=name&sort=name")
+        every = page.get_by_role("checkbox", name="Select all jobs of the table")
+        bar = page.get_by_role("region", name="Selected jobs", exact=True)
+        every.check()
+        expect(bar).to_contain_text("6 selected")
+        expect(page.locator("tr.job:has(:checked)")).to_have_count(6)
+        page.get_by_role("checkbox", name="Select run-0").uncheck()
+        assert every.evaluate("box => [box.checked, box.indeterminate]") == [False, True]
+        page.get_by_role("checkbox", name="Select run-2").click(modifiers=["Shift"])
+        expect(bar).to_contain_text("3 selected")
+        page.get_by_role("checkbox", name="Select run-0").click(modifiers=["Shift"])
+        expect(bar).to_contain_text("6 selected")
+        assert not page.evaluate("getSelection().toString()")
+        every.uncheck()
+        expect(bar).to_be_hidden()
+
+    def test_a_range_over_groups_leaves_out_jobs_after_its_end(self, visit: Visit) -> None:
+        page = visit.go("/jobs?columns=name&sort=name&search=run-&group=seed")
+        select(page, "run-0")
+        page.get_by_role("checkbox", name="Select run-1").click(modifiers=["Shift"])
+        expect(page.locator("tr.job:has(:checked) .name > a")).to_have_text(["run-0", "run-2", "run-1"])
+        page.get_by_role("checkbox", name="Select all jobs of the table").check()
+        expect(page.get_by_role("region", name="Selected jobs", exact=True)).to_contain_text("4 selected")
+
 
 class TestRows:
     def test_failure_begins_with_its_cause(self, visit: Visit) -> None:
@@ -260,6 +293,19 @@ def test_column_of_the_evaluation_appears_with_its_first_value(visit: Visit, sit
         worker.metrics([("eval/accuracy", step, value)])
         expect(row(page, "late").locator("td.value")).to_have_text(str(value))
     world.client.post(f"/v1/jobs/{job}/cancel")
+
+
+def test_the_long_title_of_a_member_leaves_the_actions_at_the_right(visit: Visit) -> None:
+    page = visit.go("/jobs?columns=name&search=rates&where=exists%20sweep")
+    page.locator("tr.job .name > a").first.click()
+    page.evaluate(
+        "document.querySelector('#member + span').textContent = 'optimizer.lr=0.03 batch.size=64 seed=1 '.repeat(3)"
+    )
+    title, fork = page.locator("h1").bounding_box(), page.get_by_role("link", name="Fork").bounding_box()
+    assert title is not None
+    assert fork is not None
+    assert fork["x"] > title["x"] + 900
+    assert page.evaluate("document.scrollingElement.scrollWidth") == 1400
 
 
 def test_on_a_phone_nothing_is_cut_or_covered(browser: Browser, site: tuple[World, str]) -> None:

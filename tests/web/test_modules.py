@@ -323,6 +323,27 @@ def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) ->
     assert groups("isAveraged", [1, 1]) is False
 
 
+def test_ticks_whose_labels_would_overlap_are_left_out(module: Callable[[str], Call]) -> None:
+    axes = module("chart_axes.js")
+    ticks = [[0, "a"], [0.5, "b"], [0.9, "c"], [1, "d"]]
+    assert axes("apart", ticks, 300, 64) == [[0, "a"], [1, "d"], [0.5, "b"]]
+    assert axes("apart", ticks, 900, 64) == [[0, "a"], [1, "d"], [0.5, "b"], [0.9, "c"]]
+    assert axes("apart", [[0.5, "only"]], 300, 64) == [[0.5, "only"]]
+
+
+def test_corrections_replace_the_unknown_name(module: Callable[[str], Call]) -> None:
+    correct = module("query_completion.js")
+    message = "no job has `los`; did you mean `eval/loss` or `loss (val)`? (column 9)"
+    assert correct("corrections", message, "los = 1, los < 1") == [
+        {"name": "eval/loss", "text": "los = 1, eval/loss < 1"},
+        {"name": "loss (val)", "text": "los = 1, `loss (val)` < 1"},
+    ]
+    quoted = "no job has `los`; did you mean `loss`? (column 1)"
+    assert correct("corrections", quoted, "`los` < 1") == [{"name": "loss", "text": "loss < 1"}]
+    assert correct("corrections", "no status is `x`; there are a, b (column 1)", "status = x") == []
+    assert correct("corrections", message, "seed = 1") == []
+
+
 def test_completions_follow_the_position_in_the_query(module: Callable[[str], Call]) -> None:
     complete = module("query_completion.js")
     keys = [

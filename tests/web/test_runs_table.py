@@ -87,10 +87,26 @@ def test_an_error_names_its_position_and_a_suggestion(runs: Visit) -> None:
     runs.ignore_errors("422")
 
 
+def test_what_an_error_proposes_is_applied_by_a_click(runs: Visit) -> None:
+    page = table(runs, where="seed = 1 and optimiser.lr < 0.05")
+    page.get_by_role("button", name="Use optimizer.lr").click()
+    expect(page.locator("tr.job")).to_have_count(2)
+    box = page.get_by_role("combobox", name="Filter by a query")
+    expect(box).to_have_value("seed = 1 and optimizer.lr < 0.05")
+    expect(page.get_by_role("button", name="Use optimizer.lr")).to_have_count(0)
+    box.fill("status = finished")
+    box.press("Enter")
+    page.get_by_role("button", name="Use succeeded").click()
+    expect(page.locator("tr.job")).to_have_count(6)
+    runs.ignore_errors("422")
+
+
 def test_columns_are_chosen_moved_pinned_and_hidden_with_the_keyboard(runs: Visit) -> None:
     page = runs.go("/jobs")
     page.get_by_role("button", name="Columns").click()
     page.get_by_label("Find a column").fill("eval/loss")
+    statistics = page.get_by_role("group", name="eval/loss").locator("label")
+    assert len({(box := label.bounding_box()) and box["y"] for label in statistics.all()}) == 1, "they are in one line"
     page.get_by_role("group", name="eval/loss").get_by_label("min").check()
     page.get_by_role("button", name="Show these columns").click()
     expect(page.locator("tr.job td.value").last).to_have_text("1")

@@ -1,13 +1,16 @@
 """A search for the best values, made and watched in the browser."""
 
 import re
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from service.web.assets import Assets
 from tests.support.accessibility import assert_accessible
-from tests.support.browser import Visit
+from tests.support.browser import Visit, open_tab_in_new_profile
+from tests.support.live_world import served
+from tests.support.world import SPEC, World
 from tests.web.test_submit import TEXT, written
 from trainyard.client import Client
 
@@ -76,3 +79,26 @@ def test_problem_of_a_range_is_named(visit: Visit) -> None:
     page.get_by_role("button", name="Start the sweep").click()
     expect(page.locator("#sweep-problem")).to_have_text("Add at least one field and its range.")
     visit.ignore_errors("status of 422")
+
+
+def test_a_search_opened_before_its_first_runs_shows_them(
+    browser: Browser, migrated_sqlite: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "search.sqlite").write_bytes(migrated_sqlite.read_bytes())
+    world = World(f"sqlite:///{tmp_path / 'search.sqlite'}", tmp_path / "state")
+    search = {"algorithm": "random", "space": {"optimizer.lr": "log:0.001:0.1"}, "max_trials": 4, "metric": "eval/loss"}
+    body = {"name": "rates", "spec": {**SPEC, "name": "rates"}, "search": search, "max_parallel": 2}
+    answer = world.client.post("/v1/sweeps", json=body)
+    assert answer.status_code == 201, answer.text
+    with served(world) as url, open_tab_in_new_profile(browser, url) as visit:
+        page = visit.sign_in(world.token, f"/compare?sweep={answer.json()['id']}")
+        expect(page.locator("#sweep-size")).to_have_text("0 jobs")
+        expect(page.get_by_text("No member yet")).to_be_visible()
+        world.search()
+        expect(page.get_by_role("button", name="Cancel remaining")).to_be_visible()
+        expect(page.locator("#sweep-size")).to_have_text("1 job")
+        world.search()
+        expect(page.locator("#sweep-size")).to_have_text("2 jobs")
+        expect(page.get_by_role("button", name="Show the curves of 1 new run")).to_be_visible()
+        visit.assert_clean()
+    world.database.dispose()

@@ -306,8 +306,13 @@ class _Parser:
             if self.kind == "sign" and sign == operator:
                 self._advance()
                 return operator
+        hint = ""
+        if self.kind == "end":
+            hint = f"; `name ~ {key}` finds jobs by their names"
+        elif self._word() in ("contains", "like", "matches"):
+            hint = "; `~` means contains"
         raise QueryError(
-            f"expected an operator after `{key}`: one of {' '.join(OPERATORS)} or `in`, not {self.described()}",
+            f"expected an operator after `{key}`: one of {' '.join(OPERATORS)} or `in`, not {self.described()}{hint}",
             self.column,
         )
 

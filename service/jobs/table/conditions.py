@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
@@ -26,6 +27,7 @@ from trainyard.contract.job_query import (
     Value,
 )
 from trainyard.contract.parameter_text import parse_number
+from trainyard.contract.wire.jobs import JobStatus
 
 Condition = sa.ColumnElement[bool]
 
@@ -51,6 +53,16 @@ _ATTRIBUTES: Mapping[ColumnName, str] = {
     "runtime": "runtime",
     "archived": "archived_at",
 }
+
+_STATUSES: tuple[str, ...] = get_args(JobStatus)
+_OTHER_NAMES: Mapping[str, JobStatus] = {
+    **dict.fromkeys(("finished", "completed", "complete", "success", "done"), "succeeded"),
+    **dict.fromkeys(("error", "errored", "crashed"), "failed"),
+    **dict.fromkeys(("killed", "canceled", "stopped", "aborted"), "cancelled"),
+    **dict.fromkeys(("waiting", "scheduled"), "pending"),
+    **dict.fromkeys(("active", "started"), "running"),
+}
+"""What other trackers and schedulers call a status."""
 
 INDEXED_COLUMNS = frozenset({"id", "name", "status", "user", "sweep"})
 
@@ -152,6 +164,8 @@ class ConditionBuilder:
             operands = [_micros(value, node.key) for value in values]
         else:
             operands = [_as_text(value) for value in values]
+            if name == "status" and (isinstance(node, Membership) or node.operator in ("=", "!=")):
+                _check_statuses(operands, node.key)
         if isinstance(node, Membership):
             return sa.and_(column.not_in(operands) if node.negated else column.in_(operands))
         if node.operator in ("~", "!~"):
@@ -163,7 +177,11 @@ class ConditionBuilder:
 
     def _time(self, value: Value, key: Key) -> datetime:
         if isinstance(value, Duration):
-            seconds = max(-3e9, min(3e9, value.seconds))
+            if value.seconds > 0:
+                raise QueryError(
+                    f"`{key}` is compared with a time in the past: `{key} > -7d` is since a week ago", key.column
+                )
+            seconds = max(-3e9, value.seconds)
             return min(max(self.now + timedelta(seconds=seconds), MIN_TIME), MAX_TIME)
         if isinstance(value, str):
             try:
@@ -176,6 +194,15 @@ class ConditionBuilder:
         raise QueryError(
             f'`{key}` is a time: compare it with one such as "2026-01-31" or with a duration such as -7d', key.column
         )
+
+
+def _check_statuses(statuses: Sequence[str], key: Key) -> None:
+    for status in statuses:
+        if status not in _STATUSES:
+            lower = status.lower()
+            near = [_OTHER_NAMES[lower]] if lower in _OTHER_NAMES else get_close_matches(lower, _STATUSES, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(_STATUSES)}"
+            raise QueryError(f"no status is `{status[:80]}`; {hint}", key.column)
 
 
 def _of_archived(node: Comparison | Membership, column: Any) -> Condition:

@@ -33,8 +33,9 @@ export function showSelected(jobs, others) {
   setText(byId("selection-count"), `${jobs.length} selected`);
   byId("selection-others").hidden = others === 0;
   setText(byId("selection-others"), `${others} more not in this list, left as ${others === 1 ? "it is" : "they are"}`);
-  byId("compare").hidden = jobs.length < 2 || jobs.length > MAX_COMPARED;
-  byId("compare").href = `/compare${query({ job: jobs.map((job) => job.id) })}`;
+  byId("compare").hidden = jobs.length < 2;
+  byId("compare").href = `/compare${query({ job: jobs.slice(0, MAX_COMPARED).map((job) => job.id) })}`;
+  setText(byId("compare"), jobs.length > MAX_COMPARED ? `Compare the first ${MAX_COMPARED}` : "Compare");
   for (const [name, { allows }] of Object.entries(ACTIONS)) byId(name).hidden = !jobs.some(allows);
 }
 

@@ -133,3 +133,12 @@ export function nearestPoint(x, position) {
   if (next === x.length) return x.length - 1;
   return position - x[next - 1] <= x[next] - position ? next - 1 : next;
 }
+
+/** The ticks, pairs of a position from 0 to 1 and a label, that are at least `gap` pixels apart on an axis; first those at its ends. */
+export function apart(ticks, length, gap) {
+  const kept = [];
+  for (const one of [ticks[0], ticks.at(-1), ...ticks.slice(1, -1)]) {
+    if (kept.every(([position]) => Math.abs(position - one[0]) * length >= gap)) kept.push(one);
+  }
+  return kept;
+}

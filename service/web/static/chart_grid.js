@@ -20,14 +20,15 @@ export class ChartGrid {
    * `source` has `charts()`, the definitions in their order (chart_list.js); `curvesOf(chart)`, curves as `Chart` draws them
    * with a `key`, or null if they are not loaded; `marks()`; `subject()`, with which the names of
    * exported files begin; and `newestOf(chart, curves)`, a text. `onRange` is called when
-   * the range has changed; `isOpen(name)` tells whether a section is open at first.
+   * the range has changed; `isOpen(name, before)` tells whether a section is open at first, after so many charts of others.
    */
   constructor(root, view, source, { onRange = () => {}, isOpen = () => true } = {}) {
     Object.assign(this, { root, view, source, onRange, isOpen, panels: new Map(), sections: new Map(), visible: new Set(), dirty: new Set(), interval: 0 });
     this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), { rootMargin: "300px 0px" });
     this.dialog = make("dialog", { class: "enlarged", "aria-label": "Chart" });
     this.closer = make("button", { type: "button", class: "quiet close", "aria-label": "Close", title: "Close", text: "×", onclick: () => this.dialog.close() });
-    root.after(this.dialog);
+    this.none = make("p", { class: "hint", role: "status" });
+    root.after(this.none, this.dialog);
     this.dialog.addEventListener("close", () => this.restore());
     onThemeChange(() => { for (const { chart } of this.panels.values()) chart.restyle(); this.redraw(); });
     this.refresh();
@@ -64,7 +65,7 @@ export class ChartGrid {
   change(values) {
     Object.assign(this.view, values);
     storeView(this.view);
-    if ("search" in values) this.filter();
+    if ("search" in values) { this.openSections(); this.filter(); }
     if ("pins" in values || "combined" in values) this.refresh();
     this.redraw();
   }
@@ -82,16 +83,27 @@ export class ChartGrid {
     if (known) return known;
     const grid = make("div", { class: "charts" });
     const size = make("small");
-    const element = make("details", { class: "chart-section", open: this.isOpen(name) !== this.view.toggled.includes(name) }, make("summary", {}, make("h3", { text: name }), " ", size), grid);
+    const isOpen = this.isOpen(name, this.panels.size - 1);
+    const element = make("details", { class: "chart-section" }, make("summary", {}, make("h3", { text: name }), " ", size), grid);
     element.addEventListener("toggle", () => {
+      if (this.view.search) return; // which opens all
       const others = this.view.toggled.filter((one) => one !== name);
-      const toggled = element.open === this.isOpen(name) ? others : [...others, name];
+      const toggled = element.open === isOpen ? others : [...others, name];
       if (toggled.length !== this.view.toggled.length) this.change({ toggled });
     });
     if (name === PINNED) this.root.prepend(element); else this.root.append(element);
-    const section = { element, grid, size };
+    const section = { element, grid, size, isOpen };
     this.sections.set(name, section);
+    this.openSections([name]);
     return section;
+  }
+
+  /** Open sections as the reader wants them; during a search, all. */
+  openSections(names = this.sections.keys()) {
+    for (const name of names) {
+      const { element, isOpen } = this.sections.get(name);
+      element.open = Boolean(this.view.search) || isOpen !== this.view.toggled.includes(name);
+    }
   }
 
   create(definition) {
@@ -171,6 +183,7 @@ export class ChartGrid {
       element.hidden = !shown.has(grid);
       setText(size, String(shown.get(grid) ?? 0));
     }
+    setText(this.none, this.view.search && shown.size === 0 ? "No chart matches." : "");
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------------

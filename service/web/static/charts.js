@@ -1,7 +1,7 @@
 // The charts of a job's page: the curves of its metrics over steps, epochs, tokens or time, and its marks.
 
 import { chartsOf, COMBINED, combinedCharts, includes } from "./chart_list.js";
-import { ChartGrid } from "./chart_grid.js";
+import { ChartGrid, PINNED } from "./chart_grid.js";
 import { nearestPoint } from "./chart_axes.js";
 import { readView } from "./chart_view.js";
 import { colour, curveColour } from "./colours.js";
@@ -12,14 +12,17 @@ import { atSteps, isSystem, SYSTEM, systemName } from "./system_charts.js";
 
 const TOKENS = "train/tokens";
 const MANY = 6; // curves of a chart, beyond which only the slowest has a colour
+const MAX_OPEN = 12; // charts, after which sections are closed at first: below them are the log and the rest of the page
 export const AXES = ["step", "epoch", "tokens", "relative", "time"];
+
+const isOpenAtFirst = (name, before) => [PINNED, COMBINED].includes(name) || (name !== SYSTEM && before < MAX_OPEN);
 
 export class Charts {
   /** `job` is a job of the API; `store` has the points. */
   constructor(job, store) {
     Object.assign(this, { job, store, zoomed: null, preview: null, marked: { checkpoint: [], resumed: [], interrupted: [] } });
     this.view = readView(new URLSearchParams(location.search), AXES);
-    this.grid = new ChartGrid(byId("charts"), this.view, this, { onRange: () => this.showRange(), isOpen: (name) => name !== SYSTEM });
+    this.grid = new ChartGrid(byId("charts"), this.view, this, { onRange: () => this.showRange(), isOpen: isOpenAtFirst });
     if (this.view.range) this.showRange();
   }
 

@@ -10,6 +10,8 @@ export class ColumnHeads {
   /** `change(values)` is called with changed fields of the view. */
   constructor(head, menu, view, change) {
     Object.assign(this, { head, menu, view, change, columns: [], dragged: null });
+    this.all = make("input", { type: "checkbox", "aria-label": "Select all jobs of the table" });
+    this.select = make("th", { class: "select", scope: "col" }, this.all);
     menu.addEventListener("click", (event) => this.act(event.target.closest("button")?.dataset.action));
     head.addEventListener("dragover", (event) => { if (this.dragged) event.preventDefault(); });
     head.addEventListener("drop", (event) => this.drop(event));
@@ -18,8 +20,7 @@ export class ColumnHeads {
   /** Show the heads of these columns. */
   show(columns) {
     this.columns = columns;
-    const select = make("th", { class: "select", scope: "col" }, make("span", { class: "visually-hidden", text: "Select" }));
-    this.head.replaceChildren(select, ...columns.map((column) => this.newHead(column)));
+    this.head.replaceChildren(this.select, ...columns.map((column) => this.newHead(column)));
     this.showSort();
   }
 

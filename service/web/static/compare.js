@@ -44,12 +44,16 @@ async function refresh() {
   await curves.reload();
 }
 
+const sweepSize = ({ size }) => `${size} ${size === 1 ? "job" : "jobs"}`;
+
 async function refreshSweep() {
   const sweep = await call(`/v1/sweeps/${data.sweep}`);
   ({ members } = sweep);
   ranking.show(sweep);
+  setText(byId("sweep-size"), sweepSize(sweep));
   if (runs.length) parallel?.show(coordinates());
   const added = members.filter((member) => member.status && !rows.has(member.job_id)).length;
+  if (added && !data.members.length) { location.reload(); return; } // the page has no charts, nor a button to cancel, for its first runs
   byId("show-new").hidden = !added;
   setText(byId("show-new"), `Show the curves of ${added} new ${added === 1 ? "run" : "runs"}`);
 }

@@ -6,13 +6,14 @@ import { columnHeads } from "./column_heads.js";
 import { chooseColumns } from "./column_picker.js";
 import { showWidths } from "./column_widths.js";
 import { count } from "./format.js";
-import { GROUP, groupsOf, isAveraged, rowsOf } from "./job_groups.js";
+import { groupsOf, isAveraged, rowsOf } from "./job_groups.js";
 import { JobList } from "./job_list.js";
 import { evaluationOf, LOSS, mayEvaluate, METRIC, metricsChange, rowFields, withDistinctNames } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
 import { rememberTable } from "./last_table.js";
 import { byId, data, formatTimes, setText, showConnection, toastError, visitor } from "./page.js";
 import { queryBox } from "./query_box.js";
+import { RowSelection } from "./row_selection.js";
 import { SavedViews } from "./saved_views.js";
 import { SelectionCharts } from "./selection_charts.js";
 import { Sparklines } from "./sparklines.js";
@@ -59,6 +60,9 @@ const table = new VirtualRows(byId("rows"), {
   nearEnd: () => { if (!view.group) loadMore(); },
 });
 const heads = columnHeads(view, changeView);
+const selection = new RowSelection(byId("rows"), heads.all, {
+  rows: () => table.ids, jobsOf: (id) => groups.get(id)?.jobs.map((job) => job.id) ?? [id], isOpen: (id) => groups.has(id) && !closed.has(id), select,
+});
 const box = queryBox({ apply: (where) => changeView({ where }), edited: showEdited });
 
 const groupColumn = () => columnOf(view.group);
@@ -285,6 +289,7 @@ const selectedJobs = () => [...selected].map((id) => jobs.get(id)).filter(Boolea
 
 function showSelection() {
   const chosen = selectedJobs();
+  selection.show(chosen.length, jobs.order.length);
   showSelected(chosen, selected.size - chosen.length);
   showCharts(chosen);
 }
@@ -306,11 +311,6 @@ function select(ids, isSelected) {
   table.refresh();
 }
 
-byId("rows").addEventListener("change", (event) => {
-  const { id } = event.target.closest("tr").dataset;
-  const ids = id.startsWith(GROUP) ? groups.get(id).jobs.map((job) => job.id) : [id];
-  select(ids, event.target.checked);
-});
 byId("rows").addEventListener("click", (event) => {
   const id = event.target.closest(".toggle-group")?.closest("tr").dataset.id;
   if (!id) return;

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { byId, make, setText } from "./page.js";
-import { columnOf, completions } from "./query_completion.js";
+import { columnOf, completions, corrections } from "./query_completion.js";
 
 let known = null;
 
@@ -49,7 +49,17 @@ export class QueryBox {
     this.error.hidden = message === null;
     setText(this.error.querySelector("span"), message ?? "");
     setText(this.error.querySelector("code"), column === null ? "" : `${this.input.value}\n${" ".repeat(column)}^`);
+    const proposed = message === null ? [] : corrections(message, this.input.value);
+    this.error.querySelector(".corrections").replaceChildren(...proposed.map(({ name, text }) => make("button", { type: "button", text: `Use ${name}`, onclick: () => this.correct(text) })));
     if (column !== null && document.activeElement === this.input) this.input.setSelectionRange(column, this.input.value.length);
+  }
+
+  /** Apply the query that an error proposed. */
+  correct(text) {
+    this.input.value = text;
+    this.input.focus();
+    this.close();
+    this.finish(true);
   }
 
   async suggest() {

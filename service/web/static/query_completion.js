@@ -62,3 +62,13 @@ export function columnOf(message) {
   const match = /\(column (\d+)\)$/.exec(message);
   return match ? Number(match[1]) - 1 : null;
 }
+
+/** The queries that the message of an error proposes: `{ name, text }`, with the name in place of the unknown one. */
+export function corrections(message, text) {
+  const [, unknown, proposed] = /`([^`]+)`; did you mean (.+)\? \(column \d+\)$/.exec(message) ?? [];
+  if (!unknown) return [];
+  const places = [`\`${unknown}\``, unknown].map((one) => [text.indexOf(one, columnOf(message)), one.length]);
+  const [place, length] = places.find(([found]) => found >= 0) ?? [];
+  if (place === undefined) return [];
+  return [...proposed.matchAll(/`([^`]+)`/g)].map(([, name]) => ({ name, text: text.slice(0, place) + nameInQuery(name) + text.slice(place + length) }));
+}

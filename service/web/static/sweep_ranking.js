@@ -1,6 +1,7 @@
 // The ranking of a sweep: its state, the members with the best first, which fields matter, and a scatter of any two.
 
 import { query } from "./api.js";
+import { apart } from "./chart_axes.js";
 import { asNumber, duration, number, specValue, stepText } from "./format.js";
 import { shownName } from "./job_rows.js";
 import { tone } from "./job_status.js";
@@ -101,8 +102,8 @@ export class SweepRanking {
     }, makeSvg("title", {}, `${this.nameOf(member)}: ${names[0]} ${specValue(at[0])}, ${names[1]} ${specValue(at[1])}`)));
     root.replaceChildren(makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${points.length} members by ${names[0]} and ${names[1]}` },
       makeSvg("path", { class: "frame", d: `M${left(0)} ${top(1)}V${top(0)}H${left(1)}` }),
-      ...x.ticks.map(([position, label]) => text(label, { x: left(position), y: top(0) + 18, "text-anchor": "middle" })),
-      ...y.ticks.map(([position, label]) => text(label, { x: left(0) - 8, y: top(position) + 4, "text-anchor": "end" })),
+      ...apart(x.ticks, width - SIDE - 24, 64).map(([position, label]) => text(label, { x: left(position), y: top(0) + 18, "text-anchor": "middle" })),
+      ...apart(y.ticks, height - 68, 14).map(([position, label]) => text(label, { x: left(0) - 8, y: top(position) + 4, "text-anchor": "end" })),
       text(titles[0], { x: left(1), y: height - 6, "text-anchor": "end", class: "title" }), text(titles[1], { x: 4, y: 12, class: "title" }), ...dots));
   }
 

@@ -73,6 +73,8 @@ def test_forms(query: str, node: Node | None) -> None:
         ("lr < 1 && seed = 2", 8, "use `and`"),
         ('"lr" < 1', 1, "not quoted"),
         ("lr 3", 4, "expected an operator after `lr`"),
+        ("digits", 7, "not end of the query; `name ~ digits` finds jobs by their names"),
+        ("name contains digits", 6, "not `contains`; `~` means contains"),
         ("name = 'x", 8, "the quote ' is not closed"),
         ("mim(loss) < 2", 1, "did you mean `min`?"),
         ("seed in 3", 9, "expected `(` after `in`"),

@@ -130,6 +130,25 @@ def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
     assert "duration" in refused(runs, where="created > 7")["message"]
 
 
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("status = finished", "no status is `finished`; did you mean `succeeded`?"),
+        ("status in (running, Error)", "no status is `Error`; did you mean `failed`?"),
+        ("not (status != runing)", "no status is `runing`; did you mean `running`?"),
+        ("status = 7", "no status is `7`; there are queued, submitting"),
+        ("created > 1d", "`created > -7d` is since a week ago"),
+    ],
+)
+def test_conditions_that_no_job_can_meet_are_errors(runs: World, where: str, message: str) -> None:
+    assert message in refused(runs, where=where)["message"]
+
+
+def test_a_part_of_a_status_and_a_time_in_the_past_are_no_errors(runs: World) -> None:
+    assert len(listed(runs, where="status ~ run and created > -7d and finished not in (-1d)")) == 0
+    assert len(listed(runs, where="status ~ run and created > -7d")) == 5
+
+
 def test_a_resume_replaces_what_it_hides(world: World) -> None:
     job = world.submit(name="resumed")
     worker = world.start(job)
