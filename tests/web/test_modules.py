@@ -323,6 +323,14 @@ def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) ->
     assert groups("isAveraged", [1, 1]) is False
 
 
+def test_a_grouping_has_several_keys_which_may_contain_commas(module: Callable[[str], Call]) -> None:
+    view = module("table_view.js")
+    assert view("groupKeys", "") == []
+    both = view("toggledGroup", view("toggledGroup", "", "optimizer.lr"), "tags.a,b")
+    assert view("groupKeys", both) == ["optimizer.lr", "tags.a,b"]
+    assert view("toggledGroup", both, "optimizer.lr") == "tags.a,,b"
+
+
 def test_completions_follow_the_position_in_the_query(module: Callable[[str], Call]) -> None:
     complete = module("query_completion.js")
     keys = [
