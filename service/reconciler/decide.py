@@ -293,7 +293,7 @@ _RUN_DIR_VANISHED = Failure(
 def _cancelled(snapshot: JobSnapshot) -> Decision:
     if "cancelled" not in TRANSITIONS[snapshot.status]:
         return Decision(status="cancelling", message=MSG_CANCELLING)
-    message = "All processes have ended."
+    message = "All processes have ended." if snapshot.claimed else "Cancelled before the start."
     return Decision("cancelled", message, "user_cancelled", ended=True, exit_reason="user_cancelled")
 
 

@@ -310,6 +310,14 @@ def test_lines_of_a_stream_continue_the_last_one(module: Callable[[str], Call]) 
     assert [(line["offset"], line["text"]) for line in got["lines"]] == [(13, "x"), (15, ""), (16, "y")]
 
 
+def test_a_grouping_has_several_keys_which_may_contain_commas(module: Callable[[str], Call]) -> None:
+    view = module("table_view.js")
+    assert view("groupKeys", "") == []
+    both = view("toggledGroup", view("toggledGroup", "", "optimizer.lr"), "tags.a,b")
+    assert view("groupKeys", both) == ["optimizer.lr", "tags.a,b"]
+    assert view("toggledGroup", both, "optimizer.lr") == "tags.a,,b"
+
+
 def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) -> None:
     groups = module("job_groups.js")
     assert groups("groupText", [1, 2, 3]) == "2 ± 1"

@@ -134,6 +134,24 @@ def test_groups_have_mean_and_deviation(runs: Visit) -> None:
     expect(page.locator("tr.job")).to_have_count(6)
 
 
+def test_jobs_are_grouped_by_several_fields(runs: Visit) -> None:
+    page = table(runs, sort="eval/loss", group="optimizer.lr")
+    menu = page.get_by_role("button", name="Options of Status")
+    menu.press("Enter")
+    page.get_by_role("button", name="Group by this too").press("Enter")
+    groups = page.locator("tr.group")
+    expect(page.locator("#grouped")).to_contain_text("grouped by optimizer.lr, Status")
+    expect(groups.first).to_contain_text("lr 0.1, Status")
+    expect(groups.first.locator("td.name")).to_have_attribute("title", re.compile("^optimizer.lr 0.1, Status .* · "))
+    page.reload()
+    expect(groups.first).to_contain_text("lr 0.1, Status")
+    expect(page.locator("#where-error")).to_be_hidden()
+    menu.press("Enter")
+    page.get_by_role("button", name="Stop grouping by this").press("Enter")
+    expect(page.locator("#grouped")).not_to_contain_text("Status")
+    expect(groups).to_have_count(3)
+
+
 def test_the_selection_is_drawn_next_to_the_table_and_tagged(runs: Visit) -> None:
     page = table(runs, sort="eval/loss")
     for name in ("run-0", "run-1"):

@@ -72,12 +72,15 @@ def test_axis_of_a_metric_is_logarithmic_only_for_losses(visit: Visit) -> None:
 def test_problem_of_a_range_is_named(visit: Visit) -> None:
     page = written(visit.go("/submit"), SEARCHED)
     page.get_by_text("Search for the best values").click()
+    expect(page.get_by_role("button", name="Submit one job")).not_to_have_class("primary")
     page.get_by_label("Range", exact=True).fill("log:0:1")
     page.get_by_role("button", name="Start the sweep").click()
     expect(page.locator("#sweep-problem")).to_contain_text("optimizer.lr")
     page.get_by_role("button", name="Remove the field").click()
     page.get_by_role("button", name="Start the sweep").click()
     expect(page.locator("#sweep-problem")).to_have_text("Add at least one field and its range.")
+    page.get_by_text("Search for the best values").click()
+    expect(page.get_by_role("button", name="Submit", exact=True)).to_have_class("primary")
     visit.ignore_errors("status of 422")
 
 

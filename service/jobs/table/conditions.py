@@ -9,7 +9,7 @@ from typing import Any, get_args
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
-from service.db.models import Job, JobValue, ValueKey
+from service.db.models import Job, JobValue, Sweep, ValueKey
 from service.jobs.table.keys import TIMES, ColumnKey, ColumnName, ResolvedKey, TagKey, ValueRef
 from service.jobs.table.values import MAX_TEXT
 from trainyard.contract.base import MAX_TIME, MIN_TIME
@@ -157,6 +157,8 @@ class ConditionBuilder:
             return sa.and_(column.is_not(None))
         if name == "archived":
             return _of_archived(node, column)
+        if name == "sweep" and (isinstance(node, Membership) or node.operator in ("=", "!=", "~", "!~")):
+            return _of_sweep(node, column)
         values = node.values if isinstance(node, Membership) else (node.value,)
         if name in TIMES:
             operands: list[Any] = [self._time(value, node.key) for value in values]
@@ -210,6 +212,21 @@ def _of_archived(node: Comparison | Membership, column: Any) -> Condition:
         raise QueryError("`archived` is compared by = with true or false", node.key.column)
     expected = node.value == (node.operator == "=")
     return column.is_not(None) if expected else column.is_(None)  # type: ignore[no-any-return]
+
+
+def _of_sweep(node: Comparison | Membership, column: Any) -> Condition:
+    """Return the condition on the id or the name of a sweep."""
+    sweep: Any = aliased(Sweep)
+    if isinstance(node, Membership):
+        texts, is_negated = [_as_text(value) for value in node.values], node.negated
+    else:
+        texts, is_negated = [_as_text(node.value)], node.operator.startswith("!")
+    if isinstance(node, Comparison) and "~" in node.operator:
+        matches = sa.or_(*(part.icontains(texts[0], autoescape=True) for part in (sweep.id, sweep.name)))
+    else:
+        matches = sa.or_(sweep.id.in_(texts), sweep.name.in_(texts))
+    of_sweep = column.in_(sa.select(sweep.id).where(matches))
+    return sa.and_(sa.not_(of_sweep) if is_negated else of_sweep)
 
 
 def _micros(value: Value, key: Key) -> int:

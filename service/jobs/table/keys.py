@@ -36,11 +36,13 @@ DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
     "started": "Time of its first start",
     "finished": "Time of its end",
     "reason": "Why it ended",
-    "sweep": "Id of its sweep",
+    "sweep": "Id or name of its sweep",
     "archived": "Whether it is archived",
     "id": "Id of the job",
 }
 TAG_KEY = "tag"
+_OTHER_NAMES: Mapping[str, ColumnName] = {"state": "status", "duration": "runtime", "elapsed": "runtime"}
+"""What other trackers and schedulers call a column."""
 TIMES: Collection[ColumnName] = frozenset({"created", "started", "finished"})
 
 _PREFIXES: Mapping[str, Kind] = {
@@ -133,10 +135,11 @@ def resolve_key(key: Key, numbers: Mapping[Named, int], spec_fields: Collection[
 
 def unknown_key(key: Key, known: Collection[str]) -> QueryError:
     """Return the error for an unknown key, with the nearest known ones: by spelling, or by their last part."""
+    other = [_OTHER_NAMES[key.name.lower()]] if key.name.lower() in _OTHER_NAMES else None
     last = key.name.rpartition(".")[2].rpartition("/")[2].lower()
     by_part = sorted(name for name in known if _last_part(name) == last and last)
     by_spelling = get_close_matches(key.name, [*known, *DESCRIBED], n=3, cutoff=0.75)
-    near = list(dict.fromkeys([*by_part[:3], *by_spelling]))[:3]
+    near = other or list(dict.fromkeys([*by_part[:3], *by_spelling]))[:3]
     hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
     return QueryError(f"no job has `{key.name[:80]}`{hint}", key.column)
 

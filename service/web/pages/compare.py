@@ -1,8 +1,10 @@
 """The page that compares runs: selected ones, or the members of a sweep."""
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
@@ -13,6 +15,7 @@ from service.checkpoints.ranking import best_criterion
 from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
+from service.jobs.table.listing import spec_fields
 from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
 from trainyard.contract.spec.spec_diff import comparable, differing_paths
@@ -26,6 +29,8 @@ MAX_MEMBERS = 200
 DEFAULT_METRICS = ("eval/loss", "train/loss")
 _MACHINE_METRICS = ("perf/", "memory/", "comm/")
 _RECENT_SWEEPS = 8
+_MAX_FIELDS = 20
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w./@%:-]*(?<![.:-])", re.ASCII)
 
 
 @router.get("/compare")
@@ -51,6 +56,7 @@ def show_compare(
         section="/compare",
         has_runs=bool(runs),
         sweep=detail,
+        members_address=members_address(detail) if detail else None,
         may_change=detail is not None and visitor.may_change(detail.created_by),
         may_submit=visitor.user.role != "viewer",
         missing=missing,
@@ -66,6 +72,18 @@ def show_compare(
             "members": detail.model_dump(mode="json")["members"] if detail else [],
         },
     )
+
+
+def members_address(sweep: SweepDetail) -> str:
+    """Return the address of the table of a sweep's jobs, with the fields that they change and the metric."""
+    if not sweep.best:  # then its metric may be an unknown key; the page adds that of its first results by itself
+        return f"/jobs?{urlencode({'sweep': sweep.id})}"
+    known = spec_fields()
+    fields = [field for field in sweep.fields if field in known][:_MAX_FIELDS]
+    metric = sweep.metric if _PLAIN_KEY.fullmatch(sweep.metric) else f"`{sweep.metric}`"
+    metrics = ("loss",) if metric == "train/loss" else ("loss", metric)
+    columns = ("status", "name", *fields, "progress", *metrics, "age")
+    return f"/jobs?{urlencode([('sweep', sweep.id), *(('columns', column) for column in dict.fromkeys(columns))])}"
 
 
 def named_runs(app_state: AppState, now: datetime, ids: list[str]) -> tuple[list[JobResource], list[str]]:

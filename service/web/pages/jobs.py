@@ -1,5 +1,6 @@
 """The table of jobs, and the page of one job."""
 
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -89,7 +90,7 @@ def requested_table(
     archived: Annotated[Literal["no", "only", "all"], Query()] = "no",
 ) -> TableRequest:
     """Return what the address asks for. Its filters are those of the API."""
-    keys = dict.fromkeys([*(columns or ()), *([group] if group else [])])
+    keys = dict.fromkeys([*(columns or ()), *group_keys(group)])
     return TableRequest(
         where=where,
         sort=sort,
@@ -104,6 +105,11 @@ def requested_table(
             parameters=parameters_filter(request),
         ),
     )
+
+
+def group_keys(text: str) -> list[str]:
+    """Return the keys that a view groups by, which commas separate; a comma within a key is doubled."""
+    return [key.replace(",,", ",") for key in re.findall(r"(?:[^,]|,,)+", text)]
 
 
 @router.get("/jobs")

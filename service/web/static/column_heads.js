@@ -2,7 +2,7 @@
 
 import { isBestDescending } from "./metric_direction.js";
 import { byId, make, setText } from "./page.js";
-import { clampWidth, moved } from "./table_view.js";
+import { clampWidth, groupKeys, moved, toggledGroup } from "./table_view.js";
 
 const STEP = 40; // pixels by which the menu changes a width
 
@@ -63,13 +63,14 @@ export class ColumnHeads {
     this.current = column;
     const { columns, fixed, group } = this.view;
     const position = columns.indexOf(column.name);
+    const grouped = groupKeys(group);
     const shown = {
       ascending: column.sort, descending: column.sort, left: position > 0, right: position < columns.length - 1,
       group: column.name !== "progress" && column.name !== "age", fix: true, wider: true, narrower: true, hide: columns.length > 1,
     };
     for (const item of this.menu.querySelectorAll("button")) item.hidden = !shown[item.dataset.action];
     setText(this.menu.querySelector('[data-action="fix"]'), fixed.includes(column.name) ? "Unpin" : "Pin");
-    setText(this.menu.querySelector('[data-action="group"]'), group === column.name ? "Stop grouping" : "Group by this");
+    setText(this.menu.querySelector('[data-action="group"]'), grouped.includes(column.name) ? "Stop grouping by this" : grouped.length ? "Group by this too" : "Group by this");
     this.menu.showPopover();
     const box = button.getBoundingClientRect();
     this.menu.style.left = `${Math.max(8, Math.min(box.left, innerWidth - this.menu.offsetWidth - 8))}px`;
@@ -91,7 +92,7 @@ export class ColumnHeads {
       wider: () => this.change({ widths: { ...widths, [name]: clampWidth(width + STEP) } }),
       narrower: () => this.change({ widths: { ...widths, [name]: clampWidth(width - STEP) } }),
       fix: () => this.change({ fixed: fixed.includes(name) ? fixed.filter((one) => one !== name) : [...fixed, name] }),
-      group: () => this.change({ group: group === name ? "" : name }),
+      group: () => this.change({ group: toggledGroup(group, name) }),
       hide: () => this.change({ columns: columns.filter((one) => one !== name), fixed: fixed.filter((one) => one !== name) }),
     };
     actions[action]();

@@ -1,16 +1,16 @@
-// Groups of jobs by the value of a field: their order, and mean and deviation of each column. Pure functions.
+// Groups of jobs by the values of fields: their order, and mean and deviation of each column. Pure functions.
 
 import { asNumber, number } from "./format.js";
 
 export const GROUP = "group:"; // begins the ids of the rows of groups
 
-/** The groups of jobs in their order: `{ id, value, jobs }`, ordered as their first jobs are. */
-export function groupsOf(jobs, valueOf) {
+/** The groups of jobs in their order: `{ id, values, jobs }` with a value of each column, ordered as their first jobs are. */
+export function groupsOf(jobs, columns) {
   const groups = new Map();
   for (const job of jobs) {
-    const value = valueOf(job) ?? null;
-    const id = `${GROUP}${JSON.stringify(value)}`;
-    if (!groups.has(id)) groups.set(id, { id, value, jobs: [] });
+    const values = columns.map((column) => column.valueOf(job) ?? null);
+    const id = `${GROUP}${JSON.stringify(values)}`;
+    if (!groups.has(id)) groups.set(id, { id, values, jobs: [] });
     groups.get(id).jobs.push(job);
   }
   return [...groups.values()];

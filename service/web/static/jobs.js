@@ -21,7 +21,7 @@ import { follow } from "./stream.js";
 import { SweepMembers } from "./sweep_members.js";
 import { columnOf, keysOfColumns } from "./table_columns.js";
 import { openJob, TableRows } from "./table_rows.js";
-import { defaultColumns, filtersIn, hasDefaultColumns, MAX_SELECTED, readTableView, withoutFilters, writeTableView } from "./table_view.js";
+import { defaultColumns, filtersIn, groupKeys, hasDefaultColumns, MAX_SELECTED, readTableView, withoutFilters, writeTableView } from "./table_view.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 const MAX_GROUPED = 2000; // jobs that are loaded for groups
@@ -41,8 +41,8 @@ const charts = new SelectionCharts(byId("charts-panel"));
 const rows = new TableRows({
   selected,
   job: (id) => jobs.get(id),
-  group: (id) => ({ ...groups.get(id), ...ofSweep(groups.get(id).value), label: groupColumn().label, closed: closed.has(id) }),
-  sweep: (job) => members.nameOf(job.sweep_id),
+  group: (id) => ({ ...groups.get(id), columns: groupColumns(), closed: closed.has(id) }),
+  sweep: (id) => members.nameOf(id),
   note: (id) => members.changesOf(id),
   curve: (id) => sparklines.valuesOf(id),
   colour: (id) => charts.colourOf(id),
@@ -65,9 +65,7 @@ const selection = new RowSelection(byId("rows"), heads.all, {
 });
 const box = queryBox({ apply: (where) => changeView({ where }), edited: showEdited });
 
-const groupColumn = () => columnOf(view.group);
-/** The name and the page of the sweep of a group, if the table is grouped by sweep. */
-const ofSweep = (id) => (view.group === "sweep" && id ? { title: members.nameOf(id), address: `/compare${query({ sweep: id })}` } : {});
+const groupColumns = () => groupKeys(view.group).map(columnOf);
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -77,7 +75,7 @@ function requested() {
   if (view.where) search.set("where", view.where);
   if (view.sort) search.set("sort", view.sort);
   // The values of a metric are behind its first report by seconds, in which its name alone would be unknown.
-  const keys = keysOfColumns(view.group ? [...new Set([...view.columns, view.group])] : view.columns);
+  const keys = keysOfColumns([...new Set([...view.columns, ...groupKeys(view.group)])]);
   for (const key of keys) search.append("columns", key === view.evaluation ? `${METRIC}${key}` : key);
   return search;
 }
@@ -119,7 +117,7 @@ function loadMore() {
 
 function show() {
   failed = false;
-  groups = view.group ? new Map(groupsOf(jobs.all(), (job) => groupColumn().valueOf(job)).map((group) => [group.id, group])) : new Map();
+  groups = view.group ? new Map(groupsOf(jobs.all(), groupColumns()).map((group) => [group.id, group])) : new Map();
   const ids = view.group ? rowsOf([...groups.values()], closed) : jobs.order;
   const isFiltered = Boolean(view.where) || filtersIn(parameters()).size > 0;
   byId("empty").hidden = ids.length > 0;
@@ -212,6 +210,11 @@ function showAddress() {
   byId("show-all").href = `/jobs?${withoutFilters(address)}`;
 }
 
+function showGrouping() {
+  byId("grouped").hidden = !view.group;
+  setText(byId("grouped").querySelector("b"), groupColumns().map(({ label }) => label).join(", "));
+}
+
 /** Change fields of the view, and show what follows from them. */
 function changeView(values, { isResize = false } = {}) {
   const before = requested().toString();
@@ -221,8 +224,7 @@ function changeView(values, { isResize = false } = {}) {
   if ("sort" in values) heads.showSort();
   if ("columns" in values || "fixed" in values) showColumns();
   else if ("widths" in values) showWidths(orderedColumns(), view);
-  byId("grouped").hidden = !view.group;
-  if (view.group) setText(byId("grouped").querySelector("b"), groupColumn().label);
+  showGrouping();
   if (requested().toString() !== before) { byId("table-frame").scrollTop = 0; reload(); }
   else if ("group" in values) { show(); if (view.group) loadForGroups().catch(toastError); }
 }
@@ -391,8 +393,8 @@ if (data.error) box.showError(data.error);
 showColumns();
 show();
 showAddress();
-byId("grouped").hidden = !view.group;
-if (view.group) { setText(byId("grouped").querySelector("b"), groupColumn().label); loadForGroups().catch(toastError); }
+showGrouping();
+if (view.group) loadForGroups().catch(toastError);
 showSweepFilter().catch(() => {}); // the name is optional
 formatTimes();
 if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) applyFilters(); // typed before the script ran

@@ -1,7 +1,7 @@
 // The form for a search on the page of a spec: ranges of the spec's fields, and one submission.
 
 import { call } from "./api.js";
-import { byId, make, setMessage } from "./page.js";
+import { byId, make, setMessage, setText } from "./page.js";
 import { fieldsOf } from "./yaml_fields.js";
 
 /** `text()` is the spec in YAML, `spec()` the planned spec as data, or nothing while the text has problems. */
@@ -57,7 +57,14 @@ export function connectSweepForm(text, spec) {
     }
   }
 
-  byId("sweep").addEventListener("toggle", () => { fillFields(); if (!ranges.children.length) add("optimizer.lr", suggestion("optimizer.lr")); });
+  /** Only one button is prominent: that of the search while its form is open, which one job would ignore. */
+  function showPurpose() {
+    const { open } = byId("sweep");
+    setText(byId("submit"), open ? "Submit one job" : "Submit");
+    byId("submit").classList.toggle("primary", !open);
+  }
+
+  byId("sweep").addEventListener("toggle", () => { showPurpose(); fillFields(); if (!ranges.children.length) add("optimizer.lr", suggestion("optimizer.lr")); });
   byId("sweep-add").addEventListener("click", () => { fillFields(); add(); });
   byId("sweep-start").addEventListener("click", (event) => start(event.target));
 }

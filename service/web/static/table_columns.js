@@ -21,7 +21,7 @@ const BUILT_IN = {
     },
   },
   name: {
-    label: "Name", sort: "name", width: 220, valueOf: (job) => job.name,
+    label: "Name", sort: "name", width: 250, valueOf: (job) => job.name,
     cell: () => make("td", {}, make("a"), " ", make("span", { class: "tags" }), make("span", { class: "message" }, make("a"), " ", make("small"))),
     fill(cell, job, { note, sweep, shown }) {
       const [link, tags, message] = cell.children;
@@ -36,7 +36,7 @@ const BUILT_IN = {
     },
   },
   progress: {
-    label: "Progress", width: 184, valueOf: (job) => job.progress?.step ?? null,
+    label: "Progress", width: 168, valueOf: (job) => job.progress?.step ?? null,
     cell: () => make("td", {}, make("span", { class: "message" }), make("span", { class: "bar" }, make("span")), make("span", { class: "steps" }), " ", make("span", { class: "eta" })),
     fill(cell, job) {
       const [message, bar, steps, eta] = cell.children;

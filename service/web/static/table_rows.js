@@ -1,11 +1,12 @@
 // The rows of the table of jobs: one for each job, and one for each group of jobs.
 
+import { query } from "./api.js";
 import { GROUP, groupText, groupTitle } from "./job_groups.js";
 import { make, setText } from "./page.js";
 import { valueText } from "./table_columns.js";
 
 export class TableRows {
-  /** `context` has `job(id)`, `group(id)`, `note(id)`, `sweep(job)`, `curve(id)`, `selected` and `colour(id)`. */
+  /** `context` has `job(id)`, `group(id)`, `note(id)`, `sweep(id)` (its name), `curve(id)`, `selected` and `colour(id)`. */
   constructor(context) {
     Object.assign(this, { context, columns: [], shown: new Set() });
   }
@@ -43,8 +44,14 @@ export class TableRows {
     box.checked = selected.has(job.id);
     box.setAttribute("aria-label", `Select ${job.name}`);
     select.style.setProperty("--swatch", (selected.has(job.id) && colour(job.id)) || "transparent");
-    const shown = { note: note(job.id) ?? "", sweep: sweep(job), curve: curve(job.id), shown: this.shown };
+    const shown = { note: note(job.id) ?? "", sweep: sweep(job.sweep_id), curve: curve(job.id), shown: this.shown };
     this.columns.forEach((column, n) => column.fill(cells[n], job, shown));
+  }
+
+  /** The fields and values of a group, such as `optimizer.lr 0.1, batch.size 64`. */
+  groupTitle({ columns, values }, labelOf) {
+    const textOf = (value, { name }) => (value === null ? "none" : (name === "sweep" && this.context.sweep(value)) || valueText(value));
+    return columns.map((column, n) => `${labelOf(column)} ${textOf(values[n], column)}`).join(", ");
   }
 
   fillGroup(row, group) {
@@ -53,8 +60,10 @@ export class TableRows {
     const chosen = group.jobs.filter((job) => this.context.selected.has(job.id)).length;
     box.checked = chosen === group.jobs.length;
     box.indeterminate = chosen > 0 && chosen < group.jobs.length;
-    const title = group.value === null ? "none" : group.title ?? valueText(group.value);
-    box.setAttribute("aria-label", `Select the ${group.jobs.length} jobs of ${group.label} ${title}`);
+    const title = this.groupTitle(group, ({ label }) => label);
+    const short = group.columns.length > 1 ? this.groupTitle(group, ({ label }) => label.split(".").at(-1)) : title;
+    const sweep = group.values[group.columns.findIndex(({ name }) => name === "sweep")];
+    box.setAttribute("aria-label", `Select the ${group.jobs.length} jobs of ${title}`);
     const place = Math.max(0, this.columns.findIndex(({ name }) => name === "name"));
     this.columns.forEach((column, n) => {
       const cell = cells[n];
@@ -62,10 +71,10 @@ export class TableRows {
         if (!cell.querySelector("button")) cell.replaceChildren(make("button", { type: "button", class: "quiet toggle-group" }), make("a", { text: "compare" }));
         const [button, link] = cell.children;
         button.setAttribute("aria-expanded", String(!group.closed));
-        setText(button, `${group.label} ${title} · ${group.jobs.length}`);
-        cell.title = button.textContent;
-        link.hidden = !group.address;
-        if (group.address) link.href = group.address;
+        setText(button, `${short} · ${group.jobs.length}`);
+        cell.title = `${title} · ${group.jobs.length}`;
+        link.hidden = !sweep;
+        if (sweep) link.href = `/compare${query({ sweep })}`;
       } else {
         const values = group.jobs.map((job) => column.valueOf(job));
         setText(cell, groupText(values, column.format));

@@ -51,6 +51,16 @@ export function writeTableView(view, parameters) {
   return parameters;
 }
 
+/** The keys that a view groups by. Its text separates them by commas; a comma within a key is doubled. */
+export const groupKeys = (text) => (text.match(/(?:[^,]|,,)+/g) ?? []).map((key) => key.replaceAll(",,", ","));
+
+/** The text of a grouping with a key more, or without it if it has it. */
+export function toggledGroup(text, key) {
+  const keys = groupKeys(text);
+  const changed = keys.includes(key) ? keys.filter((one) => one !== key) : [...keys, key];
+  return changed.map((one) => one.replaceAll(",", ",,")).join(",");
+}
+
 /** Whether a view has the columns of one that names none. */
 export const hasDefaultColumns = ({ columns, evaluation }) => columns.join("\n") === defaultColumns(evaluation).join("\n");
 

@@ -80,7 +80,7 @@ class ViewRequest(Strict):
         Field(default=(), max_length=MAX_VIEW_COLUMNS)
     )
     group: Annotated[str, StringConstraints(max_length=MAX_KEY, pattern=r"^[^\x00]*$")] = ""
-    """The key by whose value the page groups jobs."""
+    """The keys by whose values the page groups jobs, separated by commas; a comma within a key is doubled."""
     page: Annotated[str, StringConstraints(max_length=4000, pattern=r"^[\x20-\x7e]*$")] = ""
     """What else the dashboard keeps of the view, as a query string: widths, pinned columns and charts."""
 

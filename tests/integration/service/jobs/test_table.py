@@ -74,6 +74,18 @@ def test_fields_parameters_tags_and_metrics_filter(runs: World) -> None:
     assert listed(runs, where="optimizer.name != adamw") == []
 
 
+def test_sweeps_are_named_by_name_or_id(world: World) -> None:
+    alone = world.submit(name="alone")
+    spec = world.client.get(f"/v1/jobs/{alone}").json()["spec"]
+    body = {"name": "rates", "spec": {**spec, "name": "member"}, "grid": {"seed": [1, 2]}}
+    sweep = world.client.post("/v1/sweeps", json=body).json()["id"]
+    for where in ("sweep = rates", f"sweep = {sweep}", "sweep ~ RATE", "sweep in (other, rates)", "exists sweep"):
+        assert listed(world, where=where) == ["member", "member"], where
+    for where in ("sweep = other", "sweep != rates", "sweep !~ rate"):
+        assert listed(world, where=where) == [], where
+    assert listed(world, where="not sweep = rates") == ["alone"]
+
+
 def test_defaults_that_a_program_ignores_do_not_match(runs: World) -> None:
     program = {"task": "script", "gpus": 1, "argv": ["/bin/true"], "name": "program"}
     assert runs.client.post("/v1/jobs", json=program).status_code == 201
@@ -126,6 +138,7 @@ def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
     assert "column 14" in error["message"]
     assert "did you mean `optimizer.lr`" in refused(runs, sort="lr")["message"]
     assert "did you mean `eval/loss`" in refused(runs, columns="loss")["message"]
+    assert "did you mean `status`?" in refused(runs, where="state = running")["message"]
     assert refused(runs, where="seed = ")["code"] == "invalid_query"
     assert "duration" in refused(runs, where="created > 7")["message"]
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from service.web.pages.jobs import STATUS_GROUPS, row_fields
+from service.web.pages.jobs import STATUS_GROUPS, group_keys, row_fields
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -34,3 +34,8 @@ def test_table_data_has_only_shown_fields() -> None:
     assert fields["metrics"] == {"train/loss": 1.0}
     assert set(fields["spec"]) == {"gpus", "strategy", "precision", "lora_rank"}
     assert "run_directory" not in fields
+
+
+def test_commas_separate_the_keys_of_groups() -> None:
+    assert group_keys("") == []
+    assert group_keys("optimizer.lr,tags.a,,b") == ["optimizer.lr", "tags.a,b"]
