@@ -21,7 +21,7 @@ class ComputeDtype:
     bytes: int
     """Bytes of a computed value: 4, or 2 in bf16 and fp16."""
     autocast: bool = False
-    """Tensors are cast at each use. The residual stream between blocks stays in fp32."""
+    """Tensors are cast at each use. With weights in fp32, so is the residual stream between blocks."""
     casts_weights: bool = True
     """With autocast: weights are in fp32, and autograd keeps their cast copies until the backward of that use (PyTorch
     documentation, `torch.autocast`)."""
@@ -30,7 +30,12 @@ class ComputeDtype:
 
     @property
     def residual_bytes(self) -> int:
-        """Bytes of a value of the residual stream."""
+        """Bytes of a value of the residual stream, which begins in the dtype of the embeddings."""
+        return 4 if self.autocast and self.casts_weights else self.bytes
+
+    @property
+    def norm_bytes(self) -> int:
+        """Bytes of a value in LayerNorm, which autocast computes in fp32."""
         return 4 if self.autocast else self.bytes
 
     @property
@@ -87,8 +92,8 @@ def block_ops(
 
 
 def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None, masked: int) -> list[Op]:
-    # w, f: elements of the hidden state and of the feed-forward; c, s: bytes of a computed value and of the residual.
-    w, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.residual_bytes
+    # w, f: elements of the hidden state and of the feed-forward; c, s: bytes of a computed value and of one in a norm.
+    w, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.norm_bytes
     norm = Op(saved=s * w + 8 * tokens, grad_in=s * w, grad_out=s * w)
     square = model.width * model.width
     ops = [
@@ -114,16 +119,16 @@ def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | 
 
 
 def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None, masked: int) -> list[Op]:
-    # h, f, q, k: elements of the hidden state, the feed-forward, the queries and the keys; c, s: as in `_gpt`.
+    # h, f, q, k: elements of the hidden state, the feed-forward, the queries and the keys; c, s: bytes of a computed
+    # value and of the residual.
     h, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.residual_bytes
     q, k = tokens * model.heads * model.head_width, tokens * model.key_value_heads * model.head_width
     attended = q if masked else k
-    # RMSNorm computes in fp32 and saves its normalized input for the gradient of its weight.
-    norm = Op(saved=4 * h + 4 * tokens + (0 if lora else s * h), grad_in=s * h, grad_out=s * h)
+    norm = Op(saved=_saved_by_rms_norm(model, tokens, dtype, frozen=lora is not None), grad_in=s * h, grad_out=s * h)
     # The builtin model computes the rotation in each layer: cosines and sines in fp32, one each for a pair of values.
     rotation = 4 * tokens * model.head_width if model.builtin else 0
-    # With autocast, each projection casts the fp32 stream separately.
-    input_copies = (3, 2) if dtype.autocast else (1, 1)
+    # With autocast, each projection casts an fp32 stream separately.
+    input_copies = (3, 2) if s > c else (1, 1)
     heads = model.width * model.head_width
     ops = [
         norm,
@@ -163,6 +168,17 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
         for index, (names, size) in {**inputs, 7: (("down_proj",), f)}.items():
             ops[index] = adapted(ops[index], lora.has(*names), size, tokens, dtype, lora)
     return ops
+
+
+def _saved_by_rms_norm(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> int:
+    """Return what RMSNorm saves: its input and a factor for each token.
+
+    Operation by operation, it computes in fp32 and saves its normalized input for the gradient of its weight.
+    """
+    h, s = tokens * model.width, dtype.residual_bytes
+    if model.fused_norms:
+        return s * h + 4 * tokens
+    return 4 * h + 4 * tokens + (0 if frozen else s * h)
 
 
 def adapted(op: Op, count: int, inputs: int, tokens: int, dtype: ComputeDtype, lora: Adapters) -> Op:
@@ -220,6 +236,11 @@ MAX_LOGITS = 2**26
 """Elements. The limit in `worker/tasks/language_loss.py`; a test compares the two."""
 
 
+def tokens_of_chunk(width: int, least: int) -> int:
+    """Return the tokens of a chunk whose head is trained, as `worker/tasks/language_loss.py` does."""
+    return max(least, width * 6 // 14 // 128 * 128)
+
+
 def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> Head:
     """Return the memory of the final norm, the logits and the cross-entropy loss.
 
@@ -227,8 +248,7 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
     and two gradients of the same size, with 4 bytes per element each.
     """
     h, c, s = tokens * model.width, dtype.bytes, dtype.residual_bytes
-    normed = s * h if model.gated and not frozen else 0
-    saved_bytes = 4 * h + normed if model.gated else s * h
+    saved_bytes = _saved_by_rms_norm(model, tokens, dtype, frozen=frozen) if model.gated else dtype.norm_bytes * h
     saved_bytes += 0 if frozen else c * h
     weights = model.vocabulary * model.width
     copy = dtype.weight_copy_bytes * weights
@@ -245,7 +265,9 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
             after=4 * v + narrow * v + c * h,
             weights=weights,
         )
-    v = chunk_tokens * model.vocabulary
+    if not frozen:
+        chunk_tokens = tokens_of_chunk(model.width, chunk_tokens)
+    v = min(tokens, chunk_tokens) * model.vocabulary
     return Head(
         saved_bytes=saved_bytes + (c * h if frozen else 0) + copy,
         logits=0,
@@ -253,7 +275,7 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
         backward=(12 + narrow) * v + c * h,
         after=(4 + narrow) * v + c * h,
         weights=weights,
-        chunks=-(-tokens // chunk_tokens),
+        chunks=max(2, -(-tokens // chunk_tokens)),
     )
 
 

@@ -186,6 +186,7 @@ def _decoder(
     trainable, tokens = sizes.trainable, micro * length * rows_with_gradient(spec)
     adapters = _adapters(spec, trainable)
     masked = masked_tokens(spec, model, length)
+    model = replace(model, fused_norms=model.builtin and model.gated and spec.backend == "nccl")
     ops = block_ops(model, tokens, dtype, adapters, masked)
     residual = dtype.residual_bytes * tokens * model.width
     blocks = tuple(replace(block, ops=ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)

@@ -44,6 +44,8 @@ class Transformer:
     instead of one and LayerNorm (GPT)."""
     builtin: bool = False
     """Whether it is a builtin model; `llama` computes the rotation of positions in each layer."""
+    fused_norms: bool = False
+    """Whether RMSNorm is one kernel, as torch's is on GPUs; it saves its input in the dtype that it has."""
 
 
 @dataclass(frozen=True)

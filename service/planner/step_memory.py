@@ -180,6 +180,15 @@ def _all_saved(sim: _Simulation) -> int:
     return sum(_saved_by(sim, block) * block.count for block in sim.work.blocks)
 
 
+def _cached_weights(sim: _Simulation) -> int:
+    """Return the cast copies of trained weights that autocast holds until the end of the forward (PyTorch
+    documentation, `torch.autocast`), where blocks do not save them."""
+    if sim.layout.checkpointing == "none":
+        return 0
+    used = (block.count * min(block.trained, sum(op.weights for op in block.ops)) for block in sim.work.blocks)
+    return sim.layout.dtype.weight_copy_bytes * sum(used)
+
+
 def _gathered(sim: _Simulation, *, pending: int, current: int, prefetched: int) -> int:
     """Return the bytes of gathered parameters while a block or the head computes.
 
@@ -214,7 +223,7 @@ def _forward(sim: _Simulation) -> Iterator[Phase]:
             sim.base,
             gradients=_gradients(sim, 0),
             gathered=at_head,
-            activations=_all_saved(sim) + head.saved_bytes,
+            activations=_all_saved(sim) + _cached_weights(sim) + head.saved_bytes,
             logits=head.logits,
             transient=head.forward,
         ),
@@ -246,11 +255,20 @@ def _head(sim: _Simulation) -> Iterator[Phase]:
     trained_weights = _trained_head_weights(sim)
     # All chunks add to one gradient in fp32.
     accumulated = 4 * trained_weights if head.chunks > 1 else 0
-    yield "the loss's backward", _add(base, logits=head.logits, transient=head.backward + accumulated)
+    # The gradients of chunks are computed in the forward.
+    cached = _cached_weights(sim) if head.chunks > 1 else 0
+    activations = base["activations"] + cached
+    yield (
+        "the loss's backward",
+        base | {"activations": activations, "logits": head.logits, "transient": head.backward + accumulated},
+    )
     if trained_weights:
         cast = layout.gradient_bytes if layout.dtype.autocast else 0
         weights = trained_weights * (layout.dtype.bytes + cast) + accumulated
-        yield "the head's backward", _add(base, logits=head.logits and head.after, transient=weights)
+        yield (
+            "the head's backward",
+            base | {"activations": activations, "logits": head.logits and head.after, "transient": weights},
+        )
     if layout.sharded and work.head_unit.trained:
         unit = Block((), work.head_unit.elements, work.head_unit.trained, work.head_unit.elements, 0)
         yield _reduction(sim, unit, gathered=gathered, activations=_all_saved(sim), others=0, done=0)

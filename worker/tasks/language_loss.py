@@ -11,7 +11,8 @@ from worker.tasks.cross_entropy import PLAIN, PerRow, Terms, cross_entropy_of, s
 from worker.tasks.row_loss import chunked_row_losses
 
 MAX_LOGITS = 2**26
-"""Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072."""
+"""Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072. A chunk of a trained head may have
+more; see `tokens_of_chunk`."""
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -67,12 +68,13 @@ def summed_loss(
         head: Maps (tokens, width) to logits (tokens, vocabulary).
         weights: All parameters that the head uses.
     """
-    chunk = max(1, max_logits // vocabulary)
-    if labels.numel() <= chunk:
+    least = max(1, max_logits // vocabulary)
+    if labels.numel() <= least:
         return cross_entropy_of(head(hidden), labels, terms)
     trained = [weight for weight in weights if weight.requires_grad and torch.is_grad_enabled()]
     if isinstance(terms, PerRow):
-        return chunked_row_losses(hidden, labels, head, trained, chunk)
+        return chunked_row_losses(hidden, labels, head, trained, least)
+    chunk = tokens_of_chunk(hidden.shape[-1], least) if trained else least
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     hidden = hidden if torch.is_grad_enabled() else hidden.detach()
 
@@ -81,6 +83,17 @@ def summed_loss(
 
     loss: torch.Tensor = _ChunkedLoss.apply(loss_of, chunk, labels, hidden, *trained)  # type: ignore[no-untyped-call]
     return loss
+
+
+def tokens_of_chunk(width: int, least: int) -> int:
+    """Return the tokens of a chunk whose head is trained.
+
+    Each chunk adds to the gradient of the head's weight. The chunk's own, in 2-byte values and in fp32, takes 6 bytes
+    for each element of the weight, and its logits take up to 14 bytes each. The logits of 6/14 of `width` tokens
+    therefore need no more memory, and fewer tokens would only add more often. Matrix products are fastest at multiples
+    of 128.
+    """
+    return max(least, width * 6 // 14 // 128 * 128)
 
 
 def head_loss(
@@ -129,8 +142,9 @@ class _ChunkedLoss(torch.autograd.Function):
             total = loss if total is None else total + loss
             if gradient is not None and of_part is not None:
                 gradient[start : start + chunk] = of_part
-            for total_gradient, added in zip(sums, of_weights, strict=True):
-                total_gradient += added
+            for total_gradient in sums:
+                # The next chunk's gradients would otherwise exist beside these.
+                total_gradient += of_weights.pop(0)
         # Not by `save_for_backward`: the backward scales them in place.
         ctx.gradients = gradient, sums, [weight.dtype for weight in weights]
         assert total is not None, "there is a chunk"
@@ -153,7 +167,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 def _chunk_gradients(
     loss_of: LossOf, hidden: torch.Tensor, labels: torch.Tensor, weights: Sequence[torch.Tensor], *, needs_hidden: bool
-) -> tuple[torch.Tensor, torch.Tensor | None, Sequence[torch.Tensor]]:
+) -> tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor]]:
     """Return the values of a chunk, and the gradients of its loss by the hidden states and by the weights."""
     inputs = hidden.detach().requires_grad_(needs_hidden)
     with torch.enable_grad():

@@ -15,6 +15,7 @@ from service.planner.activation_memory import (
     head_of,
     pinned_bytes,
     saved,
+    tokens_of_chunk,
 )
 from service.planner.block_model import MAX_ROW_TOKENS, ROW_MULTIPLE, masked_tokens, tokens_per_example
 from service.planner.fit import FitEstimator
@@ -41,6 +42,10 @@ def count(model=BIG):
 def test_constants_equal_those_of_the_worker():
     assert (MAX_LOGITS, MAX_ROW_TOKENS) == (language_loss.MAX_LOGITS, causal_lm.MAX_ROW_TOKENS)
     assert ROW_MULTIPLE == select.ROW_MULTIPLE
+    widths = (64, 300, 1024, 4096)
+    assert [tokens_of_chunk(width, 500) for width in widths] == [
+        language_loss.tokens_of_chunk(width, 500) for width in widths
+    ]
 
 
 def test_adam_in_fp32_takes_16_bytes_per_parameter():

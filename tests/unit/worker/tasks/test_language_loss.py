@@ -1,5 +1,7 @@
 """Cross entropy in chunks: the same loss and gradients, and never all logits at once."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from worker.data.examples import IGNORED_LABEL
 from worker.tasks import language_loss
 from worker.tasks.cross_entropy import PLAIN, Counted, summed_cross_entropy
 from worker.tasks.gpt import Gpt
-from worker.tasks.language_loss import summed_loss
+from worker.tasks.language_loss import summed_loss, tokens_of_chunk
 
 VOCABULARY, WIDTH = 257, 16
 
@@ -88,6 +90,30 @@ def test_it_is_torchs_own_sum():
 def test_no_more_logits_than_allowed_exist_at_once():
     assert loss_and_gradients(10**9)[2] == [21 * VOCABULARY]
     assert max(loss_and_gradients(4 * VOCABULARY)[2]) == 4 * VOCABULARY
+
+
+def test_chunks_of_a_trained_head_need_no_more_memory_than_its_gradient():
+    width, vocabulary = 2048, 128_256
+    tokens = tokens_of_chunk(width, least=523)
+    assert tokens == 768
+    assert 14 * tokens * vocabulary <= 6 * width * vocabulary
+    assert tokens_of_chunk(WIDTH, least=4) == 4
+
+
+def test_gradients_of_one_chunk_at_a_time_exist(monkeypatch):
+    alive = []
+    compute = language_loss._chunk_gradients
+
+    def watched(*args, **named):
+        alive.append(sum(reference() is not None for reference in references))
+        result = compute(*args, **named)
+        references.extend(weakref.ref(gradient) for gradient in result[2])
+        return result
+
+    references = []
+    monkeypatch.setattr(language_loss, "_chunk_gradients", watched)
+    loss_and_gradients(4 * VOCABULARY)
+    assert alive == [0] * 6
 
 
 def test_logits_of_a_chunk_are_computed_once():

@@ -1,0 +1,39 @@
+"""The planner's estimates equal the peaks that were measured on a GPU."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.gpu import memory
+from bench.gpu.records import ResultFile
+from bench.gpu.shapes import SHAPES
+from service.planner.builtin_models import structure_of
+from service.planner.fit import Estimate, FitEstimator
+from trainyard.contract.sizes import GIB
+from trainyard.contract.spec.decoders import LlamaModel
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.training_spec import parse_spec
+
+RESULTS = ResultFile(Path(__file__).parents[3] / "bench" / "results" / "nvidia-h200.jsonl")
+MEASURED = {
+    record.case.removeprefix("1B, "): record.values["measured GiB"]
+    for record in RESULTS.records()
+    if record.phase == "memory"
+}
+
+
+@pytest.mark.parametrize("variant", MEASURED)
+def test_estimate_is_within_the_tolerance_of_the_measured_peak(variant: str) -> None:
+    document = {"gpus": 1, **SHAPES[0].document(dry=False, steps=3, **memory._VARIANTS[variant])}
+    spec = resolve(parse_spec(document), Site("cuda", emulates_gpus=True))
+    assert isinstance(spec.model, LlamaModel)
+    structure = structure_of(spec.model)
+    assert structure is not None
+    estimate = FitEstimator(structure).estimate(spec)
+    assert isinstance(estimate, Estimate)
+    assert estimate.peak / GIB == pytest.approx(MEASURED[variant], rel=memory.TOLERANCE)
+
+
+def test_ten_variants_were_measured() -> None:
+    assert len(MEASURED) == 10
