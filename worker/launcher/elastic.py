@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
@@ -52,10 +53,12 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     processes.start_processes = add_variables(
         processes.start_processes, variables, lambda ranks: before_start(layout, node, ranks, log_sizes)
     )
-    try:
-        torchrun(arguments)
-    except ChildFailedError:
-        return 1
+    # torchrun would otherwise leave the folder of the ranks' error files on the node.
+    with TemporaryDirectory(prefix="trainyard-torchrun-") as folder:
+        try:
+            torchrun(["--log-dir", folder, *arguments])
+        except ChildFailedError:
+            return 1
     return 0
 
 

@@ -54,9 +54,11 @@ def script(tmp_path):
     return made
 
 
-def test_a_program_reports_and_completes(script):
+def test_a_program_reports_and_completes(script, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     with FakeService() as service:
-        attempt = script(service, "run").run()
+        attempt = script(service, "run").run(environ={"TMPDIR": str(temporary)})
     assert finish_of(attempt, 1).reason == "completed", attempt.launch_log.read_text()[-2000:]
     assert finish_of(attempt, 1).step == 40
     assert list(spooled(attempt, 1)) == list(range(1, 41))
@@ -66,6 +68,7 @@ def test_a_program_reports_and_completes(script):
         assert f"begins at 0 in {attempt.code}" in log
         assert "ends at 40" in log
     assert b"ends at 40" in service.logs["a1", "1"]
+    assert list(temporary.iterdir()) == [], "an attempt leaves no files on its node"
     assert service.heartbeats
 
 
