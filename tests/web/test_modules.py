@@ -348,6 +348,10 @@ def test_corrections_replace_the_unknown_name(module: Callable[[str], Call]) -> 
     ]
     quoted = "no job has `los`; did you mean `loss`? (column 1)"
     assert correct("corrections", quoted, "`los` < 1") == [{"name": "loss", "text": "loss < 1"}]
+    part = "no status is `stat`; did you mean `starting`? (column 1)"
+    assert correct("corrections", part, "status = stat") == [{"name": "starting", "text": "status = starting"}]
+    within = "no status is `finished`; did you mean `succeeded`? (column 1)"
+    assert correct("corrections", within, "status in ('finished')")[0]["text"] == "status in ('succeeded')"
     assert correct("corrections", "no status is `x`; there are a, b (column 1)", "status = x") == []
     assert correct("corrections", message, "seed = 1") == []
 
