@@ -213,7 +213,7 @@ def _check_statuses(node: Comparison | Membership, statuses: Sequence[str]) -> N
 
 
 def _check_time(node: Comparison | Membership, values: Sequence[Value]) -> None:
-    """Refuse that a time is a day or a duration from now: it has microseconds."""
+    """Refuse to compare a time by = with a day or a duration: times have microseconds."""
     is_equal = isinstance(node, Membership) or node.operator in ("=", "!=")
     if is_equal and not all(isinstance(value, str) and ":" in value for value in values):
         raise QueryError(
