@@ -240,7 +240,7 @@ class TestSelection:
         loss.locator(".value").evaluate("(value) => { value.textContent = '6.763e30'; }")
         assert loss.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth")
 
-    def test_columns_that_do_not_fit_beside_the_charts_are_not_cut(self, visit: Visit) -> None:
+    def test_columns_that_do_not_fit_next_to_the_charts_are_not_cut(self, visit: Visit) -> None:
         page = visit.go("/jobs?search=run-")
         box = page.get_by_role("checkbox", name="Select run-0")
         box.focus()
