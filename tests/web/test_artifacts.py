@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from service.web.assets import Assets
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
 from tests.support.wait import wait_until
 from tests.web.specs import SPEC
@@ -43,6 +44,8 @@ def artifacts(service: ServiceProcess, job: Any) -> None:
         "notes/not_an_image.png": b"<svg onload=alert(1)>",
         "profile/rank-0.json.gz": b"\x1f\x8b",
         "wandb/rows.csv": b'a,b\n1,"two, ""quoted"""\n' + b"3,4\n" * 500,
+        **{f"images/{name}.png": PNG for name in ("a", "b", "c")},
+        "images/b.txt": b"between",
         **{f"many/file-{n}.bin": b"1" for n in range(230)},
     }
     for name, content in files.items():
@@ -65,7 +68,7 @@ def test_artifacts_are_shown_where_they_are_opened(visit: Visit, job: Any) -> No
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     page.locator("#artifacts > summary").click()
-    expect(page.locator("#artifacts-note")).to_contain_text("239 files")
+    expect(page.locator("#artifacts-note")).to_contain_text("243 files")
     assert not [url for url in requests if "/artifacts/" in url]
 
     grid = opened(page, "plots/", "grid/*.png")
@@ -153,3 +156,19 @@ def test_kinds_and_steps_of_names(files: Callable[..., Any]) -> None:
     }
     assert {path: files("seriesOf", path) for path in series} == series
     assert files("rowsOf", 'a,b\r\n"x\ny",2', "t.csv", 9) == [["a", "b"], ["x\ny", "2"]]
+
+
+def test_images_are_browsed_with_buttons_and_arrow_keys(visit: Visit, job: Any) -> None:
+    page = visit.go(f"/jobs/{job.id}")
+    page.locator("#artifacts > summary").click()
+    first = opened(page, "images/", "a.png")
+    expect(first.get_by_role("button", name="Previous image")).to_be_hidden()
+    first.get_by_role("button", name="Next image").click()
+    shown = page.locator("#artifacts .image > details[open] img")
+    expect(shown).to_have_attribute("alt", "images/b.png")
+    page.keyboard.press("ArrowRight")
+    expect(shown).to_have_attribute("alt", "images/c.png")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    expect(shown).to_have_attribute("alt", "images/b.png")
+    assert_accessible(page)

@@ -116,7 +116,28 @@ class TestColumns:
         expect(page.locator("th[data-column=gpus] .statistic")).to_be_hidden()
         cell = page.locator("tr.group").first.locator("td.value")
         expect(cell).to_have_text("0.2 ± 0.14")
-        expect(cell).to_have_attribute("title", "Mean ± sample standard deviation of 2 jobs")
+        title = "0.2 ±\N{NO-BREAK SPACE}0.14142136: mean ± sample standard deviation of 2 jobs"
+        expect(cell).to_have_attribute("title", title)
+
+    def test_the_deviation_of_a_narrow_column_is_in_a_second_line(self, visit: Visit) -> None:
+        wide = "&columns=status&width=status:900&columns=name&width=name:900"
+        page = visit.go(f"/jobs?search=run-&group=seed{wide}&columns=eval/accuracy&width=eval/accuracy:80")
+        group = page.locator("tr.group").first
+        cell = group.locator("td.value")
+        expect(cell).to_have_text("0.2 ± 0.14")
+        assert cell.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth"), "it is cut"
+        assert group.evaluate("(row) => row.offsetHeight") == 44, "rows have equal height"
+
+    def test_a_name_and_its_tags_can_be_read_whole(self, visit: Visit, site: tuple[World, str]) -> None:
+        world, _ = site
+        (job,) = world.client.get("/v1/jobs?name=run-2").json()["data"]
+        tags = {"baseline": "", "stage": "production", "third": "", "fourth": ""}
+        world.client.patch(f"/v1/jobs/{job['id']}", json={"tags": tags})
+        page = visit.go("/jobs?columns=name&columns=owner&search=run-2")
+        title = "run-2\nTags: baseline, stage=production, third, fourth"
+        expect(row(page, "run-2").locator("td.name")).to_have_attribute("title", title)
+        expect(row(page, "run-2").locator("td.owner")).to_have_attribute("title", "admin")
+        world.client.patch(f"/v1/jobs/{job['id']}", json={"tags": dict.fromkeys(tags)})
 
 
 class TestQuery:
@@ -219,6 +240,32 @@ class TestSelection:
         loss.locator(".value").evaluate("(value) => { value.textContent = '6.763e30'; }")
         assert loss.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth")
 
+    def test_columns_that_do_not_fit_next_to_the_charts_are_not_cut(self, visit: Visit) -> None:
+        page = visit.go("/jobs?search=run-")
+        box = page.get_by_role("checkbox", name="Select run-0")
+        box.focus()
+        box.press("Space")
+        gpus = page.locator("th[data-column=gpus]")
+        expect(gpus).to_be_hidden()
+        expect(box).to_be_focused()
+        assert page.locator("#table-frame").evaluate("(frame) => frame.scrollWidth <= frame.clientWidth")
+        assert row(page, "run-0").evaluate("(row) => row.offsetWidth === row.closest('#table-frame').clientWidth")
+        page.get_by_role("button", name="Charts").click()
+        expect(gpus).to_be_in_viewport()
+        page.get_by_role("button", name="Charts").click()
+        gpus.wait_for(state="hidden")
+        visit.go("/jobs?search=run-&columns=name&columns=eval/accuracy&columns=gpus&width=name:900")
+        select(page, "run-0")
+        expect(gpus).to_be_visible()
+
+    def test_arrow_keys_lead_from_box_to_box(self, visit: Visit) -> None:
+        page = visit.go("/jobs?columns=name&sort=name&search=run-")
+        page.get_by_role("checkbox", name="Select run-0").focus()
+        for key in ("Space", "ArrowDown", "ArrowDown", "Shift+Space", "ArrowUp"):
+            page.keyboard.press(key)
+        expect(page.get_by_role("checkbox", name="Select run-1")).to_be_focused()
+        expect(page.locator("tr.job:has(:checked) .name > a")).to_have_text(["run-0", "run-1", "run-2"])
+
     def test_all_jobs_and_ranges_are_selected(self, visit: Visit) -> None:
         page = visit.go("/jobs?columns=name&sort=name")
         every = page.get_by_role("checkbox", name="Select all jobs of the table")
@@ -295,6 +342,25 @@ def test_column_of_the_evaluation_appears_with_its_first_value(visit: Visit, sit
     world.client.post(f"/v1/jobs/{job}/cancel")
 
 
+def test_jobs_that_an_action_leaves_out_are_counted(visit: Visit, site: tuple[World, str]) -> None:
+    world, _ = site
+    waiting, ended = world.submit(name="bulk-waiting"), world.submit(name="bulk-ended")
+    world.client.post(f"/v1/jobs/{ended}/cancel")
+    world.reconciler.run_once()
+    page = visit.go("/jobs?columns=name&search=bulk-")
+    page.get_by_role("checkbox", name="Select all").check()
+    bar = page.get_by_role("region", name="Selected jobs", exact=True)
+    bar.get_by_role("button", name="Delete").click()
+    expect(page.locator("#confirm")).to_contain_text("Delete bulk-ended?")
+    expect(page.locator("#confirm")).to_contain_text("1 of the selected jobs: left as it is.")
+    page.keyboard.press("Escape")
+    bar.get_by_role("button", name="Archive").press("Enter")
+    expect(page.get_by_text("bulk-ended: archived. 1 of the selected jobs: left as it is.")).to_be_visible()
+    expect(page.get_by_role("link", name="bulk-ended")).to_have_count(0)
+    expect(bar.get_by_role("button", name="Clear")).to_be_focused()
+    world.client.post(f"/v1/jobs/{waiting}/cancel")
+
+
 def test_the_long_title_of_a_member_leaves_the_actions_at_the_right(visit: Visit) -> None:
     page = visit.go("/jobs?columns=name&search=rates&where=exists%20sweep")
     page.locator("tr.job .name > a").first.click()
@@ -312,6 +378,10 @@ def test_on_a_phone_nothing_is_cut_or_covered(browser: Browser, site: tuple[Worl
     world, url = site
     with open_tab_in_new_profile(browser, url, size=(360, 640)) as visit:
         page = visit.sign_in(world.token)
+        every = page.get_by_label("Select all")
+        every.check()
+        expect(page.get_by_text(re.compile(r"^[6-9] selected$"))).to_be_visible()
+        every.uncheck()
         select(page, "run-0")
         page.get_by_role("button", name="Charts").click()
         bar = page.get_by_role("region", name="Selected jobs", exact=True)
@@ -322,4 +392,9 @@ def test_on_a_phone_nothing_is_cut_or_covered(browser: Browser, site: tuple[Worl
         assert last is not None
         assert covered is not None
         assert last["y"] + last["height"] <= covered["y"]
+        assert_accessible(page)
+        visit.go("/jobs?search=rates").locator("tr.job .message a").first.click()
+        metric = page.locator("#ranking th.mono").first.bounding_box()
+        assert metric is not None
+        assert metric["x"] + metric["width"] <= 360 - 29, "the ranking's metric is off screen"
         visit.assert_clean()

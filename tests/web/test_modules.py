@@ -320,14 +320,16 @@ def test_a_grouping_has_several_keys_which_may_contain_commas(module: Callable[[
 
 def test_groups_show_mean_and_sample_deviation(module: Callable[[str], Call]) -> None:
     groups = module("job_groups.js")
-    assert groups("groupText", [1, 2, 3]) == "2 ± 1"
+    assert groups("groupText", [1, 2, 3]) == "2 ±\N{NO-BREAK SPACE}1"
     assert groups("groupText", [0.5, 0.5]) == groups("groupText", [0.5, 0.5, None]) == "0.5"
     assert groups("groupText", [0.5, None, "NaN"]) == "0.5"
     assert groups("groupText", ["a", "b"]) == "2 values"
     assert groups("groupText", [None, None]) == ""
-    assert groups("groupTitle", [1, 2, None]) == "Mean ± sample standard deviation of 2 of 3 jobs"
+    assert groups("groupTitle", [1, 2, None]) == (
+        "1.5 ±\N{NO-BREAK SPACE}0.70710678: mean ± sample standard deviation of 2 of 3 jobs"
+    )
     assert groups("groupTitle", ["a", "b"]) == "Different values of 2 jobs"
-    assert groups("groupTitle", [1, 1]) == "The value of 2 jobs"
+    assert groups("groupTitle", [1, 1]) == "1: the value of 2 jobs"
     assert groups("isAveraged", [1, 1]) is False
 
 
@@ -348,6 +350,10 @@ def test_corrections_replace_the_unknown_name(module: Callable[[str], Call]) -> 
     ]
     quoted = "no job has `los`; did you mean `loss`? (column 1)"
     assert correct("corrections", quoted, "`los` < 1") == [{"name": "loss", "text": "loss < 1"}]
+    part = "no status is `stat`; did you mean `starting`? (column 1)"
+    assert correct("corrections", part, "status = stat") == [{"name": "starting", "text": "status = starting"}]
+    within = "no status is `finished`; did you mean `succeeded`? (column 1)"
+    assert correct("corrections", within, "status in ('finished')")[0]["text"] == "status in ('succeeded')"
     assert correct("corrections", "no status is `x`; there are a, b (column 1)", "status = x") == []
     assert correct("corrections", message, "seed = 1") == []
 

@@ -213,7 +213,10 @@ class _Parser:
         if character in "'\"`":
             return f"the quote {character} is not closed"
         if character.isdigit() or character in "+-.":
-            return "not a number; a name that begins with a digit or a sign is written in backticks"
+            return (
+                "not a number, which has no unit but those of time (s, min, h, d, w); "
+                "a name that begins with a digit or a sign is written in backticks"
+            )
         if character in "&|":
             return f"{character!r} is not an operator; use `and`, `or` and `not`"
         return f"unexpected {character!r}"

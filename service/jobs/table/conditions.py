@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, get_args
 
 import sqlalchemy as sa
@@ -11,7 +10,8 @@ from sqlalchemy.orm import aliased
 
 from service.db.models import Job, JobValue, Sweep, ValueKey
 from service.jobs.table.keys import TIMES, ColumnKey, ColumnName, ResolvedKey, TagKey, ValueRef
-from service.jobs.table.values import MAX_TEXT
+from service.jobs.table.value_types import as_number, as_text, check_choice, check_comparison, value_types
+from service.jobs.table.values import Named
 from trainyard.contract.base import MAX_TIME, MIN_TIME
 from trainyard.contract.job_query import (
     And,
@@ -26,7 +26,6 @@ from trainyard.contract.job_query import (
     QueryError,
     Value,
 )
-from trainyard.contract.parameter_text import parse_number
 from trainyard.contract.wire.jobs import JobStatus
 
 Condition = sa.ColumnElement[bool]
@@ -55,7 +54,7 @@ _ATTRIBUTES: Mapping[ColumnName, str] = {
 }
 
 _STATUSES: tuple[str, ...] = get_args(JobStatus)
-_OTHER_NAMES: Mapping[str, JobStatus] = {
+_KNOWN_AS: Mapping[str, JobStatus] = {
     **dict.fromkeys(("finished", "completed", "complete", "success", "done"), "succeeded"),
     **dict.fromkeys(("error", "errored", "crashed"), "failed"),
     **dict.fromkeys(("killed", "canceled", "stopped", "aborted"), "cancelled"),
@@ -89,14 +88,19 @@ class ConditionBuilder:
     """Whether the database finds the jobs of each condition once, by its index, instead of looking up each job."""
 
     def of_value(self, node: Comparison | Membership | Exists, row: type[JobValue], ref: ValueRef) -> Condition:
-        """Return the condition on a row of `job_values` of the key of a positive comparison."""
+        """Return the condition on a row of `job_values` of the key of a positive comparison.
+
+        Raises:
+            QueryError: no value of the key can meet the comparison.
+        """
         is_key = row.key_pk == (-1 if ref.pk is None else ref.pk)
         if isinstance(node, Exists):
             return is_key
+        check_comparison(node, ref.named)
         if isinstance(node, Membership):
-            matches = sa.or_(*(_equals(row, value, node.key) for value in node.values))
+            matches = sa.or_(*(_equals(row, value, ref.named) for value in node.values))
             return sa.and_(is_key, sa.not_(matches) if node.negated else matches)
-        return sa.and_(is_key, _compares(row, node))
+        return sa.and_(is_key, _compares(row, node, ref.named))
 
     def build(self, node: Node, job_pk: Any, job: Any = None) -> Condition:
         """Return the condition of a tree.
@@ -140,12 +144,12 @@ class ConditionBuilder:
         if isinstance(node, Exists):
             return has.correlate_except(row, tag)
         if isinstance(node, Membership):
-            names = [_as_text(value) for value in node.values]
+            names = [as_text(value) for value in node.values]
             matching = has.where(tag.name.in_(names)).correlate_except(row, tag)
             return sa.not_(matching) if node.negated else matching
         if node.operator not in ("=", "!=", "~", "!~"):
             raise QueryError(f"tags are compared by =, !=, ~ and in, not by {node.operator}", node.key.column)
-        text = _as_text(node.value)
+        text = as_text(node.value)
         matches = tag.name == text if "=" in node.operator else tag.name.icontains(text, autoescape=True)
         matching = has.where(matches).correlate_except(row, tag)
         return sa.not_(matching) if node.operator.startswith("!") else matching
@@ -157,17 +161,18 @@ class ConditionBuilder:
             return sa.and_(column.is_not(None))
         if name == "archived":
             return _of_archived(node, column)
-        if name == "sweep" and (isinstance(node, Membership) or node.operator in ("=", "!=", "~", "!~")):
+        if node.key.name == "sweep" and (isinstance(node, Membership) or node.operator in ("=", "!=", "~", "!~")):
             return _of_sweep(node, column)
         values = node.values if isinstance(node, Membership) else (node.value,)
         if name in TIMES:
+            _check_time(node, values)
             operands: list[Any] = [self._time(value, node.key) for value in values]
         elif name == "runtime":
             operands = [_micros(value, node.key) for value in values]
         else:
-            operands = [_as_text(value) for value in values]
-            if name == "status" and (isinstance(node, Membership) or node.operator in ("=", "!=")):
-                _check_statuses(operands, node.key)
+            operands = [as_text(value) for value in values]
+            if name == "status":
+                _check_statuses(node, operands)
         if isinstance(node, Membership):
             return sa.and_(column.not_in(operands) if node.negated else column.in_(operands))
         if node.operator in ("~", "!~"):
@@ -198,13 +203,22 @@ class ConditionBuilder:
         )
 
 
-def _check_statuses(statuses: Sequence[str], key: Key) -> None:
+def _check_statuses(node: Comparison | Membership, statuses: Sequence[str]) -> None:
+    if isinstance(node, Comparison) and node.operator in ("~", "!~"):
+        return
+    if isinstance(node, Comparison) and node.operator not in ("=", "!="):
+        raise QueryError("statuses have no order; compare them by =, !=, ~ or in", node.key.column)
     for status in statuses:
-        if status not in _STATUSES:
-            lower = status.lower()
-            near = [_OTHER_NAMES[lower]] if lower in _OTHER_NAMES else get_close_matches(lower, _STATUSES, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(_STATUSES)}"
-            raise QueryError(f"no status is `{status[:80]}`; {hint}", key.column)
+        check_choice(status, _STATUSES, "status", node.key, _KNOWN_AS)
+
+
+def _check_time(node: Comparison | Membership, values: Sequence[Value]) -> None:
+    """Refuse to compare a time by = with a day or a duration: times have microseconds."""
+    is_equal = isinstance(node, Membership) or node.operator in ("=", "!=")
+    if is_equal and not all(isinstance(value, str) and ":" in value for value in values):
+        raise QueryError(
+            f'`{node.key}` is a time: compare it by < or >, such as `{node.key} > "2026-01-31"`', node.key.column
+        )
 
 
 def _of_archived(node: Comparison | Membership, column: Any) -> Condition:
@@ -218,9 +232,9 @@ def _of_sweep(node: Comparison | Membership, column: Any) -> Condition:
     """Return the condition on the id or the name of a sweep."""
     sweep: Any = aliased(Sweep)
     if isinstance(node, Membership):
-        texts, is_negated = [_as_text(value) for value in node.values], node.negated
+        texts, is_negated = [as_text(value) for value in node.values], node.negated
     else:
-        texts, is_negated = [_as_text(node.value)], node.operator.startswith("!")
+        texts, is_negated = [as_text(node.value)], node.operator.startswith("!")
     if isinstance(node, Comparison) and "~" in node.operator:
         matches = sa.or_(*(part.icontains(texts[0], autoescape=True) for part in (sweep.id, sweep.name)))
     else:
@@ -231,53 +245,34 @@ def _of_sweep(node: Comparison | Membership, column: Any) -> Condition:
 
 def _micros(value: Value, key: Key) -> int:
     seconds = value.seconds if isinstance(value, Duration) else value
-    if isinstance(seconds, bool | str):
+    if isinstance(seconds, bool | str) or seconds < 0:
         raise QueryError(f"`{key}` is a duration: compare it with seconds, or with one such as 2h or 30min", key.column)
     return int(max(-1e12, min(1e12, seconds)) * 1e6)
 
 
-def _as_text(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Duration):
-        return f"{value.seconds:g}"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-    return value[:MAX_TEXT]
-
-
-def _as_number(value: Value) -> float | None:
-    """Return the number that a value is, or that its text is."""
-    if isinstance(value, Duration):
-        return value.seconds
-    if isinstance(value, str):
-        return parse_number(value)
-    return None if isinstance(value, bool) else value
-
-
-def _equals(row: Any, value: Value, key: Key) -> Condition:
-    number = _as_number(value)
+def _equals(row: Any, value: Value, named: Named) -> Condition:
+    number = as_number(value)
     if number is None:
-        return sa.and_(row.text == _as_text(value))
-    if isinstance(value, str):
-        return sa.or_(row.number == number, row.text == _as_text(value))
+        return sa.and_(row.text == as_text(value))
+    if isinstance(value, str) or "text" in value_types(named).types:
+        return sa.or_(row.number == number, row.text == as_text(value))
     return sa.and_(row.number == number)
 
 
-def _compares(row: Any, node: Comparison) -> Condition:
+def _compares(row: Any, node: Comparison, named: Named) -> Condition:
     operator, value = node.operator, node.value
     if operator in ("~", "!~"):
-        contains = sa.and_(row.text.is_not(None), row.text.icontains(_as_text(value), autoescape=True))
+        contains = sa.and_(row.text.is_not(None), row.text.icontains(as_text(value), autoescape=True))
         return sa.not_(sa.func.coalesce(contains, sa.false())) if operator == "!~" else contains
     if operator == "=":
-        return _equals(row, value, node.key)
+        return _equals(row, value, named)
     if operator == "!=":
-        return sa.not_(sa.func.coalesce(_equals(row, value, node.key), sa.false()))
-    number = _as_number(value)
+        return sa.not_(sa.func.coalesce(_equals(row, value, named), sa.false()))
+    number = as_number(value)
     if number is None and isinstance(value, bool):
         raise QueryError(f"`{node.key}` {operator} true makes no sense; use = or !=", node.key.column)
     if number is None:
-        return sa.and_(_COMPARE[operator](row.text, _as_text(value)))
+        return sa.and_(_COMPARE[operator](row.text, as_text(value)))
     return sa.and_(_COMPARE[operator](row.number, number))
 
 

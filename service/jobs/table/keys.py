@@ -41,7 +41,7 @@ DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
     "id": "Id of the job",
 }
 TAG_KEY = "tag"
-_OTHER_NAMES: Mapping[str, ColumnName] = {"state": "status", "duration": "runtime", "elapsed": "runtime"}
+_KNOWN_AS: Mapping[str, ColumnName] = {"state": "status", "duration": "runtime", "elapsed": "runtime"}
 """What other trackers and schedulers call a column."""
 TIMES: Collection[ColumnName] = frozenset({"created", "started", "finished"})
 
@@ -135,7 +135,7 @@ def resolve_key(key: Key, numbers: Mapping[Named, int], spec_fields: Collection[
 
 def unknown_key(key: Key, known: Collection[str]) -> QueryError:
     """Return the error for an unknown key, with the nearest known ones: by spelling, or by their last part."""
-    other = [_OTHER_NAMES[key.name.lower()]] if key.name.lower() in _OTHER_NAMES else None
+    other = [_KNOWN_AS[key.name.lower()]] if key.name.lower() in _KNOWN_AS else None
     last = key.name.rpartition(".")[2].rpartition("/")[2].lower()
     by_part = sorted(name for name in known if _last_part(name) == last and last)
     by_spelling = get_close_matches(key.name, [*known, *DESCRIBED], n=3, cutoff=0.75)

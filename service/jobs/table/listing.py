@@ -1,14 +1,12 @@
 """Pages of the runs table: jobs that match a query, in the order of any value, with the values of chosen columns."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from service.core.errors import InvalidRequestError
@@ -31,6 +29,7 @@ from service.jobs.table.keys import (
 )
 from service.jobs.table.pages import TablePages, TableQuery
 from service.jobs.table.value_repository import ValueRepository
+from service.jobs.table.value_types import spec_fields
 from service.jobs.table.values import Named, StoredValue
 from trainyard.contract.job_query import (
     And,
@@ -45,7 +44,6 @@ from trainyard.contract.job_query import (
     parse_query,
 )
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.pages import Page
 
@@ -115,8 +113,11 @@ def read_table(
         # A condition on `archived` decides by itself.
         named = where is not None and any(keys[key] == ColumnKey("archived") for key in keys_of(where))
         query = TableQuery(where, sort_key, None if named else request.archived)
-        pages = _parsed(lambda: TablePages(session, query, ConditionBuilder(keys, now)), "where")
-        pks, has_more = _parsed(lambda: pages.page(replace(page, descending=descending)), "where")
+        builder = ConditionBuilder(keys, now)
+        if where is not None:  # a page may be found without some of its conditions, whose errors are stated as well
+            _parsed(lambda: builder.build(where, Job.pk, Job), "where")
+        pages = TablePages(session, query, builder)
+        pks, has_more = pages.page(replace(page, descending=descending))
         jobs = _load(session, pks)
         attempts = JobRepository(session, now).current_attempts(jobs)
         values = _column_values(session, jobs, {text: keys[key] for text, key in columns.items()})
@@ -161,7 +162,7 @@ def _filter_nodes(job_filter: JobFilter) -> Iterator[Node]:
     """Yield the conditions of a filter as those of a query."""
     if job_filter.statuses:
         yield Membership(Key("status"), job_filter.statuses)
-    for name, value in (("name", job_filter.name), ("user", job_filter.created_by), ("sweep", job_filter.sweep)):
+    for name, value in (("name", job_filter.name), ("user", job_filter.created_by), ("sweep_id", job_filter.sweep)):
         if value is not None:
             yield Comparison(Key(name), "=", value)
     if job_filter.search is not None:
@@ -240,26 +241,3 @@ def _value(job: Job, key: ResolvedKey, stored: Mapping[tuple[int, int], StoredVa
 
 def _plain(number: float) -> float | int:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-@cache
-def spec_fields() -> Collection[str]:
-    """Return the fields that a spec can have, by dotted path."""
-    return frozenset(_fields_of(TrainingSpec, ""))
-
-
-def _fields_of(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, info in model.model_fields.items():
-        path = f"{prefix}{info.alias or name}"
-        sections = list(_models_in(info.annotation))
-        if not sections:
-            yield path
-        for inner in sections:
-            yield from _fields_of(inner, f"{path}.")
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _models_in(argument)

@@ -24,6 +24,7 @@ from service.jobs.table.conditions import (
     is_equality,
 )
 from service.jobs.table.keys import ColumnKey, TagKey, ValueRef
+from service.jobs.table.value_types import as_text
 from trainyard.contract.job_query import Comparison, Exists, Membership, Node
 
 FEW = 4000
@@ -121,7 +122,7 @@ class TablePages:
                     yield sa.select(Job.pk).where(self._builder.of_column(node, key.name))
             elif isinstance(key, TagKey):
                 if isinstance(node, Comparison) and node.operator == "=":
-                    tag = sa.select(ValueKey.pk).where(ValueKey.kind == "tag", ValueKey.name == str(node.value))
+                    tag = sa.select(ValueKey.pk).where(ValueKey.kind == "tag", ValueKey.name == as_text(node.value))
                     yield sa.select(JobValue.job_pk).where(JobValue.key_pk == tag.scalar_subquery())
             elif isinstance(node, Exists) or is_equality(node) or getattr(node, "operator", "") in _RANGES:
                 ranges.setdefault(key, []).append(self._builder.of_value(node, JobValue, key))

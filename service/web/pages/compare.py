@@ -1,6 +1,5 @@
 """The page that compares runs: selected ones, or the members of a sweep."""
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -15,9 +14,10 @@ from service.checkpoints.ranking import best_criterion
 from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
-from service.jobs.table.listing import spec_fields
+from service.jobs.table.value_types import spec_fields
 from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
+from trainyard.contract.job_query import Key
 from trainyard.contract.spec.spec_diff import comparable, differing_paths
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
@@ -30,7 +30,6 @@ DEFAULT_METRICS = ("eval/loss", "train/loss")
 _MACHINE_METRICS = ("perf/", "memory/", "comm/")
 _RECENT_SWEEPS = 8
 _MAX_FIELDS = 20
-_PLAIN_KEY = re.compile(r"[A-Za-z_][\w./@%:-]*(?<![.:-])", re.ASCII)
 
 
 @router.get("/compare")
@@ -80,8 +79,7 @@ def members_address(sweep: SweepDetail) -> str:
         return f"/jobs?{urlencode({'sweep': sweep.id})}"
     known = spec_fields()
     fields = [field for field in sweep.fields if field in known][:_MAX_FIELDS]
-    metric = sweep.metric if _PLAIN_KEY.fullmatch(sweep.metric) else f"`{sweep.metric}`"
-    metrics = ("loss",) if metric == "train/loss" else ("loss", metric)
+    metrics = ("loss",) if sweep.metric == "train/loss" else ("loss", str(Key(sweep.metric)))
     columns = ("status", "name", *fields, "progress", *metrics, "age")
     return f"/jobs?{urlencode([('sweep', sweep.id), *(('columns', column) for column in dict.fromkeys(columns))])}"
 

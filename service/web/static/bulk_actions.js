@@ -32,7 +32,7 @@ export function showSelected(jobs, others) {
   byId("selection").hidden = jobs.length + others === 0;
   setText(byId("selection-count"), `${jobs.length} selected`);
   byId("selection-others").hidden = others === 0;
-  setText(byId("selection-others"), `${others} more not in this list, left as ${others === 1 ? "it is" : "they are"}`);
+  setText(byId("selection-others"), `${others} more not in this list, ${unchanged(others)}`);
   byId("compare").hidden = jobs.length < 2;
   byId("compare").href = `/compare${query({ job: jobs.slice(0, MAX_COMPARED).map((job) => job.id) })}`;
   setText(byId("compare"), jobs.length > MAX_COMPARED ? `Compare the first ${MAX_COMPARED}` : "Compare");
@@ -41,17 +41,23 @@ export function showSelected(jobs, others) {
 
 /** Connect the buttons: `selected()` returns the jobs, `finished(name, results)` gets `{ job, answer }` of those that succeeded. */
 export function connectActions(selected, finished) {
-  for (const [name, action] of Object.entries(ACTIONS)) byId(name).addEventListener("click", () => run(name, action, selected().filter(action.allows), finished));
+  for (const [name, action] of Object.entries(ACTIONS)) byId(name).addEventListener("click", () => run(name, action, selected(), finished));
 }
 
-async function run(name, { send, verb, warning }, jobs, finished) {
+const unchanged = (size) => `left as ${size === 1 ? "it is" : "they are"}`;
+
+async function run(name, { allows, send, verb, warning }, selected, finished) {
+  const jobs = selected.filter(allows);
+  const left = selected.length - jobs.length;
   const title = jobs.length === 1 ? `${verb} ${jobs[0].name}?` : `${verb} ${jobs.length} jobs?`;
-  if (verb && !(await confirmAction(title, warning, `${verb} jobs`))) return;
+  if (verb && !(await confirmAction(title, left ? `${warning} ${left} of the selected jobs: ${unchanged(left)}.` : warning, `${verb} jobs`))) return;
   const request = name === "tag" ? await askForTags(jobs) : send;
-  if (request) await apply(name, request, jobs, finished);
+  if (request) await apply(name, request, jobs, finished, left);
+  // Its button may be gone with the jobs that it was for; the keyboard goes on from what is left.
+  if (!document.activeElement.checkVisibility() || document.activeElement === document.body) byId(byId("selection").hidden ? "table-frame" : "clear").focus();
 }
 
-async function apply(name, request, jobs, finished) {
+async function apply(name, request, jobs, finished, left = 0) {
   const { done, undo } = ACTIONS[name];
   const results = await sendAll(jobs, request);
   const failed = results.filter(({ error }) => error);
@@ -60,7 +66,7 @@ async function apply(name, request, jobs, finished) {
   if (failed.length) toast(`${failed.length} of ${jobs.length} refused: ${failed[0].error.message}`, { bad: true });
   else {
     const action = undo && { label: "Undo", run: () => apply(undo, ACTIONS[undo].send, succeeded.map(({ answer }) => answer), finished) };
-    toast(`${jobs.length === 1 ? jobs[0].name : `${jobs.length} jobs`}: ${done}.`, { action });
+    toast(`${jobs.length === 1 ? jobs[0].name : `${jobs.length} jobs`}: ${done}.${left ? ` ${left} of the selected jobs: ${unchanged(left)}.` : ""}`, { action });
   }
 }
 

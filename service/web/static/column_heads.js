@@ -11,7 +11,7 @@ export class ColumnHeads {
   constructor(head, menu, view, change) {
     Object.assign(this, { head, menu, view, change, columns: [], dragged: null });
     this.all = make("input", { type: "checkbox", "aria-label": "Select all jobs of the table" });
-    this.select = make("th", { class: "select", scope: "col" }, this.all);
+    this.select = make("th", { class: "select", scope: "col" }, make("label", {}, this.all, make("span", { text: "Select all" })));
     menu.addEventListener("click", (event) => this.act(event.target.closest("button")?.dataset.action));
     head.addEventListener("dragover", (event) => { if (this.dragged) event.preventDefault(); });
     head.addEventListener("drop", (event) => this.drop(event));

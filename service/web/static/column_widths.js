@@ -1,26 +1,50 @@
 // The widths of the columns of the table of jobs, and the places of those that are pinned.
 
 import { byId, make } from "./page.js";
+import { hasDefaultColumns } from "./table_view.js";
 
 const SELECT = 38; // pixels of the column of checkboxes
+const BESIDE = "(min-width: 1101px)"; // in narrower windows charts are below the table
 
 const pinned = new CSSStyleSheet();
 document.adoptedStyleSheets = [...document.adoptedStyleSheets, pinned];
 
-/** Show columns with the widths of the view; those that are pinned stay in place when the table is scrolled. */
-export function showWidths(columns, { widths, fixed }) {
-  const widthOf = ({ name, width }) => widths[name] ?? width;
+let shown = null; // the columns and the view that were shown last
+
+/**
+ * Show columns with the widths of the view; those that are pinned stay in place when the table is scrolled. Beside charts, columns
+ * that the reader has not chosen are hidden if they do not fit.
+ */
+export function showWidths(columns, view) {
+  if (!shown) new ResizeObserver(() => showWidths(...shown)).observe(byId("table-frame"));
+  shown = [columns, view];
+  const widthOf = ({ name, width }) => view.widths[name] ?? width;
+  const fitting = columns.slice(0, hasDefaultColumns(view) ? fittingCount(columns.map(widthOf), roomBesideCharts()) : columns.length);
   let left = SELECT;
-  const rules = [];
-  byId("columns-widths").replaceChildren(newCol(SELECT), ...columns.map((column) => newCol(widthOf(column))));
-  columns.forEach((column, n) => {
-    if (!fixed.includes(column.name)) return;
-    rules.push([n + 2, left]);
+  const rules = fitting.length < columns.length ? [`@media ${BESIDE} { #jobs tr:not(.spacer) > :nth-child(n + ${fitting.length + 2}) { display: none; } }`] : [];
+  byId("columns-widths").replaceChildren(newCol(SELECT), ...fitting.map((column) => newCol(column.name === "name" && !view.widths.name ? null : widthOf(column))));
+  const fixed = columns.filter(({ name }) => view.fixed.includes(name));
+  fixed.forEach((column, i) => {
+    const cells = `:nth-child(${columns.indexOf(column) + 2})`;
+    rules.push(`@media (min-width: 721px) { #jobs tr:not(.spacer) > ${cells} { position: sticky; left: ${left}px; z-index: 1; }
+    #jobs thead th${cells} { z-index: 3; } ${i === fixed.length - 1 ? `#jobs tr:not(.spacer) > ${cells} { box-shadow: 1px 0 0 var(--line); }` : ""} }`);
     left += widthOf(column);
   });
-  byId("jobs").style.minWidth = `${SELECT + columns.reduce((sum, column) => sum + widthOf(column), 0)}px`;
-  pinned.replaceSync(rules.map(([n, x], i) => `@media (min-width: 721px) { #jobs tr:not(.spacer) > :nth-child(${n}) { position: sticky; left: ${x}px; z-index: 1; }
-    #jobs thead th:nth-child(${n}) { z-index: 3; } ${i === rules.length - 1 ? `#jobs tr:not(.spacer) > :nth-child(${n}) { box-shadow: 1px 0 0 var(--line); }` : ""} }`).join("\n"));
+  byId("jobs").style.minWidth = `${SELECT + fitting.reduce((sum, column) => sum + widthOf(column), 0)}px`;
+  pinned.replaceSync(rules.join("\n"));
 }
 
-const newCol = (width) => make("col", { style: `width: ${width}px` });
+/** How many of the first columns fit; the first two are always shown. */
+function fittingCount(widths, room) {
+  let left = room - SELECT;
+  const first = widths.findIndex((width, n) => (left -= width) < 0 && n > 1);
+  return first < 0 ? widths.length : first;
+}
+
+function roomBesideCharts() {
+  const isBeside = byId("workspace").classList.contains("with-charts") && matchMedia(BESIDE).matches;
+  return (isBeside && byId("table-frame").clientWidth) || Infinity;
+}
+
+/** A column with a width, or without one: then it has all the room that is left. */
+const newCol = (width) => make("col", width === null ? {} : { style: `width: ${width}px` });

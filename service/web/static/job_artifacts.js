@@ -2,7 +2,7 @@
 // is opened, and a folder's rows are made when it is.
 
 import { callAll } from "./api.js";
-import { treeOf } from "./artifact_files.js";
+import { kindOf, treeOf } from "./artifact_files.js";
 import { viewOf } from "./artifact_view.js";
 import { bytes, count } from "./format.js";
 import { byId, make, setText, toastError } from "./page.js";
@@ -64,10 +64,11 @@ function folderRow(folder, root) {
 
 function fileRow(entry, root) {
   const several = entry.files.length > 1;
-  return row(entry.name, `${several ? `${count(entry.files.length)} steps, ` : ""}${bytes(entry.size)}`, (content) => {
+  const isImage = kindOf(entry.files.at(-1).path) === "image";
+  const item = row(entry.name, `${several ? `${count(entry.files.length)} steps, ` : ""}${bytes(entry.size)}`, (content) => {
     const shown = make("div", { class: "preview" });
     const download = make("a", { class: "button", download: true, text: "Download" });
-    const bar = make("p", { class: "toolbar" }, ...(several ? slider(entry, (file) => show(file)) : []), download);
+    const bar = make("p", { class: "toolbar" }, ...(several ? slider(entry, (file) => show(file)) : []), download, ...(isImage ? neighbours(item) : []));
     let newest = null;
     async function show(file) {
       newest = file;
@@ -83,6 +84,39 @@ function fileRow(entry, root) {
     content.append(bar, shown);
     show(entry.files.at(-1));
   });
+  if (isImage) connectNeighbours(item);
+  return item;
+}
+
+/** Buttons that open the image before and after that of a row, as far as there are any. */
+function neighbours(item) {
+  const button = (text, by) => make("button", { type: "button", text, hidden: !neighbour(item, by), onclick: () => openInstead(item, by) });
+  return [button("Previous image", "previousElementSibling"), button("Next image", "nextElementSibling")];
+}
+
+function connectNeighbours(item) {
+  item.classList.add("image");
+  item.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: "previousElementSibling", ArrowRight: "nextElementSibling" }[event.key];
+    if (!by || event.target.matches("input") || !item.firstElementChild.open) return;
+    event.preventDefault();
+    openInstead(item, by);
+  });
+}
+
+function neighbour(item, by) {
+  let other = item[by];
+  while (other && !other.matches(".image")) other = other[by];
+  return other;
+}
+
+/** Open the next image in one direction in place of that of a row. */
+function openInstead(item, by) {
+  const other = neighbour(item, by)?.firstElementChild;
+  if (!other) return;
+  item.firstElementChild.open = false;
+  other.open = true;
+  other.querySelector("summary").focus();
 }
 
 /** A slider over the steps of a series, and the step that it is at. */

@@ -31,13 +31,13 @@ export function meanAndDeviation(values) {
 /** Whether the numbers of a group differ, so that their mean is shown. */
 export const isAveraged = (values) => new Set(present(values)).size > 1 && present(values).every(isNumber);
 
-/** What the text of a column in the row of a group is. */
-export function groupTitle(values) {
+/** The text of a column in the row of a group, with more digits, and what it is. */
+export function groupTitle(values, format = number) {
   const known = present(values);
   if (!known.length) return "";
   const jobs = `${known.length === values.length ? "" : `${known.length} of `}${values.length} ${values.length === 1 ? "job" : "jobs"}`;
-  if (isAveraged(values)) return `Mean ± sample standard deviation of ${jobs}`;
-  return new Set(known).size === 1 ? `The value of ${jobs}` : `Different values of ${jobs}`;
+  if (isAveraged(values)) return `${groupText(values, (value) => format(value, 8))}: mean ± sample standard deviation of ${jobs}`;
+  return new Set(known).size === 1 ? `${known[0]}: the value of ${jobs}` : `Different values of ${jobs}`;
 }
 
 const present = (values) => values.filter((value) => value !== null && value !== undefined);
@@ -55,6 +55,7 @@ export function groupText(values, format = number) {
   if (distinct.size === 1) return typeof known[0] === "number" ? format(known[0]) : String(known[0]);
   const statistics = known.every(isNumber) ? meanAndDeviation(known) : null;
   if (!statistics) return `${distinct.size} values`;
-  const deviation = statistics.deviation === null ? "" : ` ± ${format(statistics.deviation, 2)}`;
-  return `${format(statistics.mean)}${deviation}`;
+  // A narrow cell has the deviation in a second line.
+  const [mean, deviation] = [format(statistics.mean), format(statistics.deviation, 2)].map((text) => text.replaceAll(" ", "\u00a0"));
+  return statistics.deviation === null ? mean : `${mean} ±\u00a0${deviation}`;
 }

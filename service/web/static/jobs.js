@@ -184,7 +184,7 @@ function showColumns() {
   rows.use(columns);
   heads.show(columns);
   showWidths(columns, view);
-  table.rebuild(columns.length + 1);
+  table.rebuild();
   alignHeads();
 }
 

@@ -67,8 +67,9 @@ export function columnOf(message) {
 export function corrections(message, text) {
   const [, unknown, proposed] = /`([^`]+)`; did you mean (.+)\? \(column \d+\)$/.exec(message) ?? [];
   if (!unknown) return [];
-  const places = [`\`${unknown}\``, unknown].map((one) => [text.indexOf(one, columnOf(message)), one.length]);
-  const [place, length] = places.find(([found]) => found >= 0) ?? [];
-  if (place === undefined) return [];
-  return [...proposed.matchAll(/`([^`]+)`/g)].map(([, name]) => ({ name, text: text.slice(0, place) + nameInQuery(name) + text.slice(place + length) }));
+  const from = columnOf(message);
+  const name = new RegExp(`(?<![\\w./@%:-])\`?${unknown.replace(/[^\w\s]/g, "\\$&")}\`?(?![\\w/@%-])`).exec(text.slice(from));
+  if (!name) return [];
+  const [place, length] = [from + name.index, name[0].length];
+  return [...proposed.matchAll(/`([^`]+)`/g)].map(([, one]) => ({ name: one, text: text.slice(0, place) + nameInQuery(one) + text.slice(place + length) }));
 }

@@ -1,4 +1,5 @@
 // Which rows of the table are selected: by the box of a row, of a group or of all; with Shift, all from the last one on.
+// The arrow keys lead from the box of a row to that of the next one.
 
 export class RowSelection {
   /**
@@ -9,6 +10,7 @@ export class RowSelection {
     Object.assign(this, { all, rows, jobsOf, isOpen, select, last: null });
     body.addEventListener("mousedown", (event) => { if (event.shiftKey && isBox(event.target)) event.preventDefault(); }); // no text is selected
     body.addEventListener("click", ({ target, shiftKey }) => { if (isBox(target)) this.choose(target.closest("tr").dataset.id, target.checked, shiftKey); });
+    body.addEventListener("keydown", (event) => { if (isBox(event.target) && event.key in BY_KEY) { event.preventDefault(); focusBox(event.target, BY_KEY[event.key]); } });
     all.addEventListener("click", () => select(this.rows().flatMap(jobsOf), all.checked));
   }
 
@@ -28,4 +30,6 @@ export class RowSelection {
   }
 }
 
+const BY_KEY = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" };
+const focusBox = (box, sibling) => box.closest("tr")[sibling]?.querySelector("input")?.focus();
 const isBox = (element) => element.matches("input[type=checkbox]");

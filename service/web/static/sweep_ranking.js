@@ -25,8 +25,8 @@ export class SweepRanking {
     const ordered = [...sweep.members].sort((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.number - other.number);
     setText(byId("sweep-state"), this.summary());
     const table = byId("ranking");
-    table.tHead.replaceChildren(make("tr", {}, make("th", { class: "right", text: "Rank" }), make("th", { text: "Run" }), make("th", { text: "State" }),
-      ...sweep.fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right mono", text: this.metricName() }), make("th", { class: "right", text: "Step" })));
+    table.tHead.replaceChildren(make("tr", {}, make("th", { class: "right", text: "Rank" }), make("th", { text: "Run" }), make("th", { class: "right mono", text: this.metricName() }), make("th", { text: "State" }),
+      ...sweep.fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right", text: "Step" })));
     table.tBodies[0].replaceChildren(...ordered.map((member) => this.row(member)));
     byId("ranking-empty").hidden = ordered.length > 0;
     if (byId("longer")) Object.assign(byId("longer"), { hidden: !sweep.best, href: `/submit${query({ from: sweep.best, longer: true })}` });
@@ -55,9 +55,9 @@ export class SweepRanking {
     const row = make("tr", { class: member.rank === 1 ? "best" : "" },
       make("td", { class: "right" }, member.rank === 1 ? make("span", { class: "chip good", text: "best" }) : member.rank ?? "–"),
       make("td", {}, member.status ? make("a", { href: `/jobs/${member.job_id}`, text: label }) : label),
+      make("td", { class: "right", text: number(member.value) }),
       make("td", {}, make("span", { class: `chip ${member.state === "stopped_early" ? "" : tone(state)}`, text: member.state === "paused" ? LABELS.paused : LABELS[state] ?? state, title: member.status_message })),
       ...this.sweep.fields.map((field) => make("td", { class: "mono", text: specValue(member.values[field] ?? null) })),
-      make("td", { class: "right", text: number(member.value) }),
       make("td", { class: "right", text: member.progress ? stepText(member.progress, "/") : "–" }));
     row.addEventListener("pointerenter", () => this.highlight(member.job_id));
     row.addEventListener("pointerleave", () => this.highlight(null));

@@ -6,8 +6,10 @@ import { etaOf, fractionDone, LOSS, runtimeOf, TRAIN_LOSS } from "./job_rows.js"
 import { tone } from "./job_status.js";
 import { make, makeSvg, setText } from "./page.js";
 
+const MAX_TAGS = 3; // beside a name
+
 /** A column whose cells are a text that changes with the job. */
-const text = (label, sort, width, show, more = {}) => ({ label, sort, width, cell: () => make("td"), fill: (cell, job, context) => setText(cell, show(job, context)), ...more });
+const text = (label, sort, width, show, more = {}) => ({ label, sort, width, cell: () => make("td"), fill: (cell, job) => { setText(cell, show(job)); cell.title = cell.textContent; }, ...more });
 
 const BUILT_IN = {
   status: {
@@ -30,9 +32,9 @@ const BUILT_IN = {
       fillSweep(message.firstElementChild, job, sweep);
       setText(message.lastElementChild, note);
       message.hidden = !job.sweep_id && !note;
-      cell.title = note ? `${job.name} ${note}` : job.name;
-      const names = shown.has("tags") ? [] : [...(job.archived ? ["archived"] : []), ...Object.entries(job.tags).map(tagText)].slice(0, 3);
-      if (tags.dataset.names !== names.join("\n")) fillTags(tags, names);
+      const names = [...(job.archived ? ["archived"] : []), ...Object.entries(job.tags).map(tagText)];
+      fillTags(tags, shown.has("tags") ? [] : names.slice(0, MAX_TAGS));
+      cell.title = [note ? `${job.name} ${note}` : job.name, ...(names.length ? [`Tags: ${names.join(", ")}`] : [])].join("\n");
     },
   },
   progress: {
@@ -61,6 +63,7 @@ const BUILT_IN = {
     fill(cell, job, { curve }) {
       const loss = job.metrics?.[LOSS] ?? null;
       setText(cell.lastElementChild, loss === null ? "" : number(loss));
+      cell.title = loss === null ? "" : String(loss);
       cell.querySelector("path").setAttribute("d", curve ? sparklinePath(curve) : "");
     },
   },
@@ -81,7 +84,11 @@ const BUILT_IN = {
   tags: {
     label: "Tags", width: 160, valueOf: (job) => Object.keys(job.tags).sort().join(", ") || null,
     cell: () => make("td", {}, make("span", { class: "tags" })),
-    fill(cell, job) { fillTags(cell.firstElementChild, Object.entries(job.tags).map(tagText)); },
+    fill(cell, job) {
+      const names = Object.entries(job.tags).map(tagText);
+      fillTags(cell.firstElementChild, names);
+      cell.title = names.join(", ");
+    },
   },
   notes: text("Notes", null, 200, (job) => (job.notes ?? "").split("\n")[0], { valueOf: (job) => job.notes }),
   runtime: text("Runtime", "runtime", 100, (job) => { const seconds = runtimeOf(job); return seconds === null ? "" : duration(seconds); }, { valueOf: (job) => runtimeOf(job), right: true, format: (seconds) => duration(seconds) }),
@@ -106,6 +113,7 @@ function fillSweep(link, job, name) {
 const tagText = ([name, value]) => (value ? `${name}=${value}` : name);
 
 function fillTags(element, names) {
+  if (element.dataset.names === names.join("\n")) return;
   element.dataset.names = names.join("\n");
   element.replaceChildren(...names.map((name) => make("span", { class: "tag", text: name })));
 }

@@ -1,7 +1,7 @@
 // The rows of the table of jobs: one for each job, and one for each group of jobs.
 
 import { query } from "./api.js";
-import { GROUP, groupText, groupTitle } from "./job_groups.js";
+import { GROUP, groupText, groupTitle, isAveraged } from "./job_groups.js";
 import { make, setText } from "./page.js";
 import { valueText } from "./table_columns.js";
 
@@ -78,7 +78,8 @@ export class TableRows {
       } else {
         const values = group.jobs.map((job) => column.valueOf(job));
         setText(cell, groupText(values, column.format));
-        cell.title = groupTitle(values);
+        cell.title = groupTitle(values, column.format);
+        cell.classList.toggle("mean", isAveraged(values));
         if (column.isValue) cell.classList.toggle("right", values.some((value) => typeof value === "number"));
       }
       if (column.isValue) cell.dataset.label = column.name;

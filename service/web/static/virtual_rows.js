@@ -27,8 +27,7 @@ export class VirtualRows {
   }
 
   /** Make all rows again, for other columns. */
-  rebuild(columns) {
-    for (const spacer of [this.above, this.below]) spacer.firstElementChild.colSpan = columns;
+  rebuild() {
     this.rows.clear();
     this.body.replaceChildren();
     this.measure();

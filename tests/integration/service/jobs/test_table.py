@@ -150,7 +150,18 @@ def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
         ("status in (running, Error)", "no status is `Error`; did you mean `failed`?"),
         ("not (status != runing)", "no status is `runing`; did you mean `running`?"),
         ("status = 7", "no status is `7`; there are queued, submitting"),
+        ("status < running", "statuses have no order; compare them by =, !=, ~ or in"),
         ("created > 1d", "`created > -7d` is since a week ago"),
+        ("created = '2026-01-31'", '`created` is a time: compare it by < or >, such as `created > "2026-01-31"`'),
+        ("started in (-1d)", "`started` is a time: compare it by < or >"),
+        ("runtime > -2h", "`runtime` is a duration"),
+        ("eval/loss = 'abc'", "`eval/loss` is a number; compare it with one such as 0.5, not with `abc` (column 1)"),
+        ("precision = bf17", "no `precision` is `bf17`; did you mean `bf16`?"),
+        ("tag < a", "tags are compared by =, !=, ~ and in, not by <"),
+        ("data.sources.weight > 1", "no job has `data.sources.weight`"),
+        # No job is called so, which is found without a look at the other condition.
+        ("name = nobody and created > 7", "`created` is a time"),
+        ("exists metrics.nothing and eval/loss = abc", "`eval/loss` is a number"),
     ],
 )
 def test_conditions_that_no_job_can_meet_are_errors(runs: World, where: str, message: str) -> None:
@@ -158,8 +169,25 @@ def test_conditions_that_no_job_can_meet_are_errors(runs: World, where: str, mes
 
 
 def test_a_part_of_a_status_and_a_time_in_the_past_are_no_errors(runs: World) -> None:
-    assert len(listed(runs, where="status ~ run and created > -7d and finished not in (-1d)")) == 0
-    assert len(listed(runs, where="status ~ run and created > -7d")) == 5
+    assert len(listed(runs, where="status ~ run and created > -7d and created != '2026-01-31 10:00'")) == 5
+
+
+def test_texts_that_numbers_allow_and_numbers_in_texts_match(world: World) -> None:
+    job = world.submit(name="one", batch={"size": 4, "micro_size": 2}, metadata={"round": "7"})
+    world.start(job).post("parameters", {"execution": 1, "parameters": {"width": "8"}, "tags": {"7": "3"}})
+    for where in ("metadata.round = 7", "metadata.round in (6, 7)", "tags.7 = 3", "tag = 7", "tag in (7)", "width = 8"):
+        assert listed(world, where=where.replace("tags.7", "`tags.7`")) == ["one"], where
+    for where in ("metadata.round != 7", "batch.micro_size = auto", "tag != 7", "eval/loss != NaN and seed = 1"):
+        assert listed(world, where=where.replace("eval/", "metrics.eval/")) == [], where
+
+
+def test_the_filter_by_a_sweep_compares_its_id_alone(world: World) -> None:
+    spec = world.job(world.submit(name="alone"))["spec"]
+    body = {"name": "rates", "spec": {**spec, "name": "member"}, "grid": {"seed": [1, 2]}}
+    sweep = world.client.post("/v1/sweeps", json=body).json()["id"]
+    for columns in ({}, {"columns": "seed"}):
+        assert listed(world, sweep=sweep, **columns) == ["member", "member"]
+        assert listed(world, sweep="rates", **columns) == []
 
 
 def test_a_resume_replaces_what_it_hides(world: World) -> None:
