@@ -293,7 +293,7 @@ _RUN_DIR_VANISHED = Failure(
 def _cancelled(snapshot: JobSnapshot) -> Decision:
     if "cancelled" not in TRANSITIONS[snapshot.status]:
         return Decision(status="cancelling", message=MSG_CANCELLING)
-    message = "All processes have ended." if snapshot.claimed else "Cancelled before the start."
+    message = "All processes have ended." if snapshot.claimed else "Cancelled before the attempt started."
     return Decision("cancelled", message, "user_cancelled", ended=True, exit_reason="user_cancelled")
 
 
@@ -301,7 +301,7 @@ def _paused(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
     if "paused" not in TRANSITIONS[snapshot.status]:
         return Decision(status="pausing", message=MSG_PAUSING)
     if not snapshot.claimed:
-        message = "Paused before the start. The job was removed from the scheduler's queue."
+        message = "Paused before the attempt started. The job was removed from the scheduler's queue."
     elif snapshot.exit_record is not None and snapshot.exit_record.reason in CONTINUE_REASONS | {"paused"}:
         message = f"Paused after step {snapshot.exit_record.step}. The allocation was released."
     else:

@@ -109,7 +109,7 @@ class LocalScheduler:
             if entry is None or entry.ended_at or entry.cancel_requested_at:
                 return
             if entry.waiting:
-                self._queue.end(entry, self._clock(), "Cancelled before the start.")
+                self._queue.end(entry, self._clock(), "Cancelled before the attempt started.")
             else:
                 # Recorded first, so that the launcher gets SIGTERM at most once; a lost SIGTERM is followed by SIGKILL.
                 self._queue.save(entry.model_copy(update={"cancel_requested_at": self._clock()}))

@@ -407,4 +407,4 @@ def test_exit_record_decides_the_end_before_the_pause_is_noticed(
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200&order=asc").json()["data"]
     changes = [event for event in events if event["type"] == "status"]
     assert [event["data"]["status"] for event in changes][-len(statuses) :] == statuses
-    assert "before the start" not in changes[-1]["message"]
+    assert "before the attempt started" not in changes[-1]["message"]

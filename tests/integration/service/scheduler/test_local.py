@@ -260,7 +260,7 @@ class TestQueue:
         scheduler.submit(running)
         scheduler.submit(waits)
         scheduler.cancel(known(waits))
-        assert observe(scheduler, waits) == Observation("ended", "Cancelled before the start.")
+        assert observe(scheduler, waits) == Observation("ended", "Cancelled before the attempt started.")
         go(running)
         until(scheduler, running, "ended")
         assert not lines(waits, "ran")

@@ -488,4 +488,4 @@ def test_a_cancelled_absent_run_ends_after_the_contact_timeout(status: Any) -> N
 def test_a_cancelled_unclaimed_job_ends_at_once(status: Any) -> None:
     decision = decide(snapshot(status=status, desired="cancelled", observation=ABSENT, claimed=False))
     assert (decision.status, decision.reason) == ("cancelled", "user_cancelled")
-    assert decision.message == "Cancelled before the start."
+    assert decision.message == "Cancelled before the attempt started."
