@@ -55,7 +55,7 @@ def test_pause_resume_cancel_and_retry(world: World, run: Any) -> None:
     job = world.submit()
     assert "pause requested; status: queued" in run("pause", "last")
     world.tick()
-    assert f"job {job}: paused: Paused before the attempt started." in run("pause", job)
+    assert f"job {job}: paused: Paused before the start." in run("pause", job)
     assert json.loads(run("resume", job, "--json"))["desired"] == "run"
     run("cancel", job)
     world.tick()
