@@ -16,7 +16,7 @@ export class RunCurves {
    * when the service has refused some.
    */
   constructor(runs, view, { loaded, failed }) {
-    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, curves: new Map(), requested: new Set() });
+    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, curves: new Map(), reading: new Set(), stale: new Set(), refused: new Set() });
   }
 
   /** The curve of a run: `{ x, y }`; undefined if it is not loaded or has no points. */
@@ -28,17 +28,19 @@ export class RunCurves {
     return `${this.view.axis} ${key}`;
   }
 
-  /** Read the loaded metrics again. */
+  /** Read the selected metric again, and each other one when it is drawn next: of a sweep of 200 runs, all take minutes. */
   async reload() {
-    this.requested.clear();
-    const names = [...this.curves.keys()].filter((name) => name.startsWith(`${this.view.axis} `));
-    await Promise.all(names.map((name) => this.load(name.slice(this.view.axis.length + 1))));
+    this.refused.clear();
+    this.stale = new Set(this.curves.keys());
+    if (this.view.key) await this.load(this.view.key);
   }
 
+  /** Read a metric unless it is known, being read, or refused. */
   async load(key) {
     const name = this.name(key);
-    if (this.requested.has(name)) return;
-    this.requested.add(name);
+    if (this.reading.has(name) || this.refused.has(name) || (this.curves.has(name) && !this.stale.has(name))) return;
+    this.reading.add(name);
+    this.stale.delete(name);
     const { axis } = this.view;
     const curves = new Map();
     const max_points = this.runs.length > RUNS_PER_REQUEST ? 400 : 2000;
@@ -52,8 +54,11 @@ export class RunCurves {
         }
       }
     } catch (error) {
+      this.refused.add(name);
       if (axis === this.view.axis) this.failed(error);
       return;
+    } finally {
+      this.reading.delete(name);
     }
     this.curves.set(name, curves);
     this.loaded([key]);
@@ -71,9 +76,8 @@ export class RunCurves {
   }
 
   curvesOf(chart) {
-    const missing = chart.keys.filter((key) => !this.curves.has(this.name(key)));
-    for (const key of missing) this.load(key);
-    if (missing.length) return null;
+    for (const key of chart.keys) this.load(key);
+    if (chart.keys.some((key) => !this.curves.has(this.name(key)))) return null;
     return chart.keys.flatMap((key) => this.runs.map((run, n) => this.curve(chart, key, run, n)).filter(Boolean));
   }
 
