@@ -51,8 +51,7 @@ async function readChanges() {
     addMetrics(Object.keys(metrics));
   }
   showCancelButton();
-  await curves.reload();
-  grid.redraw();
+  if (await curves.reload()) grid.redraw();
 }
 
 const sweepSize = ({ size }) => `${size} ${size === 1 ? "job" : "jobs"}`;
