@@ -33,6 +33,7 @@ from trainyard.contract.local_paths import admin_token_file
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
+from trainyard.contract.wire.reports import MAX_POINTS
 from trainyard.demo import ServiceProcess
 
 MAX_SCRIPT_BYTES = 300_000
@@ -132,16 +133,17 @@ def seed_sweep(database: Database, jobs: Sequence[SeededJob]) -> str:
 
 def report(url: str, job: SeededJob, metrics: int, points: int) -> None:
     """Send the points of a run: falling curves with noise."""
-    keys = [f"{SECTIONS[number % len(SECTIONS)]}/metric_{number}" for number in range(metrics - 1)]
+    keys = ["train/loss", *(f"{SECTIONS[number % len(SECTIONS)]}/metric_{number}" for number in range(metrics - 1))]
     now = datetime.now(UTC).isoformat()
     headers = {"Authorization": f"Bearer {job.token}"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
-        for key in ["train/loss", *keys]:
-            batch = [
+        pairs = [(key, step) for key in keys for step in range(points)]
+        for start in range(0, len(pairs), MAX_POINTS):
+            sent = [
                 {"key": key, "step": step, "value": 1 / (step + 1) + random.random() / 10, "time": now}
-                for step in range(points)
+                for key, step in pairs[start : start + MAX_POINTS]
             ]
-            body = {"execution": 1, "resumed_from_step": 0, "points": batch}
+            body = {"execution": 1, "resumed_from_step": 0, "points": sent}
             client.post(job.metrics_path, json=body).raise_for_status()
 
 

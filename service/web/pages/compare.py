@@ -68,7 +68,6 @@ def show_compare(
             "sweep": sweep,
             "accelerator": app_state.settings.known_accelerator,
             "detail": detail.model_dump(mode="json") if detail else None,
-            "members": detail.model_dump(mode="json")["members"] if detail else [],
         },
     )
 

@@ -49,8 +49,8 @@ export class Chart {
     this.plot.batch(() => {
       this.plot.setScale("x", { min: this.xRange[0], max: this.xRange[1] });
       this.plot.setScale("y", { min: this.yRange[0], max: this.yRange[1] });
+      this.plot.redraw(false, true); // within the batch, so that the curves are painted once
     });
-    this.plot.redraw(false, true);
     if (this.hovered !== undefined && this.hovered !== null) this.showValues(this.hovered);
   }
 

@@ -1,5 +1,5 @@
 // The charts of a page, in sections that collapse: searched, pinned, enlarged and exported. They share the range and the
-// position of the pointer. Only charts in view are drawn.
+// position of the pointer. Only charts in view are drawn, and those of a closed section are made when it is opened.
 
 import { Chart } from "./chart.js";
 import { saveCsv, savePng, saveSvg } from "./chart_export.js";
@@ -40,15 +40,18 @@ export class ChartGrid {
     const definitions = this.source.charts();
     const ids = new Set(definitions.map(({ id }) => id));
     for (const id of this.panels.keys()) if (!ids.has(id)) this.remove(id);
-    for (const definition of definitions) {
+    for (const section of this.sections.values()) section.definitions = [];
+    for (const [before, definition] of definitions.entries()) {
       const known = this.panels.get(definition.id);
       if (known && String(known.definition.keys) !== String(definition.keys)) this.remove(definition.id); // it was of another metric
+      const name = this.view.pins.includes(definition.id) ? PINNED : definition.section;
+      const section = this.section(name, before);
+      section.definitions.push(definition);
+      if (!section.element.open && !this.panels.has(definition.id)) continue;
       const panel = this.panels.get(definition.id) ?? this.create(definition);
       panel.definition = definition;
-      const name = this.view.pins.includes(definition.id) ? PINNED : definition.section;
-      const { grid } = this.section(name);
-      const before = last.get(name)?.nextElementSibling ?? (last.has(name) ? null : grid.firstElementChild);
-      if (before !== panel.figure && panel.figure.parentElement !== this.dialog) grid.insertBefore(panel.figure, before);
+      const next = last.get(name)?.nextElementSibling ?? (last.has(name) ? null : section.grid.firstElementChild);
+      if (next !== panel.figure && panel.figure.parentElement !== this.dialog) section.grid.insertBefore(panel.figure, next);
       last.set(name, panel.figure);
     }
     this.filter();
@@ -65,8 +68,8 @@ export class ChartGrid {
   change(values) {
     Object.assign(this.view, values);
     storeView(this.view);
-    if ("search" in values) { this.openSections(); this.filter(); }
-    if ("pins" in values || "combined" in values) this.refresh();
+    if ("search" in values) this.openSections();
+    if (["search", "pins", "combined"].some((name) => name in values)) this.refresh();
     this.redraw();
   }
 
@@ -78,21 +81,23 @@ export class ChartGrid {
 
   // -- sections and panels ---------------------------------------------------------------------------------------------
 
-  section(name) {
+  /** The section of a name; a new one has `before` charts of others before it. */
+  section(name, before) {
     const known = this.sections.get(name);
     if (known) return known;
     const grid = make("div", { class: "charts" });
     const size = make("small");
-    const isOpen = this.isOpen(name, this.panels.size - 1);
+    const isOpen = this.isOpen(name, before);
     const element = make("details", { class: "chart-section" }, make("summary", {}, make("h3", { text: name }), " ", size), grid);
+    const section = { element, grid, size, isOpen, definitions: [] };
     element.addEventListener("toggle", () => {
+      if (element.open && section.definitions.some(({ id }) => !this.panels.has(id))) this.refresh();
       if (this.view.search) return; // which opens all
       const others = this.view.toggled.filter((one) => one !== name);
       const toggled = element.open === isOpen ? others : [...others, name];
       if (toggled.length !== this.view.toggled.length) this.change({ toggled });
     });
     if (name === PINNED) this.root.prepend(element); else this.root.append(element);
-    const section = { element, grid, size, isOpen };
     this.sections.set(name, section);
     this.openSections([name]);
     return section;
@@ -173,17 +178,16 @@ export class ChartGrid {
   /** Hide the charts that do not match the search, and sections without any. */
   filter() {
     const matches = matcher(this.view.search);
-    const shown = new Map();
-    for (const { definition, figure } of this.panels.values()) {
-      figure.hidden = !matches(definition.title, ...definition.keys);
-      const grid = figure.parentElement;
-      if (!figure.hidden) shown.set(grid, (shown.get(grid) ?? 0) + 1);
+    const isShown = ({ title, keys }) => matches(title, ...keys);
+    for (const { definition, figure } of this.panels.values()) figure.hidden = !isShown(definition);
+    let total = 0;
+    for (const { element, size, definitions } of this.sections.values()) {
+      const shown = definitions.filter(isShown).length;
+      element.hidden = shown === 0;
+      setText(size, String(shown));
+      total += shown;
     }
-    for (const { element, grid, size } of this.sections.values()) {
-      element.hidden = !shown.has(grid);
-      setText(size, String(shown.get(grid) ?? 0));
-    }
-    setText(this.none, this.view.search && shown.size === 0 ? "No chart matches." : "");
+    setText(this.none, this.view.search && total === 0 ? "No chart matches." : "");
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------------

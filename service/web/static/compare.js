@@ -10,8 +10,9 @@ import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
 import { memberChanges, withDistinctNames } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
-import { byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
+import { afterPaint, byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
 import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
+import { inParts } from "./parts.js";
 import { AXES, RunCurves, SELECTED } from "./run_curves.js";
 import { connectPicker } from "./run_picker.js";
 import { SweepRanking } from "./sweep_ranking.js";
@@ -20,7 +21,9 @@ const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that ar
 
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
 const { runs } = data;
-let { members } = data;
+const runOf = new Map(runs.map((run) => [run.id, run]));
+let members = data.detail?.members ?? [];
+const isOpenedEmpty = members.length === 0;
 let grid;
 
 const parameters = new URLSearchParams(location.search);
@@ -29,7 +32,14 @@ const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
-async function refresh() {
+let refreshing = null; // one at a time: reading many runs may take longer than the interval
+
+function refresh() {
+  refreshing ??= readChanges().finally(() => { refreshing = null; });
+  return refreshing;
+}
+
+async function readChanges() {
   const active = runs.filter((run) => !TERMINAL.has(run.status));
   if (data.sweep && (active.length || ranking.sweep.state === "running")) await refreshSweep();
   if (!active.length) return;
@@ -41,7 +51,7 @@ async function refresh() {
     addMetrics(Object.keys(metrics));
   }
   showCancelButton();
-  await curves.reload();
+  if (await curves.reload()) grid.redraw();
 }
 
 const sweepSize = ({ size }) => `${size} ${size === 1 ? "job" : "jobs"}`;
@@ -52,8 +62,8 @@ async function refreshSweep() {
   ranking.show(sweep);
   setText(byId("sweep-size"), sweepSize(sweep));
   if (runs.length) parallel?.show(coordinates());
-  const added = members.filter((member) => member.status && !rows.has(member.job_id)).length;
-  if (added && !data.members.length) { location.reload(); return; } // the page has no charts, nor a button to cancel, for its first runs
+  const added = members.filter((member) => member.status && !runOf.has(member.job_id)).length;
+  if (added && isOpenedEmpty) { location.reload(); return; } // the page has no charts, nor a button to cancel, for its first runs
   byId("show-new").hidden = !added;
   setText(byId("show-new"), `Show the curves of ${added} new ${added === 1 ? "run" : "runs"}`);
 }
@@ -83,11 +93,12 @@ const jobNames = new Map(runs.map(({ id, name }) => [id, name]));
 /** The name of a member of the sweep with its number, since all have the same name. */
 const memberName = (member) => `${jobNames.get(member.job_id) ?? [...jobNames.values(), data.detail.name][0]} #${member.number}`;
 for (const member of members) {
-  const run = runs.find((one) => one.id === member.job_id);
+  const run = runOf.get(member.job_id);
   if (run) run.name = `${memberName(member)}: ${memberChanges(member)}`;
 }
 withDistinctNames(runs).forEach(({ name }, n) => { runs[n].name = name; });
-const rows = new Map(runs.map((run) => [run.id, tableRow(run)]));
+const rows = new Map(); // of the table, by run; made in parts
+let passing = null; // the ids of the runs that pass the filters of the coordinates; null: all
 
 /** A value of a spec; of a digest the beginning, which is enough to tell two apart. */
 function valueCell(value) {
@@ -95,7 +106,7 @@ function valueCell(value) {
 }
 
 function tableRow(run) {
-  const others = runs.filter((other) => other !== run).map((other) => other.id);
+  const others = data.sweep ? [] : runs.filter((other) => other !== run).map((other) => other.id);
   return make("tr", { "data-id": run.id },
     make("td", { class: "name" }, make("i", { class: "swatch", "aria-hidden": "true" }), make("a", { href: `/jobs/${run.id}`, text: run.name })),
     make("td", {}, make("span", { class: "chip" })),
@@ -109,10 +120,22 @@ function showTable() {
     ...data.fields.map((text) => make("th", { class: "mono", text })),
     ...["Last", "Min", "Max"].map((text) => make("th", { class: "right" }, `${text} `, make("span", { class: "mono metric" }))),
     make("th", {}, make("span", { class: "visually-hidden", text: "Remove" }))));
-  byId("runs").tBodies[0].append(...rows.values());
   if (runs.length > 1) setText(byId("runs-title").querySelector("small"), data.fields.length ? "and the fields in which their specs differ" : "their specs are the same");
-  runs.forEach(showStatus);
   showTableValues();
+  afterPaint().then(() => inParts(runs, addRow)); // it is below the charts
+}
+
+/** Add a run to the table as it is now. */
+function addRow(run, n) {
+  const row = tableRow(run);
+  rows.set(run.id, row);
+  row.classList.toggle("highlighted", run.id === curves.highlighted);
+  row.classList.toggle("off", passing !== null && !passing.has(run.id));
+  row.addEventListener("pointerenter", () => highlight(run.id));
+  row.addEventListener("pointerleave", () => highlight(null));
+  showStatus(run);
+  showValues(run, n);
+  byId("runs").tBodies[0].append(row);
 }
 
 function showTableValues() {
@@ -121,7 +144,8 @@ function showTableValues() {
 }
 
 function showStatus(run) {
-  const chip = rows.get(run.id).querySelector(".chip");
+  const chip = rows.get(run.id)?.querySelector(".chip");
+  if (!chip) return;
   setText(chip, run.status);
   chip.className = `chip ${tone(run.status)}`;
 }
@@ -129,6 +153,7 @@ function showStatus(run) {
 /** Show the colour of a run and the last, smallest and largest value of its selected curve. */
 function showValues(run, n) {
   const row = rows.get(run.id);
+  if (!row) return;
   const values = curves.curveOf(run, view.key)?.y ?? [];
   const finite = values.filter(Number.isFinite);
   const [low, high] = finite.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
@@ -157,9 +182,9 @@ function coordinates() {
   return {
     logarithmic: [...fields.map((field) => ranking.logarithmic(field)), hasRatios(view.outcome) ? null : false],
     axes: [...fields, view.outcome || "no metric yet"],
-    lines: members.filter((member) => rows.has(member.job_id)).map((member) => ({
+    lines: members.filter((member) => runOf.has(member.job_id)).map((member) => ({
       id: member.job_id,
-      name: runs.find((run) => run.id === member.job_id).name,
+      name: runOf.get(member.job_id).name,
       values: [...fields.map((field) => member.values[field] ?? null), asNumber(member.metrics[view.outcome] ?? null)],
     })),
   };
@@ -185,6 +210,7 @@ function showCancelButton() {
 async function cancelSweep() {
   if (!(await confirmAction("Cancel the remaining jobs of this sweep?", "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept."))) return;
   await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(() => toast("Cancelling the remaining jobs."), toastError);
+  await refreshing?.catch(() => {}); // it may have been before
   await refresh().catch(() => {});
 }
 
@@ -218,11 +244,13 @@ function select(values) {
 
 const parallel = byId("parallel") ? new ParallelCoordinates(byId("parallel"), {
   highlight,
-  filtered: (ids) => { for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id)); },
+  filtered: (ids) => {
+    passing = ids;
+    for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
+  },
 }) : null;
 
 function start() {
-  showTable();
   parallel?.show(coordinates());
   addMetrics(data.keys);
   byId("key").addEventListener("change", () => select({ key: byId("key").value }));
@@ -233,12 +261,9 @@ function start() {
   });
   connectChartTools(view, changeView, () => AXES);
   connectCombination(view, changeView, () => curves.keys);
-  for (const [id, row] of rows) {
-    row.addEventListener("pointerenter", () => highlight(id));
-    row.addEventListener("pointerleave", () => highlight(null));
-  }
   showCancelButton();
   byId("cancel")?.addEventListener("click", cancelSweep);
+  showTable();
   setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, REFRESH_INTERVAL);
 }
 

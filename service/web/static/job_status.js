@@ -2,6 +2,9 @@
 
 export const TERMINAL = new Set(["succeeded", "failed", "cancelled"]);
 
+/** Statuses in which a job does not run, so that its curves stay as they are. */
+export const RESTING = new Set([...TERMINAL, "queued", "paused"]);
+
 export const TONES = {
   queued: "wait", submitting: "wait", pending: "wait", running: "run", pausing: "run", cancelling: "run",
   paused: "rest", lost: "bad", succeeded: "good", failed: "bad", cancelled: "off",

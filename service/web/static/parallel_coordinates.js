@@ -3,6 +3,7 @@
 
 import { number } from "./format.js";
 import { makeSvg } from "./page.js";
+import { onSize } from "./parts.js";
 
 const TOP = 34;
 const BOTTOM = 14;
@@ -47,12 +48,13 @@ const isMissing = (value) => value === null || Number.isNaN(value);
 export class ParallelCoordinates {
   /** `highlight(id)` gets the line under the pointer (null: none), `filtered(ids)` the lines that pass the filters. */
   constructor(root, { highlight, filtered }) {
-    Object.assign(this, { root, onHighlight: highlight, onFilter: filtered, ranges: new Map(), content: null });
-    new ResizeObserver(() => this.draw()).observe(root);
+    Object.assign(this, { root, onHighlight: highlight, onFilter: filtered, ranges: new Map(), content: null, size: null });
+    onSize(root, (size) => { this.size = size; this.draw(); });
   }
 
   /** Show `{ axes, lines }`: names of axes, and lines with an id, a name and a value for each axis (null: none). */
   show(content) {
+    if (JSON.stringify(content) === JSON.stringify(this.content)) return;
     this.content = content;
     this.draw();
   }
@@ -62,9 +64,9 @@ export class ParallelCoordinates {
   }
 
   draw() {
-    if (!this.content?.lines.length) return;
+    if (!this.size || !this.content?.lines.length) return;
     const { axes, lines } = this.content;
-    const [width, height] = [Math.max(this.root.clientWidth, axes.length * 110), this.root.clientHeight];
+    const [width, height] = [Math.max(this.size[0], axes.length * 110), this.size[1]];
     this.x = (n) => (axes.length > 1 ? SIDE + (n * (width - 2 * SIDE)) / (axes.length - 1) : width / 2);
     this.y = (position) => TOP + (1 - position) * (height - TOP - BOTTOM);
     this.scales = axes.map((_, n) => scale(lines.map((line) => line.values[n]), this.content.logarithmic?.[n]));

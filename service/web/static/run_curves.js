@@ -4,6 +4,7 @@ import { call, query } from "./api.js";
 import { chartOf, combinedCharts } from "./chart_list.js";
 import { colour, curveColour } from "./colours.js";
 import { asNumber, number } from "./format.js";
+import { RESTING } from "./job_status.js";
 
 const RUNS_PER_REQUEST = 20; // the limit of the API
 export const SELECTED = "Selected metric";
@@ -16,7 +17,7 @@ export class RunCurves {
    * when the service has refused some.
    */
   constructor(runs, view, { loaded, failed }) {
-    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, curves: new Map(), requested: new Set() });
+    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, curves: new Map(), statuses: new Map(), reading: new Set(), stale: new Set(), refused: new Set() });
   }
 
   /** The curve of a run: `{ x, y }`; undefined if it is not loaded or has no points. */
@@ -28,34 +29,55 @@ export class RunCurves {
     return `${this.view.axis} ${key}`;
   }
 
-  /** Read the loaded metrics again. */
+  /**
+   * Read the selected metric again, and each other one when it is drawn next: of a sweep of 200 runs, all take minutes.
+   *
+   * @returns {Promise<boolean>} whether any curve may have changed.
+   */
   async reload() {
-    this.requested.clear();
-    const names = [...this.curves.keys()].filter((name) => name.startsWith(`${this.view.axis} `));
-    await Promise.all(names.map((name) => this.load(name.slice(this.view.axis.length + 1))));
+    this.refused.clear();
+    this.stale = new Set([...this.curves.keys()].filter((name) => this.runsToRead(name).length));
+    const isChanged = this.stale.size > 0;
+    if (this.view.key) await this.load(this.view.key);
+    return isChanged;
   }
 
+  /** The runs whose curve of this name may differ from the one that was read. */
+  runsToRead(name) {
+    const statuses = this.statuses.get(name);
+    return statuses ? this.runs.filter((run) => !RESTING.has(run.status) || run.status !== statuses.get(run.id)) : this.runs;
+  }
+
+  /** Read a metric unless it is known, being read, or refused. */
   async load(key) {
     const name = this.name(key);
-    if (this.requested.has(name)) return;
-    this.requested.add(name);
+    if (this.reading.has(name) || this.refused.has(name) || (this.curves.has(name) && !this.stale.has(name))) return;
+    this.reading.add(name);
+    this.stale.delete(name);
     const { axis } = this.view;
-    const curves = new Map();
+    const runs = this.runsToRead(name);
+    const statuses = new Map(this.runs.map((run) => [run.id, run.status]));
+    const curves = new Map(this.curves.get(name));
     const max_points = this.runs.length > RUNS_PER_REQUEST ? 400 : 2000;
     try {
-      for (let first = 0; first < this.runs.length; first += RUNS_PER_REQUEST) {
-        const job = this.runs.slice(first, first + RUNS_PER_REQUEST).map((run) => run.id);
+      for (let first = 0; first < runs.length; first += RUNS_PER_REQUEST) {
+        const job = runs.slice(first, first + RUNS_PER_REQUEST).map((run) => run.id);
         const answer = await call(`/v1/metrics${query({ job, keys: key, x: API_AXES[axis], max_points })}`);
         for (const one of answer.data) {
           const [curve] = one.series;
+          curves.delete(one.job_id);
           if (curve?.steps.length) curves.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
         }
       }
     } catch (error) {
+      this.refused.add(name);
       if (axis === this.view.axis) this.failed(error);
       return;
+    } finally {
+      this.reading.delete(name);
     }
     this.curves.set(name, curves);
+    this.statuses.set(name, statuses);
     this.loaded([key]);
   }
 
@@ -71,9 +93,8 @@ export class RunCurves {
   }
 
   curvesOf(chart) {
-    const missing = chart.keys.filter((key) => !this.curves.has(this.name(key)));
-    for (const key of missing) this.load(key);
-    if (missing.length) return null;
+    for (const key of chart.keys) this.load(key);
+    if (chart.keys.some((key) => !this.curves.has(this.name(key)))) return null;
     return chart.keys.flatMap((key) => this.runs.map((run, n) => this.curve(chart, key, run, n)).filter(Boolean));
   }
 

@@ -2,11 +2,12 @@
 
 import { query } from "./api.js";
 import { apart } from "./chart_axes.js";
-import { asNumber, duration, number, specValue, stepText } from "./format.js";
+import { asNumber, duration, NOTHING, number, specValue, stepText } from "./format.js";
 import { shownName } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { byId, data, make, makeSvg, setText } from "./page.js";
 import { hasRatios, scale } from "./parallel_coordinates.js";
+import { inParts, onSize } from "./parts.js";
 
 const SIDE = 56;
 const LABELS = { stopped_early: "stopped early", waiting: "waiting", paused: "paused at a rung" };
@@ -14,24 +15,45 @@ const LABELS = { stopped_early: "stopped early", waiting: "waiting", paused: "pa
 export class SweepRanking {
   /** `nameOf(member)` is the name of a member with its number. */
   constructor(sweep, nameOf, highlight) {
-    Object.assign(this, { sweep, nameOf, highlight });
+    Object.assign(this, { sweep, nameOf, highlight, size: null, drawn: null, rows: new Map(), fields: null });
     for (const id of ["scatter-x", "scatter-y"]) byId(id).addEventListener("change", () => this.drawScatter());
-    new ResizeObserver(() => this.drawScatter()).observe(byId("scatter"));
+    onSize(byId("scatter"), (size) => { this.size = size; this.drawScatter(); });
     this.show(sweep);
   }
 
   show(sweep) {
     this.sweep = sweep;
-    const ordered = [...sweep.members].sort((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.number - other.number);
     setText(byId("sweep-state"), this.summary());
-    const table = byId("ranking");
-    table.tHead.replaceChildren(make("tr", {}, make("th", { class: "right", text: "Rank" }), make("th", { text: "Run" }), make("th", { class: "right mono", text: this.metricName() }), make("th", { text: "State" }),
-      ...sweep.fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right", text: "Step" })));
-    table.tBodies[0].replaceChildren(...ordered.map((member) => this.row(member)));
-    byId("ranking-empty").hidden = ordered.length > 0;
+    this.showHead();
+    this.showRows();
+    byId("ranking-empty").hidden = sweep.members.length > 0;
     if (byId("longer")) Object.assign(byId("longer"), { hidden: !sweep.best, href: `/submit${query({ from: sweep.best, longer: true })}` });
     this.showImportance();
     this.fillScatter();
+  }
+
+  showHead() {
+    const { fields } = this.sweep;
+    const { tHead, tBodies: [body] } = byId("ranking");
+    if (String(fields) !== String(this.fields)) {
+      this.rows.clear();
+      body.replaceChildren();
+      tHead.replaceChildren(make("tr", {}, make("th", { class: "right", text: "Rank" }), make("th", { text: "Run" }), make("th", { class: "right mono metric" }), make("th", { text: "State" }),
+        ...fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right", text: "Step" })));
+      this.fields = fields;
+    }
+    setText(tHead.querySelector(".metric"), this.metricName());
+  }
+
+  /** Show the rows by rank, in parts; those of an earlier state are not completed. */
+  async showRows() {
+    this.showing?.abort();
+    this.showing = new AbortController();
+    const { signal } = this.showing;
+    const body = byId("ranking").tBodies[0];
+    const ordered = [...this.sweep.members].sort((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.number - other.number);
+    const done = await inParts(ordered, (member, n) => this.showRow(body, member, n), signal);
+    while (done && body.children.length > ordered.length) body.lastElementChild.remove();
   }
 
   metricName() {
@@ -49,19 +71,38 @@ export class SweepRanking {
     return `${parts.join(", ")}. ${sweep.message}${ranked}`;
   }
 
-  row(member) {
-    const label = this.nameOf(member);
-    const state = member.state === "stopped_early" || !member.status ? member.state : member.status;
-    const row = make("tr", { class: member.rank === 1 ? "best" : "" },
-      make("td", { class: "right" }, member.rank === 1 ? make("span", { class: "chip good", text: "best" }) : member.rank ?? "–"),
-      make("td", {}, member.status ? make("a", { href: `/jobs/${member.job_id}`, text: label }) : label),
-      make("td", { class: "right", text: number(member.value) }),
-      make("td", {}, make("span", { class: `chip ${member.state === "stopped_early" ? "" : tone(state)}`, text: member.state === "paused" ? LABELS.paused : LABELS[state] ?? state, title: member.status_message })),
-      ...this.sweep.fields.map((field) => make("td", { class: "mono", text: specValue(member.values[field] ?? null) })),
-      make("td", { class: "right", text: member.progress ? stepText(member.progress, "/") : "–" }));
+  /** Fill the row of a member, and put it in its place; what is as it was is not touched, so that focus and selections stay. */
+  showRow(body, member, n) {
+    const row = this.rows.get(member.number) ?? this.newRow(member);
+    this.rows.set(member.number, row);
+    this.fillRow(row, member);
+    const there = body.children[n] ?? null;
+    if (there === row) return;
+    if (row.isConnected && body.moveBefore) body.moveBefore(row, there); else body.insertBefore(row, there); // a moved row keeps its focus
+  }
+
+  newRow(member) {
+    const row = make("tr", {}, make("td", { class: "right" }), make("td"), make("td", { class: "right" }), make("td", {}, make("span")), ...this.fields.map(() => make("td", { class: "mono" })), make("td", { class: "right" }));
     row.addEventListener("pointerenter", () => this.highlight(member.job_id));
     row.addEventListener("pointerleave", () => this.highlight(null));
     return row;
+  }
+
+  fillRow(row, member) {
+    const [rank, name, value, { firstElementChild: chip }, ...others] = row.children;
+    const isBest = member.rank === 1;
+    row.className = isBest ? "best" : "";
+    if (!isBest) setText(rank, String(member.rank ?? NOTHING));
+    else if (!rank.firstElementChild) rank.replaceChildren(make("span", { class: "chip good", text: "best" }));
+    if (member.status && !name.firstElementChild) name.replaceChildren(make("a", { href: `/jobs/${member.job_id}` }));
+    setText(name.firstElementChild ?? name, this.nameOf(member));
+    const state = member.state === "stopped_early" || !member.status ? member.state : member.status;
+    chip.className = `chip ${member.state === "stopped_early" ? "" : tone(state)}`;
+    setText(chip, member.state === "paused" ? LABELS.paused : LABELS[state] ?? state);
+    chip.title = member.status_message ?? "";
+    setText(value, number(member.value));
+    const texts = [...this.fields.map((field) => specValue(member.values[field] ?? null)), member.progress ? stepText(member.progress, "/") : NOTHING];
+    texts.forEach((text, n) => setText(others[n], text));
   }
 
   showImportance() {
@@ -89,7 +130,10 @@ export class SweepRanking {
     const names = [byId("scatter-x").value, byId("scatter-y").value];
     const value = (member, name) => asNumber(name === this.sweep.metric ? member.value : member.values[name] ?? null);
     const points = this.sweep.members.map((member) => ({ member, at: names.map((name) => value(member, name)) })).filter(({ at }) => at.every((one) => one !== null && !Number.isNaN(one)));
-    const [width, height] = [root.clientWidth, root.clientHeight];
+    const drawn = JSON.stringify([names, this.metricName(), this.size, points.map(({ member, at }) => [member.number, member.rank, member.state, at])]);
+    if (!this.size || drawn === this.drawn) return;
+    this.drawn = drawn;
+    const [width, height] = this.size;
     if (!width || !points.length) { root.replaceChildren(make("p", { class: "hint", text: "No member has both values yet." })); return; }
     const [x, y] = names.map((name, n) => scale(points.map((point) => point.at[n]), this.logarithmic(name)));
     const titles = [x, y].map(({ isLogarithmic }, n) => `${names[n] === this.sweep.metric ? this.metricName() : names[n]}${isLogarithmic ? " (log)" : ""}`);

@@ -1,0 +1,129 @@
+"""The page of a sweep with many runs: it is made in parts, and it is updated in place."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from service.web.assets import Assets
+from tests.support.browser import Visit, open_tab_in_new_profile
+from tests.support.live_world import served
+from tests.support.world import SPEC, World
+
+pytestmark = [pytest.mark.web]
+
+RUNS = 120
+RATES = [number / 1000 for number in range(1, RUNS + 1)]
+
+Site = tuple[World, str, dict[str, Any]]
+"""A service, its URL, and a sweep of which the first run trains and the others wait."""
+
+
+@pytest.fixture(scope="module")
+def site(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "sweep.sqlite").write_bytes(migrated_sqlite.read_bytes())
+    world = World(f"sqlite:///{folder / 'sweep.sqlite'}", folder / "state")
+    body = {"name": "rates", "spec": {**SPEC, "name": "rates"}, "grid": {"optimizer.lr": RATES}, "max_parallel": 1}
+    answer = world.client.post("/v1/sweeps", json=body)
+    assert answer.status_code == 201, answer.text
+    sweep = answer.json()
+    worker = world.start(sweep["members"][0]["job_id"])
+    worker.metrics([(f"{group}/{name}", 1, 0.5) for group in ("train", "eval", "layer") for name in ("loss", "norm")])
+    with served(world) as url:
+        yield world, url, sweep
+    world.database.dispose()
+
+
+@pytest.fixture
+def visit(browser: Browser, site: Site) -> Iterator[Visit]:
+    """A tab with the page of the sweep."""
+    world, url, sweep = site
+    with open_tab_in_new_profile(browser, url) as visit:
+        visit.sign_in(world.token, f"/compare?sweep={sweep['id']}")
+        yield visit
+        visit.assert_clean()
+
+
+def work_in_parts(page: Page, aborted: bool) -> tuple[list[int], bool, int]:
+    """Work on three slow items; return those that were done, whether all were, and the paints in between."""
+    done: tuple[list[int], bool, int] = page.evaluate(
+        """async ([url, isAborted]) => {
+          const { inParts } = await import(url);
+          const done = [], controller = new AbortController();
+          let paints = 0, isWorking = true;
+          const count = () => { paints += 1; if (isWorking) requestAnimationFrame(count); };
+          requestAnimationFrame(count);
+          const slow = (item) => {
+            for (const end = performance.now() + 30; performance.now() < end;);
+            done.push(item);
+          };
+          const all = inParts([1, 2, 3], slow, controller.signal);
+          if (isAborted) controller.abort();
+          const wasCompleted = await all;
+          isWorking = false;
+          return [done, wasCompleted, paints];
+        }""",
+        [Assets().url("parts.js"), aborted],
+    )
+    return done
+
+
+def test_the_page_is_painted_between_the_parts_of_long_work(visit: Visit) -> None:
+    items, is_complete, paints = work_in_parts(visit.page, aborted=False)
+    assert (items, is_complete) == ([1, 2, 3], True)
+    assert paints >= 2
+
+
+def test_newer_work_ends_that_of_an_earlier_state(visit: Visit) -> None:
+    items, is_complete, _ = work_in_parts(visit.page, aborted=True)
+    assert (items, is_complete) == ([1], False)
+
+
+def test_each_run_is_ranked_drawn_and_listed(visit: Visit) -> None:
+    page = visit.page
+    expect(page.locator("#ranking tbody tr")).to_have_count(RUNS)
+    expect(page.locator("#runs tbody tr")).to_have_count(RUNS)
+    expect(page.locator("#parallel path")).to_have_count(RUNS)
+    assert page.locator("#ranking tbody td:nth-child(4)").all_text_contents() == [f"{rate:g}" for rate in RATES]
+    assert page.locator("#runs tbody td:nth-child(3)").all_text_contents() == [f"{rate:g}" for rate in RATES]
+
+
+def test_a_change_leaves_the_rows_and_the_focus_in_place(visit: Visit, site: Site) -> None:
+    world, _, sweep = site
+    page = visit.page
+    rows = page.locator("#ranking tbody tr")
+    expect(rows).to_have_count(RUNS)
+    second = rows.filter(has=page.get_by_role("link", name="rates #1", exact=True))
+    link = second.get_by_role("link")
+    link.focus()
+    page.evaluate("() => { window.firstRows = [...document.querySelectorAll('#ranking tbody tr')]; }")
+    job_id = sweep["members"][1]["job_id"]
+    assert world.client.post(f"/v1/jobs/{job_id}/cancel").status_code < 300
+    world.tick()
+    expect(second.locator(".chip")).to_have_text("cancelled")
+    expect(page.locator(f'#runs tr[data-id="{job_id}"] .chip')).to_have_text("cancelled")
+    expect(link).to_be_focused()
+    assert page.evaluate("() => window.firstRows.every((row) => row.isConnected)")
+
+
+def test_the_charts_of_a_closed_section_are_made_when_it_is_opened(visit: Visit) -> None:
+    page = visit.page
+    section = page.locator(".chart-section", has=page.get_by_role("heading", name="layer", exact=True))
+    expect(section.locator("summary small")).to_have_text("2")
+    expect(section.locator("figure")).to_have_count(0)
+    section.locator("summary").click()
+    expect(section.locator("figure")).to_have_count(2)
+    expect(section.locator("canvas")).to_have_count(2)
+
+
+def test_only_runs_that_can_have_changed_are_read_again(visit: Visit, site: Site) -> None:
+    _, _, sweep = site
+    page = visit.page
+    page.locator("#chart-selected").scroll_into_view_if_needed()
+    expect(page.locator("#chart-selected canvas")).to_be_visible()
+    request = page.wait_for_event("request", lambda request: "/v1/metrics?" in request.url)
+    assert parse_qs(urlsplit(request.url).query)["job"] == [sweep["members"][0]["job_id"]]
