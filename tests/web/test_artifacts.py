@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,11 @@ pytestmark = [pytest.mark.web]
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEklEQVR4nGP8z8AARAwQCkgAAB0EAQE5cBiOAAAAAElFTkSuQmCC"
 )
+HISTOGRAMS = [
+    *({"name": "weights", "step": step, "bins": [-step, 0, step], "values": [step, 1]} for step in (1, 2, 2000)),
+    {"name": "weights", "step": 2, "bins": [-2, 0, 3], "values": [5, 1]},
+    {"name": "weights", "step": 3, "bins": [0, 1], "values": [float("nan")]},
+]
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -46,6 +52,7 @@ def artifacts(service: ServiceProcess, job: Any) -> None:
         "wandb/rows.csv": b'a,b\n1,"two, ""quoted"""\n' + b"3,4\n" * 500,
         **{f"images/{name}.png": PNG for name in ("a", "b", "c")},
         "images/b.txt": b"between",
+        "tensorboard/histograms/weights.jsonl": "\n".join(map(json.dumps, HISTOGRAMS)).encode(),
         **{f"many/file-{n}.bin": b"1" for n in range(230)},
     }
     for name, content in files.items():
@@ -68,7 +75,7 @@ def test_artifacts_are_shown_where_they_are_opened(visit: Visit, job: Any) -> No
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     page.locator("#artifacts > summary").click()
-    expect(page.locator("#artifacts-note")).to_contain_text("243 files")
+    expect(page.locator("#artifacts-note")).to_contain_text("244 files")
     assert not [url for url in requests if "/artifacts/" in url]
 
     grid = opened(page, "plots/", "grid/*.png")
@@ -143,6 +150,7 @@ def files(visit: Visit) -> Callable[..., Any]:
 def test_kinds_and_steps_of_names(files: Callable[..., Any]) -> None:
     kinds = {
         "a.PNG": "image", "x.svg": "none", "x.html": "none", "a.constructor": "none", "README": "none", "a.md": "text",
+        "wandb/run/histograms/w_0.jsonl": "histograms", "histograms/a/b.jsonl": "histograms", "a.jsonl": "text",
         "profile/rank-0.json.gz": "trace", "t.table.json": "json", "x.tsv": "table", "a.jpeg": "image",
     }  # fmt: skip
     assert {path: files("kindOf", path) for path in kinds} == kinds
@@ -171,4 +179,19 @@ def test_images_are_browsed_with_buttons_and_arrow_keys(visit: Visit, job: Any) 
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     expect(shown).to_have_attribute("alt", "images/b.png")
+    assert_accessible(page)
+
+
+def test_histograms_are_drawn_by_step(visit: Visit, job: Any) -> None:
+    page = visit.go(f"/jobs/{job.id}")
+    page.locator("#artifacts > summary").click()
+    shown = opened(page, "tensorboard/", "histograms/", "weights.jsonl")
+    expect(
+        shown.get_by_text(re.compile("^Step 2.000: 2001 values from -2000 to 2000, at most 2000 in a bin$"))
+    ).to_be_visible()
+    expect(shown.locator("rect")).to_have_count(2)
+    slider = shown.get_by_label("Step of the histogram")
+    slider.press("ArrowLeft")
+    expect(shown.get_by_text("Step 2: 6 values from -2 to 3, at most 5 in a bin")).to_be_visible()
+    expect(slider).to_have_attribute("max", "2")
     assert_accessible(page)

@@ -3,11 +3,13 @@
 Numbers of fields are those of `event.proto`, `summary.proto`, `tensor.proto` and the hparams plugin.
 """
 
+import math
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from worker.trackers.wire_format import Field, content, fields, signed, text, unpack, varints
+from worker.trackers.wire_format import Field, content, doubles, fields, signed, text, unpack, varints
 
 _MAX_TAGS = 20_000
 _TEXT_SUFFIX = "/text_summary"
@@ -32,6 +34,16 @@ class EventArtifact:
     data: bytes
 
 
+@dataclass(frozen=True)
+class EventHistogram:
+    """How many values were between one edge and the next."""
+
+    tag: str
+    edges: list[float]
+    """Ascending, one more than `counts`."""
+    counts: list[float]
+
+
 @dataclass
 class Event:
     """What is used of one message."""
@@ -41,6 +53,7 @@ class Event:
     step: int = 0
     scalars: list[tuple[str, float]] = field(default_factory=list)
     artifacts: list[EventArtifact] = field(default_factory=list)
+    histograms: list[EventHistogram] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
@@ -51,7 +64,7 @@ class _Metadata:
 
 
 def decode_event(message: bytes, plugins: MutableMapping[str, str]) -> Event:
-    """Return what a message says. Unknown parts, such as histograms, are left out.
+    """Return what a message says. Unknown parts, such as graphs, are left out.
 
     Args:
         plugins: The plugin of each tag of the file, which a writer need say only once; extended by this call.
@@ -114,12 +127,44 @@ def _add_tensor(event: Event, tag: str, plugin: str, value: int | bytes) -> None
     strings = [content(part) for number, part in tensor if number == 8]
     if plugin == "text" and strings:
         event.artifacts.append(EventArtifact(tag.removesuffix(_TEXT_SUFFIX), ".txt", b"\n".join(strings)))
+    elif plugin == "histograms":
+        # Rows of a lower limit, an upper one and a count, which need not be in order.
+        numbers = [number for kind, part in tensor if kind == 4 for number in doubles(part)]
+        rows = sorted(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=False))
+        if rows:
+            _add_counts(event, tag, [*(row[0] for row in rows), rows[-1][1]], [row[2] for row in rows])
     elif plugin == "images":
         for index, encoded in enumerate(strings[2:]):  # The first two are width and height.
             _add_encoded(event, f"{tag}/{index}" if len(strings) > 3 else tag, encoded)
 
 
-_BODIES: Mapping[int, Callable[[Event, str, str, int | bytes], None]] = {2: _add_simple, 4: _add_image, 8: _add_tensor}
+def _add_histogram(event: Event, tag: str, plugin: str, value: int | bytes) -> None:
+    """Add a `HistogramProto`, whose limits are the upper ones of its buckets."""
+    lowest, limits, counts = 0.0, list[float](), list[float]()
+    for number, part in fields(content(value)):
+        if number == 1:
+            lowest = unpack("<d", part)
+        elif number == 6:
+            limits = doubles(part)
+        elif number == 7:
+            counts = doubles(part)
+    # torch writes an empty first bucket, whose limit is the lower one of the next.
+    edges, counts = (limits, counts[1:]) if counts and not counts[0] else ([lowest, *limits], counts)
+    _add_counts(event, tag, edges, counts)
+
+
+def _add_counts(event: Event, tag: str, edges: list[float], counts: list[float]) -> None:
+    ascending = all(one <= other for one, other in pairwise(edges))
+    if counts and len(edges) == len(counts) + 1 and ascending and all(map(math.isfinite, [*edges, *counts])):
+        event.histograms.append(EventHistogram(tag, edges, counts))
+
+
+_BODIES: Mapping[int, Callable[[Event, str, str, int | bytes], None]] = {
+    2: _add_simple,
+    4: _add_image,
+    5: _add_histogram,
+    8: _add_tensor,
+}
 
 
 def _add_encoded(event: Event, tag: str, encoded: bytes) -> None:

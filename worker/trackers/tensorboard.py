@@ -1,4 +1,4 @@
-"""Follows the TensorBoard event files of a program: scalars become points, images and texts artifacts."""
+"""Follows the TensorBoard event files of a program: scalars become points, images, texts and histograms artifacts."""
 
 import io
 import logging
@@ -15,7 +15,7 @@ from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import EventPath, event_paths
-from worker.trackers.event_messages import Event, EventArtifact, decode_event
+from worker.trackers.event_messages import Event, EventArtifact, EventHistogram, decode_event
 from worker.trackers.event_records import DamagedRecordError, read_records
 from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.event_runs import EventRuns, begun_at
@@ -219,7 +219,7 @@ class TensorBoardFollower:
         file.offset = batch.end
 
     def _add(self, file: _File, event: Event, batch: _Batch) -> None:
-        if not (event.scalars or event.artifacts or event.parameters):
+        if not (event.scalars or event.artifacts or event.histograms or event.parameters):
             return
         prefix = self._prefix(file)
         logged_at = datetime.fromtimestamp(event.time, UTC) if 0 < event.time < _YEAR_2200 else datetime.now(UTC)
@@ -227,14 +227,22 @@ class TensorBoardFollower:
         if event.parameters:
             named = {prefix + name: value for name, value in event.parameters.items()}
             self._journal.describe(self._execution, parameters=named)
-        for artifact in event.artifacts:
+        artifacts: list[EventArtifact | EventHistogram] = [*event.artifacts, *event.histograms]
+        for artifact in artifacts:
             self._add_artifact(prefix, event.step, artifact)
 
-    def _add_artifact(self, prefix: str, step: int, artifact: EventArtifact) -> None:
-        parts = [_NOT_IN_PATH.sub("_", part)[:_MAX_PART] for part in (prefix + artifact.tag).split("/")]
-        name = "/".join([*(part.lstrip(".") or "_" for part in parts), f"{step}{artifact.extension}"])
+    def _add_artifact(self, prefix: str, step: int, artifact: EventArtifact | EventHistogram) -> None:
+        tag = prefix + artifact.tag
+        parts = [_NOT_IN_PATH.sub("_", part)[:_MAX_PART] for part in tag.split("/")]
+        path = "/".join(part.lstrip(".") or "_" for part in parts)
         try:
-            self._artifacts.store(name, io.BytesIO(artifact.data), len(artifact.data))
+            if isinstance(artifact, EventHistogram):
+                line = {"name": tag, "step": step, "bins": artifact.edges, "values": artifact.counts}
+                self._artifacts.append_line(f"histograms/{path}.jsonl", line)
+            else:
+                self._artifacts.store(
+                    f"{path}/{step}{artifact.extension}", io.BytesIO(artifact.data), len(artifact.data)
+                )
         except TrackerError as error:
             self._journal.state_once(self._execution, "artifacts", f"an artifact is left out: {error.message}")
         except OSError as error:

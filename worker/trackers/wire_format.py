@@ -75,6 +75,14 @@ def unpack(form: str, value: int | bytes) -> float:
     return number
 
 
+def doubles(value: int | bytes) -> list[float]:
+    """Return the numbers of a packed field of doubles."""
+    packed = content(value)
+    if len(packed) % 8:
+        raise MalformedMessageError("a packed field ends within a number")
+    return [number for (number,) in struct.iter_unpack("<d", packed)]
+
+
 def signed(value: int | bytes) -> int:
     """Return a varint that stands for a signed 64-bit integer."""
     if isinstance(value, bytes):

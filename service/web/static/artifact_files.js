@@ -3,6 +3,7 @@
 const IMAGES = new Set(["png", "jpg", "jpeg", "gif", "webp"]);
 const TEXTS = new Set(["txt", "log", "md", "yaml", "yml", "toml", "ini", "cfg", "py", "sh", "jsonl", "ndjson", "out", "err", "diff", "patch"]);
 const SEPARATORS = new Map([["csv", ","], ["tsv", "\t"]]);
+const HISTOGRAMS = /(?:^|\/)histograms\/.+\.jsonl$/; // one line for each step, as the followers of trackers write them
 const TRACE = /(?:^profile\/|trace).*\.json(?:\.gz)?$/i;
 // `name/100.png`, `name/step-100.png`; W&B's `name_100_HASH.png`; MLflow's `name%step%100%timestamp…png`
 const BY_STEP = [/^(.*\/)(?:step[-_]?)?(\d{1,16})(\.\w+)$/i, /^(.+?)_(\d{1,16})_[0-9a-f]{8,64}((?:\.table)?\.\w+)$/, /^(.+?)%step%(\d{1,16})%.*(\.\w+)$/];
@@ -11,13 +12,14 @@ const nameOf = (path) => path.slice(path.lastIndexOf("/") + 1);
 
 const extensionOf = (path) => (/\.(\w+)$/.exec(nameOf(path))?.[1] ?? "").toLowerCase();
 
-/** How a file is shown: "image", "trace", "table", "json", "text", or "none". HTML and SVG are only downloaded. */
+/** How a file is shown: "image", "trace", "table", "json", "histograms", "text", or "none". HTML and SVG are only downloaded. */
 export function kindOf(path) {
   const extension = extensionOf(path);
   if (IMAGES.has(extension)) return "image";
   if (TRACE.test(path)) return "trace";
   if (SEPARATORS.has(extension)) return "table";
   if (extension === "json") return "json";
+  if (HISTOGRAMS.test(path)) return "histograms";
   return TEXTS.has(extension) ? "text" : "none";
 }
 

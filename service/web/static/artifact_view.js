@@ -1,8 +1,9 @@
-// Shows one artifact: an image, a text, JSON, a table. Content is a user's: text is never parsed as HTML, and only
+// Shows one artifact: an image, a text, JSON, a table, histograms. Content is a user's: text is never parsed as HTML, and only
 // images of four types are decoded.
 
 import { request } from "./api.js";
 import { imageType, kindOf, rowsOf, tablesOf } from "./artifact_files.js";
+import { histogramsOf, histogramView } from "./artifact_histograms.js";
 import { bytes, count } from "./format.js";
 import { make } from "./page.js";
 
@@ -19,6 +20,7 @@ export async function viewOf(url, { path, size }) {
   if (kind === "trace") return [hint("Trace of the PyTorch profiler: download it, and open the file at ui.perfetto.dev or in chrome://tracing.")];
   if (kind === "image") return size > MAX_IMAGE ? [tooLarge(size)] : imageView(url, path);
   if (kind === "none") return [hint("No preview of this type; download it.")];
+  if (kind === "histograms") return histograms(url, size);
   const whole = kind === "json" && size <= MAX_JSON;
   const response = await request(url, whole ? {} : { headers: { Range: `bytes=0-${MAX_TEXT - 1}` } });
   const text = await response.text();
@@ -30,6 +32,14 @@ export async function viewOf(url, { path, size }) {
 const hint = (text) => make("p", { class: "hint", text });
 const tooLarge = (size) => hint(`Too large for a preview (${bytes(size)}); download it.`);
 const textBlock = (text) => make("pre", { tabindex: 0, text });
+
+async function histograms(url, size) {
+  const response = await request(url, size > MAX_JSON ? { headers: { Range: `bytes=-${MAX_JSON}` } } : {});
+  const text = await response.text();
+  const read = histogramsOf(text);
+  const cut = size > MAX_JSON ? [hint(`The last ${bytes(MAX_JSON)} of ${bytes(size)}.`)] : [];
+  return [...cut, ...(read.length ? histogramView(read) : [textBlock(text.slice(0, MAX_TEXT))])];
+}
 
 async function imageView(url, path) {
   const data = new Uint8Array(await (await request(url)).arrayBuffer());

@@ -1,5 +1,6 @@
 """Messages that TensorBoard's own library made, and messages that are none."""
 
+import math
 import random
 from typing import Any
 
@@ -7,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event as RealEvent
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.util.tensor_util import make_tensor_proto
 from torch.utils.tensorboard import summary
 
-from worker.trackers.event_messages import Event, decode_event
+from worker.trackers.event_messages import Event, EventHistogram, decode_event
 from worker.trackers.wire_format import MalformedMessageError
 
 PNG = b"\x89PNG\r\n\x1a\n..."
@@ -84,12 +85,32 @@ def test_hyperparameters_are_parameters() -> None:
     assert decode(start).parameters == values
 
 
-def test_histograms_and_other_plugins_are_left_out() -> None:
+def test_histograms_have_the_edges_of_numpy() -> None:
     import numpy
 
-    other = tensor_value("pr_curves", TensorProto(dtype="DT_FLOAT", float_val=[0.5]))
-    event = decode(summary.histogram("h", numpy.arange(9.0), bins=3), other)
-    assert (event.scalars, event.artifacts, event.parameters) == ([], [], {})
+    values = numpy.random.default_rng(0).normal(size=100)
+    counts, edges = numpy.histogram(values, bins=5)
+    rows = numpy.stack([edges[:-1], edges[1:], counts], axis=1)
+    tensor = TensorProto(dtype="DT_DOUBLE", tensor_content=rows.tobytes())
+    expected = [pytest.approx(list(edges)), pytest.approx(list(counts))]
+    for value in (summary.histogram("t", values, bins=5), tensor_value("histograms", tensor)):
+        (histogram,) = decode(value).histograms
+        assert [histogram.edges, histogram.counts] == expected
+
+
+def test_histograms_without_a_meaning_are_left_out() -> None:
+    def event(limits: list[float], counts: list[float]) -> Event:
+        histogram = HistogramProto(min=0.0, bucket_limit=limits, bucket=counts)
+        return decode(Summary.Value(tag="h", histo=histogram))
+
+    assert event([1.0, 2.0], [3.0, 4.0]).histograms == [EventHistogram("h", [0.0, 1.0, 2.0], [3.0, 4.0])]
+    for limits, counts in ([], []), ([1.0], [1.0, 2.0]), ([2.0, 1.0], [1.0, 1.0]), ([1.0], [math.nan]):
+        assert event(limits, counts).histograms == []
+
+
+def test_other_plugins_are_left_out() -> None:
+    event = decode(tensor_value("pr_curves", TensorProto(dtype="DT_FLOAT", float_val=[0.5])))
+    assert event == Event(time=event.time, step=event.step)
 
 
 @given(message=st.binary(max_size=200))

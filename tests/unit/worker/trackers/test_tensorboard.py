@@ -1,5 +1,6 @@
 """Programs that write event files with the real writers, and the follower that reads them."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -132,16 +133,23 @@ def test_runs_named_by_times_stay_apart(follower: TensorBoardFollower, layout: A
     assert points(layout) == [("loss", 0, 0.0), ("1795744300/loss", 0, 0.0)]
 
 
-def test_images_and_texts_are_stored(follower: TensorBoardFollower, layout: AttemptLayout, tmp_path: Path) -> None:
+def test_images_texts_and_histograms_are_stored(
+    follower: TensorBoardFollower, layout: AttemptLayout, tmp_path: Path
+) -> None:
     import numpy
 
     with SummaryWriter(str(layout.code / "runs")) as writer:
         writer.add_image("samples/../first %", numpy.zeros((3, 4, 4), "uint8"), 5)
         writer.add_text("note", "some *text*", 6)
-        writer.add_histogram("weights", numpy.arange(9.0), 5)
+        writer.add_histogram("weights/0", numpy.arange(9.0), 5)
     follower.poll()
     assert (tmp_path / "artifacts/samples/_/first _/5.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "artifacts/note/6.txt").read_text() == "some *text*"
+    lines = (tmp_path / "artifacts/histograms/weights/0.jsonl").read_text().splitlines()
+    (line,) = [json.loads(line) for line in lines]
+    assert (line["name"], line["step"], sum(line["values"])) == ("weights/0", 5, 9)
+    assert line["bins"][0] <= 0 < 8 <= line["bins"][-1]
+    assert len(line["bins"]) == len(line["values"]) + 1
     assert points(layout) == []
 
 
