@@ -19,6 +19,7 @@ from trainyard.cli.arguments import (
     find_job,
     find_jobs,
     make_client,
+    print_submitted,
 )
 from trainyard.cli.artifacts import artifact_parts
 from trainyard.cli.confirm import confirm_deletion
@@ -222,13 +223,13 @@ def fork(
         if as_json:
             print_json(new_job)
         else:
-            _print_fork(source, new_job)
+            print_submitted(client, new_job)
+            _print_origin(source, new_job)
         if follow:
             raise typer.Exit(watch(client, new_job, as_json=as_json))
 
 
-def _print_fork(source: JobResource, new_job: JobResource) -> None:
-    print_line(f"job {new_job.id} ({new_job.name}) accepted")
+def _print_origin(source: JobResource, new_job: JobResource) -> None:
     if new_job.origin is not None:
         print_line(f"it starts from step {new_job.origin.step} of {source.id} and {_describe_origin(new_job.origin)}")
 

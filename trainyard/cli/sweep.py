@@ -80,7 +80,7 @@ def sweep(
         upload_code(client, document, source, code)
         given: dict[str, Any] = {"grid": axes or None, "search": search or None, "max_parallel": max_parallel}
         made = client.submit_sweep(document, **given, name=name, idempotency_key=idempotency_key, force=force)
-        _announce(made, as_json=as_json)
+        _announce(client, made, as_json=as_json)
         if follow:
             raise typer.Exit(follow_sweep(client, made, as_json=as_json))
     if not as_json:
@@ -89,12 +89,12 @@ def sweep(
         )
 
 
-def _announce(made: SweepDetail, *, as_json: bool) -> None:
+def _announce(client: Client, made: SweepDetail, *, as_json: bool) -> None:
     if as_json:
         print_json(made)
         return
     size = f"up to {made.search.trial_limit}" if made.search else str(made.size)
-    print_line(f"sweep {made.id} ({made.name}) accepted: {size} job{'' if size == '1' else 's'}")
+    print_line(f"sweep {made.id} ({made.name}), {size} job{'' if size == '1' else 's'}: {client.sweep_url(made.id)}")
 
 
 def sweeps(
