@@ -14,7 +14,15 @@ from trainyard.cli.arguments import (
 )
 from trainyard.cli.completion import complete_sweep
 from trainyard.cli.errors import UsageError
-from trainyard.cli.output import format_age, print_error, print_json, print_json_lines, print_line, print_table
+from trainyard.cli.output import (
+    format_age,
+    print_error,
+    print_json,
+    print_json_lines,
+    print_line,
+    print_table,
+    short_ids,
+)
 from trainyard.cli.specs import CodeOption, read_spec, upload_code
 from trainyard.cli.sweep_options import (
     EtaOption,
@@ -126,8 +134,9 @@ def sweeps(
     elif not listed:
         print_error("no sweeps yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
     else:
+        short = short_ids([s.id for s in listed])
         rows = [
-            (s.id, s.name, format_counts(s.counts), ", ".join(s.fields), format_age(s.created_at), s.created_by)
+            (short[s.id], s.name, format_counts(s.counts), ", ".join(s.fields), format_age(s.created_at), s.created_by)
             for s in listed
         ]
         print_table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows, optional=("BY", "CREATED", "FIELDS"))
