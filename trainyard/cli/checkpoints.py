@@ -40,6 +40,7 @@ from trainyard.cli.watch import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as ProgressCallback
 from trainyard.client.download import safe_name
+from trainyard.client.references import named_checkpoint
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.kind_changes import drop_values_of_former_kinds
 from trainyard.contract.spec.training_spec import LOOP_TASKS
@@ -145,13 +146,8 @@ def download(
 def find_checkpoint(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
     """Return the checkpoint of this step, `latest` or `best`. Raises NotFoundError, with `option` as its parameter."""
     listed = client.checkpoints(job.id)
-    for candidate in listed:
-        if (
-            reference == str(candidate.step)
-            or (reference == "latest" and candidate.latest)
-            or (reference == "best" and candidate.best)
-        ):
-            return candidate
+    if (named := named_checkpoint(listed, reference)) is not None:
+        return named
     steps = ", ".join(str(candidate.step) for candidate in listed)
     valid = "" if reference.isdecimal() else "; use `best`, `latest` or a step"
     message = f"there is no checkpoint {reference!r}{valid}; available steps: {steps}"

@@ -143,7 +143,7 @@ class AsyncJobCalls(AsyncTransport):
 
     def job_url(self, job_id: str) -> str:
         """Return the address of the job's page on the dashboard."""
-        return f"{self.url}/jobs/{quote(job_id)}"
+        return f"{self.address}/jobs/{quote(job_id)}"
 
     async def _whole(self, listed: JobResource) -> AsyncJobHandle:
         """Return a job of a list with all that it reported, of which a list has only a part."""
