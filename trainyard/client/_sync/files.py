@@ -80,8 +80,8 @@ class FileCalls(Transport):
         """Download the export or a checkpoint into a folder. A repeated call continues an interrupted download.
 
         Args:
-            checkpoint: download this checkpoint, or `best`, `latest` or the one of a step, and verify its digests; default:
-                the export.
+            checkpoint: download this checkpoint, or `best`, `latest` or the one of a step, and verify its digests;
+                default: the export.
             digests: SHA-256 of files of the export, by path, which are verified; other files are not downloaded then.
             progress: called with a file's path, the number of its bytes on disk, and its size.
             overwrite: replace files with other content; default: raise TargetExistsError.
