@@ -91,7 +91,7 @@ def find_job(client: Client, reference: str) -> JobResource:
         job = client.job(reference).resource
     except ConflictError as error:
         raise UsageError(error.message) from None
-    if reference != LAST and job.name == reference:
+    if reference != LAST and job.name == reference and len(list(client.jobs(name=reference, limit=2))) > 1:
         print_note(f"{reference!r} is {job.id}, the newest job of this name")
     return job
 
