@@ -11,6 +11,7 @@ from service.attempts.repository import AttemptRepository
 from service.checkpoints.ranking import best_criterion
 from service.core.errors import ConflictError
 from service.core.ids import new_checkpoint_id
+from service.core.sentences import begin_with_capital
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.parameters import Reported, merge
@@ -83,7 +84,7 @@ class AttemptService:
                 # If one attempt has several scheduler entries, the claimant's is observed, not the one sbatch returned.
                 attempt.scheduler_id = claim.scheduler_id
                 attempt.submitted_at = attempt.submitted_at or self._now
-                jobs.add_event(job, "submitted", f"runs as scheduler job {claim.scheduler_id}")
+                jobs.add_event(job, "submitted", f"Scheduler job: {claim.scheduler_id}")
             if job.status != "running":
                 jobs.transition(job, "running", f"Training on {', '.join(nodes)}.")
             execution, owner, names = attempt.execution, job.created_by, job.spec["environment"].get("secrets", ())
@@ -121,7 +122,7 @@ class AttemptService:
                         sequence=sequence,
                         type=WORKER_PREFIX + event.type,
                         level=event.level,
-                        message=event.message,
+                        message=begin_with_capital(event.message),
                         data=event.model_dump(mode="json")["data"],
                         created_at=self._now,
                         execution=batch.execution,

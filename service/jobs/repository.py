@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, defer
 
 from service.core.errors import AttemptEndedError, NotFoundError
+from service.core.sentences import begin_with_capital
 from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
 from service.jobs.outbox import enqueue_status_changes
@@ -299,15 +300,9 @@ class JobRepository:
         return sequence
 
     def add_event(
-        self,
-        job: Job,
-        type_: str,
-        message: str,
-        *,
-        level: str = "info",
-        data: dict[str, Any] | None = None,
+        self, job: Job, type_: str, message: str, *, level: str = "info", data: dict[str, Any] | None = None
     ) -> None:
-        """Append an event to the job's history."""
+        """Append an event to the job's history; its message begins with a capital."""
         self._session.add(self._event(job, self.next_sequence(job), type_, message, level=level, data=data))
 
     def _event(
@@ -325,7 +320,7 @@ class JobRepository:
             sequence=sequence,
             type=type_,
             level=level,
-            message=message,
+            message=begin_with_capital(message),
             data=data or {},
             created_at=self.now,
         )

@@ -9,6 +9,7 @@ import typer
 
 from trainyard.cli.completion import complete_job, complete_spec, complete_sweep
 from trainyard.cli.errors import UsageError, print_note
+from trainyard.cli.output import print_line
 from trainyard.client import Client, ConflictError
 from trainyard.client.references import LAST
 from trainyard.contract.wire.jobs import JobResource
@@ -90,9 +91,14 @@ def find_job(client: Client, reference: str) -> JobResource:
         job = client.job(reference).resource
     except ConflictError as error:
         raise UsageError(error.message) from None
-    if reference != LAST and job.name == reference:
+    if reference != LAST and job.name == reference and len(list(client.jobs(name=reference, limit=2))) > 1:
         print_note(f"{reference!r} is {job.id}, the newest job of this name")
     return job
+
+
+def print_submitted(client: Client, job: JobResource) -> None:
+    """Print the id and name of a new job, and the address of its page."""
+    print_line(f"job {job.id} ({job.name}): {client.job_url(job.id)}")
 
 
 def find_jobs(client: Client, references: Sequence[str]) -> list[JobResource]:

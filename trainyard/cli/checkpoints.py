@@ -19,6 +19,7 @@ from trainyard.cli.arguments import (
     find_job,
     find_jobs,
     make_client,
+    print_submitted,
 )
 from trainyard.cli.artifacts import artifact_parts
 from trainyard.cli.confirm import confirm_deletion
@@ -39,6 +40,7 @@ from trainyard.cli.watch import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as ProgressCallback
 from trainyard.client.download import safe_name
+from trainyard.client.references import named_checkpoint
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.kind_changes import drop_values_of_former_kinds
 from trainyard.contract.spec.training_spec import LOOP_TASKS
@@ -144,13 +146,8 @@ def download(
 def find_checkpoint(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
     """Return the checkpoint of this step, `latest` or `best`. Raises NotFoundError, with `option` as its parameter."""
     listed = client.checkpoints(job.id)
-    for candidate in listed:
-        if (
-            reference == str(candidate.step)
-            or (reference == "latest" and candidate.latest)
-            or (reference == "best" and candidate.best)
-        ):
-            return candidate
+    if (named := named_checkpoint(listed, reference)) is not None:
+        return named
     steps = ", ".join(str(candidate.step) for candidate in listed)
     valid = "" if reference.isdecimal() else "; use `best`, `latest` or a step"
     message = f"there is no checkpoint {reference!r}{valid}; available steps: {steps}"
@@ -222,13 +219,13 @@ def fork(
         if as_json:
             print_json(new_job)
         else:
-            _print_fork(source, new_job)
+            print_submitted(client, new_job)
+            _print_origin(source, new_job)
         if follow:
             raise typer.Exit(watch(client, new_job, as_json=as_json))
 
 
-def _print_fork(source: JobResource, new_job: JobResource) -> None:
-    print_line(f"job {new_job.id} ({new_job.name}) accepted")
+def _print_origin(source: JobResource, new_job: JobResource) -> None:
     if new_job.origin is not None:
         print_line(f"it starts from step {new_job.origin.step} of {source.id} and {_describe_origin(new_job.origin)}")
 

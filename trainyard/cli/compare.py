@@ -18,6 +18,7 @@ from trainyard.cli.output import (
     print_json,
     print_line,
     print_table,
+    short_ids,
     status_text,
 )
 from trainyard.cli.plots import finite_range, sparkline
@@ -54,7 +55,7 @@ def compare(
     Example: trainyard compare --sweep last --key eval/loss
     """
     with make_client(ctx) as client:
-        jobs = _jobs(client, job_ids or [], sweep)
+        jobs, metric = _jobs(client, job_ids or [], sweep)
         results = _metrics(client, jobs, keys or (), x)
     if keys and all(job.status in TERMINAL for job in jobs):
         _require_points(jobs, results, keys)
@@ -63,12 +64,12 @@ def compare(
         for job, metrics in zip(jobs, results, strict=True):
             print_json(_as_json(job, differing, metrics))
         return
-    chosen = keys or default_metric(results)
+    chosen = keys or default_metric(results, metric)
     fields = _differing_values(jobs, differing)
     result_columns: list[Field] = [
-        ("JOB", [job.id for job in jobs]),
+        ("JOB", list(short_ids([job.id for job in jobs]).values())),
         ("STATUS", [str(job.status) for job in jobs]),
-        ("LAST", ["1.234e-05"]),
+        *((heading, ["1.234e-05"]) for heading in ("LAST", "MIN", "MAX")),
     ]
     if not fits_terminal([*result_columns, *fields]):
         _print_fields(jobs, fields)
@@ -81,9 +82,12 @@ def compare(
         print_error("no metrics yet")
 
 
-def default_metric(results: Sequence[MetricsResource]) -> list[str]:
-    """Return the default metric: the evaluation loss, or the training loss if more jobs have it; [] without both."""
+def default_metric(results: Sequence[MetricsResource], of_sweep: str = "") -> list[str]:
+    """Return the metric to show: that of the sweep if a job has it, else the evaluation loss, or the training loss if
+    more jobs have it; [] without both."""
     counts = Counter(series.key for metrics in results for series in metrics.series if series.steps)
+    if counts[of_sweep]:
+        return [of_sweep]
     best = max(_PREFERRED, key=counts.__getitem__)
     return [best] if counts[best] else []
 
@@ -95,17 +99,18 @@ def _require_points(jobs: Sequence[JobResource], results: Sequence[MetricsResour
         raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {available or 'none'}")
 
 
-def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobResource]:
+def _jobs(client: Client, references: list[str], sweep: str | None) -> tuple[list[JobResource], str]:
+    """Return the jobs to compare, and the metric by which their sweep ranks them."""
     if bool(references) == (sweep is not None):
         raise UsageError("name the jobs to compare, or one sweep with --sweep")
     if sweep is None:
-        return find_jobs(client, references)
+        return find_jobs(client, references), ""
     results = find_sweep(client, sweep)
     by_id = {job.id: job.resource for job in client.jobs(sweep=results.id)}
     jobs = [by_id[member.job_id] for member in results.members if member.job_id in by_id]
     if not jobs:
         raise UsageError(f"all jobs of sweep {results.id} were deleted")
-    return jobs
+    return jobs, results.metric
 
 
 def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str], x: CurveAxis) -> list[MetricsResource]:
@@ -123,7 +128,8 @@ def _differing_values(jobs: Sequence[JobResource], differing: Sequence[str]) -> 
 
 def _print_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
     """Print one row per field and job, for fields that do not fit into the columns of the table of results."""
-    rows = [(path if at == 0 else "", job.id, values[at]) for path, values in fields for at, job in enumerate(jobs)]
+    ids = short_ids([job.id for job in jobs]).values()
+    rows = [(path if at == 0 else "", id_, values[at]) for path, values in fields for at, id_ in enumerate(ids)]
     print_table(("FIELD", "JOB", "VALUE"), rows)
     print()
 
@@ -133,6 +139,7 @@ def _tabulate(
 ) -> None:
     rows: list[tuple[str | Text, ...]] = []
     axis = AXIS_COLUMNS.get(results[0].axis, "").upper()
+    short = short_ids([job.id for job in jobs])
     for at, (job, metrics) in enumerate(zip(jobs, results, strict=True)):
         cells = [values[at] for _, values in fields]
         series = _series(metrics, key)
@@ -140,11 +147,11 @@ def _tabulate(
         low, high = map(format_number, finite_range(series.values)) if series else ("-", "-")
         curve = sparkline(series.values, 16) if series else ""
         at_x = (format_x(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
-        rows.append((job.id, *cells, status_text(job.status), last, low, high, *at_x, curve))
+        rows.append((short[job.id], *cells, status_text(job.status), last, low, high, *at_x, curve))
     if key:
         print_line(key)
     headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "MIN", "MAX")
-    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, optional=("MAX", "MIN", "CURVE"))
+    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, optional=("CURVE", "MAX", "MIN"))
 
 
 def _plot(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:

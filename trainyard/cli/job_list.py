@@ -23,13 +23,16 @@ from trainyard.cli.output import (
     print_json_lines,
     print_table,
     print_text,
+    short_ids,
     status_text,
 )
 from trainyard.cli.sweep import find_sweep
+from trainyard.cli.sweep_view import format_value
 from trainyard.client import Client
 from trainyard.contract.loss_metric import ENGINE_LOSS
 from trainyard.contract.runtime import runtime_seconds
 from trainyard.contract.wire.jobs import JobResource, JobStatus
+from trainyard.contract.wire.sweeps import SweepDetail
 
 ParamOption = Annotated[
     list[str] | None,
@@ -67,7 +70,6 @@ LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum 
 AllOption = Annotated[bool, typer.Option("--all", help="List all.")]
 IdsOption = Annotated[bool, typer.Option("--ids", "-q", help="Print whole ids only, for other commands.")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")]
-_SHORT_ID = 8
 _DEFAULT_COLUMNS = ("status", "user", "created")
 
 
@@ -100,15 +102,15 @@ def list_jobs(
     _check(status, archived, (ids, as_csv, as_json))
     filters: dict[str, Any] = {"status": status or None, "name": name, "created_by": by, "search": search}
     filters |= {"created_after": since, "created_before": until}
-    filters |= {"metadata": _pairs("--metadata", labels or [], "team=nlp")}
-    filters |= {"parameters": _pairs("--param", parameters or [], "lr=3e-4")}
+    filters |= _pair_filters(labels or [], parameters or [])
     filters |= {"archived": None if archived == "no" else archived, "limit": None if everything else limit}
     keys = [key.strip() for text in columns or () for key in text.split(",") if key.strip()]
     with make_client(ctx) as client:
         if view is not None:
             where, sort, keys = _from_view(client, view, where, sort, keys)
         shown = keys or (list(_DEFAULT_COLUMNS) if as_csv else [])
-        filters["sweep"] = find_sweep(client, sweep).id if sweep else None
+        detail = find_sweep(client, sweep) if sweep else None
+        filters["sweep"] = detail.id if detail else None
         jobs = (handle.resource for handle in client.jobs(where=where, sort=sort, columns=shown, **filters))
         if as_json:
             print_json_lines(jobs)
@@ -120,7 +122,7 @@ def list_jobs(
         _print_csv(rows, shown)
     else:
         filtered = any((where, name, by, since, until, labels, parameters, search, sweep, archived != "no"))
-        _print_jobs(rows, keys, status, filtered=filtered)
+        _print_jobs(rows, keys, detail) if rows else _print_none(status, filtered=filtered)
 
 
 def _check(status: list[str] | None, archived: str, forms: Sequence[bool]) -> None:
@@ -148,30 +150,43 @@ def _require_status(value: str) -> None:
         raise UsageError(f"--status: there is no status {value!r}; {meant}statuses: {', '.join(statuses)}")
 
 
-def _print_jobs(rows: list[JobResource], keys: Sequence[str], status: list[str] | None, *, filtered: bool) -> None:
-    if rows and keys:
-        short = _short_ids(rows)
-        own = [key for key in keys if key not in ("id", "name")]
-        headings = ("JOB", "NAME", *own)
-        print_table(headings, [(short[job.id], job.name, *(_cell(job, key) for key in own)) for job in rows])
-    elif rows:
-        short = _short_ids(rows)
-        headings = ("JOB", "NAME", "STATUS", "STEP", "TRAIN LOSS", "CREATED", "BY")
-        print_table(headings, [_row(job, short[job.id]) for job in rows], optional=("BY", "TRAIN LOSS", "STEP"))
-    elif filtered:
+def _print_columns(rows: Sequence[JobResource], keys: Sequence[str]) -> None:
+    short = short_ids([job.id for job in rows])
+    own = [key for key in keys if key not in ("id", "name")]
+    print_table(("JOB", "NAME", *own), [(short[job.id], job.name, *(_cell(job, key) for key in own)) for job in rows])
+
+
+def _print_jobs(rows: Sequence[JobResource], keys: Sequence[str], sweep: SweepDetail | None) -> None:
+    """Print jobs with these columns, or the default: with what the sweep changes, or with the sweeps of jobs if any."""
+    if keys:
+        return _print_columns(rows, keys)
+    short = short_ids([job.id for job in rows])
+    fields = sweep.fields if sweep else []
+    values = {member.job_id: member.values for member in sweep.members} if sweep else {}
+    sweeps = [] if sweep else [job.sweep_id for job in rows if job.sweep_id]
+    short_sweeps = short_ids(sweeps)
+    table: list[tuple[str | Text, ...]] = []
+    for job in rows:
+        id_, name, *rest = _row(job, short[job.id])
+        own = [format_value(values.get(job.id, {}).get(field, "-")) for field in fields]
+        shown_sweep = [short_sweeps.get(job.sweep_id or "", "-")] if sweeps else []
+        table.append((id_, name, *own, *shown_sweep, *rest))
+    headings = ("JOB", "NAME", *fields, *(("SWEEP",) if sweeps else ()))
+    optional = ("BY", "TRAIN LOSS", "STEP", "CREATED")
+    return print_table((*headings, "STATUS", "STEP", "TRAIN LOSS", "CREATED", "BY"), table, optional=optional)
+
+
+def _print_none(status: list[str] | None, *, filtered: bool) -> None:
+    if filtered:
         print_error("no matching jobs")
     else:
         suffix = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"
         print_error(f"no jobs{suffix}")
 
 
-def _short_ids(jobs: Sequence[JobResource]) -> dict[str, str]:
-    """Return the ids as they are shown: on a terminal their ends, as long as these differ."""
-    ids = [job.id for job in jobs]
-    if not sys.stdout.isatty():
-        return {id_: id_ for id_ in ids}
-    length = next((n for n in range(_SHORT_ID, 27) if len({id_[-n:] for id_ in ids}) == len(set(ids))), 30)
-    return {id_: id_[-length:] for id_ in ids}
+def _pair_filters(labels: list[str], parameters: list[str]) -> dict[str, dict[str, str]]:
+    metadata = _pairs("--metadata", labels, "team=nlp")
+    return {"metadata": metadata, "parameters": _pairs("--param", parameters, "lr=3e-4")}
 
 
 def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:

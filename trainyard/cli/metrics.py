@@ -15,6 +15,7 @@ from trainyard.cli.output import (
     print_line,
     print_table,
     print_text,
+    short_ids,
 )
 from trainyard.cli.plots import finite_range, plot, sparkline
 from trainyard.client import Client, NotFoundError
@@ -97,9 +98,10 @@ def print_metrics(curves: Sequence[MetricsResource]) -> None:
     several = len(curves) > 1
     axis = AXIS_COLUMNS.get(curves[0].axis, "").upper()
     rows = []
+    short = short_ids([one.job_id for one in curves])
     for one, series in _by_metric(curves):
         row = _row(series, one.axis)
-        rows.append((row[0], one.job_id, *row[1:]) if several else row)
+        rows.append((row[0], short[one.job_id], *row[1:]) if several else row)
     headings = ("METRIC", *(("JOB",) if several else ()), "LAST", "MIN", "MAX", "STEP")
     print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, optional=("MAX", "MIN", "CURVE"))
 

@@ -30,6 +30,7 @@ _BREAKS = re.compile(r"[\n\u2028\u2029]")
 _NO_WRAP = re.compile(r"[a-z]+_[0-9a-z]{26}|[0-9a-hjkmnp-tv-z]{8}|ty-\S+|step-\d+|[▁-█x]{2,}")
 """An id, a checkpoint's folder or a curve, which must not be broken over two lines."""
 _GAP = 2
+_SHORT_ID = 8
 _MIN_COLUMN_WIDTH = 20
 
 _STATUS_STYLE = {"succeeded": "green", "running": "cyan", "failed": "red", "lost": "red", "cancelled": "yellow"}
@@ -42,10 +43,13 @@ class TerminalConsole(Console):
         raise BrokenPipeError
 
 
+def is_terminal(*, stderr: bool = False) -> bool:
+    return (sys.stderr if stderr else sys.stdout).isatty()
+
+
 def console(*, stderr: bool = False) -> TerminalConsole:
     """Return a new console. Lines are not wrapped if the output is not a terminal."""
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    width = None if terminal else 1000
+    width = None if is_terminal(stderr=stderr) else 1000
     return TerminalConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
@@ -126,14 +130,16 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *
     """Print a plain table on stdout. Ids and curves are not wrapped.
 
     Args:
-        optional: headings of columns that are omitted, in this order, if the terminal is too narrow.
+        optional: headings of columns that are omitted, in this order, if the terminal is too narrow; a note names them.
     """
     cells = [[cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row] for row in rows]
     columns = list(zip(headings, zip(*cells, strict=True), strict=True)) if cells else [(h, ()) for h in headings]
     screen = console()
+    hidden: list[str] = []
     for heading in optional:
         if sum(map(_min_column_width, columns)) <= screen.width:
             break
+        hidden += [name for name, _ in columns if name == heading]
         columns = [column for column in columns if column[0] != heading]
     out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for heading, column in columns:
@@ -142,6 +148,17 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *
     for row in zip(*(column for _, column in columns), strict=True):
         out.add_row(*row)
     screen.print(out)
+    if hidden:
+        names = ", ".join(hidden)
+        print_error(f"note: {screen.width} columns have no room for {names}; use a wider terminal or --json")
+
+
+def short_ids(ids: Sequence[str]) -> dict[str, str]:
+    """Return the ids as they are shown: on a terminal their ends, as long as these differ."""
+    if not is_terminal():
+        return {id_: id_ for id_ in ids}
+    length = next((n for n in range(_SHORT_ID, 27) if len({id_[-n:] for id_ in ids}) == len(set(ids))), 30)
+    return {id_: id_[-length:] for id_ in ids}
 
 
 def fits_terminal(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from trainyard.cli.arguments import JsonOption, make_client
+from trainyard.cli.arguments import JsonOption, make_client, print_submitted
 from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError, print_note, use_json_output
 from trainyard.cli.logs import Follower, LogPosition
-from trainyard.cli.output import format_metric, print_error, print_json, print_line, print_text
+from trainyard.cli.output import format_metric, print_error, print_json, print_text
 from trainyard.cli.plots import sparkline
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
@@ -141,7 +141,7 @@ def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResou
     if as_json:
         print_json(job)
     else:
-        print_line(f"job {job.id} ({job.name}): {client.url}/jobs/{job.id}")
+        print_submitted(client, job)
     return job
 
 

@@ -14,6 +14,7 @@ from trainyard.cli.arguments import (
     WatchOption,
     find_job,
     make_client,
+    print_submitted,
 )
 from trainyard.cli.completion import complete_preset
 from trainyard.cli.output import (
@@ -62,7 +63,7 @@ def submit(
         if as_json:
             print_json(job)
         else:
-            print_line(f"job {job.id} ({job.name}) accepted")
+            print_submitted(client, job)
             for warning in _warnings(client, job):
                 print_error(f"note: {warning}")
         if follow:

@@ -14,7 +14,15 @@ from trainyard.cli.arguments import (
 )
 from trainyard.cli.completion import complete_sweep
 from trainyard.cli.errors import UsageError
-from trainyard.cli.output import format_age, print_error, print_json, print_json_lines, print_line, print_table
+from trainyard.cli.output import (
+    format_age,
+    print_error,
+    print_json,
+    print_json_lines,
+    print_line,
+    print_table,
+    short_ids,
+)
 from trainyard.cli.specs import CodeOption, read_spec, upload_code
 from trainyard.cli.sweep_options import (
     EtaOption,
@@ -80,7 +88,7 @@ def sweep(
         upload_code(client, document, source, code)
         given: dict[str, Any] = {"grid": axes or None, "search": search or None, "max_parallel": max_parallel}
         made = client.submit_sweep(document, **given, name=name, idempotency_key=idempotency_key, force=force)
-        _announce(made, as_json=as_json)
+        _announce(client, made, as_json=as_json)
         if follow:
             raise typer.Exit(follow_sweep(client, made, as_json=as_json))
     if not as_json:
@@ -89,12 +97,12 @@ def sweep(
         )
 
 
-def _announce(made: SweepDetail, *, as_json: bool) -> None:
+def _announce(client: Client, made: SweepDetail, *, as_json: bool) -> None:
     if as_json:
         print_json(made)
         return
     size = f"up to {made.search.trial_limit}" if made.search else str(made.size)
-    print_line(f"sweep {made.id} ({made.name}) accepted: {size} job{'' if size == '1' else 's'}")
+    print_line(f"sweep {made.id} ({made.name}), {size} job{'' if size == '1' else 's'}: {client.sweep_url(made.id)}")
 
 
 def sweeps(
@@ -126,8 +134,9 @@ def sweeps(
     elif not listed:
         print_error("no sweeps yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
     else:
+        short = short_ids([s.id for s in listed])
         rows = [
-            (s.id, s.name, format_counts(s.counts), ", ".join(s.fields), format_age(s.created_at), s.created_by)
+            (short[s.id], s.name, format_counts(s.counts), ", ".join(s.fields), format_age(s.created_at), s.created_by)
             for s in listed
         ]
         print_table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows, optional=("BY", "CREATED", "FIELDS"))

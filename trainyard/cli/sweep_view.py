@@ -13,6 +13,7 @@ from trainyard.cli.output import (
     print_json,
     print_line,
     print_table,
+    short_ids,
     status_text,
 )
 from trainyard.client import Client
@@ -55,11 +56,12 @@ def show(detail: SweepDetail) -> None:
     if detail.importance:
         print_line(f"importance  {format_importance(detail)}")
     rows: list[tuple[str | Text, ...]] = []
+    short = short_ids([member.job_id for member in detail.members if member.job_id])
     for member in ranked(detail):
         step = member.progress.step_text() if member.progress else "-"
-        values = [_format_value(member.values.get(field, "-")) for field in detail.fields]
+        values = [format_value(member.values.get(field, "-")) for field in detail.fields]
         rank, value = str(member.rank or "-"), format_number(member.value)
-        rows.append((rank, member.job_id or "-", *values, status_text(shown_state(member)), step, value))
+        rows.append((rank, short.get(member.job_id, "-"), *values, status_text(shown_state(member)), step, value))
     print_table(("RANK", "JOB", *detail.fields, "STATUS", "STEP", _heading(detail)), rows)
 
 
@@ -101,7 +103,8 @@ def _heading(detail: SweepDetail) -> str:
     return TRAIN_LOSS.upper() if name == TRAIN_LOSS else name or "VALUE"
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Return a value of a changed field as text."""
     return format_number(value) if isinstance(value, float) else str(value)
 
 

@@ -10,7 +10,7 @@ from trainyard.cli.completion import complete_token
 from trainyard.cli.errors import UsageError, show_help
 from trainyard.cli.output import format_age, print_deleted, print_error, print_json, print_line, print_list
 from trainyard.client import NotFoundError
-from trainyard.contract.wire.access import TokenResource
+from trainyard.contract.wire.access import TOKEN_DAYS, TokenResource
 
 app = typer.Typer(
     help="Create, list and revoke API tokens.", callback=show_help, invoke_without_command=True, rich_markup_mode=None
@@ -24,7 +24,10 @@ def create(
     role: Annotated[
         str, typer.Option("--role", help="`admin`, `user` (changes own jobs) or `viewer` (read-only).")
     ] = "user",
-    days: Annotated[int | None, typer.Option("--days", min=1, help="Days until it expires; default: never.")] = None,
+    days: Annotated[
+        int | None, typer.Option("--days", min=1, help=f"Days until it expires; default: {TOKEN_DAYS}.")
+    ] = None,
+    no_expiry: Annotated[bool, typer.Option("--no-expiry", help="It never expires.")] = False,
     may_run_code: Annotated[
         bool,
         typer.Option("--may-run-code", help="Allow `custom` and `script` jobs, which run as the service's account."),
@@ -35,12 +38,15 @@ def create(
 
     Example: trainyard tokens create anna --role user
     """
+    if no_expiry and days:
+        raise UsageError("use only one of --days and --no-expiry")
+    lifetime = None if no_expiry else days or TOKEN_DAYS
     with make_client(ctx) as client:
-        made = client.create_token(name, role=role, expires_in_days=days, may_run_code=may_run_code)
+        made = client.create_token(name, role=role, expires_in_days=lifetime, may_run_code=may_run_code)
     if as_json:
         print_json(made)
     else:
-        expiry = _format_expiry(made.expires_at)
+        expiry = _format_expiry(made.expires_at) or ", which never expires"
         print_error(f"token {made.id} for {made.name} ({made.role}){expiry}; the secret is shown only once:")
         print_line(made.token)
 

@@ -14,15 +14,17 @@ _MAX_METRICS = 8
 _MAX_POINTS = 200
 
 
-def job_html(job: JobResource, curves: Mapping[str, Sequence[Any]]) -> str:
+def job_html(job: JobResource, url: str, curves: Mapping[str, Sequence[Any]]) -> str:
     """Return a table of the job: name, status, progress and the newest metrics.
 
     Args:
+        url: the address of its page, to which its id links.
         curves: columns of curves; a metric among them has a sparkline.
     """
     progress = job.progress.step_text(" of ") if job.progress else "-"
-    rows = [("job", job.id), ("status", f"{job.status}: {job.status_message}"), ("step", progress)]
-    lines = [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td><td></td></tr>" for name, text in rows]
+    rows = [("status", f"{job.status}: {job.status_message}"), ("step", progress)]
+    lines = [f'<tr><th>job</th><td><a href="{escape(url)}" target="_blank">{escape(job.id)}</a></td><td></td></tr>']
+    lines += [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td><td></td></tr>" for name, text in rows]
     for key in shown_metrics(job):
         named = zip(curves.get("key", ()), curves.get("value", ()), strict=True)
         curve = sparkline([value for name, value in named if name == key])

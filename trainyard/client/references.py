@@ -1,6 +1,10 @@
-"""How a job may be named: its id, a part of the id, its name, or `last`."""
+"""How a job may be named: its id, a part of the id, its name, or `last`. How a checkpoint is: its step or a mark."""
 
 import re
+from collections.abc import Sequence
+
+from trainyard.client.errors import NotFoundError
+from trainyard.contract.wire.files import CheckpointResource
 
 LAST = "last"
 FINE_TUNED = "ft:"
@@ -30,4 +34,25 @@ def is_abbreviation(part: str, full_id: str) -> bool:
     start, kind = part.lower(), full_id.partition("_")[0]
     return len(start) >= MIN_ABBREVIATION and (
         full_id.endswith(start) or full_id.startswith((start, f"{kind}_{start}"))
+    )
+
+
+def named_checkpoint(listed: Sequence[CheckpointResource], reference: str | int) -> CheckpointResource | None:
+    """Return the checkpoint of this step, the `latest` or the `best`; None if it is not among these."""
+    for candidate in listed:
+        marks = {"latest": candidate.latest, "best": candidate.best}
+        if str(reference) == str(candidate.step) or marks.get(str(reference), False):
+            return candidate
+    return None
+
+
+def require_checkpoint(listed: Sequence[CheckpointResource], reference: str | int, job_id: str) -> CheckpointResource:
+    """Return the checkpoint as `named_checkpoint` does. Raises NotFoundError, which lists the steps of these."""
+    if (named := named_checkpoint(listed, reference)) is not None:
+        return named
+    steps = ", ".join(str(candidate.step) for candidate in listed) or "none"
+    raise NotFoundError(
+        f"job {job_id} has no checkpoint {str(reference)!r}; use `best`, `latest` or a step: {steps}",
+        code="checkpoint_not_found",
+        param="checkpoint",
     )

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from trainyard.client import Client
 from trainyard.client.download import Progress, no_export, no_progress
-from trainyard.client.errors import NotFoundError
-from trainyard.client.references import FINE_TUNED
+from trainyard.client.references import FINE_TUNED, require_checkpoint
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.export import ExportRequest
@@ -69,7 +68,7 @@ def fetch(client: Client, job: JobResource, choice: Choice, convert: Convert, pr
         raise LoadError(f"job {job.id} of task `{job.spec.get('task')}` has no model that Trainyard's loop has trained")
     if choice.checkpoint is None:
         return fetch_export(client, job, progress=progress)
-    checkpoint = _find_checkpoint(client, job, choice.checkpoint)
+    checkpoint = require_checkpoint(client.checkpoints(job.id), choice.checkpoint, job.id)
     return fetch_checkpoint(client, job, checkpoint, choice.base, convert, progress)
 
 
@@ -139,20 +138,6 @@ def fetch_checkpoint(
         shutil.rmtree(downloaded, ignore_errors=True)
 
     return cached(f"step-{checkpoint.step}-{hashlib.sha256(identity.encode()).hexdigest()}", make)
-
-
-def _find_checkpoint(client: Client, job: JobResource, reference: str) -> CheckpointResource:
-    listed = client.checkpoints(job.id)
-    for candidate in listed:
-        marks = {"latest": candidate.latest, "best": candidate.best}
-        if reference == str(candidate.step) or marks.get(reference, False):
-            return candidate
-    steps = ", ".join(str(candidate.step) for candidate in listed) or "none"
-    raise NotFoundError(
-        f"job {job.id} has no checkpoint {reference!r}; use `best`, `latest` or a step: {steps}",
-        code="checkpoint_not_found",
-        param="checkpoint",
-    )
 
 
 def _has_content(path: Path, content: bytes) -> bool:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("worker")
 
+_ACRONYMS = frozenset({"dp", "ddp", "fsdp", "hsdp"})
 _SEND_SECONDS = 3.0
 _SEND_AFTER_FAILURE_SECONDS = 0.5
 """The other ranks and the next execution wait for a failed rank to exit; the next one sends the rest of the spool."""
@@ -294,6 +295,14 @@ def _open_reporter(run: RankRun, start: int, *, first: bool) -> "NullReporter | 
     return reporter
 
 
+def describe_start(spec: TrainingSpec, world: int, device: str, start: int, total: int) -> str:
+    """Return how the training runs, and how far: `Training: DDP, fp32, 2 CPU ranks, 276 steps`."""
+    strategy = spec.strategy.upper() if spec.strategy in _ACRONYMS else spec.strategy
+    ranks = f"{world} {'CPU' if device == 'cpu' else 'GPU'} rank{'s' * (world > 1)}"
+    extent = f"from step {start} of {total}" if start else f"{total} step{'s' * (total != 1)}"
+    return f"Training: {strategy}, {spec.precision}, {ranks}, {extent}"
+
+
 def _report_start(
     run: RankRun, reporter: "NullReporter | SpoolReporter", ranks: "Ranks", *, start: int, trainer: "Trainer"
 ) -> None:
@@ -301,11 +310,9 @@ def _report_start(
     from worker.engine.strategies.base import draws_dropout
 
     spec, total = run.spec, trainer.total_steps
-    extent = f"from step {start} of {total}" if start else f"for {total} step{'s' * (total != 1)}"
-    world = f"{ranks.world} {ranks.device.type} rank{'s' * (ranks.world > 1)}"
     reporter.event(
         "training_resumed" if start else "training_started",
-        f"{spec.strategy} in {spec.precision} on {world}, {extent}",
+        describe_start(spec, ranks.world, ranks.device.type, start, total),
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
     if _restarts():

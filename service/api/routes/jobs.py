@@ -128,7 +128,7 @@ _WHERE = (
 _SORT = (
     "A key of `where`, such as `eval/loss` or `min(eval/loss)`; with `-` before it, descending. It replaces `order`."
 )
-_COLUMNS = "A key of `where` whose value each job has in `values`; can be repeated."
+_COLUMNS = "A key of `where` whose value each job has in `values`; repeated for several: `columns=a&columns=b`."
 
 
 @router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA, _PARAMETERS]})

@@ -54,6 +54,8 @@ _PREFIXES: Mapping[str, Kind] = {
     "metrics.": "metric",
     "metric.": "metric",
 }
+_WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "notes", "tags"})
+"""What jobs have and cannot be sorted by."""
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
 
@@ -133,15 +135,46 @@ def resolve_key(key: Key, numbers: Mapping[Named, int], spec_fields: Collection[
     return ValueRef(("spec", key.name), None) if key.name in spec_fields else None
 
 
+def joined_columns(key: Key) -> QueryError:
+    """Return the error for several columns in one, separated by commas, which names may contain."""
+    text = f"{key.aggregate}({key.name})" if key.aggregate else key.name
+    first, second, *_ = (name.strip()[:40] for name in text.split(","))
+    remedy = f"give each column by itself: columns={first}&columns={second}"
+    return QueryError(f"no job has `{text[:80]}`; {remedy}", key.column)
+
+
+def is_unknown(resolved: ResolvedKey | None) -> bool:
+    """Whether no job has the key."""
+    return resolved is None or (isinstance(resolved, ValueRef) and resolved.pk is None)
+
+
 def unknown_key(key: Key, known: Collection[str]) -> QueryError:
-    """Return the error for an unknown key, with the nearest known ones: by spelling, or by their last part."""
-    other = [_KNOWN_AS[key.name.lower()]] if key.name.lower() in _KNOWN_AS else None
+    """Return the error for an unknown key, with the nearest known ones."""
+    near = _nearest(key, known)
+    hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
+    return QueryError(f"no job has `{key.name[:80]}`{hint}", key.column)
+
+
+def unsortable_key(key: Key, known: Collection[str]) -> QueryError:
+    """Return the error for an unknown key of a sort: the nearest known ones, or else by what jobs can be sorted."""
+    if key.name not in _WITHOUT_ORDER and _nearest(key, known):
+        return unknown_key(key, known)
+    names = ", ".join(name for name in DESCRIBED if name != TAG_KEY)
+    return QueryError(
+        f"jobs cannot be sorted by `{key.name[:80]}`; sort by {names}, a field such as `optimizer.lr`, a parameter, a "
+        "metric or `tags.NAME`; progress, notes and tags have no order",
+        key.column,
+    )
+
+
+def _nearest(key: Key, known: Collection[str]) -> list[str]:
+    """Return the nearest known keys: by spelling, or by their last part."""
+    if (other := _KNOWN_AS.get(key.name.lower())) is not None:
+        return [other]
     last = key.name.rpartition(".")[2].rpartition("/")[2].lower()
     by_part = sorted(name for name in known if _last_part(name) == last and last)
     by_spelling = get_close_matches(key.name, [*known, *DESCRIBED], n=3, cutoff=0.75)
-    near = other or list(dict.fromkeys([*by_part[:3], *by_spelling]))[:3]
-    hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
-    return QueryError(f"no job has `{key.name[:80]}`{hint}", key.column)
+    return list(dict.fromkeys([*by_part[:3], *by_spelling]))[:3]
 
 
 def _last_part(name: str) -> str:

@@ -24,8 +24,11 @@ from service.jobs.table.keys import (
     TagKey,
     ValueRef,
     candidates,
+    is_unknown,
+    joined_columns,
     resolve_key,
     unknown_key,
+    unsortable_key,
 )
 from service.jobs.table.pages import TablePages, TableQuery
 from service.jobs.table.value_repository import ValueRepository
@@ -184,8 +187,11 @@ def _resolve(session: Session, keys: Mapping[str, Sequence[Key]]) -> dict[Key, R
     for param, of_param in keys.items():
         for key in of_param:
             resolved_key = resolve_key(key, numbers, spec_fields())
+            if param == "columns" and "," in key.name and is_unknown(resolved_key):
+                raise InvalidRequestError(str(joined_columns(key)), param=param, code="unknown_key")
             if resolved_key is None:
-                error = unknown_key(key, {*spec_fields(), *known_names(session)})
+                describe = unsortable_key if param == "sort" else unknown_key
+                error = describe(key, {*spec_fields(), *known_names(session)})
                 raise InvalidRequestError(str(error), param=param, code="unknown_key")
             resolved[key] = resolved_key
     return resolved

@@ -76,7 +76,7 @@ class OutcomeRecorder:
         match outcome:
             case Accepted(scheduler_id):
                 attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
-                jobs.add_event(job, "submitted", note or f"submitted as scheduler job {scheduler_id}")
+                jobs.add_event(job, "submitted", note or f"Scheduler job: {scheduler_id}")
                 if job.status == "submitting":
                     jobs.transition(job, "pending", "Waiting for the scheduler to start the job.")
             case Rejected(message, _) if attempt.excluded_nodes:

@@ -185,7 +185,7 @@ class Submitter:
             jobs = JobRepository(session, self.clock())
             row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
             fresh.scheduler_id = scheduler_id
-            jobs.add_event(row, "submitted", f"runs as scheduler job {scheduler_id}")
+            jobs.add_event(row, "submitted", f"Scheduler job: {scheduler_id}")
         self.metrics.adoption("claim")
         log.info("adopted", scheduler_id=scheduler_id)
 

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.trainyard.fake_service import FakeService
+from trainyard.cli import output
 from trainyard.cli.app import app
 
 
@@ -16,6 +17,15 @@ def _no_user_settings(monkeypatch, tmp_path):
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Let the output be a terminal of 80 columns."""
+    monkeypatch.setattr(output, "is_terminal", lambda *, stderr=False: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
 
 
 @pytest.fixture

@@ -66,6 +66,26 @@ def test_only_the_secret_is_on_stdout(service, run):
     assert "shown only once" in result.stderr
 
 
+@pytest.mark.parametrize(("options", "days"), [((), 90), (("--days", "7"), 7), (("--no-expiry",), None)])
+def test_token_expires_after_90_days_by_default(service, run, options, days):
+    service.on("POST", "/v1/tokens", {**TOKEN, "token": "ty_secret"})
+    assert run("tokens", "create", "ada", *options).exit_code == 0
+    assert json.loads(service.requests[-1].content).get("expires_in_days") == days
+
+
+def test_token_with_days_and_without_expiry_is_a_usage_error(service, run):
+    assert run("tokens", "create", "ada", "--days", "7", "--no-expiry").exit_code == 2
+    assert not service.requests
+
+
+def test_token_of_the_client_expires_after_90_days_by_default():
+    service = FakeService().on("POST", "/v1/tokens", {**TOKEN, "token": "ty_x"})
+    with service.client() as client:
+        client.create_token("ada")
+        client.create_token("ada", expires_in_days=None)
+    assert [json.loads(one.content).get("expires_in_days") for one in service.requests] == [90, None]
+
+
 def test_tokens_are_listed_and_revoked(service, run):
     service.on("GET", "/v1/tokens", page({**TOKEN, "revoked_at": TIME}))
     service.on("DELETE", "/v1/tokens/abc123abc123", httpx.Response(204))

@@ -41,7 +41,7 @@ class TestSubmit:
             "submit", "spec.yaml", "--set", "optimizer.lr=1e-3", "--set", "model={source: builtin, name: gpt}",
             "--set", "schedule.name=cosine", "--gpus", "3", "--name", "mine", "--idempotency-key", "k",
         )  # fmt: skip
-        assert done.stdout == "job a1 (digits-ddp) accepted\nfollow it with: trainyard watch a1\n"
+        assert done.stdout == "job a1 (digits-ddp): http://trainyard.test/jobs/a1\nfollow it with: trainyard watch a1\n"
         assert json.loads(service.requests[0].content) == {
             **SPEC,
             "optimizer": {"lr": "1e-3"},
@@ -91,7 +91,7 @@ class TestSubmit:
         done = run("submit", "-", "--watch", input=json.dumps(SPEC))
         assert done.exit_code == 0
         assert done.stdout.splitlines() == [
-            "job a1 (digits-ddp) accepted",
+            "job a1 (digits-ddp): http://trainyard.test/jobs/a1",
             "succeeded: completed",
             "succeeded; see its metrics with: trainyard metrics a1",
         ]

@@ -258,3 +258,8 @@ class TestNames:
         done = run("show", "digits")
         assert done.stdout.splitlines()[0].endswith("job_new")
         assert done.stderr == "note: 'digits' is job_new, the newest job of this name\n"
+
+    def test_only_job_of_its_name_needs_no_note(self, service, run):
+        service.on("GET", "/v1/jobs/digits", UNKNOWN)
+        service.on("GET", "/v1/jobs", page(job("job_new", name="digits"), job("job_old", name="other")))
+        assert run("show", "digits").stderr == ""

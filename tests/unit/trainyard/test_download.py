@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from trainyard.client import AsyncClient, Client, ServerError, TargetExistsError
+from trainyard.client import AsyncClient, Client, NotFoundError, ServerError, TargetExistsError
 from trainyard.client.download import safe_name
 from trainyard.contract.wire.files import CheckpointResource
 
@@ -46,13 +46,17 @@ class BrokenStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 class Server:
     """The files of one checkpoint and one export; breaks off after so many bytes, as often as it is told."""
 
-    def __init__(self, breaks=0, after=1000, weights=WEIGHTS, names=("a/weights", "manifest.json")):
+    def __init__(self, breaks=0, after=1000, weights=WEIGHTS, names=("a/weights", "manifest.json"), marks=None):
+        self.marks = marks or {}
         self.breaks, self.after, self.weights, self.names = breaks, after, weights, names
         self.ranges = []
         self.etag = '"one"'
 
     def __call__(self, request):
         path = request.url.path
+        if path.endswith("/checkpoints"):
+            listed = {**CHECKPOINT.model_dump(mode="json"), **self.marks}
+            return httpx.Response(200, json={"data": [listed], "has_more": False})
         if path.endswith("/files"):
             data = [self.file(name) for name in self.names]
             return httpx.Response(200, json={"data": data, "has_more": False})
@@ -87,6 +91,20 @@ def test_broken_download_resumes_at_its_offset(tmp_path):
     assert server.ranges == [None, "bytes=1000-", "bytes=2000-"]
     assert ("a/weights", len(WEIGHTS), len(WEIGHTS)) in progress
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["manifest.json", "weights"]
+
+
+@pytest.mark.parametrize("reference", ["best", "latest", 5, "5"])
+def test_checkpoint_is_named_by_its_mark_or_step(tmp_path, reference):
+    server = Server(marks={"best": True, "latest": True})
+    with server.client() as client:
+        client.download("j1", tmp_path, checkpoint=reference)
+    assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS
+
+
+def test_unknown_checkpoint_error_lists_what_may_be_named(tmp_path):
+    message = "job j1 has no checkpoint 'newest'; use `best`, `latest` or a step: 5"
+    with Server().client() as client, pytest.raises(NotFoundError, match=message):
+        client.download("j1", tmp_path, checkpoint="newest")
 
 
 def test_later_call_resumes_and_skips_complete_files(tmp_path):

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
-from trainyard.client import ConflictError
+from trainyard.client import Client, ConflictError
 
 SERIES = [{"key": "train/loss", "steps": [1, 2], "values": [0.5, "NaN"], "times": [TIME, TIME], "x": [1.5, 3.0]}]
 
@@ -33,7 +33,7 @@ def test_handle_methods_need_no_job_id() -> None:
         assert held.checkpoints() == []
         assert held.cancel().status == held.status == "cancelling"
         assert held.wait().status == "succeeded"
-        assert repr(held) == "<job a1, succeeded>"
+        assert repr(held) == "<job a1 'digits-ddp', succeeded>"
     # What pandas.DataFrame takes: columns of one length.
     assert list(table) == ["key", "step", "value", "time", "seconds"]
     assert {len(column) for column in table.values()} == {2}
@@ -141,6 +141,7 @@ def test_handle_is_a_table_with_sparklines_in_a_notebook() -> None:
         assert len(service.requests) == count
     assert "&lt;b&gt;run&lt;/b&gt;" in html
     assert html.count("<svg") == 1
+    assert '<a href="http://trainyard.test/jobs/a1" target="_blank">a1</a>' in html
     assert 'points="0.0,1.0 160.0,23.0"' in html
 
 
@@ -172,3 +173,18 @@ def test_metrics_of_several_jobs_as_columns() -> None:
     assert list(table) == ["job", "key", "step", "value", "time", "seconds"]
     assert table["job"] == ["a1", "a1", "a2", "a2"]
     assert table["step"] == [1, 2, 1, 2]
+
+
+def test_job_has_the_address_of_its_page() -> None:
+    service = answering()
+    with service.client() as client:
+        assert client.job("a1").url == "http://trainyard.test/jobs/a1"
+
+
+def test_client_is_represented_by_its_service_without_secrets() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(404))
+    with Client("https://anna:secret@yard.test/base", "secret", transport=transport) as client:
+        assert repr(client) == "<Client of https://yard.test/base>"
+        assert client.job_url("job_1") == "https://yard.test/base/jobs/job_1"
+        assert client.sweep_url("swp_1") == "https://yard.test/base/sweeps/swp_1"
+    assert repr(FakeService().async_client()) == "<AsyncClient of http://trainyard.test>"

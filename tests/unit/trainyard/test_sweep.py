@@ -65,7 +65,7 @@ class TestSweep:
         }
         assert sent["max_parallel"] == 2
         assert service.requests[-1].headers["idempotency-key"]
-        assert f"sweep {ID} (rates) accepted: 2 jobs" in result.stdout
+        assert f"sweep {ID} (rates), 2 jobs: http://trainyard.test/sweeps/{ID}\n" in result.stdout
 
     def test_sweep_sends_force_and_the_given_key(self, run, service, spec):
         service.on("POST", "/v1/sweeps", sweep({"queued": 2}))
@@ -115,7 +115,7 @@ class TestSweep:
 
     def test_one_job_is_counted_as_one(self, run, service, spec):
         service.on("POST", "/v1/sweeps", sweep({"queued": 1}, size=1))
-        assert "accepted: 1 job\n" in run("sweep", spec, "--grid", "seed=1").stdout
+        assert ", 1 job: http" in run("sweep", spec, "--grid", "seed=1").stdout
 
     def test_values_are_text_where_the_field_is(self):
         assert parse_grid(["metadata.a=1,true,2026-01-01", "seed=1,2"]) == {

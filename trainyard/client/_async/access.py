@@ -22,6 +22,7 @@ from trainyard.client.request import (
     without_none,
 )
 from trainyard.contract.wire.access import (
+    TOKEN_DAYS,
     AuditResource,
     DeliveryResource,
     NewTokenResource,
@@ -63,9 +64,13 @@ class AsyncAccessCalls(AsyncTransport):
     """Calls about API tokens, the audit log and webhooks."""
 
     async def create_token(
-        self, name: str, *, role: str = "user", expires_in_days: int | None = None, may_run_code: bool = False
+        self, name: str, *, role: str = "user", expires_in_days: int | None = TOKEN_DAYS, may_run_code: bool = False
     ) -> NewTokenResource:
-        """Create an API token. Its secret, `token`, is returned only here. Administrators only."""
+        """Create an API token. Its secret, `token`, is returned only here. Administrators only.
+
+        Args:
+            expires_in_days: None: it never expires.
+        """
         body = without_none(name=name, role=role, expires_in_days=expires_in_days, may_run_code=may_run_code)
         return await self._send(_create("/v1/tokens", NewTokenResource, **body))
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from trainyard.client._async.handle import AsyncJobHandle
 from trainyard.client._async.job_list import AsyncJobList
@@ -139,6 +140,10 @@ class AsyncJobCalls(AsyncTransport):
         if len(matches) > 1:
             raise ConflictError(f"{len(matches)} jobs have ids like {job_id!r}; use a longer part")
         return await self._whole(matches[0])
+
+    def job_url(self, job_id: str) -> str:
+        """Return the address of the job's page on the dashboard."""
+        return f"{self.address}/jobs/{quote(job_id)}"
 
     async def _whole(self, listed: JobResource) -> AsyncJobHandle:
         """Return a job of a list with all that it reported, of which a list has only a part."""

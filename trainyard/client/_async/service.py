@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from pydantic_core import to_jsonable_python
 
@@ -46,6 +47,10 @@ class AsyncServiceCalls(AsyncTransport):
         """Return the start estimate of a plan."""
         path = f"/v1/start-estimates/{segment(estimate_id, 'start estimate')}"
         return await self._send(Request("GET", path, model(StartEstimateResource)))
+
+    def sweep_url(self, sweep_id: str) -> str:
+        """Return the address of the sweep's page on the dashboard."""
+        return f"{self.address}/sweeps/{quote(sweep_id)}"
 
     async def submit_sweep(
         self,

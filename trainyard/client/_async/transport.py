@@ -49,6 +49,14 @@ class AsyncTransport:
             trust_env=not service.local,
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.address}>"
+
+    @property
+    def address(self) -> str:
+        """The URL of the service without a password, to be shown."""
+        return str(httpx.URL(self.url).copy_with(userinfo=b""))
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -19,6 +19,7 @@ from trainyard.client.download import (
 )
 from trainyard.client.errors import connection_failed, error_of
 from trainyard.client.job_samples import samples_artifact
+from trainyard.client.references import require_checkpoint
 from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
@@ -70,7 +71,7 @@ class FileCalls(Transport):
         job_id: str,
         to: str | Path,
         *,
-        checkpoint: CheckpointResource | None = None,
+        checkpoint: CheckpointResource | str | int | None = None,
         digests: Mapping[str, str] | None = None,
         progress: Progress = no_progress,
         overwrite: bool = False,
@@ -79,12 +80,15 @@ class FileCalls(Transport):
         """Download the export or a checkpoint into a folder. A repeated call continues an interrupted download.
 
         Args:
-            checkpoint: download this checkpoint and verify its digests; default: the export.
+            checkpoint: download this checkpoint, or `best`, `latest` or the one of a step, and verify its digests;
+                default: the export.
             digests: SHA-256 of files of the export, by path, which are verified; other files are not downloaded then.
             progress: called with a file's path, the number of its bytes on disk, and its size.
             overwrite: replace files with other content; default: raise TargetExistsError.
             left_out: receives the paths of hidden files, which are not downloaded.
         """
+        if isinstance(checkpoint, str | int):
+            checkpoint = require_checkpoint(self.checkpoints(job_id), checkpoint, job_id)
         folder = f"checkpoints/{checkpoint.id}" if checkpoint else "export"
         known: Mapping[str, str] = digests or {}
         if checkpoint:

@@ -34,19 +34,24 @@ class JobHandle:
         return getattr(self.resource, name)
 
     def __repr__(self) -> str:
-        return f"<job {self.id}, {self.resource.status}>"
+        return f"<job {self.id} {self.resource.name!r}, {self.resource.status}>"
 
     def _repr_html_(self) -> str:
         """Return the job as a table for notebooks, with sparklines.
 
         They are of the metrics that `metrics` returned last; if it was not called, the synchronous client reads them.
         """
-        return job_html(self.resource, self._curves or read_curves(self.resource, self._client.metrics))
+        return job_html(self.resource, self.url, self._curves or read_curves(self.resource, self._client.metrics))
 
     @property
     def id(self) -> str:
         """The job's id, as every command and route takes it."""
         return self.resource.id
+
+    @property
+    def url(self) -> str:
+        """The address of the job's page on the dashboard."""
+        return self._client.job_url(self.id)
 
     def refresh(self) -> JobResource:
         """Read the job from the service."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from trainyard.client._sync.handle import JobHandle
 from trainyard.client._sync.job_list import JobList
@@ -139,6 +140,10 @@ class JobCalls(Transport):
         if len(matches) > 1:
             raise ConflictError(f"{len(matches)} jobs have ids like {job_id!r}; use a longer part")
         return self._whole(matches[0])
+
+    def job_url(self, job_id: str) -> str:
+        """Return the address of the job's page on the dashboard."""
+        return f"{self.address}/jobs/{quote(job_id)}"
 
     def _whole(self, listed: JobResource) -> JobHandle:
         """Return a job of a list with all that it reported, of which a list has only a part."""

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from pydantic_core import to_jsonable_python
 
@@ -47,6 +48,10 @@ class ServiceCalls(Transport):
         """Return the start estimate of a plan."""
         path = f"/v1/start-estimates/{segment(estimate_id, 'start estimate')}"
         return self._send(Request("GET", path, model(StartEstimateResource)))
+
+    def sweep_url(self, sweep_id: str) -> str:
+        """Return the address of the sweep's page on the dashboard."""
+        return f"{self.address}/sweeps/{quote(sweep_id)}"
 
     def submit_sweep(
         self,

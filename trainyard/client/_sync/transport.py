@@ -50,6 +50,14 @@ class Transport:
             trust_env=not service.local,
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.address}>"
+
+    @property
+    def address(self) -> str:
+        """The URL of the service without a password, to be shown."""
+        return str(httpx.URL(self.url).copy_with(userinfo=b""))
+
     def __enter__(self) -> Self:
         return self
 

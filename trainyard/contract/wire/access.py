@@ -14,6 +14,10 @@ UserName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern
 """Name of a user. Jobs belong to names: two tokens with the same name are the same user."""
 
 
+TOKEN_DAYS = 90
+"""Days until a token expires, where the page, the command line and the client are given no number."""
+
+
 class TokenRequest(Strict):
     """The body of `POST /v1/tokens`."""
 

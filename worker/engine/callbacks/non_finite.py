@@ -19,7 +19,7 @@ _STEPS_PER_CHECK = 64
 _MIN_SCALE = 2.0**-10
 _HINT = (
     "Lower optimizer.lr, raise schedule.warmup_steps, set optimizer.clip_norm, or inspect the data of that step. "
-    "health.on_nan: skip leaves such steps out."
+    "Or set `health.on_nan: skip` to skip such steps."
 )
 
 

@@ -90,7 +90,7 @@ def test_worker_event_is_stored_once(world: World) -> None:
     for _ in range(2):
         assert worker.post("events", {"execution": 1, "events": [event]}).status_code == 200
     rows = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
-    assert [e["message"] for e in rows if e["type"] == "worker.note"] == ["hello"]
+    assert [e["message"] for e in rows if e["type"] == "worker.note"] == ["Hello"]
 
 
 def test_checkpoints_are_listed_until_retention_deletes_them(world: World) -> None:

@@ -29,7 +29,7 @@ def test_tags_and_notes_of_a_user_stay_when_the_program_reports(world: World) ->
     events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
     messages = [event["message"] for event in events if event["type"] == "edited"]
     assert (
-        messages[1] == "renamed from 'one' to 'two'; tagged stage, baseline; tags removed: auto; notes changed by admin"
+        messages[1] == "Renamed from 'one' to 'two'; tagged stage, baseline; tags removed: auto; notes changed by admin"
     )
 
 

@@ -143,7 +143,7 @@ class TestEveryAction:
         events = slurm.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
         (event,) = [event for event in events if event["type"] == "resolved"]
         assert (event["data"]["by"], event["data"]["action"]) == ("admin", body["action"])
-        assert event["message"].startswith("resolved by admin: ")
+        assert event["message"].startswith("Resolved by admin: ")
 
     def test_repeated_resolution_changes_nothing(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)

@@ -143,6 +143,26 @@ def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
     assert "duration" in refused(runs, where="created > 7")["message"]
 
 
+@pytest.mark.parametrize("sort", ["step", "-progress", "notes", "-tags", "zzz"])
+def test_error_of_a_sort_states_by_what_jobs_can_be_sorted(runs: World, sort: str) -> None:
+    error = refused(runs, sort=sort)
+    assert error["message"].startswith(f"jobs cannot be sorted by `{sort.removeprefix('-')}`; sort by name, status, ")
+    assert "progress, notes and tags have no order" in error["message"]
+    assert (error["param"], error["code"]) == ("sort", "unknown_key")
+
+
+def test_misspelled_key_of_a_sort_gets_the_nearest(runs: World) -> None:
+    assert "did you mean `optimizer.lr`?" in refused(runs, sort="-optimiser.lr")["message"]
+
+
+@pytest.mark.parametrize("columns", ["seed,eval/loss", "tags.a,seed", "min(eval/loss),max(eval/loss)"])
+def test_columns_joined_by_commas_are_answered_with_repeated_parameters(runs: World, columns: str) -> None:
+    error = refused(runs, columns=columns)
+    assert "give each column by itself: columns=" in error["message"]
+    assert (error["param"], error["code"]) == ("columns", "unknown_key")
+    assert len(listed(runs, columns=columns.split(","))) == 6
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [

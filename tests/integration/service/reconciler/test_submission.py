@@ -230,7 +230,7 @@ def test_failed_node_is_excluded_from_the_next_attempt(world: World) -> None:
         if event["type"] == "node_excluded"
     ]
     assert event["message"] == (
-        "node n7 is excluded from the next attempt, because it probably caused the failure of attempt 1"
+        "Node n7 is excluded from the next attempt, because it probably caused the failure of attempt 1"
     )
 
 
@@ -252,7 +252,7 @@ def test_claimant_of_two_scheduler_jobs_is_followed(world: World) -> None:
     world.worker(job).claim("nonce-of-the-first", "17")
     assert world.job(job)["attempt"]["scheduler_id"] == "17"
     kinds = [event["message"] for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]]
-    assert "runs as scheduler job 17" in kinds
+    assert "Scheduler job: 17" in kinds
 
 
 @pytest.mark.fault_scenario(8)

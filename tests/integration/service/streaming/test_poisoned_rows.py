@@ -54,7 +54,7 @@ def test_rows_that_are_not_json_are_left_out_of_streams_and_lists(world: World) 
         session.execute(sa.text("UPDATE checkpoints SET metrics = '{' WHERE step = 1"))
     source = JobSource(world.database, world.settings.runs, world.clock, job)
     text = "".join(item.text for item in source.read(StreamOffset(0), True).items)
-    assert ('"step":2' in text, '"step":1' in text, "submitted by" in text) == (True, False, False)
+    assert ('"step":2' in text, '"step":1' in text, "Submitted by" in text) == (True, False, False)
     (checkpoint,) = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
     assert (checkpoint["step"], checkpoint["best"]) == (2, True)
     types = [event["type"] for event in world.client.get(f"/v1/jobs/{job}/events").json()["data"]]

@@ -40,7 +40,8 @@ def test_asha_pauses_at_rungs_and_continues_the_best(lab: SearchLab) -> None:
     assert "Stopped early at step" in job["status_message"]
 
 
-KILLS, TRIALS = 8, 5
+_SPARE_KILLS = 4
+"""The kills end before the trials by as many, since not every failpoint is passed at once."""
 FAILPOINTS = (
     *("search.after-proposal", "search.before-trial", "search.after-trial"),
     *("search.before-moves", "search.after-moves"),
@@ -48,27 +49,30 @@ FAILPOINTS = (
 
 
 @pytest.mark.databases
+@pytest.mark.parametrize(("kills", "trials"), [(8, 5), pytest.param(20, 30, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("algorithm", ["tpe", "asha"])
-def test_a_service_that_is_killed_proposes_nothing_twice_and_loses_nothing(lab: SearchLab, algorithm: str) -> None:
-    undisturbed = run_with_kills(lab, algorithm, kills=0)
-    killed = run_with_kills(lab, algorithm, kills=KILLS)
-    assert [member["number"] for member in killed["members"]] == list(range(TRIALS))
+def test_a_service_that_is_killed_proposes_nothing_twice_and_loses_nothing(
+    lab: SearchLab, algorithm: str, kills: int, trials: int
+) -> None:
+    undisturbed = run_with_kills(lab, algorithm, kills=0, trials=trials)
+    killed = run_with_kills(lab, algorithm, kills=kills, trials=trials)
+    assert [member["number"] for member in killed["members"]] == list(range(trials))
     jobs = [member["job_id"] for member in killed["members"]]
     listed = lab.world.client.get("/v1/jobs", params={"sweep": lab.id, "limit": 200}).json()["data"]
     assert sorted(jobs) == sorted(job["id"] for job in listed)
-    assert len(set(jobs)) == TRIALS
+    assert len(set(jobs)) == trials
     # The same proposals: each is drawn from the trials before it alone.
     assert [member["values"] for member in killed["members"]] == [one["values"] for one in undisturbed["members"]]
     assert [member["state"] for member in killed["members"]] == [one["state"] for one in undisturbed["members"]]
 
 
-def run_with_kills(lab: SearchLab, algorithm: str, kills: int) -> dict[str, Any]:
-    """Run a search. The service ends at a failpoint that often, and is started again each time."""
-    lab.submit(algorithm=algorithm, max_trials=TRIALS, max_parallel=1)
+def run_with_kills(lab: SearchLab, algorithm: str, *, kills: int, trials: int) -> dict[str, Any]:
+    """Run a search. The service ends at a failpoint that often, all over the search, and is started again each time."""
+    lab.submit(algorithm=algorithm, max_trials=trials, max_parallel=1)
     points = itertools.cycle(FAILPOINTS if algorithm == "asha" else FAILPOINTS[:3])
-    left = kills
-    for _ in range(200):
-        if left:
+    left, size = kills, 0
+    for _ in range(40 * trials):
+        if left and size * (kills + _SPARE_KILLS) >= (kills - left) * trials:
             lab.world.fail_at(next(points))
         try:
             lab.world.search()
@@ -84,6 +88,7 @@ def run_with_kills(lab: SearchLab, algorithm: str, kills: int) -> dict[str, Any]
         if (detail := lab.read())["state"] != "running":
             assert left == 0
             return detail
+        size = detail["size"]
     raise AssertionError(f"the search did not end: {lab.read()}")
 
 
