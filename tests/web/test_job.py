@@ -195,6 +195,23 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         visit.assert_clean()
 
 
+def test_end_of_a_job_is_no_lost_connection(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "ends-while-open", "steps": 100_000})
+    wait_for_step(client, job.id, 10)
+    page = visit.go(f"/jobs/{job.id}")
+    connection = page.locator("#connection")
+    expect(connection).to_have_text("Live")
+    page.evaluate(
+        "window.banners = [];"
+        " new MutationObserver(() => window.banners.push(document.getElementById('banner').textContent))"
+        ".observe(document.getElementById('banner'), {attributes: true, childList: true})"
+    )
+    client.cancel(job.id)
+    expect(page.locator("#status")).to_have_text("cancelled", timeout=60_000)
+    expect(connection).to_have_text("")
+    assert "".join(page.evaluate("window.banners")) == ""
+
+
 def test_log_lines_are_shown_as_text_and_searched(visit: Visit, running_job: Any) -> None:
     page = visit.go(f"/jobs/{running_job.id}")
     log = page.locator("#log")
