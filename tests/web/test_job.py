@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -322,6 +323,21 @@ def test_failure_shows_rank_and_fix_and_can_be_retried(
     page.wait_for_url(visit.url + "/jobs")
     with pytest.raises(NotFoundError):
         client.job(job.id)
+
+
+def test_error_of_the_program_has_its_line_its_output_and_a_fork_for_code(
+    visit: Visit, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("print('the cache is old', flush=True)\ntable = {}\ntable['hot']\n")
+    script = {"task": "script", "argv": ["broken.py"]}
+    job = client.submit({**script, "name": "broken-code"}, code=tmp_path)
+    wait_for_status(client, job.id, "failed")
+    page = visit.go(f"/jobs/{job.id}")
+    expect(page.locator("#failure-place")).to_have_text("broken.py, line 3, in <module>")
+    expect(page.locator("#failure-lines")).to_contain_text("the cache is old")
+    expect(page.locator("#failure-lines")).not_to_contain_text("KeyError")
+    page.get_by_role("link", name="Fork with corrected code").click()
+    expect(page.locator("#editor textarea")).to_have_value(re.compile("name: broken-code-2"))
 
 
 def test_job_without_steps_has_no_empty_charts(visit: Visit, client: Client) -> None:

@@ -45,7 +45,21 @@ def test_last_frame_of_the_user_is_returned(text: str) -> None:
         "function": "loss_sum",
         "source": 'batch["hot"]\n~~~~~^^^^^^^',
     }
-    assert (summary.is_traceback, summary.last_lines) == (True, [])
+    assert (summary.is_traceback, summary.last_lines) == (True, ["line 1", "line 2"] if text.startswith("line") else [])
+
+
+@pytest.mark.parametrize("rank", ["", "[rank0]: "])
+def test_output_around_tracebacks_is_the_last_lines(rank: str) -> None:
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    tracebacks = f"{OURS}{USER}KeyError: 'hot'\n{chained}{OURS}{USER}ValueError: no such batch\n"
+    marked = "".join(f"{rank}{line}" for line in tracebacks.splitlines(keepends=True))
+    text = f"loading\ntrain.py:3: UserWarning: the cache is old\n  warnings.warn(text)\n{marked}leaked 1 semaphore\n"
+    assert summarize_failure(failure(text), {}).last_lines == [
+        "loading",
+        "train.py:3: UserWarning: the cache is old",
+        "  warnings.warn(text)",
+        "leaked 1 semaphore",
+    ]
 
 
 def test_code_outside_of_the_upload_is_the_users_too() -> None:
