@@ -166,6 +166,9 @@ def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, ru
     expect(page.locator("#chart-loss .chart-values strong")).to_contain_text(
         start.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M:%S")
     )
+    offset = datetime.now(ZoneInfo("Europe/Berlin")).strftime("%z")
+    zone = f"Times of this page are in Europe/Berlin, now UTC{offset[:3]}:{offset[3:]}."
+    expect(page.locator(".time-zone")).to_contain_text(zone)
 
 
 def test_lost_connection_is_shown_and_no_point_is_lost(

@@ -90,8 +90,8 @@ def test_output_without_a_traceback_is_its_last_lines() -> None:
 
 
 def test_output_of_earlier_executions_is_left_out() -> None:
-    start = "2026-11-25 16:37:47,355 INFO rank 0, execution {}, pid 964\n"
-    text = f"{start.format(1)}loading\nfirst\n{start.format(2)}loading\nno such dataset\n"
+    start = "2026-11-25 16:37:47,355 INFO rank 0, attempt 1{}, pid 964\n"
+    text = f"{start.format('')}loading\nfirst\n{start.format(', restart 1')}loading\nno such dataset\n"
     assert summarize_failure(failure(text), {}).last_lines == ["loading", "no such dataset"]
 
 
