@@ -87,6 +87,7 @@ class AttemptService:
                 jobs.add_event(job, "submitted", f"Scheduler job: {claim.scheduler_id}")
             if job.status != "running":
                 jobs.transition(job, "running", f"Training on {', '.join(nodes)}.")
+                job.progress = _without_estimate(job.progress)
             execution, owner, names = attempt.execution, job.created_by, job.spec["environment"].get("secrets", ())
         return ClaimGrant(execution=execution, secrets=self._secret_values(owner, names))
 
@@ -201,6 +202,12 @@ class AttemptService:
             _check_execution(attempt, record.execution)
             if attempt.finish is None or record.execution >= attempt.finish["execution"]:
                 attempt.finish = record.model_dump(mode="json")
+
+
+def _without_estimate(progress: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the progress that a new attempt continues, without the pace, time left and phase of the one before."""
+    continued = ("step", "total_steps", "epoch", "reported_at")
+    return progress and {key: progress[key] for key in continued if key in progress}
 
 
 def _check_execution(attempt: Attempt, execution: int) -> None:

@@ -26,7 +26,7 @@ from service.planner.step_sizes import Memory
 from service.planner.task_memory import is_upper_bound
 from service.planner.trainable_parameters import TrainableModel, trainable_model
 from trainyard.contract.problems import Problem
-from trainyard.contract.sizes import GIB, format_size, size_unit
+from trainyard.contract.sizes import GIB, format_size
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
 
 USABLE_SHARE = 0.92
@@ -183,7 +183,7 @@ _PART_NAMES = {"buckets": "DDP's buckets", "gathered": "gathered parameters", "t
 
 
 def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:
-    """Return a text such as `needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
+    """Return a text such as `needs about 38 GiB of 24 GiB per GPU: parameters 12 GiB, ...`."""
     most = largest(estimator.devices)
     room = f"{f' of {format_size(most)}' if most is not None else ''} per {'rank' if estimator.cpu else 'GPU'}"
     if estimator.cpu and most is not None:
@@ -191,8 +191,7 @@ def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:
     if estimate.memory is None:
         return f"needs more than {format_size(estimate.least)}{room}, without activations"
     parts = sorted(estimate.memory.parts.items(), key=lambda part: -part[1])
-    unit = size_unit(estimate.peak)[0]
     shown = ", ".join(
-        f"{_PART_NAMES.get(name, name)} {size / unit:.3g}" for name, size in parts if size >= 0.01 * estimate.peak
+        f"{_PART_NAMES.get(name, name)} {format_size(size)}" for name, size in parts if size >= 0.01 * estimate.peak
     )
     return f"needs about {format_size(estimate.peak)}{room}: {shown}"

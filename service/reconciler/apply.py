@@ -54,9 +54,10 @@ class DecisionWriter:
             fresh = jobs.get_for_update(job.pk)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
                 return
+            end = _end_time(attempt, exit_record, now)
             if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
-                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), now)
+                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end)
                 row.failed_node, row.scheduler_end = failed_node, scheduler_end or None
                 if exit_record is None:
                     fresh.open_spool = row.number
@@ -71,7 +72,7 @@ class DecisionWriter:
             session.flush()
             if decision.status is not None:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
-                _change_status(jobs, fresh, decision, decision.status, _end_time(fresh, exit_record, now))
+                _change_status(jobs, fresh, decision, decision.status, end)
             elif decision.message is not None:
                 jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
@@ -93,7 +94,7 @@ def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
     return decision.message in (None, job.status_message)
 
 
-def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: int, now: datetime) -> None:
+def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime) -> None:
     """Record the end of an attempt and what it used up.
 
     Args:
@@ -107,7 +108,7 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     )
     job.retries_used += restart_count + (1 if decision.uses_retry else 0)
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
-    attempt.ended_at = now
+    attempt.ended_at = ended_at
     attempt.exit_reason = decision.exit_reason
 
 
@@ -117,11 +118,12 @@ def _keep_paused(job: Job, decision: Decision, exit_record: FinishRecord | None)
         job.desired = "paused"
 
 
-def _end_time(job: Job, exit_record: FinishRecord | None, now: datetime) -> datetime:
-    """Return the time of the job's end: that of the exit record, limited to start..now: nodes' clocks may be wrong."""
-    if exit_record is None or job.started_at is None:
+def _end_time(attempt: Attempt | None, exit_record: FinishRecord | None, now: datetime) -> datetime:
+    """Return the end of the attempt, and of the job if it ends too: the time of the exit record. It is limited to
+    start..now, since nodes' clocks may be wrong."""
+    if attempt is None or attempt.claimed_at is None or exit_record is None:
         return now
-    return min(now, max(job.started_at, exit_record.time))
+    return min(now, max(attempt.claimed_at, exit_record.time))
 
 
 def _change_status(jobs: JobRepository, job: Job, decision: Decision, status: JobStatus, ended_at: datetime) -> None:

@@ -40,7 +40,7 @@ def test_two_nodes_train_and_report(service: ServiceProcess, slurm: SlurmLab) ->
         assert client.script(job.id).script == filed.read_text(), "what is shown is what was submitted"
         assert {p.name for p in attempt_of(run, 1).logs.glob("rank-*.log")} == {f"rank-{r}.log" for r in range(4)}
         for rank in range(4):
-            assert f"rank {rank}, execution 1" in client.logs(job.id, rank=str(rank), tail=200).text
+            assert f"rank {rank}, attempt 1" in client.logs(job.id, rank=str(rank), tail=200).text
 
 
 @on_both_databases

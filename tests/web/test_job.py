@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -165,6 +166,9 @@ def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, ru
     expect(page.locator("#chart-loss .chart-values strong")).to_contain_text(
         start.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M:%S")
     )
+    offset = datetime.now(ZoneInfo("Europe/Berlin")).strftime("%z")
+    zone = f"Times of this page are in Europe/Berlin, now UTC{offset[:3]}:{offset[3:]}."
+    expect(page.locator(".time-zone")).to_contain_text(zone)
 
 
 def test_lost_connection_is_shown_and_no_point_is_lost(
@@ -193,6 +197,23 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         assert page.evaluate("window.layoutShift") < 0.02
         visit.ignore_network_errors()
         visit.assert_clean()
+
+
+def test_end_of_a_job_is_no_lost_connection(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "ends-while-open", "steps": 100_000})
+    wait_for_step(client, job.id, 10)
+    page = visit.go(f"/jobs/{job.id}")
+    connection = page.locator("#connection")
+    expect(connection).to_have_text("Live")
+    page.evaluate(
+        "window.banners = [];"
+        " new MutationObserver(() => window.banners.push(document.getElementById('banner').textContent))"
+        ".observe(document.getElementById('banner'), {attributes: true, childList: true})"
+    )
+    client.cancel(job.id)
+    expect(page.locator("#status")).to_have_text("cancelled", timeout=60_000)
+    expect(connection).to_have_text("")
+    assert "".join(page.evaluate("window.banners")) == ""
 
 
 def test_log_lines_are_shown_as_text_and_searched(visit: Visit, running_job: Any) -> None:
@@ -305,6 +326,21 @@ def test_failure_shows_rank_and_fix_and_can_be_retried(
     page.wait_for_url(visit.url + "/jobs")
     with pytest.raises(NotFoundError):
         client.job(job.id)
+
+
+def test_error_of_the_program_has_its_line_its_output_and_a_fork_for_code(
+    visit: Visit, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("print('the cache is old', flush=True)\ntable = {}\ntable['hot']\n")
+    script = {"task": "script", "argv": ["broken.py"]}
+    job = client.submit({**script, "name": "broken-code"}, code=tmp_path)
+    wait_for_status(client, job.id, "failed")
+    page = visit.go(f"/jobs/{job.id}")
+    expect(page.locator("#failure-place")).to_have_text("broken.py, line 3, in <module>")
+    expect(page.locator("#failure-lines")).to_contain_text("the cache is old")
+    expect(page.locator("#failure-lines")).not_to_contain_text("KeyError")
+    page.get_by_role("link", name="Fork with corrected code").click()
+    expect(page.locator("#editor textarea")).to_have_value(re.compile("name: broken-code-2"))
 
 
 def test_job_without_steps_has_no_empty_charts(visit: Visit, client: Client) -> None:

@@ -102,3 +102,12 @@ def test_sorting_sets_aria_sort_and_the_address(visit: Visit, client: Client) ->
     head.get_by_role("button", name="Name", exact=True).click()
     expect(page.locator("tr.job .name a").first).to_have_text("zz-last")
     expect(page).to_have_url(visit.url + "/jobs?sort=-name")
+
+
+def test_processes_on_cpus_are_not_called_gpus(visit: Visit, background_jobs: dict[str, str]) -> None:
+    page = visit.go("/jobs?columns=name&columns=gpus")
+    expect(page.locator("#jobs thead")).to_contain_text("Processes")
+    expect(page.locator("#jobs thead")).not_to_contain_text("GPU")
+    visit.go("/submit")
+    expect(page.get_by_text("Process hours")).to_be_attached()
+    expect(page.get_by_text("GPU hours")).not_to_be_attached()

@@ -75,6 +75,7 @@ def test_invalid_yaml_is_noted_at_its_line(writing: Page) -> None:
 
 def test_plan_is_updated_with_the_text(writing: Page) -> None:
     expect(writing.locator("#verdict")).to_contain_text("Fits: needs about")
+    expect(writing.locator("#sizes")).to_contain_text(re.compile(r"Host memoryroughly [\d.]+ [MG]iB for each rank"))
     expect(writing.locator(".strategy")).to_have_count(1)
     written(writing, TEXT.replace("gpus: 1", "gpus: 2"))
     expect(writing.locator(".strategy")).to_have_count(4)

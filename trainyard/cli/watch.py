@@ -229,7 +229,7 @@ def export_suggestion(job: JobResource) -> str:
 
 
 def error_lines(job: JobResource) -> list[str]:
-    """Return the lines about the first error: the user's own line or the last output, a hint, and forks with a fix.
+    """Return the lines about the first error: the user's own line, the last output, a hint, and forks with a fix.
 
     The error itself is left out where the status message states it.
     """
@@ -244,7 +244,7 @@ def error_lines(job: JobResource) -> list[str]:
         frame = summary.frame
         lines.append(f"{frame.file}, line {frame.line}, in {frame.function}")
         lines += [f"    {line}" for line in frame.source.splitlines()]
-    elif summary is not None and summary.last_lines:
+    if summary is not None and summary.last_lines:
         lines += ["last output:", *(f"    {line}" for line in summary.last_lines)]
     if error.hint:
         lines.append(f"hint: {error.hint}")

@@ -12,8 +12,13 @@ NON_FINITE_LOSS = "the loss became NaN or infinite"
 _LAST_LINES = 10
 _MAX_LINE = 500
 _HEADER = "Traceback (most recent call last):"
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>[^\n]{1,200})$')
-_EXECUTION = re.compile(r"^.{0,40}INFO rank \d+, execution \d+, pid \d+\n", re.MULTILINE)
+_EXECUTION = re.compile(r"^.{0,40}INFO rank \d+, attempt \d+(?:, restart \d+)?, pid \d+\n", re.MULTILINE)
 """The line with which the log of a rank begins, and again after each restart."""
 _UPLOADED = re.compile(r"/attempts/[^/]+/code/(?P<path>.+)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/worker/(?:\w+/)*\w+\.py$|/trainyard/\w+\.py$")
@@ -40,17 +45,30 @@ def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSumma
     return FailureSummary(
         frame=user_frame(text),
         is_traceback=is_traceback,
-        last_lines=[] if is_traceback else last_lines(text),
+        last_lines=last_lines(text),
         fixes=[*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")],
         repeats=non_finite or failure.final,
     )
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the last lines that are not empty, of the last execution only."""
+    """Return the last lines that are neither empty nor part of a traceback, of the last execution only."""
     *_, last = _EXECUTION.split(text)
-    lines = [line.rstrip()[:_MAX_LINE] for line in last.splitlines()[-200:]]
+    lines = [line.rstrip()[:_MAX_LINE] for line in _outside_tracebacks(last.splitlines())]
     return [line for line in lines if line][-_LAST_LINES:]
+
+
+def _outside_tracebacks(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines that belong to no traceback, whose last line is the first that is not indented: the exception."""
+    in_traceback = False
+    for line in lines:
+        text = _RANK_PREFIX.sub("", line)
+        if _HEADER in text:
+            in_traceback = True
+        elif in_traceback:
+            in_traceback = not text or text.startswith(" ")
+        elif text and text not in _CHAINED:
+            yield line
 
 
 def user_frame(text: str) -> Frame | None:

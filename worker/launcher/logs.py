@@ -188,9 +188,9 @@ def _punch_hole(path: Path, end: int) -> None:
         os.close(handle)
 
 
-def log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int) -> None:
+def log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> None:
     """Write the launcher's log to the node's file from here on."""
     path = layout.node_log(node.index)
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.getLogger("worker").addHandler(file_handler(path))
-    log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, execution)
+    log.info("attempt %d of job %s", launch.attempt, launch.job_id)

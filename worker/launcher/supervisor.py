@@ -109,7 +109,7 @@ def _decide(
     """On node 0, publish whether the attempt runs: it was claimed, and nothing prevents its ranks from starting."""
     rejection = None
     if claimed:
-        log_start(layout, launch, node, claimed.execution)
+        log_start(layout, launch, node)
         rejection = reject_claimed(layout, launch, node, claimed, lambda: signals.any)
         if rejection:
             _ship_log(layout, launch, connect)
@@ -132,7 +132,7 @@ def _follow(
     rendezvous = await_rendezvous(layout, node, preparation_seconds(launch))
     if rendezvous is None:
         return None
-    log_start(layout, launch, node, rendezvous.execution)
+    log_start(layout, launch, node)
     if rejection := reject_node(layout, launch, node, rendezvous.execution, lambda: signals.any):
         _post_finish(connect, rejection)
         # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).

@@ -80,7 +80,7 @@ def main(folder: str) -> None:
         # The spool file shows the launcher that this execution has begun, even if it gets no further.
         layout.spool.mkdir(parents=True, exist_ok=True)
         layout.spool_file(execution).touch()
-    log.info("rank %d, execution %d, pid %d", rank, execution, os.getpid())
+    log.info("%s, pid %d", _log_header(layout, rank), os.getpid())
     status = 1
     run: RankRun | None = None
     try:
@@ -119,6 +119,12 @@ def execution_number(layout: AttemptLayout) -> int:
     if first is None:
         first = str(LaunchDocument.model_validate_json(layout.launch.read_bytes()).execution)
     return int(first) + _restarts()
+
+
+def _log_header(layout: AttemptLayout, rank: int) -> str:
+    """Return what begins the rank's log, in the terms of the job's page: the attempt, and its restart if it is one."""
+    attempt = f"rank {rank}, attempt {layout.root.name.partition('-')[0]}"
+    return f"{attempt}, restart {_restarts()}" if _restarts() else attempt
 
 
 def _restarts() -> int:

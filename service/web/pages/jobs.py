@@ -132,6 +132,7 @@ def show_jobs(
         "has_more": page.has_more,
         "last_id": page.last_id,
         "error": error,
+        "accelerator": app_state.settings.known_accelerator,
     }
     return pages.render(
         "jobs.html",

@@ -56,6 +56,7 @@ def show_submit(
         presets=[template.name for template in templates if template.spec.get("task") not in CODE_TASKS],
         code_presets=[template.name for template in templates if template.spec.get("task") in CODE_TASKS],
         forked=origin is not None,
+        accelerator=app_state.settings.known_accelerator,
         selected=None if origin else preset_name,
         text=text or texts[preset_name],
         may_submit=visitor.user.role != "viewer",

@@ -74,6 +74,14 @@ const LONG = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: 
 /** An ISO time in the user's time zone: "short" has minutes, "exact" has seconds, "long" has the zone. */
 export const dateTime = (iso, form = "short") => ({ short: SHORT, exact: EXACT, long: LONG })[form].format(new Date(iso));
 
+/** The time zone of all times: `Europe/Berlin, now UTC+02:00`. Log lines are in that of their node. */
+export function timeZone() {
+  const name = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const offset = -new Date().getTimezoneOffset();
+  const [hours, minutes] = [Math.floor(Math.abs(offset) / 60), Math.abs(offset) % 60].map((one) => String(one).padStart(2, "0"));
+  return `${name}, now UTC${offset < 0 ? "-" : "+"}${hours}:${minutes}`;
+}
+
 /** The strategy of a spec: `fsdp · bf16 · LoRA 16`. */
 export const strategyLabel = (spec) =>
   [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null].filter((part) => part && part !== "auto").join(" · ");

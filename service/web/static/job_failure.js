@@ -1,4 +1,4 @@
-// The panel of a failed job: the error, the user's own line or the last output, and forks with a fix.
+// The panel of a failed job: the error, the user's own line, the last output, and forks with a fix.
 
 import { specValue } from "./format.js";
 import { byId, make, setMessage, setText } from "./page.js";
@@ -35,19 +35,26 @@ export function showFailure(job) {
   setText(byId("failure-lines"), lines.join("\n"));
   byId("failure-hint").hidden = !error.hint;
   setMessage(byId("failure-hint").querySelector("span"), error.hint ?? "");
-  showFixes(job, fixes);
+  showForks(job, fixes.length || !isOwnError(job, frame) ? fixes.map((fix) => forkWith(job, fix)) : [forkWithCode(job)]);
   byId("failure-traceback").hidden = !error.traceback;
   setText(byId("failure-traceback").querySelector("summary"), isTraceback ? "Whole traceback" : "More output");
   setText(byId("traceback"), error.traceback ?? "");
 }
 
-function showFixes(job, fixes) {
+/** Whether the program of the user failed, and not what it ran on: its code is to be corrected. */
+const isOwnError = (job, frame) => job.status_reason === "error" && (frame !== null || job.spec.task === "script");
+
+const forkWith = (job, fix) => ({ href: fixAddress(job.id, fix), title: fix.note || undefined, text: `Fork with ${fixLabel(fix)}` });
+
+const forkWithCode = (job) => ({
+  href: `/submit?fork=${encodeURIComponent(job.id)}`, text: "Fork with corrected code", title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
+});
+
+function showForks(job, forks) {
   const box = byId("fixes");
-  const shown = JSON.stringify(fixes);
-  box.hidden = fixes.length === 0 || !byId("fork");
+  const shown = JSON.stringify(forks);
+  box.hidden = forks.length === 0 || !byId("fork");
   if (box.dataset.shown === shown) return;
   box.dataset.shown = shown;
-  box.replaceChildren(...fixes.map((fix, number) => make("a", {
-    class: number ? "button" : "button primary", href: fixAddress(job.id, fix), title: fix.note || undefined, text: `Fork with ${fixLabel(fix)}`,
-  })));
+  box.replaceChildren(...forks.map((fork, number) => make("a", { class: number ? "button" : "button primary", ...fork })));
 }

@@ -1,6 +1,6 @@
 // Helpers of every page: the embedded data, elements, toasts, dialogs, and times in the user's time zone.
 
-import { age, dateTime } from "./format.js";
+import { age, dateTime, timeZone } from "./format.js";
 
 const embedded = JSON.parse(document.getElementById("page-data").textContent);
 
@@ -108,4 +108,5 @@ export function formatTimes(root = document) {
 }
 
 formatTimes();
+for (const element of document.querySelectorAll(".time-zone")) setText(element, `Times of this page are in ${timeZone()}. Log lines have their own zone.`);
 setInterval(formatTimes, 15_000);

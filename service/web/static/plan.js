@@ -70,6 +70,8 @@ function facts(plan) {
   const { model, disk } = plan;
   const rows = [["Length", lengthText(plan)], ["Strategy", `${plan.strategy}: ${plan.strategy_reason}`]];
   if (model) rows.push(["Parameters", model.trained === model.parameters ? rounded(model.parameters) : `${rounded(model.parameters)}, of which ${rounded(model.trained)} are trained`]);
+  const host = plan.strategies.find((one) => one.chosen)?.host_bytes;
+  if (host) rows.push(["Host memory", `roughly ${bytes(host)} for each rank`]);
   if (disk) rows.push(["On disk", `${bytes(disk.total_bytes)}: ${count(disk.checkpoints)} checkpoints of ${bytes(disk.checkpoint_bytes)}${disk.export_bytes ? `, export ${bytes(disk.export_bytes)}` : ""}`]);
   return rows;
 }

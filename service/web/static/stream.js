@@ -13,7 +13,7 @@ const MAX_RETRY = 3_000;
  *
  * @param path of the stream; `after` is the id after which it starts (null: now).
  * @param on handlers by the type of event: `(data, id) => void`.
- * @param onState "live" when connected, "lost" when disconnected, "" when the stream has ended for good.
+ * @param onState "live" when connected, "lost" when disconnected or refused, "" when the stream has ended for good.
  * @returns {{ close: () => void, last: () => string | null }} `last` is the id of the last event.
  */
 export function follow(path, { after = null, on, onState = () => {} }) {
@@ -24,13 +24,15 @@ export function follow(path, { after = null, on, onState = () => {} }) {
 
   async function run() {
     while (!closed) {
+      const begin = last;
       try {
         if ((await outsidePauses(connect)) === "ended") break;
-        delay = 0; // a clean end: the service restarts, or this client was too slow
+        // A clean end: the job has ended, which the next response says, the service restarts, or this client was too slow.
+        if (last !== begin) continue;
       } catch (error) {
         if (closed) return;
+        onState("lost");
       }
-      onState("lost");
       delay = Math.min(MAX_RETRY, delay ? delay * 2 : FIRST_RETRY);
       await interruptiblePause(delay);
     }

@@ -4,7 +4,7 @@ import { sparklinePath } from "./curve_preview.js";
 import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
-import { make, makeSvg, setText } from "./page.js";
+import { data, make, makeSvg, setText } from "./page.js";
 
 const MAX_TAGS = 3; // beside a name
 
@@ -67,7 +67,7 @@ const BUILT_IN = {
       cell.querySelector("path").setAttribute("d", curve ? sparklinePath(curve) : "");
     },
   },
-  gpus: text("GPUs", "gpus", 78, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
+  gpus: text(data?.accelerator === "cpu" ? "Processes" : "GPUs", "gpus", data?.accelerator === "cpu" ? 96 : 78, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
   strategy: text("Strategy", "strategy", 126, (job) => strategyLabel(job.spec), { valueOf: (job) => strategyLabel(job.spec) }),
   owner: text("Owner", "user", 92, (job) => job.created_by, { valueOf: (job) => job.created_by }),
   age: {

@@ -24,7 +24,7 @@ class TestServiceOutage:
         attempt = run.prepare()
         launchers = [launch(attempt, program=LAUNCHER_WITH_SHORT_WAITS) for _ in range(2)]
         assert [process.wait(60) for process in launchers] == [0, 0]
-        assert attempt.rank_log(0).read_text().count("rank 0, execution") == 1
+        assert attempt.rank_log(0).read_text().count("rank 0, attempt 1") == 1
         assert finish_of(attempt, 1).reason == "completed"
         points = all_spooled_points(attempt, 1)
         assert {step for key, step, _ in points if key == "train/loss"} == set(range(1, 37))

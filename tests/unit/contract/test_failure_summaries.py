@@ -45,7 +45,21 @@ def test_last_frame_of_the_user_is_returned(text: str) -> None:
         "function": "loss_sum",
         "source": 'batch["hot"]\n~~~~~^^^^^^^',
     }
-    assert (summary.is_traceback, summary.last_lines) == (True, [])
+    assert (summary.is_traceback, summary.last_lines) == (True, ["line 1", "line 2"] if text.startswith("line") else [])
+
+
+@pytest.mark.parametrize("rank", ["", "[rank0]: "])
+def test_output_around_tracebacks_is_the_last_lines(rank: str) -> None:
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    tracebacks = f"{OURS}{USER}KeyError: 'hot'\n{chained}{OURS}{USER}ValueError: no such batch\n"
+    marked = "".join(f"{rank}{line}" for line in tracebacks.splitlines(keepends=True))
+    text = f"loading\ntrain.py:3: UserWarning: the cache is old\n  warnings.warn(text)\n{marked}leaked 1 semaphore\n"
+    assert summarize_failure(failure(text), {}).last_lines == [
+        "loading",
+        "train.py:3: UserWarning: the cache is old",
+        "  warnings.warn(text)",
+        "leaked 1 semaphore",
+    ]
 
 
 def test_code_outside_of_the_upload_is_the_users_too() -> None:
@@ -76,8 +90,8 @@ def test_output_without_a_traceback_is_its_last_lines() -> None:
 
 
 def test_output_of_earlier_executions_is_left_out() -> None:
-    start = "2026-11-25 16:37:47,355 INFO rank 0, execution {}, pid 964\n"
-    text = f"{start.format(1)}loading\nfirst\n{start.format(2)}loading\nno such dataset\n"
+    start = "2026-11-25 16:37:47,355 INFO rank 0, attempt 1{}, pid 964\n"
+    text = f"{start.format('')}loading\nfirst\n{start.format(', restart 1')}loading\nno such dataset\n"
     assert summarize_failure(failure(text), {}).last_lines == ["loading", "no such dataset"]
 
 

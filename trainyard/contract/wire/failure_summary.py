@@ -34,7 +34,7 @@ class FailureSummary(Resource):
     is_traceback: bool = False
     """Whether `error.traceback` has a traceback; otherwise it is the end of the log."""
     last_lines: list[str] = Field(default_factory=list)
-    """The last lines that the failed rank wrote, if they are no traceback."""
+    """The last lines that the failed rank wrote which are no part of a traceback."""
     fixes: list[Fix] = Field(default_factory=list)
     """The most likely to help first."""
     repeats: bool = False

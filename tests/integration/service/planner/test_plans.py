@@ -258,7 +258,9 @@ class TestRefusals:
         shown = world.job(job)
         assert (shown["status"], shown["status_reason"], world.scheduler.submitted) == ("failed", "rejected", [])
         assert "--force" in shown["error"]["hint"]
-        assert shown["status_message"].startswith("strategy: needs about 23.6 GiB of 16 GiB per GPU: optimizer 9.51")
+        assert shown["status_message"].startswith(
+            "strategy: needs about 23.6 GiB of 16 GiB per GPU: optimizer 9.51 GiB"
+        )
         assert "would fit" in shown["status_message"]
 
     def test_force_submits_and_records_an_event(self, world: World) -> None:

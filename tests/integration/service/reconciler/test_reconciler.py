@@ -127,6 +127,9 @@ def test_finished_at_is_the_real_end_after_downtime(world: World) -> None:
     world.clock.advance(3600)
     world.tick()
     assert world.job(job)["finished_at"] == ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    [attempt] = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
+    shown = world.job(job)
+    assert [attempt[key] for key in ("started_at", "ended_at")] == [shown[key] for key in ("started_at", "finished_at")]
     last = world.client.get(f"/v1/jobs/{job}/events?order=desc&limit=1").json()["data"][0]
     assert (last["message"], last["created_at"]) == ("Completed all steps.", world.job(job)["finished_at"])
 

@@ -51,6 +51,25 @@ def test_programs_that_report_no_estimate_have_that_of_their_steps(world: World)
     assert stream(world, job, after) == []
 
 
+def test_resumed_job_has_no_estimate_of_before_its_pause(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.metrics([("train/loss", 2, 1.0)], progress={**STEPS, "step": 2, "phase": "saving", "seconds_left": 41.0})
+    world.client.post(f"/v1/jobs/{job}/pause")
+    world.tick()
+    worker.end("paused", step=2)
+    world.tick()
+    assert world.job(job)["status"] == "paused"
+    world.clock.advance(3600)
+    world.client.post(f"/v1/jobs/{job}/resume")
+    world.tick(2)
+    worker = world.start(job)
+    shown = world.job(job)["progress"]
+    assert (shown["step"], shown["eta_seconds"], shown["seconds_per_step"], shown["phase"]) == (2, None, None, None)
+    worker.metrics([("train/loss", 3, 1.0)], progress={**STEPS, "step": 3, "seconds_left": 17.0})
+    assert world.job(job)["progress"]["eta_seconds"] == 17.0
+
+
 @pytest.mark.parametrize("wrong", [{"phase": "resting"}, {"phase_done": -1}, {"phase_total": 2**54}])
 def test_other_phases_are_refused(world: World, wrong: dict[str, object]) -> None:
     worker = world.start(world.submit())

@@ -30,7 +30,9 @@ class TestRefusals:
     def test_excess_memory_is_reported_with_the_cheapest_change(self):
         problem = exceeds_memory(estimator(24), spec())[0]
         assert problem.param == "strategy"
-        assert problem.message.startswith("needs about 28.4 GiB of 24 GiB per GPU: optimizer 9.51, parameters 4.75, ")
+        assert problem.message.startswith(
+            "needs about 28.4 GiB of 24 GiB per GPU: optimizer 9.51 GiB, parameters 4.75 GiB, "
+        )
         assert problem.message.endswith("strategy fsdp: 7.01 GiB would fit")
 
     def test_fitting_spec_has_no_problem(self):
@@ -83,7 +85,9 @@ class TestWithoutGpus:
         halves = self.estimator(64, ranks=4)
         assert halves.fits(halves.estimate(requested)) is False
         messages = describe_need(halves, halves.estimate(requested))
-        assert messages.startswith("needs about 28.4 GiB of 16 GiB per rank (this machine's memory): optimizer 9.51, ")
+        assert messages.startswith(
+            "needs about 28.4 GiB of 16 GiB per rank (this machine's memory): optimizer 9.51 GiB, "
+        )
 
     def test_small_models_fit_a_small_machine(self):
         tiny = builtin_models.structure_of(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256}).model)
