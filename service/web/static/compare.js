@@ -13,7 +13,7 @@ import { TERMINAL, tone } from "./job_status.js";
 import { afterPaint, byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
 import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
 import { inParts } from "./parts.js";
-import { AXES, RunCurves, SELECTED } from "./run_curves.js";
+import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
 import { connectPicker } from "./run_picker.js";
 import { SweepRanking } from "./sweep_ranking.js";
 
@@ -25,6 +25,7 @@ const runOf = new Map(runs.map((run) => [run.id, run]));
 let members = data.detail?.members ?? [];
 const isOpenedEmpty = members.length === 0;
 let grid;
+let showAxes;
 
 const parameters = new URLSearchParams(location.search);
 const view = { ...readView(parameters, AXES), key: data.key, outcome: parameters.get("outcome") ?? data.outcome };
@@ -47,6 +48,7 @@ async function readChanges() {
   for (const run of active) {
     const { status, metrics } = byJobId.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
     if (status) run.status = status;
+    run.tokens ||= TOKENS in metrics;
     showStatus(run);
     addMetrics(Object.keys(metrics));
   }
@@ -167,12 +169,10 @@ function showValues(run, n) {
 function show(keys) {
   grid.redraw(keys);
   if (!keys.includes(view.key)) return;
-  drawnAxis = view.axis;
   showTableValues();
   const sizes = runs.map((run) => curves.curveOf(run, view.key)?.x?.length ?? 0);
   const missing = sizes.filter((size) => !size).length;
-  const none = view.axis === "tokens" ? "These runs do not report tokens." : "No points of this metric yet.";
-  setText(byId("chart-note"), missing === runs.length ? none : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : Math.max(...sizes) === 1 ? "Each run has one point of this metric." : "");
+  setText(byId("chart-note"), missing === runs.length ? "No points of this metric yet." : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : Math.max(...sizes) === 1 ? "Each run has one point of this metric." : "");
   parallel?.show(coordinates());
 }
 
@@ -214,14 +214,12 @@ async function cancelSweep() {
   await refresh().catch(() => {});
 }
 
-let drawnAxis = "step"; // the axis of the loaded curves
-
-/** Return to the axis of the loaded curves if a run does not have the chosen one, such as tokens. */
+/** Return to the axis of the loaded curves if the service refuses the chosen one. */
 function restoreAxis(error) {
   toastError(error);
-  if (!(error instanceof ApiError) || view.axis === drawnAxis) return;
-  byId("axis").value = drawnAxis;
-  grid.change({ axis: drawnAxis });
+  if (!(error instanceof ApiError) || view.axis === curves.loadedAxis) return;
+  grid.change({ axis: curves.loadedAxis });
+  showAxes();
 }
 
 /** Change the view of the charts. */
@@ -259,7 +257,8 @@ function start() {
     onRange: (range) => { byId("reset-zoom").hidden = range === null; },
     isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
   });
-  connectChartTools(view, changeView, () => AXES);
+  if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
+  showAxes = connectChartTools(view, changeView, () => curves.axes());
   connectCombination(view, changeView, () => curves.keys);
   showCancelButton();
   byId("cancel")?.addEventListener("click", cancelSweep);
