@@ -56,6 +56,19 @@ POINTED = """async (url) => {
 }"""
 
 
+LABELLED = """async ([url, log]) => {
+  const { Chart } = await import(url);
+  const frame = document.createElement("div");
+  frame.style = "width:900px;height:140px;position:relative";
+  document.querySelector("main").prepend(frame);
+  const chart = new Chart(frame, { onZoom: () => {}, onHover: () => {} });
+  chart.show([{ name: "loss", x: [0, 1, 2], y: [1, 1e20, 1.2e36], colour: "red" }],
+    { axis: "step", log, clip: false, range: null, marks: [] });
+  await new Promise(requestAnimationFrame);
+  return chart.plot.axes[1]._values;
+}"""
+
+
 @pytest.fixture
 def job_page(visit: Visit, running_job: Any) -> Page:
     """Return the page of a running job whose loss is drawn."""
@@ -76,8 +89,9 @@ def test_curves_are_drawn_at_the_positions_of_the_axes(job_page: Page, *, log: b
     job_page.locator("#log-scale").set_checked(log, force=True)
     job_page.wait_for_function(f"log => {LOSS}.view.log === log", arg=log)
     pairs = job_page.evaluate(
-        f"""() => ["x", "y"].flatMap((scale) => {LOSS}[`${{scale}}Range`].map((value) =>
-              [{LOSS}.transform(scale)(value), {LOSS}.plot.valToPos(value, scale, true)]))"""
+        f"""() => {LOSS}.xRange.map((value) => [{LOSS}.transform("x")(value), {LOSS}.plot.valToPos(value, "x", true)])
+              .concat({LOSS}.valueTicks().map((value, n) => [{LOSS}.transform("y")(value),
+                {LOSS}.plot.valToPos({LOSS}.plot.axes[1]._splits[n], "y", true)]))"""
     )
     for drawn, labelled in pairs:
         assert drawn == pytest.approx(labelled, abs=1.5)
@@ -184,6 +198,13 @@ def test_values_at_the_pointer_name_the_step_of_each_point(visit: Visit) -> None
         "near 19.8": ["step 20", "loss", "20", "eval", "2"],
         "line": pytest.approx(20, abs=0.02),
     }
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_large_values_have_labels(visit: Visit, *, log: bool) -> None:
+    visit.go("/compare")
+    labels = visit.page.evaluate(LABELLED, [Assets().url("chart.js"), log])
+    assert labels == (["1000", "1e8", "1e13", "1e18", "1e23", "1e28", "1e33"] if log else ["0", "5e35", "1e36"])
 
 
 def test_exports_have_the_points(job_page: Page) -> None:

@@ -187,3 +187,12 @@ def test_changes_of_a_member_are_written_as_in_the_tables(visit: Visit) -> None:
         [Assets().url("job_rows.js"), {"optimizer.lr": 0.00026353012, "name": "adamw", "batch.size": 32}],
     )
     assert changes == "lr 2.635e-4, name adamw, size 32"
+
+
+def test_values_of_a_member_are_in_sight_in_narrow_windows(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 800})
+    page = visit.go("/jobs")
+    changes = page.locator("tr.job .name small", has_text=re.compile("^lr"))
+    expect(changes.first).to_be_visible()
+    assert changes.first.evaluate("box => box.scrollWidth <= box.clientWidth && box.getBoundingClientRect().width > 40")
+    page.set_viewport_size({"width": 1280, "height": 800})

@@ -24,7 +24,13 @@ export function valueLabels(splits) {
 /** Distances of labels on an axis of whole numbers. */
 export const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
 
-/** About `count` round values within a range. */
+/** Distances of labels on an axis of seconds. */
+export const SECONDS = [
+  0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((factor) => factor * unit)),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * 3600), ...[1, 2, 5, 10, 20, 50, 100, 200, 500].map((days) => days * 86400),
+];
+
+/** At most about `count` round values within a range. */
 export function linearTicks([low, high], count = 5) {
   const rough = (high - low) / count;
   const size = 10 ** Math.floor(Math.log10(rough));
