@@ -194,5 +194,6 @@ def test_values_of_a_member_are_in_sight_in_narrow_windows(visit: Visit) -> None
     page = visit.go("/jobs")
     changes = page.locator("tr.job .name small", has_text=re.compile("^lr"))
     expect(changes.first).to_be_visible()
-    assert changes.first.evaluate("box => box.scrollWidth <= box.clientWidth && box.getBoundingClientRect().width > 40")
+    sizes = changes.first.evaluate("box => [box.scrollWidth, box.clientWidth, box.scrollHeight, box.clientHeight]")
+    assert sizes[:2] == [sizes[1]] * 2, sizes
     page.set_viewport_size({"width": 1280, "height": 800})

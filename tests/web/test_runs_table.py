@@ -127,7 +127,7 @@ def test_groups_have_mean_and_deviation(runs: Visit) -> None:
     page = table(runs, sort="eval/loss", group="optimizer.lr")
     groups = page.locator("tr.group")
     expect(groups).to_have_count(3)
-    expect(groups.first).to_contain_text("optimizer.lr 0.1 · 2")
+    expect(groups.first).to_contain_text("optimizer.lr 0.1 · 2 jobs")
     expect(groups.first.locator("td.value").last).to_have_text("1.5 ± 0.71")
     groups.first.get_by_role("button").click()
     expect(page.locator("tr.job")).to_have_count(4)
