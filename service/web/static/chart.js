@@ -40,13 +40,14 @@ export class Chart {
 
   /**
    * Draw curves, each `{ name, x, y, colour, width, opacity, dots, hidden }`, with ascending positions `x`; `hidden` curves
-   * have no row in the table of values. `view` is `{ axis, log, clip, range, marks }`.
+   * have no row in the table of values. `view` is `{ axis, log, logX, clip, range, marks }`.
    */
   show(curves, view) {
     Object.assign(this, { curves, view });
-    this.xRange = view.range ?? positionRange(curves) ?? [0, 1];
+    this.xRange = view.range ?? positionRange(curves, view.logX) ?? positionRange(curves) ?? [0, 1];
+    this.isLogX = Boolean(view.logX) && this.xRange[0] > 0;
     this.yRange = valueRange(curves, view);
-    const form = `${view.axis} ${view.log}`;
+    const form = `${view.axis} ${this.isLogX}`;
     if (this.form !== form) this.create(form);
     this.plot.batch(() => {
       this.plot.setScale("x", { min: this.xRange[0], max: this.xRange[1] });
@@ -63,9 +64,9 @@ export class Chart {
   /** Show the values at a position, as when the pointer is there; null hides them. */
   hover(position) {
     if (!this.plot) return;
-    const left = position === null ? -10 : this.plot.valToPos(position, "x");
+    const isShown = position !== null && !(this.isLogX && position <= 0);
     this.isFollowing = true;
-    this.plot.setCursor({ left, top: position === null ? -10 : 0 }, false);
+    this.plot.setCursor({ left: isShown ? this.plot.valToPos(position, "x") : -10, top: isShown ? 0 : -10 }, false);
     this.isFollowing = false;
     this.hovered = position;
     if (this.frame.contains(document.activeElement) && position !== null) this.showValues(position); else this.table.hidden = true;
@@ -85,11 +86,11 @@ export class Chart {
     this.plot = new window.uPlot({
       ...this.size(),
       scales: {
-        x: { time: axis === "time", range: () => this.xRange },
+        x: { time: axis === "time", distr: this.isLogX ? 3 : 1, range: () => this.xRange },
         y: { range: () => [0, 1] }, // a fraction of the range: uPlot has no labels for values from 1e17 on
       },
       axes: [
-        { ...style, space: 70, size: axis === "time" ? 40 : 26, ...(distances && { incrs: distances }), ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }) },
+        { ...style, space: 70, size: axis === "time" ? 40 : 26, ...(distances && { incrs: distances }), ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }), ...(this.isLogX && { splits: () => logTicks(this.xRange), filter: (_, splits) => splits }) },
         { ...style, size: VALUE_AXIS_WIDTH, splits: () => this.valueTicks().map(this.fractions("y")), values: () => valueLabels(this.valueTicks()) },
       ],
       series: [{}],
@@ -165,7 +166,7 @@ export class Chart {
 
   /** A function from the values of a scale to the fraction of its range that is below them. */
   fractions(scale) {
-    const isLogarithmic = scale === "y" && this.view.log;
+    const isLogarithmic = scale === "x" ? this.isLogX : this.view.log;
     const map = isLogarithmic ? (value) => (value > 0 ? Math.log10(value) : NaN) : (value) => value;
     const [low, high] = (scale === "x" ? this.xRange : this.yRange).map(map);
     return (value) => (map(value) - low) / (high - low);

@@ -53,15 +53,16 @@ export function logTicks([low, high]) {
   return within.length > 1 ? within : linearTicks([low, high]);
 }
 
-/** The smallest and the largest position of all curves; null without a point. */
-export function positionRange(curves) {
+/** The smallest and the largest position of all curves, on a logarithmic axis of positive ones; null without a point. */
+export function positionRange(curves, log = false) {
   let [low, high] = [Infinity, -Infinity];
   for (const { x } of curves) {
-    if (!x.length) continue;
-    [low, high] = [Math.min(low, x[0]), Math.max(high, x.at(-1))];
+    const first = log ? firstAfter(x, 0, true) : 0;
+    if (first >= x.length) continue;
+    [low, high] = [Math.min(low, x[first]), Math.max(high, x.at(-1))];
   }
   if (!Number.isFinite(low)) return null;
-  return low < high ? [low, high] : [low - 0.5, high + 0.5];
+  return low < high ? [low, high] : log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
 }
 
 /**

@@ -20,6 +20,7 @@ export function connectChartTools(view, change, axes) {
   axis.addEventListener("focus", showAxes);
   axis.addEventListener("change", () => change({ axis: axis.value }));
   connectToggle("log-scale", view.log, (log) => change({ log }));
+  connectToggle("log-x", view.logX, (logX) => change({ logX }));
   connectToggle("clip", view.clip, (clip) => change({ clip }));
   byId("smooth").value = String(view.weight);
   byId("smooth").addEventListener("input", () => change({ weight: Number(byId("smooth").value) }));
