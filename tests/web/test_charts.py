@@ -56,6 +56,23 @@ POINTED = """async (url) => {
 }"""
 
 
+LABELLED = """async ([url, log]) => {
+  const { Chart } = await import(url);
+  const frame = document.createElement("div");
+  frame.style = "width:900px;height:140px;position:relative";
+  document.querySelector("main").prepend(frame);
+  const chart = new Chart(frame, { onZoom: () => {}, onHover: () => {} });
+  chart.show([{ name: "loss", x: [0, 1, 2], y: [1, 1e20, 1.2e36], colour: "red" }],
+    { axis: "step", log, clip: false, range: null, marks: [] });
+  await new Promise(requestAnimationFrame);
+  const labels = chart.plot.axes[1]._values;
+  chart.show([{ name: "loss", x: [0, 1, 2], y: [1, 2, 3], colour: "red" }],
+    { axis: "step", log, clip: false, range: null, marks: [] });
+  await new Promise(requestAnimationFrame);
+  return [labels, chart.plot.axes[1]._values];
+}"""
+
+
 @pytest.fixture
 def job_page(visit: Visit, running_job: Any) -> Page:
     """Return the page of a running job whose loss is drawn."""
@@ -76,11 +93,29 @@ def test_curves_are_drawn_at_the_positions_of_the_axes(job_page: Page, *, log: b
     job_page.locator("#log-scale").set_checked(log, force=True)
     job_page.wait_for_function(f"log => {LOSS}.view.log === log", arg=log)
     pairs = job_page.evaluate(
-        f"""() => ["x", "y"].flatMap((scale) => {LOSS}[`${{scale}}Range`].map((value) =>
-              [{LOSS}.transform(scale)(value), {LOSS}.plot.valToPos(value, scale, true)]))"""
+        f"""() => {LOSS}.xRange.map((value) => [{LOSS}.transform("x")(value), {LOSS}.plot.valToPos(value, "x", true)])
+              .concat({LOSS}.valueTicks().map((value, n) => [{LOSS}.transform("y")(value),
+                {LOSS}.plot.valToPos({LOSS}.plot.axes[1]._splits[n], "y", true)]))"""
     )
     for drawn, labelled in pairs:
         assert drawn == pytest.approx(labelled, abs=1.5)
+
+
+def test_positions_on_a_logarithmic_axis_are_in_the_address(job_page: Page) -> None:
+    job_page.get_by_text("Log x").click()
+    expect(job_page).to_have_url(re.compile("log_x=1"))
+    job_page.reload()
+    expect(job_page.locator("#log-x")).to_be_checked()
+    job_page.wait_for_function(f"() => {LOSS}.curves[0]?.x.length > 10 && {LOSS}.isLogX")
+    pairs = job_page.evaluate(
+        f"() => {LOSS}.plot.axes[0]._splits.map((value) => [{LOSS}.transform('x')(value),"
+        f"  {LOSS}.plot.valToPos(value, 'x', true)])"
+    )
+    assert len(pairs) > 1
+    for drawn, labelled in pairs:
+        assert drawn == pytest.approx(labelled, abs=1.5)
+    first, last = job_page.evaluate(f"() => {LOSS}.xRange")
+    assert 0 < first < last
 
 
 def test_search_by_text_and_by_expression_hides_other_charts(job_page: Page) -> None:
@@ -184,6 +219,14 @@ def test_values_at_the_pointer_name_the_step_of_each_point(visit: Visit) -> None
         "near 19.8": ["step 20", "loss", "20", "eval", "2"],
         "line": pytest.approx(20, abs=0.02),
     }
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_large_values_have_labels(visit: Visit, *, log: bool) -> None:
+    visit.go("/compare")
+    labels, smaller = visit.page.evaluate(LABELLED, [Assets().url("chart.js"), log])
+    assert labels == (["1000", "1e8", "1e13", "1e18", "1e23", "1e28", "1e33"] if log else ["0", "5e35", "1e36"])
+    assert smaller == (["1", "2"] if log else ["1", "2", "3"])
 
 
 def test_exports_have_the_points(job_page: Page) -> None:

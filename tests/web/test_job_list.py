@@ -321,7 +321,7 @@ class TestRows:
         expect(page.get_by_role("heading", name="rates")).to_be_visible()
         visit.go("/jobs").get_by_role("link", name="Sweeps", exact=True).click()
         group = page.locator("tr.group")
-        expect(group).to_contain_text("sweep rates · 2")
+        expect(group).to_contain_text("sweep rates · 2 jobs")
         expect(group.get_by_role("link", name="compare")).to_have_attribute("href", re.compile(r"/compare\?sweep=swp_"))
         assert_accessible(page)
 

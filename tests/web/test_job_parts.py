@@ -48,6 +48,7 @@ def test_codes_differ_by_files_and_lines(visit: Visit, form: int) -> None:
     deep = "folder/" * 12 + "a_rather_long_name_of_a_module.py"
     body = b"".join(b"line %d\n" % number for number in range(20))
     before = {"a.py": body, deep: b"x\n", "same.py": b"1\n", "gone.py": b"old\n", "data.bin": b"\0\1"}
+    before[".trainyard/uncommitted.diff"] = b"-line 9\n"
     after = {"a.py": body.replace(b"line 9", b"<b>nine</b>"), deep: b"x\n", "same.py": b"1\n", "data.bin": b"\0\2"}
     names, lines = visit.page.evaluate(
         READ, [Assets().url("code_archive.js"), archive(before, form), archive(after, form)]

@@ -1,12 +1,13 @@
 """The page of a sweep with many runs: it is made in parts, and it is updated in place."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from service.web.assets import Assets
 from tests.support.browser import Visit, open_tab_in_new_profile
@@ -88,7 +89,7 @@ def test_each_run_is_ranked_drawn_and_listed(visit: Visit) -> None:
     expect(page.locator("#ranking tbody tr")).to_have_count(RUNS)
     expect(page.locator("#runs tbody tr")).to_have_count(RUNS)
     expect(page.locator("#parallel path")).to_have_count(RUNS)
-    assert page.locator("#ranking tbody td:nth-child(4)").all_text_contents() == [f"{rate:g}" for rate in RATES]
+    assert page.locator("#ranking tbody td:nth-child(5)").all_text_contents() == [f"{rate:g}" for rate in RATES]
     assert page.locator("#runs tbody td:nth-child(3)").all_text_contents() == [f"{rate:g}" for rate in RATES]
 
 
@@ -127,3 +128,72 @@ def test_only_runs_that_can_have_changed_are_read_again(visit: Visit, site: Site
     expect(page.locator("#chart-selected canvas")).to_be_visible()
     request = page.wait_for_event("request", lambda request: "/v1/metrics?" in request.url)
     assert parse_qs(urlsplit(request.url).query)["job"] == [sweep["members"][0]["job_id"]]
+
+
+@pytest.mark.parametrize(("table", "nth"), [("ranking", 5), ("runs", 3)])
+def test_heads_sort_the_rows_with_the_keyboard(visit: Visit, table: str, nth: int) -> None:
+    page = visit.page
+    rates = page.locator(f"#{table} tbody td:nth-child({nth})")
+    expect(rates).to_have_count(RUNS)
+    head = page.locator(f"#{table} thead th:nth-child({nth})")
+    button = head.get_by_role("button", name="optimizer.lr", exact=True)
+    in_order = [f"{rate:g}" for rate in RATES]
+    for sort, texts in (("ascending", in_order), ("descending", in_order[::-1]), (None, in_order)):
+        button.press("Enter")
+        expect(rates).to_have_text(texts)
+        expect(button).to_be_focused()
+        assert head.get_attribute("aria-sort") == sort
+    expect(page.locator("#ranking thead th").first).to_have_attribute("aria-sort", "ascending")
+
+
+def test_runs_without_a_value_are_last_in_both_orders(visit: Visit) -> None:
+    page = visit.page
+    expect(page.locator("#runs tbody tr")).to_have_count(RUNS)
+    expect(page.locator("#runs tbody .last").first).to_have_text("0.5")
+    page.get_by_role("columnheader", name=re.compile("^Last ")).get_by_role("button").click()
+    expect(page.locator("#runs tbody .last").first).to_have_text("0.5")
+    page.get_by_role("columnheader", name=re.compile("^Last ")).get_by_role("button").click()
+    expect(page.locator("#runs tbody .last").first).to_have_text("0.5")
+
+
+def test_a_trial_that_was_stopped_early_is_so_in_all_tables(visit: Visit) -> None:
+    def stop(route: Route) -> None:
+        sweep = (answer := route.fetch()).json()
+        sweep["members"][2].update(state="stopped_early", status="cancelled")
+        route.fulfill(response=answer, json=sweep)
+
+    page = visit.page
+    expect(page.locator("#runs tbody tr")).to_have_count(RUNS)
+    page.route("**/v1/sweeps/*", stop)
+    for table in ("ranking", "runs"):
+        row = page.locator(f"#{table} tbody tr", has=page.get_by_role("link", name=re.compile(r"^rates #2\b")))
+        expect(row.locator(".chip")).to_have_text("stopped early")
+    page.unroute_all(behavior="wait")
+
+
+def test_scatter_offers_all_metrics(visit: Visit) -> None:
+    page = visit.page
+    offered = page.locator("#scatter-x option").all_text_contents()
+    assert offered[:2] == ["optimizer.lr", "eval/loss"]
+    assert "layer/norm" in offered
+    page.locator("#scatter-x").select_option("layer/norm")
+    expect(page.locator("#scatter .title").first).to_have_text("layer/norm")
+    expect(page.locator("#scatter circle")).to_have_count(1)
+
+
+def test_changes_of_a_member_are_written_as_in_the_tables(visit: Visit) -> None:
+    changes = visit.page.evaluate(
+        """async ([url, values]) => (await import(url)).memberChanges({ values })""",
+        [Assets().url("job_rows.js"), {"optimizer.lr": 0.00026353012, "name": "adamw", "batch.size": 32}],
+    )
+    assert changes == "lr 2.635e-4, name adamw, size 32"
+
+
+def test_values_of_a_member_are_in_sight_in_narrow_windows(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 800})
+    page = visit.go("/jobs")
+    changes = page.locator("tr.job .name small", has_text=re.compile("^lr"))
+    expect(changes.first).to_be_visible()
+    sizes = changes.first.evaluate("box => [box.scrollWidth, box.clientWidth, box.scrollHeight, box.clientHeight]")
+    assert sizes[:2] == [sizes[1]] * 2, sizes
+    page.set_viewport_size({"width": 1280, "height": 800})

@@ -20,7 +20,7 @@ COLUMNS = ("status", "name", "optimizer.lr", "eval/loss")
 
 @pytest.fixture(scope="module")
 def experiment(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
-    """A service with six runs, two seeds of three learning rates, and its URL."""
+    """A service with six runs, two seeds of three learning rates, and its URL. The first two have counted tokens."""
     folder = tmp_path_factory.mktemp("experiment")
     (folder / "runs.sqlite").write_bytes(migrated_sqlite.read_bytes())
     world = World(f"sqlite:///{folder / 'runs.sqlite'}", folder / "state")
@@ -28,7 +28,8 @@ def experiment(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) 
         job = world.submit(name=f"run-{number}", seed=number % 2, optimizer={"lr": 10.0 ** -(1 + number // 2)})
         points = [("eval/loss", step, float(number + 10 - step)) for step in range(10)]
         worker = world.start(job)
-        worker.metrics([*points, *(("train/loss", step, 1.0) for step in range(10))])
+        tokens = [("train/tokens", step, 100.0 * step) for step in range(1, 10)] if number < 2 else []
+        worker.metrics([*points, *tokens, *(("train/loss", step, 1.0) for step in range(10))])
         worker.end("completed")
         world.reconciler.run_once()
     after: int | None = 0
@@ -126,7 +127,7 @@ def test_groups_have_mean_and_deviation(runs: Visit) -> None:
     page = table(runs, sort="eval/loss", group="optimizer.lr")
     groups = page.locator("tr.group")
     expect(groups).to_have_count(3)
-    expect(groups.first).to_contain_text("optimizer.lr 0.1 · 2")
+    expect(groups.first).to_contain_text("optimizer.lr 0.1 · 2 jobs")
     expect(groups.first.locator("td.value").last).to_have_text("1.5 ± 0.71")
     groups.first.get_by_role("button").click()
     expect(page.locator("tr.job")).to_have_count(4)
@@ -165,6 +166,50 @@ def test_the_selection_is_drawn_next_to_the_table_and_tagged(runs: Visit) -> Non
     expect(page.locator("tr.job").first.locator(".tag")).to_have_text(["baseline", "stage=prod"])
     table(runs, where="tag = baseline")
     expect(page.locator("tr.job")).to_have_count(2)
+
+
+def test_charts_of_the_selection_have_the_tools_of_all_charts(runs: Visit) -> None:
+    page = table(runs, sort="eval/loss")
+    page.get_by_role("checkbox", name="Select run-0").check()
+    panel = page.get_by_role("region", name="Charts of the selected jobs")
+    panel.get_by_label("Smooth").fill("0.5")
+    panel.get_by_text("Clip outliers").click()
+    panel.get_by_role("button", name="Combine metrics").click()
+    for key in ("train/loss", "eval/loss"):
+        page.locator(f"#combination-list input[value='{key}']").check()
+    page.get_by_role("button", name="Add chart").click()
+    page.locator("[id^=chart-combined]").scroll_into_view_if_needed()
+    page.wait_for_function("() => document.querySelector('[id^=chart-combined] .frame').chart.curves.length > 1")
+    expect(page).to_have_url(re.compile(r"smooth=0\.5.*clip=1.*chart=train%2Floss%2Ceval%2Floss"))
+
+
+def test_an_axis_is_offered_where_all_selected_runs_have_it(runs: Visit) -> None:
+    page = table(runs, sort="eval/loss")
+    for name in ("run-0", "run-1"):
+        page.get_by_role("checkbox", name=f"Select {name}").check()
+    axis = page.locator("#charts-panel #axis")
+    axis.select_option("tokens")
+    page.wait_for_function("() => document.querySelector('#charts .frame')?.chart.curves[0]?.x.at(-1) === 900")
+    expect(page).to_have_url(re.compile("x=tokens"))
+    page.get_by_role("checkbox", name="Select run-2").check()
+    expect(axis).to_have_value("step")
+    expect(axis.locator("option")).to_have_text(["step", "training time"])
+    page.wait_for_function("() => document.querySelector('#charts .frame').chart.curves.length === 3")
+    expect(page).not_to_have_url(re.compile("x=tokens"))
+    expect(page.locator("#toast")).to_be_hidden()
+
+
+def test_the_axis_of_the_drawn_curves_returns_if_another_is_refused(runs: Visit) -> None:
+    page = table(runs, sort="eval/loss")
+    page.get_by_role("checkbox", name="Select run-0").check()
+    page.wait_for_function("() => document.querySelector('#charts .frame')?.chart.curves.length === 1")
+    refusal = {"error": {"code": "conflict", "message": "not now", "param": None}}
+    page.route("**/v1/metrics?*x=time*", lambda route: route.fulfill(status=409, json=refusal))
+    axis = page.locator("#charts-panel #axis")
+    axis.select_option("seconds")
+    expect(page.locator("#toast")).to_contain_text("not now")
+    expect(axis).to_have_value("step")
+    runs.ignore_errors("status of 409")
 
 
 def test_a_view_is_saved_and_opened(runs: Visit) -> None:

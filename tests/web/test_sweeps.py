@@ -45,7 +45,7 @@ def test_search_is_made_from_fields_and_ranked(visit: Visit, client: Client) -> 
     assert_accessible(page)
     assert all(0.001 <= float(member.values["optimizer.lr"]) <= 0.1 for member in members.values())
 
-    expect(page.locator("#sweep-state")).to_contain_text("Ranked by Train loss: the smallest first; of equal values")
+    expect(page.locator("#sweep-state")).to_contain_text("Ranked by the last value of Train loss: the smallest first")
 
     page.get_by_role("link", name=re.compile("twice the steps")).click()
     page.wait_for_url(re.compile(r"/submit\?"))

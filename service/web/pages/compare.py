@@ -15,6 +15,7 @@ from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
 from service.jobs.table.value_types import spec_fields
+from service.metrics.x_axis import TOKENS
 from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
 from trainyard.contract.job_query import Key
@@ -117,6 +118,7 @@ def comparison(jobs: Sequence[JobResource]) -> dict[str, Any]:
             "id": job.id,
             "name": job.name,
             "status": job.status,
+            "tokens": TOKENS in job.metrics,
             "values": [spec.get(path) for path in fields],
             "code": job.spec.get("code"),
             "commit": job.metadata.get("git_commit"),

@@ -1,12 +1,14 @@
 // One chart. uPlot draws the axes, follows the pointer and selects ranges; the curves are drawn on its canvas, so that
 // each can have positions of its own.
 
-import { countLabels, firstAfter, logTicks, nearestPoint, nearestPosition, positionRange, secondLabels, valueLabels, valueRange, WHOLE } from "./chart_axes.js";
+import { countLabels, firstAfter, linearTicks, logTicks, nearestPoint, nearestPosition, positionRange, secondLabels, SECONDS, valueLabels, valueRange, WHOLE } from "./chart_axes.js";
 import { colour } from "./colours.js";
 import { count, dateTime, duration, number } from "./format.js";
 import { make } from "./page.js";
 
 const VALUE_AXIS_WIDTH = 56;
+const VALUE_SPACE = 30; // pixels between two labels of values, at least
+const SIDE = 32; // pixels at the right, for half of the last label of the positions
 const MAX_ROWS = 12; // of the table beside the pointer
 const DASHES = { checkpoint: [2, 3], resumed: [], interrupted: [6, 4] };
 const MARK_COLOURS = { checkpoint: "soft", resumed: "c2", interrupted: "bad" };
@@ -16,8 +18,8 @@ const POSITIONS = {
   step: { text: (x) => `step ${count(Math.round(x))}`, labels: countLabels, distances: WHOLE },
   epoch: { text: (x) => `epoch ${number(x)}`, labels: countLabels },
   tokens: { text: (x) => `${count(Math.round(x))} tokens`, labels: countLabels, distances: WHOLE },
-  relative: { text: (x) => `after ${duration(x)}`, labels: secondLabels },
-  seconds: { text: (x) => `after ${duration(x)} of training`, labels: secondLabels },
+  relative: { text: (x) => `after ${duration(x)}`, labels: secondLabels, distances: SECONDS },
+  seconds: { text: (x) => `after ${duration(x)} of training`, labels: secondLabels, distances: SECONDS },
   time: { text: (x) => dateTime(x * 1000, "exact"), labels: null }, // uPlot's own labels of local times
 };
 
@@ -38,17 +40,17 @@ export class Chart {
 
   /**
    * Draw curves, each `{ name, x, y, colour, width, opacity, dots, hidden }`, with ascending positions `x`; `hidden` curves
-   * have no row in the table of values. `view` is `{ axis, log, clip, range, marks }`.
+   * have no row in the table of values. `view` is `{ axis, log, logX, clip, range, marks }`.
    */
   show(curves, view) {
     Object.assign(this, { curves, view });
-    this.xRange = view.range ?? positionRange(curves) ?? [0, 1];
+    this.xRange = view.range ?? positionRange(curves, view.logX) ?? positionRange(curves) ?? [0, 1];
+    this.isLogX = Boolean(view.logX) && this.xRange[0] > 0;
     this.yRange = valueRange(curves, view);
-    const form = `${view.axis} ${view.log}`;
+    const form = `${view.axis} ${this.isLogX}`;
     if (this.form !== form) this.create(form);
     this.plot.batch(() => {
       this.plot.setScale("x", { min: this.xRange[0], max: this.xRange[1] });
-      this.plot.setScale("y", { min: this.yRange[0], max: this.yRange[1] });
       this.plot.redraw(false, true); // within the batch, so that the curves are painted once
     });
     if (this.hovered !== undefined && this.hovered !== null) this.showValues(this.hovered);
@@ -62,9 +64,9 @@ export class Chart {
   /** Show the values at a position, as when the pointer is there; null hides them. */
   hover(position) {
     if (!this.plot) return;
-    const left = position === null ? -10 : this.plot.valToPos(position, "x");
+    const isShown = position !== null && !(this.isLogX && position <= 0);
     this.isFollowing = true;
-    this.plot.setCursor({ left, top: position === null ? -10 : 0 }, false);
+    this.plot.setCursor({ left: isShown ? this.plot.valToPos(position, "x") : -10, top: isShown ? 0 : -10 }, false);
     this.isFollowing = false;
     this.hovered = position;
     if (this.frame.contains(document.activeElement) && position !== null) this.showValues(position); else this.table.hidden = true;
@@ -77,27 +79,32 @@ export class Chart {
   create(form) {
     this.plot?.destroy();
     this.form = form;
-    const { axis, log } = this.view;
+    const { axis } = this.view;
     const style = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1, size: 4 }, font: "11px system-ui, sans-serif" };
     const { labels, distances } = POSITIONS[axis];
     this.frame.replaceChildren(this.table);
     this.plot = new window.uPlot({
       ...this.size(),
       scales: {
-        x: { time: axis === "time", range: () => this.xRange },
-        y: { distr: log ? 3 : 1, range: () => this.yRange },
+        x: { time: axis === "time", distr: this.isLogX ? 3 : 1, range: () => this.xRange },
+        y: { range: () => [0, 1] }, // a fraction of the range: uPlot has no labels for values from 1e17 on
       },
       axes: [
-        { ...style, space: 60, size: axis === "time" ? 40 : 26, ...(distances && { incrs: distances }), ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }) },
-        { ...style, space: 30, size: VALUE_AXIS_WIDTH, values: (_, splits) => valueLabels(splits), ...(log && { splits: () => logTicks(this.yRange), filter: (_, splits) => splits }) },
+        { ...style, space: 70, size: axis === "time" ? 40 : 26, ...(distances && { incrs: distances }), ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }), ...(this.isLogX && { splits: () => logTicks(this.xRange), filter: (_, splits) => splits }) },
+        { ...style, size: VALUE_AXIS_WIDTH, splits: () => this.valueTicks().map(this.fractions("y")), values: () => valueLabels(this.valueTicks()) },
       ],
       series: [{}],
       legend: { show: false },
-      padding: [8, 10, 0, 0],
+      padding: [8, SIDE, 0, 0],
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, move: (_, left, top) => [this.snapped(left), top], bind: { dblclick: () => () => this.onZoom(null) } },
       hooks: { draw: [() => this.paint()], setCursor: [() => this.follow()], setSelect: [() => this.select()] },
     }, [[]], this.frame);
     this.frame.append(this.table);
+  }
+
+  /** The values that have a label. */
+  valueTicks() {
+    return this.view.log ? logTicks(this.yRange) : linearTicks(this.yRange, Math.max(2, Math.floor((this.plot.height - 40) / VALUE_SPACE)));
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------------
@@ -152,11 +159,17 @@ export class Chart {
   /** A function from the values of a scale to pixels of the canvas; faster than `valToPos` for each point. */
   transform(scale) {
     const { bbox } = this.plot;
-    const isLogarithmic = scale === "y" && this.view.log;
+    const fraction = this.fractions(scale);
+    if (scale === "x") return (value) => bbox.left + fraction(value) * bbox.width;
+    return (value) => bbox.top + (1 - fraction(value)) * bbox.height;
+  }
+
+  /** A function from the values of a scale to the fraction of its range that is below them. */
+  fractions(scale) {
+    const isLogarithmic = scale === "x" ? this.isLogX : this.view.log;
     const map = isLogarithmic ? (value) => (value > 0 ? Math.log10(value) : NaN) : (value) => value;
     const [low, high] = (scale === "x" ? this.xRange : this.yRange).map(map);
-    if (scale === "x") return (value) => bbox.left + ((value - low) / (high - low)) * bbox.width;
-    return (value) => bbox.top + ((high - map(value)) / (high - low)) * bbox.height;
+    return (value) => (map(value) - low) / (high - low);
   }
 
   // -- pointer and keyboard --------------------------------------------------------------------------------------------

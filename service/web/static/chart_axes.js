@@ -24,7 +24,13 @@ export function valueLabels(splits) {
 /** Distances of labels on an axis of whole numbers. */
 export const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
 
-/** About `count` round values within a range. */
+/** Distances of labels on an axis of seconds. */
+export const SECONDS = [
+  0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((factor) => factor * unit)),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * 3600), ...[1, 2, 5, 10, 20, 50, 100, 200, 500].map((days) => days * 86400),
+];
+
+/** At most about `count` round values within a range. */
 export function linearTicks([low, high], count = 5) {
   const rough = (high - low) / count;
   const size = 10 ** Math.floor(Math.log10(rough));
@@ -47,15 +53,16 @@ export function logTicks([low, high]) {
   return within.length > 1 ? within : linearTicks([low, high]);
 }
 
-/** The smallest and the largest position of all curves; null without a point. */
-export function positionRange(curves) {
+/** The smallest and the largest position of all curves, on a logarithmic axis of positive ones; null without a point. */
+export function positionRange(curves, log = false) {
   let [low, high] = [Infinity, -Infinity];
   for (const { x } of curves) {
-    if (!x.length) continue;
-    [low, high] = [Math.min(low, x[0]), Math.max(high, x.at(-1))];
+    const first = log ? firstAfter(x, 0, true) : 0;
+    if (first >= x.length) continue;
+    [low, high] = [Math.min(low, x[first]), Math.max(high, x.at(-1))];
   }
   if (!Number.isFinite(low)) return null;
-  return low < high ? [low, high] : [low - 0.5, high + 0.5];
+  return low < high ? [low, high] : log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
 }
 
 /**

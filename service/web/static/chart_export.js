@@ -62,10 +62,10 @@ export function saveSvg(chart, title) {
 }
 
 function drawing(chart, title) {
-  const { xRange, yRange, view: { log } } = chart;
-  const across = (x) => BOX.left + ((x - xRange[0]) / (xRange[1] - xRange[0])) * (BOX.right - BOX.left);
-  const map = log ? Math.log10 : (value) => value;
-  const down = (y) => BOX.bottom - ((map(y) - map(yRange[0])) / (map(yRange[1]) - map(yRange[0]))) * (BOX.bottom - BOX.top);
+  const { xRange, yRange, isLogX, view: { log } } = chart;
+  const [left, top] = ["x", "y"].map((scale) => chart.fractions(scale));
+  const across = (x) => BOX.left + left(x) * (BOX.right - BOX.left);
+  const down = (y) => BOX.bottom - top(y) * (BOX.bottom - BOX.top);
   const text = (content, attributes) => makeSvg("text", { "font-family": "sans-serif", "font-size": 12, fill: colour("text"), ...attributes }, content);
   const line = (attributes) => makeSvg("line", { stroke: colour("line"), ...attributes });
   const times = view(chart);
@@ -74,19 +74,19 @@ function drawing(chart, title) {
     makeSvg("clipPath", { id: "box" }, makeSvg("rect", { x: BOX.left, y: BOX.top, width: BOX.right - BOX.left, height: BOX.bottom - BOX.top })),
     text(heading(chart, title), { x: 12, y: 22, "font-size": 15, "font-weight": 600 }),
     ...(log ? logTicks(yRange) : linearTicks(yRange)).flatMap((value) => [line({ x1: BOX.left, x2: BOX.right, y1: down(value), y2: down(value) }), text(number(value), { x: BOX.left - 6, y: down(value) + 4, "text-anchor": "end" })]),
-    ...linearTicks(xRange).map((value) => text(times(value), { x: across(value), y: BOX.bottom + 18, "text-anchor": "middle" })),
+    ...(isLogX ? logTicks : linearTicks)(xRange).map((value) => text(times(value), { x: across(value), y: BOX.bottom + 18, "text-anchor": "middle" })),
     makeSvg("g", { "clip-path": "url(#box)", fill: "none", "stroke-width": 1.6 }, ...chart.curves.map((curve) =>
       makeSvg("path", { d: path(curve, chart, across, down), stroke: curve.colour, opacity: curve.opacity ?? 1 }, makeSvg("title", {}, curve.name)))));
 }
 
 const view = (chart) => (chart.view.axis === "time" ? (value) => new Date(value * 1000).toLocaleTimeString() : (value) => number(value, 6));
 
-function path({ x, y }, { xRange, view: { log } }, across, down) {
+function path({ x, y }, { xRange }, across, down) {
   let command = "M";
   const parts = [];
   const [first, end] = [Math.max(0, firstAfter(x, xRange[0]) - 1), Math.min(x.length, firstAfter(x, xRange[1], true) + 1)];
   for (let i = first; i < end; i += 1) {
-    if (!Number.isFinite(y[i]) || (log && y[i] <= 0)) { command = "M"; continue; }
+    if (!Number.isFinite(across(x[i])) || !Number.isFinite(down(y[i]))) { command = "M"; continue; }
     parts.push(`${command}${across(x[i]).toFixed(1)} ${down(y[i]).toFixed(1)}`);
     command = "L";
   }

@@ -215,9 +215,9 @@ export class ChartGrid {
   draw({ definition, chart, output, scale, legend }) {
     const curves = this.source.curvesOf(definition);
     if (!curves?.some(({ x }) => x.length)) return;
-    const { axis, clip, range, weight } = this.view;
+    const { axis, clip, range, weight, logX } = this.view;
     const log = this.view.log || this.view.logs.includes(definition.id);
-    chart.show(curves.flatMap((curve) => lines(curve, weight, log, curves.length)), { axis, clip, range, log, fromZero: definition.fromZero, marks: this.source.marks() });
+    chart.show(curves.flatMap((curve) => lines(curve, weight, log, curves.length)), { axis, clip, range, log, logX: logX && axis !== "time", fromZero: definition.fromZero, marks: this.source.marks() });
     setText(scale, log ? "(log)" : "");
     setText(output, this.source.newestOf(definition, curves));
     const named = curves.length < 2 || curves.length > MAX_LEGEND ? [] : curves;

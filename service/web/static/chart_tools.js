@@ -4,25 +4,30 @@ import { byId, make, openDialog } from "./page.js";
 
 const LABELS = { step: "step", epoch: "epoch", tokens: "tokens", relative: "relative time", time: "time", seconds: "training time" };
 
-/** Connect the tools with a view: `change` gets its changed values, `axes` returns the axes that the page has now. */
+/**
+ * Connect the tools with a view: `change` gets its changed values, `axes` returns the axes that the page has now.
+ *
+ * @returns {() => void} shows these axes, and which one the view has.
+ */
 export function connectChartTools(view, change, axes) {
   const axis = byId("axis");
-  const addAxes = () => {
-    const known = Array.from(axis.options, (option) => option.value);
-    axis.append(...axes().filter((one) => !known.includes(one)).map((one) => make("option", { value: one, text: LABELS[one] })));
+  const showAxes = () => {
+    const names = [...new Set([...axes(), view.axis])];
+    if (String(names) !== String(Array.from(axis.options, (option) => option.value))) axis.replaceChildren(...names.map((one) => make("option", { value: one, text: LABELS[one] })));
+    axis.value = view.axis;
   };
-  addAxes();
-  if (![...axis.options].some((option) => option.value === view.axis)) axis.append(make("option", { value: view.axis, text: LABELS[view.axis] }));
-  axis.value = view.axis;
-  axis.addEventListener("focus", addAxes);
+  showAxes();
+  axis.addEventListener("focus", showAxes);
   axis.addEventListener("change", () => change({ axis: axis.value }));
   connectToggle("log-scale", view.log, (log) => change({ log }));
+  connectToggle("log-x", view.logX, (logX) => change({ logX }));
   connectToggle("clip", view.clip, (clip) => change({ clip }));
   byId("smooth").value = String(view.weight);
   byId("smooth").addEventListener("input", () => change({ weight: Number(byId("smooth").value) }));
   byId("chart-search").value = view.search;
   byId("chart-search").addEventListener("input", () => change({ search: byId("chart-search").value }));
   byId("reset-zoom").addEventListener("click", () => change({ range: null }));
+  return showAxes;
 }
 
 function connectToggle(id, checked, change) {

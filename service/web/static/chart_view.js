@@ -1,6 +1,6 @@
 // What a reader chose for the charts of a page. `toggled` are the sections that are not as the page has them at first. It is stored in the address, so that a link shows the same view.
 
-const DEFAULTS = { axis: "step", log: false, logs: [], weight: 0, clip: false, range: null, search: "", pins: [], toggled: [], combined: [] };
+const DEFAULTS = { axis: "step", log: false, logX: false, logs: [], weight: 0, clip: false, range: null, search: "", pins: [], toggled: [], combined: [] };
 const MAX_CHOSEN = 200; // charts and sections in an address
 const STORE_DELAY = 200; // milliseconds after the last change
 
@@ -11,6 +11,7 @@ export function readView(parameters, axes) {
   return {
     axis: axes.includes(parameters.get("x")) ? parameters.get("x") : DEFAULTS.axis,
     log: parameters.get("log") === "1",
+    logX: parameters.get("log_x") === "1",
     logs: list("log_chart"),
     weight: Math.max(0, Math.min(0.99, Number(parameters.get("smooth")) || 0)),
     clip: parameters.get("clip") === "1",
@@ -27,6 +28,7 @@ export function writeView(view, parameters) {
   const values = {
     x: view.axis === DEFAULTS.axis ? [] : [view.axis],
     log: view.log ? ["1"] : [],
+    log_x: view.logX ? ["1"] : [],
     log_chart: view.logs,
     smooth: view.weight ? [String(view.weight)] : [],
     clip: view.clip ? ["1"] : [],

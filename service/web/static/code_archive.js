@@ -46,10 +46,10 @@ export function filesOf(archive) {
 const isText = (bytes) => !bytes.subarray(0, 8000).includes(0);
 const isSame = (one, other) => one.length === other.length && one.every((byte, n) => byte === other[n]);
 
-/** How the files of two archives differ, as lines of a unified diff, at most `most` of them. */
+/** How the files of two archives differ, as lines of a unified diff, at most `most` of them. The files already have the changes that `DIFF_FILE` lists. */
 export function differenceOf(before, after, most) {
   const lines = [];
-  for (const path of [...new Set([...before.keys(), ...after.keys()])].sort()) {
+  for (const path of [...new Set([...before.keys(), ...after.keys()])].filter((one) => one !== DIFF_FILE).sort()) {
     const [one, other] = [before.get(path), after.get(path)];
     if (one && other && isSame(one, other)) continue;
     lines.push(`--- ${one ? path : "(absent)"}`, `+++ ${other ? path : "(absent)"}`);

@@ -9,11 +9,12 @@ import { swatchColour } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
 import { memberChanges, withDistinctNames } from "./job_rows.js";
-import { TERMINAL, tone } from "./job_status.js";
+import { chipOf, TERMINAL } from "./job_status.js";
 import { afterPaint, byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
 import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
 import { inParts } from "./parts.js";
-import { AXES, RunCurves, SELECTED } from "./run_curves.js";
+import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
+import { place, RowOrder } from "./row_order.js";
 import { connectPicker } from "./run_picker.js";
 import { SweepRanking } from "./sweep_ranking.js";
 
@@ -23,8 +24,10 @@ const DIGEST = /^sha256:[0-9a-f]{64}$/;
 const { runs } = data;
 const runOf = new Map(runs.map((run) => [run.id, run]));
 let members = data.detail?.members ?? [];
+let memberOf = byJob(members);
 const isOpenedEmpty = members.length === 0;
 let grid;
+let showAxes;
 
 const parameters = new URLSearchParams(location.search);
 const view = { ...readView(parameters, AXES), key: data.key, outcome: parameters.get("outcome") ?? data.outcome };
@@ -43,10 +46,10 @@ async function readChanges() {
   const active = runs.filter((run) => !TERMINAL.has(run.status));
   if (data.sweep && (active.length || ranking.sweep.state === "running")) await refreshSweep();
   if (!active.length) return;
-  const byJobId = new Map(members.map((member) => [member.job_id, member]));
   for (const run of active) {
-    const { status, metrics } = byJobId.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
+    const { status, metrics } = memberOf.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
     if (status) run.status = status;
+    run.tokens ||= TOKENS in metrics;
     showStatus(run);
     addMetrics(Object.keys(metrics));
   }
@@ -54,11 +57,16 @@ async function readChanges() {
   if (await curves.reload()) grid.redraw();
 }
 
+function byJob(list) {
+  return new Map(list.map((member) => [member.job_id, member]));
+}
+
 const sweepSize = ({ size }) => `${size} ${size === 1 ? "job" : "jobs"}`;
 
 async function refreshSweep() {
   const sweep = await call(`/v1/sweeps/${data.sweep}`);
   ({ members } = sweep);
+  memberOf = byJob(members);
   ranking.show(sweep);
   setText(byId("sweep-size"), sweepSize(sweep));
   if (runs.length) parallel?.show(coordinates());
@@ -98,6 +106,7 @@ for (const member of members) {
 }
 withDistinctNames(runs).forEach(({ name }, n) => { runs[n].name = name; });
 const rows = new Map(); // of the table, by run; made in parts
+const order = new RowOrder(orderRows);
 let passing = null; // the ids of the runs that pass the filters of the coordinates; null: all
 
 /** A value of a spec; of a digest the beginning, which is enough to tell two apart. */
@@ -116,13 +125,24 @@ function tableRow(run) {
 }
 
 function showTable() {
-  byId("runs").tHead.append(make("tr", {}, make("th", { text: "Run" }), make("th", { text: "Status" }),
-    ...data.fields.map((text) => make("th", { class: "mono", text })),
-    ...["Last", "Min", "Max"].map((text) => make("th", { class: "right" }, `${text} `, make("span", { class: "mono metric" }))),
+  byId("runs").tHead.append(make("tr", {}, order.head("name", {}, "Run"), order.head("status", {}, "Status"),
+    ...data.fields.map((text, n) => order.head(n, { class: "mono" }, text)),
+    ...["Last", "Min", "Max"].map((text) => order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" }))),
     make("th", {}, make("span", { class: "visually-hidden", text: "Remove" }))));
   if (runs.length > 1) setText(byId("runs-title").querySelector("small"), data.fields.length ? "and the fields in which their specs differ" : "their specs are the same");
   showTableValues();
-  afterPaint().then(() => inParts(runs, addRow)); // it is below the charts
+  afterPaint().then(() => inParts(runs, addRow)).then(orderRows); // it is below the charts
+}
+
+/** What a column sorts a run by. */
+function keyOf(run, column) {
+  if (typeof column === "number") return run.values[column];
+  return { name: run.name, status: statusOf(run).text, ...lastAndEnds(run) }[column];
+}
+
+/** Put the rows in the chosen order. */
+function orderRows() {
+  if (rows.size === runs.length) order.sorted(runs, keyOf).forEach((run, n) => place(byId("runs").tBodies[0], rows.get(run.id), n));
 }
 
 /** Add a run to the table as it is now. */
@@ -141,38 +161,44 @@ function addRow(run, n) {
 function showTableValues() {
   for (const element of byId("runs").tHead.querySelectorAll(".metric")) setText(element, view.key);
   runs.forEach(showValues);
+  if (order.column !== null) orderRows();
 }
+
+/** The status of a run; that of a sweep's member is what the sweep has decided. */
+const statusOf = (run) => chipOf({ state: memberOf.get(run.id)?.state, status: run.status });
 
 function showStatus(run) {
   const chip = rows.get(run.id)?.querySelector(".chip");
   if (!chip) return;
-  setText(chip, run.status);
-  chip.className = `chip ${tone(run.status)}`;
+  const { text, tone } = statusOf(run);
+  setText(chip, text);
+  chip.className = `chip ${tone}`;
+}
+
+/** The last, smallest and largest value of a run's selected curve; null without one. */
+function lastAndEnds(run) {
+  const values = curves.curveOf(run, view.key)?.y ?? [];
+  const finite = values.filter(Number.isFinite);
+  const [low, high] = finite.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+  return { last: values.at(-1), min: finite.length ? low : null, max: finite.length ? high : null };
 }
 
 /** Show the colour of a run and the last, smallest and largest value of its selected curve. */
 function showValues(run, n) {
   const row = rows.get(run.id);
   if (!row) return;
-  const values = curves.curveOf(run, view.key)?.y ?? [];
-  const finite = values.filter(Number.isFinite);
-  const [low, high] = finite.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
   row.querySelector(".swatch").style.background = swatchColour(n, runs.length);
-  setText(row.querySelector(".last"), number(values.at(-1)));
-  setText(row.querySelector(".min"), number(finite.length ? low : null));
-  setText(row.querySelector(".max"), number(finite.length ? high : null));
+  for (const [name, value] of Object.entries(lastAndEnds(run))) setText(row.querySelector(`.${name}`), number(value));
 }
 
 /** Show curves that were loaded. */
 function show(keys) {
   grid.redraw(keys);
   if (!keys.includes(view.key)) return;
-  drawnAxis = view.axis;
   showTableValues();
   const sizes = runs.map((run) => curves.curveOf(run, view.key)?.x?.length ?? 0);
   const missing = sizes.filter((size) => !size).length;
-  const none = view.axis === "tokens" ? "These runs do not report tokens." : "No points of this metric yet.";
-  setText(byId("chart-note"), missing === runs.length ? none : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : Math.max(...sizes) === 1 ? "Each run has one point of this metric." : "");
+  setText(byId("chart-note"), missing === runs.length ? "No points of this metric yet." : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : Math.max(...sizes) === 1 ? "Each run has one point of this metric." : "");
   parallel?.show(coordinates());
 }
 
@@ -214,14 +240,12 @@ async function cancelSweep() {
   await refresh().catch(() => {});
 }
 
-let drawnAxis = "step"; // the axis of the loaded curves
-
-/** Return to the axis of the loaded curves if a run does not have the chosen one, such as tokens. */
+/** Return to the axis of the loaded curves if the service refuses the chosen one. */
 function restoreAxis(error) {
   toastError(error);
-  if (!(error instanceof ApiError) || view.axis === drawnAxis) return;
-  byId("axis").value = drawnAxis;
-  grid.change({ axis: drawnAxis });
+  if (!(error instanceof ApiError) || view.axis === curves.loadedAxis) return;
+  grid.change({ axis: curves.loadedAxis });
+  showAxes();
 }
 
 /** Change the view of the charts. */
@@ -259,7 +283,8 @@ function start() {
     onRange: (range) => { byId("reset-zoom").hidden = range === null; },
     isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
   });
-  connectChartTools(view, changeView, () => AXES);
+  if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
+  showAxes = connectChartTools(view, changeView, () => curves.axes());
   connectCombination(view, changeView, () => curves.keys);
   showCancelButton();
   byId("cancel")?.addEventListener("click", cancelSweep);

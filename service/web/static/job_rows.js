@@ -1,5 +1,7 @@
 // The fields of jobs that the table shows.
 
+import { specValue } from "./format.js";
+
 export const LOSS = "train/loss";
 /** Begins the keys that stand for a metric even before any job has reported it. */
 export const METRIC = "metrics.";
@@ -78,4 +80,4 @@ export function withDistinctNames(runs) {
 
 /** The fields that a sweep's member changes: `lr 0.001, size 32`. */
 export const memberChanges = (member) => Object.entries(member.values)
-  .map(([field, value]) => `${field.split(".").at(-1)} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+  .map(([field, value]) => `${field.split(".").at(-1)} ${specValue(value)}`).join(", ");

@@ -1,5 +1,4 @@
-// Parallel coordinates: an axis for each field of a sweep and one for a metric, and a line for each run. Drawn as SVG,
-// since Plotly's own chart compiles code at run time, which the content security policy forbids.
+// Parallel coordinates: an axis for each field of a sweep and one for a metric, and a line for each run. Drawn as SVG.
 
 import { number } from "./format.js";
 import { makeSvg } from "./page.js";
@@ -33,7 +32,7 @@ export function scale(values, logarithmic = null) {
   const position = (value) => (transform(asNumeric(value)) - transform(low)) / (transform(high) - transform(low));
   const middle = isLogarithmic ? Math.sqrt(low * high) : (low + high) / 2;
   const ticks = different.length <= MAX_TICKS ? different : [low, middle, high];
-  return { position, isLogarithmic, ticks: ticks.map((value) => [position(value), number(value, 3)]) };
+  return { position, isLogarithmic, ticks: ticks.map((value) => [position(value), number(value)]) };
 }
 
 function categories(values) {

@@ -9,15 +9,22 @@ import { RESTING } from "./job_status.js";
 const RUNS_PER_REQUEST = 20; // the limit of the API
 export const SELECTED = "Selected metric";
 export const AXES = ["step", "seconds", "tokens"];
+/** The metric that a run with an axis of tokens reports. */
+export const TOKENS = "train/tokens";
 const API_AXES = { step: "", seconds: "time", tokens: "tokens" };
 
 export class RunCurves {
   /**
-   * `view` has the axis and `key`, the selected metric; `loaded(keys)` is called when curves have arrived, `failed(error)`
+   * `runs` are `{ id, name, status, tokens }`, `tokens` telling whether a run has counted any. `view` has the axis and `key`, the selected metric; `loaded(keys)` is called when curves have arrived, `failed(error)`
    * when the service has refused some.
    */
   constructor(runs, view, { loaded, failed }) {
-    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, curves: new Map(), statuses: new Map(), reading: new Set(), stale: new Set(), refused: new Set() });
+    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, loadedAxis: AXES[0], curves: new Map(), statuses: new Map(), reading: new Set(), stale: new Set(), refused: new Set() });
+  }
+
+  /** The axes that all runs have. */
+  axes() {
+    return AXES.filter((axis) => axis !== "tokens" || this.runs.every(({ tokens }) => tokens));
   }
 
   /** The curve of a run: `{ x, y }`; undefined if it is not loaded or has no points. */
@@ -78,6 +85,7 @@ export class RunCurves {
     }
     this.curves.set(name, curves);
     this.statuses.set(name, statuses);
+    if (axis === this.view.axis) this.loadedAxis = axis;
     this.loaded([key]);
   }
 

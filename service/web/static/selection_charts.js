@@ -1,11 +1,13 @@
 // The charts beside the table: the curves of the selected jobs.
 
-import { call } from "./api.js";
+import { ApiError, call } from "./api.js";
 import { ChartGrid, PINNED } from "./chart_grid.js";
+import { COMBINED } from "./chart_list.js";
+import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
 import { swatchColour } from "./colours.js";
 import { byId, setText, toastError } from "./page.js";
-import { AXES, RunCurves } from "./run_curves.js";
+import { AXES, RunCurves, TOKENS } from "./run_curves.js";
 
 const OPEN_SECTIONS = 2;
 export const MAX_CHARTED = 20;
@@ -22,7 +24,7 @@ export class SelectionCharts {
   newCurves(runs) {
     const curves = new RunCurves(runs, this.view, {
       loaded: (keys) => { if (this.curves === curves) this.grid?.redraw(keys); },
-      failed: (error) => { if (this.curves === curves) toastError(error); },
+      failed: (error) => { if (this.curves === curves) this.restoreAxis(error); },
     });
     return curves;
   }
@@ -48,9 +50,20 @@ export class SelectionCharts {
     if (!runs.length) return;
     await Promise.all(runs.filter(({ id }) => !this.metrics.has(id)).map(({ id }) => this.read(id)));
     if (this.shown !== ids) return;
+    for (const run of runs) run.tokens = this.metrics.get(run.id)?.includes(TOKENS);
     this.curves.keys = ordered(new Set(runs.flatMap(({ id }) => this.metrics.get(id) ?? [])));
     if (this.grid) { this.grid.source = this.curves; this.grid.refresh(); } else this.start();
+    if (!this.curves.axes().includes(this.view.axis)) this.change({ axis: AXES[0] });
+    this.showAxes();
     this.grid.redraw();
+  }
+
+  /** Return to the axis of the loaded curves if the service refuses the chosen one. */
+  restoreAxis(error) {
+    toastError(error);
+    if (!(error instanceof ApiError) || this.view.axis === this.curves.loadedAxis) return;
+    this.grid.change({ axis: this.curves.loadedAxis });
+    this.showAxes();
   }
 
   async read(id) {
@@ -58,19 +71,20 @@ export class SelectionCharts {
   }
 
   start() {
-    const first = new Set([PINNED, ...this.curves.charts().map(({ section }) => section).filter((one, n, all) => all.indexOf(one) === n).slice(0, OPEN_SECTIONS)]);
+    const first = new Set([PINNED, COMBINED, ...this.curves.charts().map(({ section }) => section).filter((one, n, all) => all.indexOf(one) === n).slice(0, OPEN_SECTIONS)]);
     this.grid = new ChartGrid(byId("charts"), this.view, this.curves, {
       isOpen: (name) => first.has(name),
       onRange: (range) => { byId("reset-zoom").hidden = range === null; },
     });
-    const change = (values) => { this.grid.change("axis" in values ? { ...values, range: null } : values); byId("reset-zoom").hidden = this.view.range === null; };
-    byId("axis").value = this.view.axis;
-    byId("axis").addEventListener("change", () => { change({ axis: byId("axis").value }); });
-    byId("log-scale").checked = this.view.log;
-    byId("log-scale").addEventListener("change", (event) => change({ log: event.target.checked }));
-    byId("chart-search").value = this.view.search;
-    byId("chart-search").addEventListener("input", (event) => change({ search: event.target.value }));
-    byId("reset-zoom").addEventListener("click", () => change({ range: null }));
+    const change = (values) => this.change(values);
+    this.showAxes = connectChartTools(this.view, change, () => this.curves.axes());
+    connectCombination(this.view, change, () => this.curves.keys);
+  }
+
+  /** Change the view of the charts. */
+  change(values) {
+    this.grid.change("axis" in values ? { ...values, range: null } : values);
+    byId("reset-zoom").hidden = this.view.range === null;
   }
 }
 

@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { memberChanges } from "./job_rows.js";
+import { MEMBER_STATES } from "./job_status.js";
 
 const PAUSE = 150; // milliseconds after the last scroll before sweeps are requested
 
@@ -40,7 +41,7 @@ export class SweepMembers {
     try {
       const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);
       this.names.set(id, sweep.name);
-      for (const member of sweep.members) this.changes.set(member.job_id, memberChanges(member));
+      for (const member of sweep.members) this.changes.set(member.job_id, [memberChanges(member), member.state === "stopped_early" && MEMBER_STATES.stopped_early].filter(Boolean).join(", "));
       this.changed();
       return sweep;
     } catch (error) {

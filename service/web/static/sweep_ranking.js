@@ -4,18 +4,19 @@ import { query } from "./api.js";
 import { apart } from "./chart_axes.js";
 import { asNumber, duration, NOTHING, number, specValue, stepText } from "./format.js";
 import { shownName } from "./job_rows.js";
-import { tone } from "./job_status.js";
+import { chipOf, MEMBER_STATES } from "./job_status.js";
 import { byId, data, make, makeSvg, setText } from "./page.js";
 import { hasRatios, scale } from "./parallel_coordinates.js";
 import { inParts, onSize } from "./parts.js";
+import { place, RowOrder } from "./row_order.js";
 
 const SIDE = 56;
-const LABELS = { stopped_early: "stopped early", waiting: "waiting", paused: "paused at a rung" };
 
 export class SweepRanking {
   /** `nameOf(member)` is the name of a member with its number. */
   constructor(sweep, nameOf, highlight) {
     Object.assign(this, { sweep, nameOf, highlight, size: null, drawn: null, rows: new Map(), fields: null });
+    this.order = new RowOrder(() => this.showRows(), "rank");
     for (const id of ["scatter-x", "scatter-y"]) byId(id).addEventListener("change", () => this.drawScatter());
     onSize(byId("scatter"), (size) => { this.size = size; this.drawScatter(); });
     this.show(sweep);
@@ -38,21 +39,29 @@ export class SweepRanking {
     if (String(fields) !== String(this.fields)) {
       this.rows.clear();
       body.replaceChildren();
-      tHead.replaceChildren(make("tr", {}, make("th", { class: "right", text: "Rank" }), make("th", { text: "Run" }), make("th", { class: "right mono metric" }), make("th", { text: "State" }),
-        ...fields.map((text) => make("th", { class: "mono", text })), make("th", { class: "right", text: "Step" })));
+      const head = (column, text, kind = "", title = "") => this.order.head(column, { class: kind, title }, text);
+      tHead.replaceChildren(make("tr", {}, head("rank", "Rank", "right"), head("number", "Run"),
+        head("value", make("span", { class: "metric" }), "right mono", "The last value of each run"), head("state", "State"),
+        ...fields.map((text) => head(`field ${text}`, text, "mono")), head("step", "Step", "right")));
       this.fields = fields;
     }
     setText(tHead.querySelector(".metric"), this.metricName());
   }
 
-  /** Show the rows by rank, in parts; those of an earlier state are not completed. */
+  /** What a column sorts a member by. */
+  keyOf(member, column) {
+    if (column.startsWith("field ")) return member.values[column.slice(6)];
+    return { rank: member.rank, number: member.number, value: member.value, state: chipOf(member).text, step: member.progress?.step }[column];
+  }
+
+  /** Show the rows in their order, in parts; those of an earlier state are not completed. */
   async showRows() {
     this.showing?.abort();
     this.showing = new AbortController();
     const { signal } = this.showing;
     const body = byId("ranking").tBodies[0];
     const ordered = [...this.sweep.members].sort((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.number - other.number);
-    const done = await inParts(ordered, (member, n) => this.showRow(body, member, n), signal);
+    const done = await inParts(this.order.sorted(ordered, (member, column) => this.keyOf(member, column)), (member, n) => this.showRow(body, member, n), signal);
     while (done && body.children.length > ordered.length) body.lastElementChild.remove();
   }
 
@@ -64,10 +73,10 @@ export class SweepRanking {
     const { sweep } = this;
     const parts = [sweep.search ? `${sweep.algorithm}: ${sweep.size} of at most ${sweep.search.max_trials ?? (sweep.algorithm === "grid" ? sweep.size : 30)} trials` : `${sweep.size} members`];
     const count = (state) => sweep.members.filter((member) => member.state === state).length;
-    for (const state of ["running", "completed", "stopped_early", "failed"]) if (count(state)) parts.push(`${count(state)} ${LABELS[state] ?? state}`);
+    for (const state of ["running", "completed", "stopped_early", "failed"]) if (count(state)) parts.push(`${count(state)} ${MEMBER_STATES[state] ?? state}`);
     if (sweep.gpu_seconds) parts.push(`${duration(sweep.gpu_seconds)} of ${data.accelerator === "cpu" ? "process" : "GPU"} time`);
     const rungs = sweep.rung_steps.length ? "those that have passed more rungs first, then " : "";
-    const ranked = sweep.best ? ` Ranked by ${this.metricName()}: ${rungs}${sweep.mode === "max" ? "the largest" : "the smallest"} first; of equal values, the earlier run.` : "";
+    const ranked = sweep.best ? ` Ranked by the last value of ${this.metricName()}: ${rungs}${sweep.mode === "max" ? "the largest" : "the smallest"} first; of equal values, the earlier run.` : "";
     return `${parts.join(", ")}. ${sweep.message}${ranked}`;
   }
 
@@ -76,9 +85,7 @@ export class SweepRanking {
     const row = this.rows.get(member.number) ?? this.newRow(member);
     this.rows.set(member.number, row);
     this.fillRow(row, member);
-    const there = body.children[n] ?? null;
-    if (there === row) return;
-    if (row.isConnected && body.moveBefore) body.moveBefore(row, there); else body.insertBefore(row, there); // a moved row keeps its focus
+    place(body, row, n);
   }
 
   newRow(member) {
@@ -96,9 +103,9 @@ export class SweepRanking {
     else if (!rank.firstElementChild) rank.replaceChildren(make("span", { class: "chip good", text: "best" }));
     if (member.status && !name.firstElementChild) name.replaceChildren(make("a", { href: `/jobs/${member.job_id}` }));
     setText(name.firstElementChild ?? name, this.nameOf(member));
-    const state = member.state === "stopped_early" || !member.status ? member.state : member.status;
-    chip.className = `chip ${member.state === "stopped_early" ? "" : tone(state)}`;
-    setText(chip, member.state === "paused" ? LABELS.paused : LABELS[state] ?? state);
+    const { text: state, tone } = chipOf(member);
+    chip.className = `chip ${tone}`;
+    setText(chip, state);
     chip.title = member.status_message ?? "";
     setText(value, number(member.value));
     const texts = [...this.fields.map((field) => specValue(member.values[field] ?? null)), member.progress ? stepText(member.progress, "/") : NOTHING];
@@ -115,12 +122,15 @@ export class SweepRanking {
   // -- the scatter of two quantities -------------------------------------------------------------------------------------
 
   fillScatter() {
-    const names = [...this.sweep.fields, this.sweep.metric];
-    [["scatter-x", names[0]], ["scatter-y", this.sweep.metric]].forEach(([id, chosen]) => {
+    const { fields, metric, members } = this.sweep;
+    const metrics = new Set(members.flatMap((member) => Object.keys(member.metrics)));
+    const names = [...new Set([...fields, metric, ...[...metrics].sort()])];
+    [["scatter-x", names[0]], ["scatter-y", metric]].forEach(([id, chosen]) => {
       const select = byId(id);
-      if (select.options.length === names.length) return;
-      select.replaceChildren(...names.map((text) => make("option", { value: text, text: text === this.sweep.metric ? this.metricName() : text })));
-      select.value = chosen;
+      if (String(names) === String(Array.from(select.options, (option) => option.value))) return;
+      const before = select.value;
+      select.replaceChildren(...names.map((text) => make("option", { value: text, text: text === metric ? this.metricName() : text })));
+      select.value = names.includes(before) ? before : chosen;
     });
     this.drawScatter();
   }
@@ -128,7 +138,7 @@ export class SweepRanking {
   drawScatter() {
     const root = byId("scatter");
     const names = [byId("scatter-x").value, byId("scatter-y").value];
-    const value = (member, name) => asNumber(name === this.sweep.metric ? member.value : member.values[name] ?? null);
+    const value = (member, name) => asNumber(name === this.sweep.metric ? member.value : member.values[name] ?? member.metrics[name] ?? null);
     const points = this.sweep.members.map((member) => ({ member, at: names.map((name) => value(member, name)) })).filter(({ at }) => at.every((one) => one !== null && !Number.isNaN(one)));
     const drawn = JSON.stringify([names, this.metricName(), this.size, points.map(({ member, at }) => [member.number, member.rank, member.state, at])]);
     if (!this.size || drawn === this.drawn) return;
@@ -153,7 +163,7 @@ export class SweepRanking {
 
   /** Whether a quantity has a logarithmic axis; null leaves it to the values. */
   logarithmic(name) {
-    if (name === this.sweep.metric) return hasRatios(name) ? null : false;
+    if (!this.sweep.fields.includes(name)) return hasRatios(name) ? null : false;
     return this.sweep.search?.space[name]?.log ?? null;
   }
 }

@@ -63,7 +63,7 @@ export class TableRows {
     const title = this.groupTitle(group, ({ label }) => label);
     const short = group.columns.length > 1 ? this.groupTitle(group, ({ label }) => label.split(".").at(-1)) : title;
     const sweep = group.values[group.columns.findIndex(({ name }) => name === "sweep")];
-    box.setAttribute("aria-label", `Select the ${group.jobs.length} jobs of ${title}`);
+    box.setAttribute("aria-label", `Select the ${group.jobs.length === 1 ? "job" : `${group.jobs.length} jobs`} of ${title}`);
     const place = Math.max(0, this.columns.findIndex(({ name }) => name === "name"));
     this.columns.forEach((column, n) => {
       const cell = cells[n];
@@ -71,8 +71,9 @@ export class TableRows {
         if (!cell.querySelector("button")) cell.replaceChildren(make("button", { type: "button", class: "quiet toggle-group" }), make("a", { text: "compare" }));
         const [button, link] = cell.children;
         button.setAttribute("aria-expanded", String(!group.closed));
-        setText(button, `${short} · ${group.jobs.length}`);
-        cell.title = `${title} · ${group.jobs.length}`;
+        const size = `${group.jobs.length} ${group.jobs.length === 1 ? "job" : "jobs"}`;
+        setText(button, `${short} · ${size}`);
+        cell.title = `${title} · ${size}`;
         link.hidden = !sweep;
         if (sweep) link.href = `/compare${query({ sweep })}`;
       } else {
