@@ -137,7 +137,7 @@ export function columnOf(name) {
 /** A value of a column as text. */
 export function valueText(value) {
   if (value === null) return "";
-  if (typeof value === "number") return Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : number(value, 5);
+  if (typeof value === "number") return Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : number(value);
   return String(value);
 }
 
