@@ -24,7 +24,7 @@ _NAVIGATION = (
     ("/jobs", "Jobs"),
     ("/compare", "Compare"),
     ("/models", "Models"),
-    ("/submit", "Submit"),
+    ("/submit", "New job"),
     ("/files", "Files"),
     ("/cluster", "Cluster"),
     ("/help", "Help"),

@@ -90,6 +90,7 @@ def test_metrics_of_the_system_share_charts_by_quantity(module: Callable[[str], 
         ("Loss", "Overview", 2), ("GPU memory", "System", 1), ("CPU of the nodes", "System", 2),
         ("CPU of the ranks", "System", 1), ("Memory of the nodes", "System", 1), ("system/mine", "System", 1),
     ]  # fmt: skip
+    assert [chart["title"] for chart in charts if chart["fromZero"]] == ["GPU memory", "Memory of the nodes"]
     names = [module("system_charts.js")("systemName", key) for key in (keys[1], keys[3], keys[4])]
     assert names == ["node 0", "rank 0", "node 0, GPU 1"]
 

@@ -79,7 +79,9 @@ def test_a_query_is_completed_applied_and_in_the_address(runs: Visit) -> None:
 def test_an_error_names_its_position_and_a_suggestion(runs: Visit) -> None:
     page = table(runs, where="seed = 1 and optimiser.lr < 1")
     alert = page.get_by_role("alert").filter(has_text="column 14")
-    expect(alert).to_contain_text("did you mean `optimizer.lr`")
+    expect(alert).to_contain_text("did you mean optimizer.lr")
+    expect(alert.locator("span code").last).to_have_text("optimizer.lr")
+    expect(alert.locator("pre")).to_have_text(re.compile(r"^seed = 1 and optimiser\.lr < 1\s+\^$"))
     box = page.get_by_role("combobox", name="Filter by a query")
     box.fill("seed = 0")
     box.press("Enter")

@@ -56,7 +56,7 @@ def note(page: Page, line: int) -> str:
 
 def test_unknown_field_is_noted_at_its_line(writing: Page) -> None:
     written(writing, TEXT.replace("steps:", "stepps:"))
-    assert note(writing, 5) == "unknown field; did you mean `steps`?"
+    assert note(writing, 5) == "unknown field; did you mean steps?"
     expect(writing.locator("#problems li")).to_have_text("Line 5stepps unknown field; did you mean steps?")
     written(writing, TEXT)
     expect(writing.locator(".gutter .invalid")).to_have_count(0)
@@ -308,3 +308,17 @@ def test_viewer_can_plan_but_not_submit(signed_out: Visit, client: Client) -> No
     expect(page.get_by_role("button", name="Submit", exact=True)).to_have_count(0)
     expect(page.get_by_text("plan but not submit")).to_be_visible()
     signed_out.assert_clean()
+
+
+def test_code_in_a_note_of_the_editor_is_marked(writing: Page) -> None:
+    notes = writing.evaluate(
+        """async (from) => {
+          const { Editor } = await import(from);
+          const editor = new Editor(document.getElementById("editor"), () => {});
+          editor.setNotes([[0, "use `gpus` here"]]);
+          return document.querySelector("#editor .notes div").innerHTML;
+        }""",
+        str(writing.locator("script[src$='/submit.js']").get_attribute("src")).replace("submit.js", "editor.js"),
+    )
+    assert "use <code>gpus</code> here" in notes
+    assert "`" not in notes

@@ -1,6 +1,6 @@
 // A text area with line numbers, indentation with Tab, and notes at lines with problems.
 
-import { make } from "./page.js";
+import { make, parts } from "./page.js";
 
 const INDENT = "  ";
 
@@ -59,8 +59,8 @@ export class Editor {
     this.area.style.height = `calc(${lines.length + 1} * var(--line-height) + 20px)`;
     this.gutter.replaceChildren(...lines.map((_, n) => make("div", { text: String(n + 1), class: this.notesByLine.has(n) ? "invalid" : null })));
     this.notes.replaceChildren(...[...this.notesByLine].filter(([line]) => line < lines.length).map(([line, messages]) => make("div", {
-      style: `top:calc(${line} * var(--line-height))`, title: messages.join("; ") },
-    make("span", { text: messages.join("; "), style: `margin-left:calc(${lines[line].length} * 1ch + 2ch)` }))));
+      style: `top:calc(${line} * var(--line-height))`, title: messages.join("; ").replaceAll("`", "") },
+    make("span", { style: `margin-left:calc(${lines[line].length} * 1ch + 2ch)` }, ...parts(messages.join("; "))))));
   }
 
   onKey(event) {

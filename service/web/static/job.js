@@ -166,7 +166,7 @@ byId("script").addEventListener("toggle", async () => {
   const response = await call(`${root}/script`).catch(toastError);
   if (response) byId("script-text").textContent = response.script;
 });
-connectArtifacts(job.id);
+connectArtifacts(job.id, () => TERMINAL.has(job.status));
 connectLineage(job);
 connectCode(job);
 

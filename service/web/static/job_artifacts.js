@@ -9,15 +9,15 @@ import { byId, make, setText, toastError } from "./page.js";
 
 const ROWS = 100; // rows of a folder that are added at a time
 
-/** Connect the section of a job's artifacts. */
-export function connectArtifacts(jobId) {
+/** Connect the section of a job's artifacts. `hasEnded()`: whether no more will be written. */
+export function connectArtifacts(jobId, hasEnded) {
   const section = byId("artifacts");
   const root = `/v1/jobs/${jobId}/artifacts`;
   const load = async () => {
     setText(byId("artifacts-note"), "Reading…");
     const files = await callAll(root);
     const tree = treeOf(files);
-    setText(byId("artifacts-note"), files.length ? `${count(tree.count)} file${tree.count === 1 ? "" : "s"}, ${bytes(tree.size)}` : "None yet.");
+    setText(byId("artifacts-note"), files.length ? `${count(tree.count)} file${tree.count === 1 ? "" : "s"}, ${bytes(tree.size)}` : hasEnded() ? "None were written." : "None yet.");
     fillFolder(byId("artifacts-list"), tree, root);
   };
   const read = () => load().catch((error) => { setText(byId("artifacts-note"), ""); toastError(error); });

@@ -25,7 +25,7 @@ async function showChanges(digest) {
   try {
     const files = await readArchive(digest);
     const diff = files.get(DIFF_FILE);
-    setText(byId("code-state"), `${count(files.size)} files${diff ? "; changes since the commit:" : "; no uncommitted changes are recorded."}`);
+    setText(byId("code-state"), `${count(files.size)} file${files.size === 1 ? "" : "s"}${diff ? "; changes since the commit:" : "; no uncommitted changes are recorded."}`);
     if (diff) showDiff(byId("code-diff"), new TextDecoder().decode(diff).split("\n"));
   } catch (error) {
     setText(byId("code-state"), error.message);

@@ -80,7 +80,7 @@ function requested() {
   return search;
 }
 
-let isRefused = Boolean(data.error); // the service could not read the query, so that no job is known to match
+let isRefused = Boolean(data.error); // the service could not read the query, so that no jobs are shown
 
 async function reload() {
   const { where } = view;

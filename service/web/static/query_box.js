@@ -1,7 +1,7 @@
 // The filter box: a text field that completes keys, operators and values, and marks where a query is wrong.
 
 import { call } from "./api.js";
-import { byId, make, setText } from "./page.js";
+import { byId, make, setMessage, setText } from "./page.js";
 import { columnOf, completions, corrections } from "./query_completion.js";
 
 let known = null;
@@ -47,8 +47,8 @@ export class QueryBox {
     const column = message === null ? null : columnOf(message);
     this.input.setAttribute("aria-invalid", String(message !== null));
     this.error.hidden = message === null;
-    setText(this.error.querySelector("span"), message ?? "");
-    setText(this.error.querySelector("code"), column === null ? "" : `${this.input.value}\n${" ".repeat(column)}^`);
+    setMessage(this.error.querySelector("span"), message ?? "");
+    setText(this.error.querySelector("pre code"), column === null ? "" : `${this.input.value}\n${" ".repeat(column)}^`);
     const proposed = message === null ? [] : corrections(message, this.input.value);
     this.error.querySelector(".corrections").replaceChildren(...proposed.map(({ name, text }) => make("button", { type: "button", text: `Use ${name}`, onclick: () => this.correct(text) })));
     if (column !== null && document.activeElement === this.input) this.input.setSelectionRange(column, this.input.value.length);

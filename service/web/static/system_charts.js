@@ -9,7 +9,7 @@ const NAME = /^system\/(?:(node-\d+)\/(gpu-\d+)|(node-\d+)|(rank-\d+))\/([a-z_]+
 // By quantity: its title, and its unit; in the order of the charts.
 const QUANTITIES = new Map(Object.entries({
   utilization_percent: ["GPU utilisation", { unit: "%" }],
-  "gpu memory_used_bytes": ["GPU memory", GIBI],
+  "gpu memory_used_bytes": ["GPU memory", { ...GIBI, fromZero: true }],
   power_watts: ["GPU power", { unit: "W" }],
   temperature_celsius: ["GPU temperature", { unit: "°C" }],
   sm_clock_mhz: ["SM clock", { unit: "MHz" }],
@@ -21,8 +21,8 @@ const QUANTITIES = new Map(Object.entries({
   ecc_uncorrected_errors: ["Uncorrected ECC errors", {}],
   "node cpu_percent": ["CPU of the nodes", { unit: "%" }],
   "rank cpu_percent": ["CPU of the ranks", { unit: "%", note: "100 % is one processor" }],
-  "node memory_used_bytes": ["Memory of the nodes", GIBI],
-  "rank rss_bytes": ["Memory of the ranks", GIBI],
+  "node memory_used_bytes": ["Memory of the nodes", { ...GIBI, fromZero: true }],
+  "rank rss_bytes": ["Memory of the ranks", { ...GIBI, fromZero: true }],
   network_received_bytes_per_second: ["Network, received", MEBI_PER_SECOND],
   network_sent_bytes_per_second: ["Network, sent", MEBI_PER_SECOND],
   disk_used_bytes: ["Disk of the runs, used", GIBI],
