@@ -50,7 +50,13 @@ def test_a_failed_job_states_its_error_and_is_forked_with_the_fix(visit: Visit, 
     page.get_by_role("link", name="wrong-number").click()
     expect(page.locator("main")).to_contain_text("argument --lr: invalid float value: '0,05'")
     expect(page.get_by_text("revision: 012345678901234567890123…", exact=True)).to_be_visible()
-    page.get_by_role("link", name="Fork").click()
+    page.get_by_role("link", name="Fork with corrected code").click()
+    expect(page.locator("#code-status")).to_have_text(
+        "The job failed with this code. Upload the folder with the corrected code."
+    )
+    page.get_by_role("button", name="Submit", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Submit without a correction?")
+    dialog.get_by_role("button", name="Back").click()
     area = page.locator("#spec")
     area.fill(area.input_value().replace("0,05", "0.05"))
     page.get_by_role("button", name="Submit", exact=True).click()

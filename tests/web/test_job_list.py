@@ -246,6 +246,7 @@ class TestSelection:
         box.focus()
         box.press("Space")
         gpus = page.locator("th[data-column=gpus]")
+        expect(page.locator("th[data-column='eval/accuracy']")).to_be_visible()
         expect(gpus).to_be_hidden()
         expect(box).to_be_focused()
         assert page.locator("#table-frame").evaluate("(frame) => frame.scrollWidth <= frame.clientWidth")

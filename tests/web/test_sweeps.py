@@ -24,6 +24,10 @@ def test_search_is_made_from_fields_and_ranked(visit: Visit, client: Client) -> 
     page.get_by_text("Search for the best values").click()
     expect(page.get_by_label("Field", exact=True)).to_have_value("optimizer.lr")
     expect(page.get_by_label("Range", exact=True)).to_have_value("log:0.0010:0.10")
+    page.get_by_role("button", name="Add a field").click()
+    page.get_by_label("Field", exact=True).last.fill("seed")
+    page.keyboard.press("Tab")
+    page.keyboard.type("1,2")  # in place of the range that is proposed
     page.get_by_label("Metric", exact=True).fill("train/loss")
     page.get_by_label("Better").select_option("min")
     page.get_by_label("Trials").fill("3")

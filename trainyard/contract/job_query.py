@@ -24,13 +24,14 @@ Aggregate = Literal["last", "min", "max", "best", "min_step", "max_step", "best_
 AGGREGATES: tuple[Aggregate, ...] = ("last", "min", "max", "best", "min_step", "max_step", "best_step")
 OPERATORS: tuple[Operator, ...] = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
 _RESERVED = frozenset({"and", "or", "not", "in", "exists"})
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
+_WORD = re.compile(r"[^\s()<>=!,]+")
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<text>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
     | (?P<quoted>`[^`]+`)
-    | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?(?:(?P<unit>min|[shdw])(?![\w]))?(?![\w.@%/]))
+    | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?(?:(?P<unit>min|[smhdw])(?![\w]))?(?![\w.@%/]))
     | (?P<name>[A-Za-z_][\w./@%:\-]*)
     | (?P<sign><=|>=|!=|==|!~|=|<|>|~|,|\(|\))
     )""",
@@ -213,8 +214,9 @@ class _Parser:
         if character in "'\"`":
             return f"the quote {character} is not closed"
         if character.isdigit() or character in "+-.":
+            word = _WORD.match(self._text, self.column - 1)
             return (
-                "not a number, which has no unit but those of time (s, min, h, d, w); "
+                f"`{word[0][:40] if word else character}` is not a number: only times have units (s, min, h, d, w); "
                 "a name that begins with a digit or a sign is written in backticks"
             )
         if character in "&|":

@@ -10,6 +10,10 @@ const MAX_BYTES = 50 * 2 ** 20; // trainyard.contract.spec.user_code.MAX_CODE_BY
 const IGNORE_FILE = ".trainyardignore";
 const COMMIT_LABELS = ["metadata.git_commit", "metadata.git_branch", "metadata.git_dirty"]; // trainyard.client.git_source
 
+const REPLACED = new URLSearchParams(location.search).get("replaces"); // the digest of code with which a job failed
+
+let firstText = "";
+
 /** Connect the upload buttons. `text()` is the spec, `setFields(fields)` changes it and removes fields that are null; the
  *  result updates the display. */
 export function connectUpload(text, setFields) {
@@ -22,8 +26,16 @@ export function connectUpload(text, setFields) {
     event.target.value = ""; // so that the same folder can be selected again after a change
     await readFolder(files).then((read) => upload(read, text, setFields)).catch(toastError);
   });
+  firstText = text();
+  if (isReplaced(firstText)) requestAnimationFrame(() => byId("code").scrollIntoView({ block: "center" }));
   return () => show(text());
 }
+
+/** Whether a spec still has the code with which a job failed. */
+const isReplaced = (text) => REPLACED !== null && codeOf(text).digest === REPLACED;
+
+/** Whether a spec that was opened for a correction has none. */
+export const isUncorrected = (text) => isReplaced(text) && text === firstText;
 
 /** The code that a spec runs: its file, "" if none is named, and its digest, "" if it is not uploaded. */
 function codeOf(text) {
@@ -45,7 +57,9 @@ function show(text) {
   const { runsCode, file, digest } = codeOf(text);
   byId("code").hidden = !runsCode;
   if (byId("code-preset")) byId("code-preset").hidden = !(file in data.code);
-  setText(byId("code-status"), digest ? `Code uploaded: ${digest.slice(0, 19)}…` : `Upload the folder that contains ${missingFile(text) || "your code"}.`);
+  byId("code-folder")?.parentElement.classList.toggle("primary", isReplaced(text));
+  if (isReplaced(text)) setText(byId("code-status"), "The job failed with this code. Upload the folder with the corrected code.");
+  else setText(byId("code-status"), digest ? `Code uploaded: ${digest.slice(0, 19)}…` : `Upload the folder that contains ${missingFile(text) || "your code"}.`);
 }
 
 /** The files of a folder, as pairs of a path and bytes, without those that are not code. */

@@ -25,8 +25,8 @@ export class ColumnHeads {
   }
 
   newHead(column) {
-    const { name, label, sort, className, right } = column;
-    const title = sort ? make("button", { type: "button", class: "sort", text: label, title: label, draggable: "true", onclick: () => this.sortBy(column) }) : make("span", { text: label, draggable: "true" });
+    const { name, label, sort, className, right, note = label } = column;
+    const title = sort ? make("button", { type: "button", class: "sort", text: label, title: note, draggable: "true", onclick: () => this.sortBy(column) }) : make("span", { text: label, draggable: "true" });
     title.addEventListener("dragstart", (event) => { this.dragged = name; event.dataTransfer.effectAllowed = "move"; });
     title.addEventListener("dragend", () => { this.dragged = null; });
     const options = make("button", { type: "button", class: "options", "aria-label": `Options of ${label}`, "aria-haspopup": "true", text: "⋮", onclick: (event) => this.open(column, event.currentTarget) });

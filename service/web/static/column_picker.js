@@ -8,7 +8,11 @@ import { withAdded } from "./table_view.js";
 
 const KINDS = [["metric", "Metrics"], ["parameter", "Parameters"], ["spec", "Fields of the spec"], ["tag", "Tags"]];
 const STATISTICS = ["last", "min", "max", "best", "best_step"];
+const PREFIXES = { metric: "metric.", parameter: "parameter.", spec: "spec.", tag: "tags." };
 const MAX_SHOWN = 150; // of each kind
+
+/** The key of a column; one that is named as a column of the table has its kind before it. */
+const columnKey = ({ kind, key }) => (BUILT_IN_NAMES.includes(key) ? `${PREFIXES[kind]}${key}` : key);
 
 /** The key of a column for a statistic of a metric. */
 const statistic = (metric, name) => (name === "last" ? metric : `${name}(${nameInQuery(metric)})`);
@@ -35,8 +39,8 @@ function fill(keys, chosen, part) {
   const matches = (text) => text.toLowerCase().includes(part);
   const sections = [["Of the table", BUILT_IN_NAMES.filter((name) => matches(columnOf(name).label)).map((name) => box(name, columnOf(name).label))]];
   for (const [kind, title] of KINDS) {
-    const found = keys.filter((one) => one.kind === kind && !BUILT_IN_NAMES.includes(one.key) && matches(one.key));
-    const rows = found.slice(0, MAX_SHOWN).map(({ key }) => (kind === "metric" ? metricRow(key, box) : box(key, key)));
+    const found = keys.filter((one) => one.kind === kind && matches(one.key));
+    const rows = found.slice(0, MAX_SHOWN).map(columnKey).map((key) => (kind === "metric" ? metricRow(key, box) : box(key, key)));
     if (found.length > MAX_SHOWN) rows.push(make("p", { class: "hint", text: `${found.length - MAX_SHOWN} more; search for them` }));
     sections.push([title, rows]);
   }

@@ -13,15 +13,17 @@ let shown = null; // the columns and the view that were shown last
 
 /**
  * Show columns with the widths of the view; those that are pinned stay in place when the table is scrolled. Beside charts, columns
- * that the reader has not chosen are hidden if they do not fit.
+ * that the reader has not chosen are hidden if they do not fit, the values of metrics last.
  */
 export function showWidths(columns, view) {
   if (!shown) new ResizeObserver(() => showWidths(...shown)).observe(byId("table-frame"));
   shown = [columns, view];
   const widthOf = ({ name, width }) => view.widths[name] ?? width;
-  const fitting = columns.slice(0, hasDefaultColumns(view) ? fittingCount(columns.map(widthOf), roomBesideCharts()) : columns.length);
+  const hidden = hasDefaultColumns(view) ? unfitting(columns, widthOf, roomBesideCharts()) : new Set();
+  const fitting = columns.filter((column) => !hidden.has(column));
   let left = SELECT;
-  const rules = fitting.length < columns.length ? [`@media ${BESIDE} { #jobs tr:not(.spacer) > :nth-child(n + ${fitting.length + 2}) { display: none; } }`] : [];
+  const cells = [...hidden].map((column) => `#jobs tr:not(.spacer) > :nth-child(${columns.indexOf(column) + 2})`);
+  const rules = cells.length ? [`@media ${BESIDE} { ${cells.join(", ")} { display: none; } }`] : [];
   byId("columns-widths").replaceChildren(newCol(SELECT), ...fitting.map((column) => newCol(column.name === "name" && !view.widths.name ? null : widthOf(column))));
   const fixed = columns.filter(({ name }) => view.fixed.includes(name));
   fixed.forEach((column, i) => {
@@ -34,11 +36,13 @@ export function showWidths(columns, view) {
   pinned.replaceSync(rules.join("\n"));
 }
 
-/** How many of the first columns fit; the first two are always shown. */
-function fittingCount(widths, room) {
+/** The columns that do not fit: the first two are always shown, then those of values, then the others in their order. */
+function unfitting(columns, widthOf, room) {
   let left = room - SELECT;
-  const first = widths.findIndex((width, n) => (left -= width) < 0 && n > 1);
-  return first < 0 ? widths.length : first;
+  const [first, others] = [columns.slice(0, 2), columns.slice(2)];
+  const byUse = [...first, ...others.filter(({ isValue }) => isValue), ...others.filter(({ isValue }) => !isValue)];
+  const from = byUse.findIndex((column, n) => (left -= widthOf(column)) < 0 && n > 1);
+  return new Set(from < 0 ? [] : byUse.slice(from));
 }
 
 function roomBesideCharts() {

@@ -1,5 +1,6 @@
 // The panel of a failed job: the error, the user's own line, the last output, and forks with a fix.
 
+import { query } from "./api.js";
 import { specValue } from "./format.js";
 import { byId, make, setMessage, setText } from "./page.js";
 
@@ -47,7 +48,7 @@ const isOwnError = (job, frame) => job.status_reason === "error" && (frame !== n
 const forkWith = (job, fix) => ({ href: fixAddress(job.id, fix), title: fix.note || undefined, text: `Fork with ${fixLabel(fix)}` });
 
 const forkWithCode = (job) => ({
-  href: `/submit?fork=${encodeURIComponent(job.id)}`, text: "Fork with corrected code", title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
+  href: `/submit${query({ fork: job.id, replaces: job.spec.code ?? undefined })}`, text: "Fork with corrected code", title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
 });
 
 function showForks(job, forks) {

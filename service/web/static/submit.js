@@ -1,7 +1,7 @@
 // The page for writing a spec: problems at their lines and the plan while typing, then one submission.
 
 import { ApiError, call, query } from "./api.js";
-import { connectUpload, missingFile } from "./code_upload.js";
+import { connectUpload, isUncorrected, missingFile } from "./code_upload.js";
 import "./copy_buttons.js";
 import { Editor } from "./editor.js";
 import { count, dateTime } from "./format.js";
@@ -156,7 +156,8 @@ function showSubmit() {
 
 byId("submit")?.addEventListener("click", async () => {
   const file = missingFile(editor.text);
-  if (file && !(await confirmAction(`Submit without ${file}?`, "The code is not uploaded. The job fails unless it is installed on the workers."))) return;
+  if (file && !(await confirmAction(`Submit without ${file}?`, "The code is not uploaded. The job fails unless it is installed on the workers.", "Submit without code"))) return;
+  if (isUncorrected(editor.text) && !(await confirmAction("Submit without a correction?", "The job failed with this code and this spec.", "Submit anyway"))) return;
   idempotencyKey ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
   isSubmitting = true;
   showSubmit();

@@ -11,7 +11,7 @@ export function connectSweepForm(text, spec) {
 
   function add(field = "", range = "") {
     const path = make("input", { type: "text", value: field, list: "sweep-fields", placeholder: "optimizer.lr", "aria-label": "Field", class: "mono", maxlength: 200 });
-    const text_ = make("input", { type: "text", value: range, placeholder: "log:1e-5:1e-1", "aria-label": "Range", class: "mono", maxlength: 4096 });
+    const text_ = make("input", { type: "text", value: range, placeholder: "log:1e-5:1e-1", "aria-label": "Range", class: "mono", maxlength: 4096, onfocus: () => text_.select() });
     path.addEventListener("change", () => { if (!text_.value) text_.value = suggestion(path.value); });
     const row = make("li", {}, path, text_, make("button", { type: "button", class: "quiet", "aria-label": "Remove the field", text: "×", onclick: () => row.remove() }));
     ranges.append(row);
@@ -39,7 +39,8 @@ export function connectSweepForm(text, spec) {
   async function start(button) {
     const document_ = spec();
     if (!document_) { explain("The spec has problems, which are listed above, or is still being planned."); return; }
-    const given = [...ranges.children].map((row) => [...row.querySelectorAll("input")].map((input) => input.value.trim())).filter(([path]) => path);
+    const given = [...ranges.children].map((row) => [...row.querySelectorAll("input")].map((input) => input.value.trim())).filter(([path]) => path)
+      .map(([path, range]) => [path, /^[^:]+,[^:]+$/.test(range) ? `choice:${range}` : range]); // values alone are a choice
     if (!given.length) { explain("Add at least one field and its range."); return; }
     const number = (id) => (byId(id).value ? Number(byId(id).value) : undefined);
     const search = {

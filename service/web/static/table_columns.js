@@ -55,7 +55,7 @@ const BUILT_IN = {
     },
   },
   loss: {
-    label: TRAIN_LOSS, sort: LOSS, width: 168, valueOf: (job) => job.metrics[LOSS] ?? null,
+    label: TRAIN_LOSS, sort: LOSS, width: 168, note: "Sorted by train/loss. A script’s own loss has a column of its name, such as metric.loss.", valueOf: (job) => job.metrics[LOSS] ?? null,
     cell() {
       const sparkline = makeSvg("svg", { class: "sparkline", viewBox: "0 0 80 20", "aria-hidden": "true" }, makeSvg("path"));
       return make("td", {}, sparkline, make("span", { class: "value" }));
@@ -71,7 +71,7 @@ const BUILT_IN = {
   strategy: text("Strategy", "strategy", 126, (job) => strategyLabel(job.spec), { valueOf: (job) => strategyLabel(job.spec) }),
   owner: text("Owner", "user", 92, (job) => job.created_by, { valueOf: (job) => job.created_by }),
   age: {
-    label: "Age", sort: "-created", width: 78, right: true, valueOf: () => null,
+    label: "Age", sort: "-created", width: 92, right: true, valueOf: () => null,
     cell: () => make("td", {}, make("time", { "data-format": "age" })),
     fill(cell, job) {
       const time = cell.firstElementChild;

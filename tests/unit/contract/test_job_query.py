@@ -43,6 +43,7 @@ def test_and_binds_closer_than_or_and_values_have_types() -> None:
     [
         ("a == true", Comparison(Key("a"), "=", True)),
         ("created > -7d", Comparison(Key("created"), ">", Duration(-604800.0))),
+        ("runtime > 5m", Comparison(Key("runtime"), ">", Duration(300.0))),
         ("runtime <= 1.5h", Comparison(Key("runtime"), "<=", Duration(5400.0))),
         ("min(eval/loss) >= -.5E+2", Comparison(Key("eval/loss", "min"), ">=", -50.0)),
         ("BEST(`acc@1 (val)`)!=1", Comparison(Key("acc@1 (val)", "best"), "!=", 1.0)),
