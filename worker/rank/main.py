@@ -122,9 +122,9 @@ def execution_number(layout: AttemptLayout) -> int:
 
 
 def _log_header(layout: AttemptLayout, rank: int) -> str:
-    """Return what begins the rank's log, in the terms of the job's page: the attempt, and its restart if it is one."""
-    attempt = f"rank {rank}, attempt {layout.root.name.partition('-')[0]}"
-    return f"{attempt}, restart {_restarts()}" if _restarts() else attempt
+    """Return what begins the rank's log, in the terms of the job's page: the attempt and its restart. Failures of two
+    starts are compared by their last lines without numbers, so this line has the same words in both."""
+    return f"rank {rank}, attempt {layout.root.name.partition('-')[0]}, restart {_restarts()}"
 
 
 def _restarts() -> int:

@@ -18,6 +18,10 @@ export class SelectionCharts {
     this.view = readView(new URLSearchParams(location.search), AXES);
     this.metrics = new Map(); // the names of the metrics of each job
     this.curves = this.newCurves([]);
+    this.early = {}; // what was changed before the first charts were read
+    const change = (values) => this.change(values);
+    this.showAxes = connectChartTools(this.view, change, () => this.curves.axes());
+    connectCombination(this.view, change, () => this.curves.keys);
   }
 
   /** Curves of a selection; what arrives for an earlier one is not shown. */
@@ -76,13 +80,12 @@ export class SelectionCharts {
       isOpen: (name) => first.has(name),
       onRange: (range) => { byId("reset-zoom").hidden = range === null; },
     });
-    const change = (values) => this.change(values);
-    this.showAxes = connectChartTools(this.view, change, () => this.curves.axes());
-    connectCombination(this.view, change, () => this.curves.keys);
+    this.change(this.early);
   }
 
   /** Change the view of the charts. */
   change(values) {
+    if (!this.grid) { Object.assign(this.early, values); return; }
     this.grid.change("axis" in values ? { ...values, range: null } : values);
     byId("reset-zoom").hidden = this.view.range === null;
   }
