@@ -62,6 +62,7 @@ def test_a_failed_job_states_its_error_and_is_forked_with_the_fix(visit: Visit, 
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     job = page.url.rsplit("/", 1)[1]
+    assert page.url == client.job_url(job)
     origin = client.job(job).resource.metadata["forked_from"]
     expect(page.get_by_role("link", name=f"…{origin[-6:]}").first).to_have_attribute("href", f"/jobs/{origin}")
     assert wait_for_status(client, job, "succeeded", "failed").status == "succeeded"

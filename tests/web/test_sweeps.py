@@ -36,6 +36,7 @@ def test_search_is_made_from_fields_and_ranked(visit: Visit, client: Client) -> 
 
     page.wait_for_url(re.compile(r"/compare\?sweep=swp_"))
     sweep = page.url.partition("sweep=")[2]
+    assert page.url == client.sweep_url(sweep)
     expect(page.locator("#sweep-state")).to_contain_text("tpe: 3 of at most 3 trials, 3 completed", timeout=60_000)
     expect(page.locator("#sweep-state")).to_contain_text("of process time")
     members = {member.rank: member for member in client.sweep(sweep).members}

@@ -120,9 +120,11 @@ def list_jobs(
         print_text("".join(f"{job.id}\n" for job in rows))
     elif as_csv:
         _print_csv(rows, shown)
+    elif rows:
+        _print_jobs(rows, keys, detail)
     else:
         filtered = any((where, name, by, since, until, labels, parameters, search, sweep, archived != "no"))
-        _print_jobs(rows, keys, detail) if rows else _print_none(status, filtered=filtered)
+        _print_none(status, filtered=filtered)
 
 
 def _check(status: list[str] | None, archived: str, forms: Sequence[bool]) -> None:
@@ -150,16 +152,21 @@ def _require_status(value: str) -> None:
         raise UsageError(f"--status: there is no status {value!r}; {meant}statuses: {', '.join(statuses)}")
 
 
+def _print_jobs(rows: Sequence[JobResource], keys: Sequence[str], sweep: SweepDetail | None) -> None:
+    if keys:
+        _print_columns(rows, keys)
+    else:
+        _print_default_columns(rows, sweep)
+
+
 def _print_columns(rows: Sequence[JobResource], keys: Sequence[str]) -> None:
     short = short_ids([job.id for job in rows])
     own = [key for key in keys if key not in ("id", "name")]
     print_table(("JOB", "NAME", *own), [(short[job.id], job.name, *(_cell(job, key) for key in own)) for job in rows])
 
 
-def _print_jobs(rows: Sequence[JobResource], keys: Sequence[str], sweep: SweepDetail | None) -> None:
-    """Print jobs with these columns, or the default: with what the sweep changes, or with the sweeps of jobs if any."""
-    if keys:
-        return _print_columns(rows, keys)
+def _print_default_columns(rows: Sequence[JobResource], sweep: SweepDetail | None) -> None:
+    """Print jobs with the values that the sweep changes, or without `sweep` with the sweeps of jobs, if any has one."""
     short = short_ids([job.id for job in rows])
     fields = sweep.fields if sweep else []
     values = {member.job_id: member.values for member in sweep.members} if sweep else {}
@@ -173,7 +180,7 @@ def _print_jobs(rows: Sequence[JobResource], keys: Sequence[str], sweep: SweepDe
         table.append((id_, name, *own, *shown_sweep, *rest))
     headings = ("JOB", "NAME", *fields, *(("SWEEP",) if sweeps else ()))
     optional = ("BY", "TRAIN LOSS", "STEP", "CREATED")
-    return print_table((*headings, "STATUS", "STEP", "TRAIN LOSS", "CREATED", "BY"), table, optional=optional)
+    print_table((*headings, "STATUS", "STEP", "TRAIN LOSS", "CREATED", "BY"), table, optional=optional)
 
 
 def _print_none(status: list[str] | None, *, filtered: bool) -> None:

@@ -18,7 +18,7 @@ _CHAINED = (
 )
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>[^\n]{1,200})$')
-_EXECUTION = re.compile(r"^.{0,40}INFO rank \d+, attempt \d+(?:, restart \d+)?, pid \d+\n", re.MULTILINE)
+_START = re.compile(r"^.{0,40}INFO rank \d+, attempt \d+(?:, restart \d+)?, pid \d+\n", re.MULTILINE)
 """The line with which the log of a rank begins, and again after each restart."""
 _UPLOADED = re.compile(r"/attempts/[^/]+/code/(?P<path>.+)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/worker/(?:\w+/)*\w+\.py$|/trainyard/\w+\.py$")
@@ -53,7 +53,7 @@ def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSumma
 
 def last_lines(text: str) -> list[str]:
     """Return the last lines that are neither empty nor part of a traceback, of the last execution only."""
-    *_, last = _EXECUTION.split(text)
+    *_, last = _START.split(text)
     lines = [line.rstrip()[:_MAX_LINE] for line in _outside_tracebacks(last.splitlines())]
     return [line for line in lines if line][-_LAST_LINES:]
 

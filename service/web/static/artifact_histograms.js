@@ -10,12 +10,12 @@ const areNumbers = (list) => Array.isArray(list) && list.every(Number.isFinite);
 
 /** The histograms in a text by step, `{ step, bins, values }`. Of several of one step the last counts, since a restart repeats steps. */
 export function histogramsOf(text) {
-  const bySteps = new Map();
+  const byStep = new Map();
   for (const line of text.split("\n")) {
     const one = parsed(line);
-    if (one && areNumbers(one.bins) && areNumbers(one.values) && one.values.length && one.bins.length === one.values.length + 1) bySteps.set(one.step ?? null, one);
+    if (one && areNumbers(one.bins) && areNumbers(one.values) && one.values.length && one.bins.length === one.values.length + 1) byStep.set(one.step ?? null, one);
   }
-  return [...bySteps.values()].sort((one, other) => one.step - other.step);
+  return [...byStep.values()].sort((one, other) => one.step - other.step);
 }
 
 function parsed(line) {

@@ -22,8 +22,8 @@ export function showWidths(columns, view) {
   const hidden = hasDefaultColumns(view) ? unfitting(columns, widthOf, roomBesideCharts()) : new Set();
   const fitting = columns.filter((column) => !hidden.has(column));
   let left = SELECT;
-  const cells = [...hidden].map((column) => `#jobs tr:not(.spacer) > :nth-child(${columns.indexOf(column) + 2})`);
-  const rules = cells.length ? [`@media ${BESIDE} { ${cells.join(", ")} { display: none; } }`] : [];
+  const hiddenCells = [...hidden].map((column) => `#jobs tr:not(.spacer) > :nth-child(${columns.indexOf(column) + 2})`);
+  const rules = hiddenCells.length ? [`@media ${BESIDE} { ${hiddenCells.join(", ")} { display: none; } }`] : [];
   byId("columns-widths").replaceChildren(newCol(SELECT), ...fitting.map((column) => newCol(column.name === "name" && !view.widths.name ? null : widthOf(column))));
   const fixed = columns.filter(({ name }) => view.fixed.includes(name));
   fixed.forEach((column, i) => {

@@ -186,5 +186,5 @@ def test_client_is_represented_by_its_service_without_secrets() -> None:
     with Client("https://anna:secret@yard.test/base", "secret", transport=transport) as client:
         assert repr(client) == "<Client of https://yard.test/base>"
         assert client.job_url("job_1") == "https://yard.test/base/jobs/job_1"
-        assert client.sweep_url("swp_1") == "https://yard.test/base/sweeps/swp_1"
+        assert client.sweep_url("swp_1") == "https://yard.test/base/compare?sweep=swp_1"
     assert repr(FakeService().async_client()) == "<AsyncClient of http://trainyard.test>"

@@ -65,7 +65,7 @@ class TestSweep:
         }
         assert sent["max_parallel"] == 2
         assert service.requests[-1].headers["idempotency-key"]
-        assert f"sweep {ID} (rates), 2 jobs: http://trainyard.test/sweeps/{ID}\n" in result.stdout
+        assert f"sweep {ID} (rates), 2 jobs: http://trainyard.test/compare?sweep={ID}\n" in result.stdout
 
     def test_sweep_sends_force_and_the_given_key(self, run, service, spec):
         service.on("POST", "/v1/sweeps", sweep({"queued": 2}))

@@ -50,7 +50,7 @@ class AsyncServiceCalls(AsyncTransport):
 
     def sweep_url(self, sweep_id: str) -> str:
         """Return the address of the sweep's page on the dashboard."""
-        return f"{self.address}/sweeps/{quote(sweep_id)}"
+        return f"{self.address}/compare?sweep={quote(sweep_id)}"
 
     async def submit_sweep(
         self,

@@ -51,7 +51,7 @@ class ServiceCalls(Transport):
 
     def sweep_url(self, sweep_id: str) -> str:
         """Return the address of the sweep's page on the dashboard."""
-        return f"{self.address}/sweeps/{quote(sweep_id)}"
+        return f"{self.address}/compare?sweep={quote(sweep_id)}"
 
     def submit_sweep(
         self,
