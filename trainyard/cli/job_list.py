@@ -101,8 +101,7 @@ def list_jobs(
     """
     _check(status, archived, (ids, as_csv, as_json))
     filters: dict[str, Any] = {"status": status or None, "name": name, "created_by": by, "search": search}
-    filters |= {"created_after": since, "created_before": until}
-    filters |= _pair_filters(labels or [], parameters or [])
+    filters |= {"created_after": since, "created_before": until} | _pair_filters(labels or [], parameters or [])
     filters |= {"archived": None if archived == "no" else archived, "limit": None if everything else limit}
     keys = [key.strip() for text in columns or () for key in text.split(",") if key.strip()]
     with make_client(ctx) as client:
@@ -123,8 +122,7 @@ def list_jobs(
     elif rows:
         _print_jobs(rows, keys, detail)
     else:
-        filtered = any((where, name, by, since, until, labels, parameters, search, sweep, archived != "no"))
-        _print_none(status, filtered=filtered)
+        _print_none(status, filtered=any([where, *(filters[name] for name in filters.keys() - {"status", "limit"})]))
 
 
 def _check(status: list[str] | None, archived: str, forms: Sequence[bool]) -> None:
