@@ -15,7 +15,9 @@ from sqlalchemy import make_url
 
 from service.db.migrate import upgrade
 from service.db.models import Base
+from tests.support.cpu_limit import excess, used_seconds
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
+from tests.support.process_groups import Group, group_of, groups_of_process
 from tests.support.world import World
 
 # Hypothesis measures wall time, which on a busy machine says nothing about the code.
@@ -25,7 +27,8 @@ settings.load_profile("busy machine")
 # Several test processes share the cores, and the threads of one process spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-LONGEST_FOLDERS = ("tests/web/", "tests/e2e/", "tests/integration/worker/")
+UNLIMITED = {"heavy", "slow", "slurm", "compose", "gpu"}
+"""Markers of tests without the limit on processor time."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,29 +38,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="marked",
         help="databases of the tests that use one: those of their marker (default), SQLite alone, or always both",
     )
+    parser.addoption(
+        "--own-groups",
+        action="store_true",
+        help="with -n: each process collects only its groups of tests (tests.support.process_groups.py)",
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each test process (`-n 2`) whole files, so that a module's fixtures are made once, the longest files first.
+    """Give each test process (`-n 2`) whole files."""
+    from tests.support.process_groups import SharedScheduling
 
-    All tests of the dashboard share one browser, service and running jobs, and therefore one process.
-    """
-    from xdist.scheduler import LoadFileScheduling
+    return SharedScheduling(config, log)
 
-    class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            return "tests/web" if file.startswith("tests/web/") else file
 
-    config.option.loadscopereorder = False
-    return FileScheduling(config, log)
+def collected_groups(config: pytest.Config) -> tuple[Group, ...]:
+    """Return the groups of tests that this process collects."""
+    process = getattr(config, "workerinput", None)
+    if process is None or not config.getoption("--own-groups"):
+        return groups_of_process(0, 1)
+    count = process["workercount"]
+    return groups_of_process(int(process["workerid"].removeprefix("gw")) % count, count)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the groups of other processes alone."""
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    return True if group_of(path) not in collected_groups(config) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under xdist, start with the folders whose files take longest, so that no process works alone at the end."""
+    """Under xdist, start with the groups whose files take longest, so that no process works alone at the end."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_FOLDERS))
+        groups = collected_groups(config)
+        items.sort(key=lambda item: groups.index(group_of(item.nodeid.split("::")[0])))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that uses more processor time than its limit."""
+    started = used_seconds()
+    yield
+    if not UNLIMITED.isdisjoint(mark.name for mark in item.iter_markers()):
+        return
+    marker = item.get_closest_marker("cpu_seconds")
+    problem = excess(used_seconds() - started, *(marker.args if marker else ()))
+    assert problem is None, problem
 
 
 def pytest_collection_finish() -> None:

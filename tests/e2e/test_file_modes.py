@@ -49,6 +49,7 @@ def modes(runs: Path) -> dict[Path, int]:
     return {path: stat.S_IMODE(path.lstat().st_mode) for path in runs.rglob("*")}
 
 
+@pytest.mark.heavy
 def test_run_files_are_private_and_contain_no_secret(
     service: ServiceProcess, client: Client, runs: Path, tmp_path: Path
 ) -> None:

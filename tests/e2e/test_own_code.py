@@ -48,6 +48,7 @@ def test_custom_preset_trains_its_own_code(trainyard, client: Client) -> None:
     assert job.last_checkpoint_step == 250
 
 
+@pytest.mark.heavy
 def test_the_script_preset_reports_its_loss(trainyard, client: Client) -> None:
     trainyard("submit", "script_line", "--watch")
     job = next(client.jobs(name="script-line"))

@@ -217,7 +217,9 @@ class Campaign(RuleBasedStateMachine):
         assert not self._ours("running"), "a job of the service still runs"
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "examples", [pytest.param(10, marks=pytest.mark.heavy), pytest.param(250, marks=pytest.mark.slow)]
+)
 def test_job_completes_under_any_order_of_faults(examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("campaign") / "migrated.sqlite"
     upgrade(f"sqlite:///{path}")

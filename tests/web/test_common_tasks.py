@@ -20,6 +20,7 @@ print(parser.parse_args())
 """
 
 
+@pytest.mark.heavy
 def test_the_best_of_a_sweep_is_submitted_with_twice_the_steps(visit: Visit, client: Client) -> None:
     sweep = client.submit_sweep(
         {**SPEC, "name": "of-many", "steps": 10}, grid={"optimizer.lr": [0.001, 0.1]}, name="many"
@@ -39,6 +40,7 @@ def test_the_best_of_a_sweep_is_submitted_with_twice_the_steps(visit: Visit, cli
     client.cancel(job.id)
 
 
+@pytest.mark.heavy
 def test_a_failed_job_states_its_error_and_is_forked_with_the_fix(visit: Visit, client: Client, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     labels = {"revision": "0123456789" * 4}

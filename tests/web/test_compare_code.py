@@ -21,6 +21,7 @@ for step in range(1, 4):
 """
 
 
+@pytest.mark.heavy
 def test_code_of_two_jobs_is_compared(visit: Visit, client: Client, tmp_path: Path) -> None:
     for rate in (0.1, 0.2):
         code = tmp_path / str(rate)

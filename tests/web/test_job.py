@@ -199,6 +199,7 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         visit.assert_clean()
 
 
+@pytest.mark.heavy
 def test_end_of_a_job_is_no_lost_connection(visit: Visit, client: Client) -> None:
     job = client.submit({**SPEC, "name": "ends-while-open", "steps": 100_000})
     wait_for_step(client, job.id, 10)
@@ -328,6 +329,7 @@ def test_failure_shows_rank_and_fix_and_can_be_retried(
         client.job(job.id)
 
 
+@pytest.mark.heavy
 def test_error_of_the_program_has_its_line_its_output_and_a_fork_for_code(
     visit: Visit, client: Client, tmp_path: Path
 ) -> None:

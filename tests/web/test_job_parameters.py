@@ -25,6 +25,7 @@ with mlflow.start_run():
 """
 
 
+@pytest.mark.heavy
 def test_parameters_appear_on_an_open_page_as_text(visit: Visit, client: Client, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     code = tmp_path / "code"

@@ -139,6 +139,7 @@ def test_invalid_spec_cannot_be_submitted(writing: Page) -> None:
     expect(writing.locator("#sizes")).to_contain_text("200 steps on 1 CPU process")
 
 
+@pytest.mark.heavy
 def test_preset_with_custom_code_is_uploaded_and_runs(visit: Visit) -> None:
     page = visit.go("/submit?preset=custom_spirals")
     expect(page.locator("#code-status")).to_have_text("Upload the folder that contains spirals.py.")

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.web]
 SEARCHED = TEXT.replace("steps: 200", "steps: 20") + "optimizer: {name: sgd, lr: 0.01}\nlog: {every_steps: 5}\n"
 
 
+@pytest.mark.heavy
 def test_search_is_made_from_fields_and_ranked(visit: Visit, client: Client) -> None:
     page = written(visit.go("/submit"), SEARCHED)
     page.get_by_text("Search for the best values").click()

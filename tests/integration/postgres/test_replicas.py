@@ -64,6 +64,7 @@ def _ready(url: str) -> bool:
         return False
 
 
+@pytest.mark.heavy
 def test_a_replica_shares_the_token_and_notifies_the_reconciler(start: Start, tmp_path: Path) -> None:
     api = start("api", reconcile="false")
     head = {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}

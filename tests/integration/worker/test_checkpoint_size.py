@@ -23,6 +23,7 @@ def on_disk(folder):
     return sum(-(-file.stat().st_size // BLOCK) * BLOCK for file in folder.iterdir())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_checkpoint_is_no_larger_than_planned(ranks, tmp_path):
     strategies = ["single"] if ranks == 1 else ["ddp", "fsdp"]

@@ -15,6 +15,7 @@ def checked(tmp_path, ranks, faults=()):
     return run, attempt, service
 
 
+@pytest.mark.cpu_seconds(15)
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_operation_is_right_and_timed(tmp_path, ranks):
     run, attempt, service = checked(tmp_path, ranks)
@@ -34,6 +35,7 @@ def test_every_operation_is_right_and_timed(tmp_path, ranks):
     assert {row["group"] for row in event["data"]["operations"]} == {"world"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

@@ -207,6 +207,7 @@ def test_invalid_target_is_rejected_by_name(target, message):
         assert 'raise LookupError("the data went away")' in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.heavy
 def test_return_values_of_a_task_are_checked_before_step_1(tmp_path):
     overrides = {"task": "custom", "target": f"{HERE}:LossOfEach", "model": None, "data": None, "gpus": 1}
     with FakeService() as service:

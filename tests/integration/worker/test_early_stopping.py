@@ -66,6 +66,7 @@ class TestStop:
         assert again["parameters"] == results[2][0]["whole"]["parameters"]
 
 
+@pytest.mark.heavy
 def test_stopped_run_completes_with_checkpoints_and_export(tmp_path):
     overrides = {
         "gpus": 1,

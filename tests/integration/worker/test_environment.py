@@ -60,6 +60,7 @@ def rejection(attempt: AttemptLayout) -> str:
     return record.failure.message
 
 
+@pytest.mark.cpu_seconds(8)
 def test_script_needs_no_package_in_its_virtual_environment(tmp_path: Path, venv: Path) -> None:
     setup = ["export APP_FROM_SETUP='a b'", "export APP_MODE=setup", "export RANK=7", 'echo "setup ${HF_TOKEN:-none}"']
     environment = {"venv": str(venv), "setup": setup, "variables": {"APP_MODE": "spec"}, "secrets": ["HF_TOKEN"]}
@@ -92,6 +93,7 @@ def run_builtin(tmp_path: Path, venv: Path, **more: Any) -> AttemptLayout:
         return Run(tmp_path / "job", service.url, changes, max_restarts=0).run()
 
 
+@pytest.mark.heavy
 def test_builtin_task_runs_in_a_python_that_has_its_packages(tmp_path: Path) -> None:
     venv = tmp_path / "with torch"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)

@@ -16,6 +16,7 @@ def service():
 
 
 class TestFirstFailingRank:
+    @pytest.mark.heavy
     def test_an_exception_on_one_rank(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {}, max_restarts=0)
         attempt = run.start(faults=[{"kind": "raise", "rank": 1, "step": 5}])
@@ -31,6 +32,7 @@ class TestFirstFailingRank:
         assert record.step == 4
         assert processes_of(attempt) == []
 
+    @pytest.mark.cpu_seconds(10)
     @pytest.mark.fault_scenario(18)
     def test_killed_rank_is_named_although_only_its_peer_wrote_a_record(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {}, max_restarts=0)
@@ -58,6 +60,7 @@ class TestFirstFailingRank:
         assert "No space left on device" in record.failure.message
 
 
+@pytest.mark.heavy
 class TestNanLoss:
     def test_ends_the_run_without_a_restart(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"gpus": 1, "log.every_steps": 10}, max_restarts=2)
@@ -68,6 +71,7 @@ class TestNanLoss:
         assert "optimizer.lr" in record.failure.hint
 
 
+@pytest.mark.cpu_seconds(10)
 class TestKilledLauncher:
     def test_no_process_survives(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"epochs": 300})
@@ -95,6 +99,7 @@ class TestRejectedClaim:
         assert not attempt.logs.exists()
 
 
+@pytest.mark.heavy
 class TestCheckpointFolder:
     @pytest.mark.fault_scenario(48)
     def test_one_that_cannot_be_created_costs_an_event(self, tmp_path, service):
@@ -111,6 +116,7 @@ class TestCheckpointFolder:
         assert "File exists" in failed["message"]
 
 
+@pytest.mark.heavy
 class TestSupersededAttempt:
     def test_ranks_end_and_write_nothing_more(self, tmp_path, service):
         changes = {"epochs": 300, "checkpoint": {"every_steps": 1, "keep_last": 2}}
@@ -129,6 +135,7 @@ class TestSupersededAttempt:
         assert run.layout.complete_checkpoints()[-1].step <= newest + 1
 
 
+@pytest.mark.heavy
 class TestStalledRank:
     @pytest.mark.fault_scenario(51)
     def test_stalled_rank_is_named_and_all_stacks_are_logged(self, tmp_path, service):

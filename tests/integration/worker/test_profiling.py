@@ -20,6 +20,7 @@ def operations(path):
         return {event.get("name") for event in json.load(file)["traceEvents"]}
 
 
+@pytest.mark.heavy
 class TestTrace:
     def test_trace_covers_requested_steps_and_ranks(self, tmp_path):
         with FakeService() as service:

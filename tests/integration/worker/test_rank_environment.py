@@ -40,6 +40,7 @@ def run_with(tmp_path: Path, service: FakeService, script: dict[str, object], **
     return Run(tmp_path / "job", service.url, document, template="script_line", max_restarts=1)
 
 
+@pytest.mark.cpu_seconds(8)
 def test_only_the_ranks_have_variables_and_secrets(tmp_path: Path, script: dict[str, object]) -> None:
     marker = tmp_path / "marker"
     given = {"APP_MODE": "x y", "OMP_NUM_THREADS": "3", "PYTHONWARNINGS": "ignore", "BROWSER": f"touch {marker}"}
@@ -77,6 +78,7 @@ def test_missing_secret_rejects_the_attempt_with_the_remedy(tmp_path: Path, scri
     assert not list(attempt.code.glob("environ-*"))
 
 
+@pytest.mark.cpu_seconds(8)
 def test_unreachable_service_fails_an_attempt_with_secrets(tmp_path: Path, script: dict[str, object]) -> None:
     service = FakeService()
     attempt = run_with(tmp_path, service, script, secrets=["A_TOKEN"]).prepare()

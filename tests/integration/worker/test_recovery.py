@@ -57,6 +57,7 @@ def killed_after_checkpoint(run, rank, *, checkpoint, step):
     ]
 
 
+@pytest.mark.heavy
 class TestKilledRank:
     @pytest.mark.parametrize(
         ("overrides", "rank"),
@@ -90,6 +91,7 @@ class TestKilledRank:
 
 
 class TestSignalToLauncher:
+    @pytest.mark.cpu_seconds(20)
     def test_run_saves_and_the_next_attempt_continues(self, tmp_path):
         slow = [{"kind": "sleep", "seconds": 0.2}]
         with FakeService() as service:
@@ -126,6 +128,7 @@ class TestSignalToLauncher:
         assert processes_of(attempt) == []
 
 
+@pytest.mark.heavy
 class TestDamagedCheckpoint:
     def test_previous_checkpoint_is_used_and_the_damaged_is_reported(self, tmp_path):
         with FakeService() as service:

@@ -33,6 +33,7 @@ def run(tmp_path):
     return made
 
 
+@pytest.mark.cpu_seconds(8)
 @pytest.mark.parametrize(
     ("mode", "starts", "final"), [("same", 2, True), ("different", 3, False), ("further", 3, False)]
 )
@@ -45,6 +46,7 @@ def test_restarts_end_when_the_failure_repeats(run, mode, starts, final):
     assert ("failed twice in the same way" in (record.failure.hint or "")) is final
 
 
+@pytest.mark.heavy
 def test_failure_of_the_attempt_before_is_compared(run):
     with FakeService() as service:
         job = run(service, "same", 0)

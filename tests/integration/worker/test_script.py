@@ -54,6 +54,7 @@ def script(tmp_path):
     return made
 
 
+@pytest.mark.cpu_seconds(10)
 def test_a_program_reports_and_completes(script, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -72,6 +73,7 @@ def test_a_program_reports_and_completes(script, tmp_path):
     assert service.heartbeats
 
 
+@pytest.mark.cpu_seconds(10)
 def test_stop_request_saves_and_the_next_attempt_resumes(script):
     with FakeService() as service:
         run = script(service, "slow")
@@ -89,6 +91,7 @@ def test_stop_request_saves_and_the_next_attempt_resumes(script):
     assert events["training_resumed"]["data"]["step"] == record.step
 
 
+@pytest.mark.heavy
 def test_the_rank_that_raised_is_named_with_its_message(script):
     with FakeService() as service:
         run = script(service, "raise")
@@ -103,6 +106,7 @@ def test_the_rank_that_raised_is_named_with_its_message(script):
     assert not processes_of(attempt)
 
 
+@pytest.mark.heavy
 def test_failed_program_is_restarted_within_the_attempt(script):
     with FakeService() as service:
         attempt = script(service, "die once").run()
@@ -113,6 +117,7 @@ def test_failed_program_is_restarted_within_the_attempt(script):
     assert len(service.series("train/loss")) == 5 + 36
 
 
+@pytest.mark.cpu_seconds(10)
 def test_missing_code_fails_the_job_before_any_rank_starts(script):
     with FakeService() as service:
         run = script(service, "run")
@@ -124,6 +129,7 @@ def test_missing_code_fails_the_job_before_any_rank_starts(script):
     assert not attempt.rank_log(0).exists()
 
 
+@pytest.mark.heavy
 def test_stalled_program_is_ended_after_the_stall_timeout(script):
     with FakeService() as service:
         attempt = script(service, "stall", **{"health.stall_timeout_minutes": 0.05}).run(seconds=60)

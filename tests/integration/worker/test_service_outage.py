@@ -37,6 +37,7 @@ class TestServiceOutage:
         assert kinds == {"EventsBatch": 2, "MetricsBatch": 36, "CheckpointReport": 4}
         assert read_acknowledged(attempt.spool_acknowledged(1)) == 0
 
+    @pytest.mark.heavy
     @pytest.mark.fault_scenario(21)
     def test_service_returns_during_the_run_and_loses_answers(self, tmp_path):
         service = FakeService(free_port())

@@ -72,6 +72,7 @@ UNSUPPORTED = {"mlflow": "mlflow_route", "wandb": "wandb_ArtifactMembershipByNam
 
 
 # W&B's client needs about ten seconds for 10,000 names.
+@pytest.mark.heavy
 @pytest.mark.parametrize("tracker", ["mlflow", pytest.param("wandb", marks=pytest.mark.slow)])
 def test_program_goes_on_after_bad_input(tmp_path: Path, tracker: str) -> None:
     document = {

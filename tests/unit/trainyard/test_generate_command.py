@@ -53,11 +53,13 @@ def request(folder="/x"):
     return GenerationRequest(folder=str(folder), prompt="x", settings=GenerationSettings())
 
 
+@pytest.mark.heavy
 def test_text_is_that_of_transformers(run, folder, greedy):
     done = run("generate", str(folder), "def main(", "--max-new-tokens", "20")
     assert (done.exit_code, done.stdout) == (0, greedy("def main(", 20) + "\n")
 
 
+@pytest.mark.heavy
 def test_json_has_the_text_and_the_number_of_tokens(run, folder, greedy):
     done = run("generate", str(folder), "-", "--max-new-tokens", "9", "--json", input="a = ")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -70,11 +72,13 @@ def test_json_has_the_text_and_the_number_of_tokens(run, folder, greedy):
     )
 
 
+@pytest.mark.heavy
 def test_full_context_is_noted(run, folder):
     done = run("generate", str(folder), "def main(")
     assert "the context of the model is full after" in done.stderr
 
 
+@pytest.mark.cpu_seconds(5)
 def test_model_that_reads_no_text_is_named(run, tmp_path):
     made = make_export(tmp_path, spec_of("mlp"), trained_module(spec_of("mlp")))
     done = run("generate", str(made), "x")
@@ -99,6 +103,7 @@ def test_missing_packages_are_named_before_anything_is_downloaded(run, service, 
     assert "which lacks torch; install it with: pip install 'trainyard[worker,hf]'" in done.stderr
 
 
+@pytest.mark.cpu_seconds(5)
 def test_option_of_the_command_is_named_in_errors_of_the_model(tmp_path, folder):
     from tests.support.exports import hf_spec
 

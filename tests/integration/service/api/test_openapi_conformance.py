@@ -132,6 +132,7 @@ FEW = settings(
 )
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 @schemathesis.pytest.from_fixture("api_schema").exclude(operation_id=ENDLESS_STREAMS).parametrize()
 @FEW

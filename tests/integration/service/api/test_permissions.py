@@ -158,6 +158,7 @@ def test_every_operation_has_a_rule(seeded: tuple[World, Seeds]) -> None:
     assert not stale, f"remove {sorted(stale)} from RULES in tests/support/permissions.py: no such operation exists"
 
 
+@pytest.mark.cpu_seconds(20)
 def test_every_identity_gets_the_status_of_the_rule(seeded: tuple[World, Seeds]) -> None:
     world, seeds = seeded
     identities = make_identities(world, seeds)

@@ -4,7 +4,6 @@ import gc
 import json
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ from hypothesis import strategies as st
 
 from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.core.errors import TooManyRequestsError
+from tests.support.cpu_limit import slowdown
 from tests.support.world import SPEC, FakeWorker, World
 from trainyard.contract.bounds import MAX_SPEC_BYTES
 
 pytestmark = pytest.mark.databases("sqlite")
 
 MAX_SECONDS = 1.0
-FIXED_WORK_SECONDS = 0.07
-"""What `fixed_work` takes on a machine for which the limit holds; a slower one has more by the same factor."""
 GPT: dict[str, Any] = {
     "task": "causal_lm",
     "model": {"source": "builtin", "name": "gpt", "layers": 512, "width": 128},
@@ -137,26 +135,15 @@ def post_within_budget(client: Any, path: str, **request: Any) -> Any:
     for _ in range(3):
         gc.disable()  # A collection scans the objects of all tests; the service excludes those that exist at its start.
         try:
-            slowdown = max(1.0, processor_time(fixed_work) / FIXED_WORK_SECONDS)
+            slower = slowdown()
             started = time.process_time()
             answer = client.post(path, **request)
-            measured.append((time.process_time() - started) / slowdown)
+            measured.append((time.process_time() - started) / slower)
         finally:
             gc.enable()
         if measured[-1] < MAX_SECONDS:
             return answer
     raise AssertionError(f"{min(measured):.2f} s, as by a fast processor")
-
-
-def fixed_work() -> None:
-    for _ in range(5):
-        json.loads(json.dumps({str(number): [number, str(number)] for number in range(20_000)}))
-
-
-def processor_time(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
 
 
 def post_text_within_budget(world: World, path: str, body: str, kind: str = JSON) -> Any:
@@ -168,11 +155,13 @@ def post_text_within_budget(world: World, path: str, body: str, kind: str = JSON
     return answer
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SPECS)
 def test_every_spec_is_planned_cheaply(gpu_world: World, name: str) -> None:
     post_text_within_budget(gpu_world, "/v1/plans", json.dumps(SPECS[name]))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_document_is_parsed_cheaply(gpu_world: World, name: str) -> None:
     text, kind = DOCUMENTS[name]
@@ -180,11 +169,13 @@ def test_every_document_is_parsed_cheaply(gpu_world: World, name: str) -> None:
     assert post_text_within_budget(gpu_world, "/v1/plans", text, kind).status_code in (400, 422)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_is_expanded_cheaply(gpu_world: World, name: str) -> None:
     post_text_within_budget(gpu_world, "/v1/sweeps", json.dumps(SWEEPS[name]))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", REPORTS)
 def test_every_report_is_refused_cheaply(worker: FakeWorker, name: str) -> None:
     route, body = REPORTS[name]
@@ -193,6 +184,7 @@ def test_every_report_is_refused_cheaply(worker: FakeWorker, name: str) -> None:
     assert answer.status_code in (400, 422)
 
 
+@pytest.mark.heavy
 def test_user_requests_are_limited_to_the_size_of_a_spec(gpu_world: World) -> None:
     for path in ("/v1/jobs", "/v1/plans", "/v1/sweeps", "/v1/tokens", "/v1/webhooks"):
         assert post_text_within_budget(gpu_world, path, " " * (MAX_SPEC_BYTES + 1)).status_code == 413
@@ -252,6 +244,7 @@ plain = st.recursive(
 fields = st.sampled_from(["model", "data", "lora", "trainable", "argv", "batch", "metadata", "profile", "strategy"])
 
 
+@pytest.mark.heavy
 @seed(17)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.dictionaries(fields, plain, max_size=4), repeat=st.sampled_from([1, 10, 1000]))
@@ -264,6 +257,7 @@ def test_no_generated_spec_takes_long(gpu_world: World, changes: dict[str, Any],
     )
 
 
+@pytest.mark.heavy
 def test_expensive_sweep_is_checked_in_another_process(gpu_world: World) -> None:
     spec = {**GPT, "lora_rank": 4, "lora": {"targets": ["*"] * 60}}
     body = json.dumps({"spec": spec, "grid": {"model.layers": list(range(450, 490))}})
@@ -271,6 +265,7 @@ def test_expensive_sweep_is_checked_in_another_process(gpu_world: World) -> None
     assert answer.status_code == 201 or answer.json()["error"]["code"] == "too_expensive"
 
 
+@pytest.mark.heavy
 def test_problems_of_an_expensive_sweep_name_their_members(gpu_world: World) -> None:
     spec = {**GPT, "lora_rank": 4, "lora": {"targets": ["*"] * 60}}
     members = [{"model.layers": number} for number in range(490, 510)] + [{"model.heads": 7}]
@@ -305,6 +300,7 @@ def hf_spec(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.heavy
 def test_model_with_many_tensors_is_planned_in_another_process(gpu_world: World) -> None:
     folder = many_tensors(gpu_world.settings.runs / "large", 20_000)
     spec = hf_spec(folder) | {

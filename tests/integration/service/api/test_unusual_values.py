@@ -38,6 +38,7 @@ def wide(database_url: str, tmp_path: Path) -> Iterator[World]:
     world.database.dispose()
 
 
+@pytest.mark.heavy
 def test_responses_to_unusual_values_are_documented(wide: World) -> None:
     job = wide.client.post("/v1/jobs", json=SPEC).json()["id"]
     wide.tick()

@@ -112,6 +112,7 @@ def run_command(state: Path, *arguments: str) -> Any:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.heavy
 @pytest.mark.databases("sqlite")
 def test_commands_work_from_the_command_line(tmp_path: Path) -> None:
     state, file = tmp_path / "state", tmp_path / "backup"

@@ -1,0 +1,49 @@
+"""The limit on the processor time of a test, so that the whole run stays short.
+
+It counts the processor time of the test process and of the child processes that the test has waited for, which depends
+little on what else the machine does. Where it takes more because others share the core or the processor is slow, fixed
+work takes more too; it is measured after a test that seems to exceed its limit, and the limit rises by the same factor.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+
+MAX_SECONDS = 2.0
+FIXED_WORK_SECONDS = 0.07
+"""Processor time of `fixed_work` on a machine for which `MAX_SECONDS` holds."""
+
+
+def used_seconds() -> float:
+    """Return the processor time of this process and of the children that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def fixed_work() -> None:
+    """Take a fixed amount of processor time."""
+    for _ in range(5):
+        json.loads(json.dumps({str(number): [number, str(number)] for number in range(20_000)}))
+
+
+def slowdown() -> float:
+    """Return how much slower this machine is now than one for which the limits hold, at least 1."""
+    return max(1.0, processor_time(fixed_work) / FIXED_WORK_SECONDS)
+
+
+def processor_time(work: Callable[[], object]) -> float:
+    """Return the processor time of a call in seconds, in this process."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def excess(seconds: float, limit: float = MAX_SECONDS, slower: Callable[[], float] = slowdown) -> str | None:
+    """Return how a test has exceeded its limit, or None."""
+    if seconds <= limit or seconds <= (limit := limit * slower()):
+        return None
+    return (
+        f"the test used {seconds:.1f} s of processor time; its limit is {limit:.1f} s on this machine now. "
+        "Make it cheaper, mark it `heavy`, or state a limit of its own with `cpu_seconds`"
+    )

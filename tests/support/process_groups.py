@@ -1,0 +1,87 @@
+"""Which tests each process of `pytest -n` collects, and how the processes share the work.
+
+Torch and the libraries around it take longer to import than all other modules together, and the dashboard's tests share
+one browser. So one process alone imports torch, another one alone starts the browser, and all of them run the rest.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Literal
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+Group = Literal["torch", "browser", "plain"]
+
+BROWSER = ("tests/web",)
+TORCH = (
+    "tests/e2e",
+    "tests/gpu",
+    "tests/integration/worker",
+    "tests/unit/docs/test_tasks.py",
+    "tests/unit/service/planner",
+    "tests/unit/trainyard/loading",
+    "tests/unit/worker",
+)
+"""Folders and files whose modules import torch. The others may import it only inside of a test."""
+
+
+def group_of(path: str) -> Group:
+    """Return the group of a folder or file, by its path relative to the root."""
+    for group, folders in (("browser", BROWSER), ("torch", TORCH)):
+        if any(path == folder or path.startswith(f"{folder}/") for folder in folders):
+            return group  # type: ignore[return-value]
+    return "plain"
+
+
+def groups_of_process(number: int, count: int) -> tuple[Group, ...]:
+    """Return the groups that one of `count` processes collects, the ones that it runs first before the others."""
+    if count == 1:
+        return ("torch", "browser", "plain")
+    if number == count - 1:
+        return ("browser", "plain")
+    return ("plain",) if number % 2 else ("torch", "plain")
+
+
+class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each process whole files of its collection, in the order of that collection.
+
+    So a module's fixtures are made once. All tests of the dashboard share one browser, service and running jobs, and
+    therefore are one unit of work. xdist's own classes need the same collection in each process.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._positions: dict[WorkerController, dict[str, int]] = {}
+        self._units: dict[WorkerController, list[str]] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return BROWSER[0] if group_of(file) == "browser" else file
+
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        self.registered_collections[node] = list(collection)
+        self._positions[node] = {nodeid: position for position, nodeid in enumerate(collection)}
+        self._units[node] = list(dict.fromkeys(self._split_scope(nodeid) for nodeid in collection))
+
+    def schedule(self) -> None:
+        if self.collection is None:
+            self.collection = list(dict.fromkeys(chain.from_iterable(self.registered_collections.values())))
+            for nodeid in self.collection:
+                self.workqueue.setdefault(self._split_scope(nodeid), {})[nodeid] = False
+        for node in self.nodes:
+            self._reschedule(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        # A process starts a test when it knows the next one, and therefore needs more than two.
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) <= 2:
+            unit = next((unit for unit in self._units[node] if unit in self.workqueue), None)
+            if unit is None:
+                node.shutdown()
+            else:
+                self._assign(node, unit)
+
+    def _assign(self, node: WorkerController, unit: str) -> None:
+        tests = self.assigned_work[node][unit] = self.workqueue.pop(unit)
+        node.send_runtest_some([self._positions[node][nodeid] for nodeid, done in tests.items() if not done])
