@@ -14,6 +14,9 @@ from service.auth.tokens import Role
 from tests.support.live_world import served
 from tests.support.world import World
 
+# The SQL of these reads is tested in test_routes.py, on both databases.
+pytestmark = [pytest.mark.databases("sqlite"), pytest.mark.cpu_seconds(8)]
+
 Read = Callable[..., Any]
 
 _HEAD = """

@@ -12,7 +12,7 @@ from tests.support.openai_clients import VERSIONS, run_program
 from tests.support.seeds import write_models_file
 from tests.support.world import World
 
-pytestmark = pytest.mark.databases("sqlite")
+pytestmark = [pytest.mark.databases("sqlite"), pytest.mark.cpu_seconds(10)]
 
 Run = Callable[..., Any]
 
