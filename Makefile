@@ -30,11 +30,12 @@ demo: venv
 
 # Everything that needs neither a long training, nor Slurm, Docker or a GPU.
 test: venv
-	$(BIN)/python -m pytest $(PARALLEL) -m "not heavy and not slow and not slurm and not compose and not gpu" --durations 10
+	$(BIN)/python -m pytest $(PARALLEL) --own-groups -m "not heavy and not slow and not slurm and not compose and not gpu" --durations 10
 
 # For the loop of a developer: unit tests, and the tests of the service on SQLite alone.
 test-quick: venv
-	$(BIN)/python -m pytest $(PARALLEL) --databases sqlite -m "not slow" tests/unit tests/integration/service
+	$(BIN)/python -m pytest $(PARALLEL) --own-groups --databases sqlite -m "not slow and not heavy and not cpu_seconds" \
+		tests/unit tests/integration/service
 
 # Trainings on many layouts, and the commands of the documentation. CI runs them too.
 test-heavy: venv

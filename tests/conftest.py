@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sqlalchemy import make_url
 
 from service.db.migrate import upgrade
 from service.db.models import Base
-from tests.support.cpu_limit import excess, used_seconds
+from tests.support.cpu_limit import excess, limit_of, used_seconds
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
 from tests.support.process_groups import Group, group_of, groups_of_process
 from tests.support.world import World
@@ -26,9 +27,6 @@ settings.load_profile("busy machine")
 
 # Several test processes share the cores, and the threads of one process spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-UNLIMITED = {"heavy", "slow", "slurm", "compose", "gpu"}
-"""Markers of tests without the limit on processor time."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,14 +78,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test that uses more processor time than its limit."""
     started = used_seconds()
     yield
-    if not UNLIMITED.isdisjoint(mark.name for mark in item.iter_markers()):
-        return
-    marker = item.get_closest_marker("cpu_seconds")
-    problem = excess(used_seconds() - started, *(marker.args if marker else ()))
+    problem = excess(used_seconds() - started, limit_of(item))
     assert problem is None, problem
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude the collected tests and what they import from garbage collections, and collect less often.
 
     With Python's threshold of 700 objects, collections take a tenth of the time of the tests of the service.
@@ -95,6 +90,8 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
+    if "torch" not in collected_groups(session.config) and "torch" in sys.modules:
+        raise pytest.UsageError("a collected module imports torch; add it to TORCH in tests/support/process_groups.py")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

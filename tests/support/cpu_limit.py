@@ -6,11 +6,16 @@ work takes more too; it is measured after a test that seems to exceed its limit,
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
 
+import pytest
+
 MAX_SECONDS = 2.0
+UNLIMITED = {"heavy", "slow", "slurm", "compose", "gpu"}
+"""Markers of tests without a limit."""
 FIXED_WORK_SECONDS = 0.07
 """Processor time of `fixed_work` on a machine for which `MAX_SECONDS` holds."""
 
@@ -39,7 +44,15 @@ def processor_time(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def excess(seconds: float, limit: float = MAX_SECONDS, slower: Callable[[], float] = slowdown) -> str | None:
+def limit_of(item: pytest.Item) -> float:
+    """Return the limit of a test in seconds."""
+    if not UNLIMITED.isdisjoint(mark.name for mark in item.iter_markers()):
+        return math.inf
+    marker = item.get_closest_marker("cpu_seconds")
+    return float(marker.args[0]) if marker else MAX_SECONDS
+
+
+def excess(seconds: float, limit: float, slower: Callable[[], float] = slowdown) -> str | None:
     """Return how a test has exceeded its limit, or None."""
     if seconds <= limit or seconds <= (limit := limit * slower()):
         return None

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -43,6 +41,7 @@ def save_llama(
     max_shard_size: str = "50GB",
 ) -> Path:
     """Save a Llama of width 64 and its tokenizer where `from_pretrained` reads them, and return the folder."""
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = train_tokenizer([Path(json.__file__).read_text()[:20000]])

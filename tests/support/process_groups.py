@@ -18,10 +18,15 @@ BROWSER = ("tests/web",)
 TORCH = (
     "tests/e2e",
     "tests/gpu",
+    "tests/integration/service/planner",
     "tests/integration/worker",
+    "tests/unit/bench",
     "tests/unit/docs/test_tasks.py",
+    "tests/unit/service/files/test_line_checks.py",
     "tests/unit/service/planner",
     "tests/unit/trainyard/loading",
+    "tests/unit/trainyard/test_export_command.py",
+    "tests/unit/trainyard/test_generate_command.py",
     "tests/unit/worker",
 )
 """Folders and files whose modules import torch. The others may import it only inside of a test."""

@@ -1,0 +1,103 @@
+"""Each test of `make test` runs once, in a process that has collected it, whichever process ends first or dies."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.process_groups import SharedScheduling, group_of, groups_of_process
+
+TORCH = [f"tests/unit/worker/test_{name}.py::test_{number}" for name in "ab" for number in range(4)]
+BROWSER = [f"tests/web/test_{name}.py::test_{number}" for name in "cd" for number in range(3)]
+PLAIN = [f"tests/unit/contract/test_{name}.py::test_{number}" for name in "efgh" for number in range(3)]
+
+
+class Node:
+    """A test process, which runs what it is sent when the test says so."""
+
+    def __init__(self, collection: list[str]) -> None:
+        self.collection = collection
+        self.sent: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.sent += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+@pytest.fixture
+def scheduling() -> SharedScheduling:
+    option = SimpleNamespace(tx=["3*popen"], px=[], dist="load")
+    config: Any = SimpleNamespace(option=option, getvalue=lambda name: getattr(option, name))
+    return SharedScheduling(config, None)
+
+
+def start(scheduling: SharedScheduling, *collections: list[str]) -> list[Node]:
+    nodes = [Node(collection) for collection in collections]
+    for node in nodes:
+        scheduling.add_node(node)
+    for node in nodes:
+        scheduling.add_node_collection(node, node.collection)
+    assert scheduling.collection_is_completed
+    scheduling.schedule()
+    return nodes
+
+
+def run_to_the_end(scheduling: SharedScheduling, *nodes: Node) -> dict[str, Node]:
+    """Run tests of all processes in turn. Each starts a test when it knows the next one, or that there is none."""
+    ran: dict[str, Node] = {}
+    done = {id(node): 0 for node in nodes}
+    for _ in range(1000):
+        for node in nodes:
+            position = done[id(node)]
+            if position + (0 if node.shutting_down else 1) < len(node.sent):
+                index = node.sent[position]
+                assert node.collection[index] not in ran
+                ran[node.collection[index]] = node
+                done[id(node)] += 1
+                scheduling.mark_test_complete(node, index)
+    assert scheduling.tests_finished
+    assert not scheduling.has_pending
+    assert all(node.shutting_down for node in nodes)
+    return ran
+
+
+def test_every_test_runs_once_where_it_was_collected(scheduling: SharedScheduling) -> None:
+    nodes = start(scheduling, TORCH + PLAIN, PLAIN, BROWSER + PLAIN)
+    ran = run_to_the_end(scheduling, *nodes)
+    assert set(ran) == {*TORCH, *BROWSER, *PLAIN}
+    assert {ran[test] for test in TORCH} == {nodes[0]}
+    assert {ran[test] for test in BROWSER} == {nodes[2]}
+
+
+def test_a_process_begins_with_the_group_that_only_it_has(scheduling: SharedScheduling) -> None:
+    nodes = start(scheduling, TORCH + PLAIN, PLAIN, BROWSER + PLAIN)
+    assert [nodes[0].collection[index] for index in nodes[0].sent] == TORCH[:4]
+    assert [nodes[2].collection[index] for index in nodes[2].sent] == BROWSER
+
+
+def test_work_of_a_process_that_died_goes_to_its_successor(scheduling: SharedScheduling) -> None:
+    nodes = start(scheduling, TORCH + PLAIN, PLAIN, BROWSER + PLAIN)
+    scheduling.mark_test_complete(nodes[0], 0)
+    assert scheduling.remove_node(nodes[0]) == TORCH[1]
+    successor = Node(TORCH + PLAIN)
+    scheduling.add_node(successor)
+    scheduling.add_node_collection(successor, successor.collection)
+    scheduling.schedule()
+    ran = run_to_the_end(scheduling, successor, *nodes[1:])
+    assert {test for test in ran if test in TORCH} == {*TORCH[1:]}
+
+
+def test_paths_have_groups() -> None:
+    assert group_of("tests/web/test_jobs.py") == group_of("tests/web") == "browser"
+    assert group_of("tests/unit/worker/core/test_signals.py") == "torch"
+    assert group_of("tests/unit/worker_like/test_a.py") == group_of("tests/unit") == "plain"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_all_groups_are_collected_by_any_number_of_processes(count: int) -> None:
+    groups = [groups_of_process(number, count) for number in range(count)]
+    assert {group for collected in groups for group in collected} == {"torch", "browser", "plain"}
+    assert sum("browser" in collected for collected in groups) == 1
