@@ -110,6 +110,7 @@ class FullScheduler(FakeScheduler):
         return Postponed("no more jobs until others have ended")
 
 
+@pytest.mark.cpu_seconds(6)
 def test_deferred_submission_is_retried_with_backoff(world: World) -> None:
     full = world.scheduler = FullScheduler()
     world.reconciler = world.new_reconciler("one")

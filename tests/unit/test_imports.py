@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import pytest
 
 WORKER_SIDE = [
     ("trainyard", {"torch", "fastapi", "httpx", "pydantic", "typer", "service", "worker"}),
@@ -34,9 +35,11 @@ def forbidden_modules(imports: list[tuple[str, set[str]]]) -> dict[str, set[str]
     return {name: present & absent for (name, absent), present in zip(imports, loaded, strict=True) if present & absent}
 
 
+@pytest.mark.cpu_seconds(8)
 def test_worker_and_contract_load_no_service_packages() -> None:
     assert forbidden_modules(WORKER_SIDE) == {}
 
 
+@pytest.mark.cpu_seconds(6)
 def test_service_loads_neither_torch_nor_worker() -> None:
     assert forbidden_modules(SERVICE_SIDE) == {}

@@ -79,6 +79,7 @@ def test_a_replica_shares_the_token_and_notifies_the_reconciler(start: Start, tm
     assert time.monotonic() - notified < 30
 
 
+@pytest.mark.cpu_seconds(6)
 def test_replica_rejects_another_schema_version(postgres_server: PostgresServer, tmp_path: Path) -> None:
     url = postgres_server.create_database()
     given = {"DATABASE_URL": url, "STATE_DIR": str(tmp_path), "RECONCILE": "false", "PORT": "0"}

@@ -28,6 +28,7 @@ time.sleep(60)
 
 
 @pytest.mark.cpu_seconds(8)
+@pytest.mark.cpu_seconds(8)
 @pytest.mark.parametrize(
     ("end", "name", "reason"),
     [

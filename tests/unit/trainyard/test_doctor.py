@@ -116,6 +116,7 @@ def test_filesystem_is_that_of_the_innermost_mount():
     assert filesystem_of(Path("/sharedish"), mounts) == "ext4"
 
 
+@pytest.mark.cpu_seconds(5)
 def test_local_slurm_is_checked_in_addition_to_the_service(service, run, monkeypatch, tmp_path):
     ready(monkeypatch)
     monkeypatch.setenv("TRAINYARD_BACKEND", "slurm")

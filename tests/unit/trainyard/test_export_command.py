@@ -121,6 +121,7 @@ def interruptible():
 
 
 class TestConversion:
+    @pytest.mark.cpu_seconds(7)
     def test_checkpoint_on_this_machine_becomes_a_model(self, run, with_job, tmp_path):
         with_job()
         done = run("export", "a1:7", "--dtype", "bf16", "--json")

@@ -4,6 +4,7 @@ import sys
 
 from trainyard.cli import service_program
 from trainyard.cli.service_program import missing_packages, service_command, service_problem
+import pytest
 
 REQUIREMENTS = [
     "pydantic>=2.12",
@@ -31,6 +32,7 @@ def test_this_installation_is_complete():
     assert service_problem() is None
 
 
+@pytest.mark.cpu_seconds(6)
 def test_a_folder_named_like_the_package_hides_nothing(tmp_path, monkeypatch):
     (tmp_path / "trainyard").mkdir()
     monkeypatch.chdir(tmp_path)

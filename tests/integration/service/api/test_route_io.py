@@ -115,6 +115,7 @@ def test_global_stream_reads_only_run_files(seeded: tuple[World, Seeds]) -> None
     assert elsewhere(recorder, world) == set()
 
 
+@pytest.mark.cpu_seconds(6)
 def test_plan_reads_only_the_model_folder(
     seeded: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_audit_requires_an_administrator_and_has_a_retention(world: World) -> No
     assert entries(world) == []
 
 
+@pytest.mark.cpu_seconds(7)
 def test_refusals_are_counted_by_token_action_and_minute(world: World) -> None:
     job = world.submit()
     viewer = world.new_user("viewer", "eve")

@@ -10,8 +10,10 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from tests.support.wait import wait_until
+import pytest
 
 
+@pytest.mark.cpu_seconds(6)
 def test_sigterm_stops_the_service_cleanly(tmp_path: Path) -> None:
     """The lease expires and the URL file is removed, before the SIGTERM that uvicorn raises again."""
     state = tmp_path / "state"

@@ -128,6 +128,7 @@ def test_untrusted_certificate_has_its_own_fix(settings: Settings, monkeypatch: 
     assert "authority" in (findings_by_name(settings)["route"].fix or "")
 
 
+@pytest.mark.cpu_seconds(5)
 def test_command_prints_json_lines_and_exits_with_1(settings: Settings) -> None:
     environment = os.environ | {"TRAINYARD_STATE_DIR": str(settings.state), "TRAINYARD_PORT": "1"}
     done = subprocess.run(

@@ -243,6 +243,7 @@ def test_pages_agree_with_a_plain_filter_whichever_index_leads(world: World, mon
         ]
 
 
+@pytest.mark.cpu_seconds(5)
 def test_deleted_jobs_and_values_of_a_retry_from_scratch_disappear(world: World) -> None:
     job = world.submit(name="gone")
     worker = world.start(job)

@@ -108,6 +108,7 @@ def test_stored_bad_times_and_steps_break_no_reader(world: World) -> None:
     assert '"status":"succeeded"' in text
 
 
+@pytest.mark.cpu_seconds(6)
 @pytest.mark.databases("sqlite")
 @pytest.mark.parametrize("seed", range(3))
 def test_known_and_new_metrics_get_the_same_answer(world: World, seed: int) -> None:

@@ -42,6 +42,7 @@ def plan(world: World, document: dict) -> PlanResource:
     return PlanResource.model_validate(answer.json())
 
 
+@pytest.mark.cpu_seconds(5)
 def test_images_are_planned_and_submitted(world: World) -> None:
     folder = save_vit(world.settings.runs / "vit")
     data = {"source": "images", "path": str(folder), "eval_fraction": 0.1, "crop": 0.5}

@@ -285,6 +285,7 @@ class TestQueue:
         assert "No space left on device" in outcome.message
         assert scheduler.find(plan.tag, plan.folder) == []
 
+    @pytest.mark.cpu_seconds(5)
     def test_two_instances_never_start_one_entry_twice(self, setup: Setup) -> None:
         blocker, plan = setup.plan("a", 2), setup.plan("b", 2)
         first = setup.scheduler(slots=2)
@@ -471,6 +472,7 @@ class TestCrashes:
         until(setup.scheduler(), plan, "running")
         began(plan)
 
+    @pytest.mark.cpu_seconds(6)
     def test_an_entry_runs_once_whenever_its_start_is_killed(self, setup: Setup) -> None:
         """SIGKILL the service this many milliseconds after it began to submit; the next one finds its way."""
         for number, pause in enumerate((0.004, 0.02, 0.06, 0.1, 0.14)):

@@ -23,6 +23,7 @@ def test_random_search_runs_all_trials_and_ranks_them(lab: SearchLab) -> None:
     assert detail["gpu_seconds"] >= 5 * 27
 
 
+@pytest.mark.cpu_seconds(6)
 def test_asha_pauses_at_rungs_and_continues_the_best(lab: SearchLab) -> None:
     detail = lab.submit(algorithm="asha", max_trials=9, max_parallel=3)
     assert detail["rung_steps"] == [1, 3, 9]

@@ -229,6 +229,7 @@ def long_file(tmp_path_factory):
 
 
 class TestBadLines:
+    @pytest.mark.cpu_seconds(10)
     def test_every_kind_is_skipped_and_named_with_its_line(self, long_file):
         examples, notices = load(TextFiles(path=str(long_file), on_bad_line="skip", packing=False))
         assert examples.train == LINES - len(BAD)

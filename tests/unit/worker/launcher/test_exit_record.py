@@ -43,6 +43,7 @@ class TestImports:
     def test_launch_loads_no_torch(self):
         assert self.modules("import worker.launcher.supervisor") & {"torch", "numpy", "submitit"} == set()
 
+    @pytest.mark.cpu_seconds(6)
     def test_a_rank_loads_nothing_of_the_service_or_of_science(self):
         statement = "import worker.__main__, worker.engine.trainer, worker.reporting.spool_sender, worker.tasks.select"
         statement += "\nimport worker.tasks.causal_lm, worker.tasks.regression, worker.tasks.image_classification"

@@ -17,6 +17,8 @@ from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import API, ARTIFACTS
 from worker.trackers.variables import tracker_token, tracker_variables
 
+pytestmark = pytest.mark.cpu_seconds(12)
+
 PROGRAM = """
 import mlflow
 print("client", mlflow.__version__)

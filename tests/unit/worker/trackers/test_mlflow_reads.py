@@ -18,6 +18,8 @@ from worker.trackers.mlflow import API
 from worker.trackers.mlflow_runs import MetricPoint, PointHistories
 from worker.trackers.variables import tracker_token, tracker_variables
 
+pytestmark = pytest.mark.cpu_seconds(12)
+
 READS = """
 import json
 import mlflow

@@ -24,6 +24,9 @@ from worker.trackers.tensorboard import TensorBoardFollower
 MakeFollower = Callable[[], TensorBoardFollower]
 
 
+pytestmark = pytest.mark.cpu_seconds(12)
+
+
 class LateFollower(TensorBoardFollower):
     """Polls so late that each poll looks for new files."""
 

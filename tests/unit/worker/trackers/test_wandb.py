@@ -21,6 +21,8 @@ from worker.trackers.listener import TrackerListener
 from worker.trackers.variables import tracker_token, tracker_variables
 from worker.trackers.wandb import WandbApi
 
+pytestmark = pytest.mark.cpu_seconds(12)
+
 PROGRAM = """
 import pathlib, wandb
 config = {"lr": 3e-4, "model": {"depth": 2}}
