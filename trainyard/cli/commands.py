@@ -84,9 +84,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "maintenance": ("maintenance:app", "Stop submissions while the cluster is being worked on."),
     },
 }
-"""For each heading of the help, its commands in their order, each with a location and a summary. The location is a module,
-and a function or a group of commands in it. The summary is the first sentence of the function's docstring, or the help
-of the group."""
+"""For each heading of the help, its commands in their order, each with a location and a summary. The location is a
+module, and a function or a group of commands in it. The summary is the first sentence of the function's docstring, or
+the help of the group."""
 
 
 def load_command(name: str) -> Any:
