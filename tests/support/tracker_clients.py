@@ -1,4 +1,4 @@
-"""Programs that report with the installed clients of trackers, and with older ones, which `make older-clients` installs."""
+"""Programs that report with the installed clients of trackers, and with the older ones of `make older-clients`."""
 
 import os
 import subprocess
