@@ -16,14 +16,18 @@ INSTALL := $(PYTHON) -m installation.dependencies
 INSTALLED_FROM := pyproject.toml constraints.txt installation/dependencies.py
 
 # What `make demo` and `make serve` need.
-runtime: $(VENV)/.runtime
+runtime: $(VENV)/.runtime sync-client
 
 $(VENV)/.runtime: $(INSTALLED_FROM)
 	@$(INSTALL) service,worker,examples "66 packages, 1.2 GB on disk"
 	@touch $@
 
 # What tests, checks and benchmarks need too.
-dev: $(VENV)/.dev
+dev: $(VENV)/.dev sync-client
+
+# The synchronous client, from the asynchronous one. An installation writes it too.
+sync-client:
+	@$(PYTHON) -m installation.sync_client
 
 $(VENV)/.dev: $(INSTALLED_FROM)
 	@$(INSTALL) dev "about 180 packages, 2.5 GB on disk"
@@ -75,7 +79,7 @@ test-gpu: dev
 	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
 
 # Needs only the packages of the worker, and no network; see docs/gpu.md. `make gpu ARGS="--phase speed"`.
-gpu:
+gpu: sync-client
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu $(ARGS)
 
 # The wheels that a machine with torch alone lacks, for Python 3.12 on x86_64.
@@ -101,13 +105,9 @@ check: dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.alembic_check
-	$(BIN)/python -m tests.support.generate_sync_client --check
 	$(BIN)/python -m tests.support.size_report
 	$(BIN)/python -m tests.support.name_lint
 	$(BIN)/python -m tests.support.advisories
-
-sync-client: dev
-	$(BIN)/python -m tests.support.generate_sync_client
 
 docs: dev
 	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md
