@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 3
 
-.PHONY: bench check clean demo dev docs gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheelhouse
+.PHONY: bench check clean demo dev docs gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
 INSTALL := $(PYTHON) -m installation.dependencies
@@ -118,6 +118,12 @@ serve: runtime
 
 lab: dev
 	$(BIN)/python -m tests.support.lab $(if $(ACCOUNTING),--accounting) $(if $(GPUS),--gpus)
+
+# A wheel for other machines. What an earlier build left would be packed too.
+wheel: runtime
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 wheelhouse: dev
 	$(BIN)/python -m pip download --quiet --dest docker/wheelhouse --constraint constraints.txt \
