@@ -19,7 +19,7 @@ INSTALLED_FROM := pyproject.toml constraints.txt installation/dependencies.py
 runtime: $(VENV)/.runtime sync-client
 
 $(VENV)/.runtime: $(INSTALLED_FROM)
-	@$(INSTALL) service,worker,examples "66 packages, 1.2 GB on disk"
+	@$(INSTALL) service,worker,examples "66 packages, 1.2 GiB on disk"
 	@touch $@
 
 # What tests, checks and benchmarks need too.
@@ -30,7 +30,7 @@ sync-client:
 	@$(PYTHON) -m installation.sync_client
 
 $(VENV)/.dev: $(INSTALLED_FROM)
-	@$(INSTALL) dev "about 180 packages, 2.5 GB on disk"
+	@$(INSTALL) dev "about 180 packages, 2.5 GiB on disk"
 	@touch $(VENV)/.runtime $@
 
 # Older clients of trackers and of OpenAI's API, whose programs some tests run.
@@ -134,5 +134,5 @@ bench: dev
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info .trainyard
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info .trainyard trainyard/client/_sync
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -72,9 +72,9 @@ def parse_settings(text: str) -> dict[str, str]:
 
 def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that make uv look for packages where these settings make pip look."""
-    variables = {variable: settings[name] for name, variable in _VARIABLES.items() if name in settings}
-    if "UV_FIND_LINKS" in variables:
-        variables["UV_FIND_LINKS"] = ",".join(variables["UV_FIND_LINKS"].split())
+    # pip separates several values by any whitespace.
+    values = {variable: settings[name].split() for name, variable in _VARIABLES.items() if name in settings}
+    variables = {name: ("," if name == "UV_FIND_LINKS" else " ").join(parts) for name, parts in values.items()}
     if "UV_INDEX" in variables:
         # pip takes the best version of all indexes, where uv would look into the first that has the package alone.
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"

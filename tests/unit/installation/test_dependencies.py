@@ -28,7 +28,7 @@ def test_uv_searches_where_pip_does() -> None:
     several = {"index-url": "https://one.example", "extra-index-url": "https://two.example\nhttps://three.example"}
     assert uv_variables(several) == {
         "UV_DEFAULT_INDEX": "https://one.example",
-        "UV_INDEX": "https://two.example\nhttps://three.example",
+        "UV_INDEX": "https://two.example https://three.example",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
 
