@@ -9,15 +9,35 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 3
 
-.PHONY: bench check clean demo docs gpu gpu-wheels lab screenshots serve sync-client venv wheelhouse
+.PHONY: bench check clean demo dev docs gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
-venv: $(VENV)/.installed
+INSTALL := $(PYTHON) -m installation.dependencies
+INSTALLED_FROM := pyproject.toml constraints.txt installation/dependencies.py
 
-$(VENV)/.installed: pyproject.toml constraints.txt tests/older_clients.txt tests/older_openai.txt
-	@echo "Installing the dependencies into $(VENV); this takes several minutes."
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+# What `make demo` and `make serve` need.
+runtime: $(VENV)/.runtime sync-client
+
+$(VENV)/.runtime: $(INSTALLED_FROM)
+	@$(INSTALL) service,worker,examples "66 packages, 1.2 GiB on disk"
+	@touch $@
+
+# What tests, checks and benchmarks need too.
+dev: $(VENV)/.dev sync-client
+
+# The synchronous client, from the asynchronous one. An installation writes it too.
+sync-client:
+	@$(PYTHON) -m installation.sync_client
+
+$(VENV)/.dev: $(INSTALLED_FROM)
+	@$(INSTALL) dev "about 180 packages, 2.5 GiB on disk"
+	@touch $(VENV)/.runtime $@
+
+# Older clients of trackers and of OpenAI's API, whose programs some tests run.
+older-clients: $(VENV)/.older
+
+$(VENV)/.older: tests/older_clients.txt tests/older_openai.txt | $(VENV)/.dev
+	@echo "Installing older clients, which tests use, into $(VENV)/older and $(VENV)/openai-VERSION."
 	rm -rf $(VENV)/older
 	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/older --requirement tests/older_clients.txt
 	for pin in $$(grep ^openai== tests/older_openai.txt); do \
@@ -25,93 +45,95 @@ $(VENV)/.installed: pyproject.toml constraints.txt tests/older_clients.txt tests
 		$(BIN)/python -m pip install --quiet --no-deps --target $$folder $$pin || exit 1; done
 	@touch $@
 
-demo: venv
+demo: runtime
 	$(BIN)/python -m trainyard.demo
 
 # Everything that needs neither a long training, nor Slurm, Docker or a GPU.
-test: venv
+test: dev
 	$(BIN)/python -m pytest $(PARALLEL) --own-groups -m "not heavy and not slow and not slurm and not compose and not gpu" --durations 10
 
 # For the loop of a developer: unit tests, and the tests of the service on SQLite alone.
-test-quick: venv
+test-quick: dev
 	$(BIN)/python -m pytest $(PARALLEL) --own-groups --databases sqlite -m "not slow and not heavy and not cpu_seconds" \
 		tests/unit tests/integration/service
 
 # Trainings on many layouts, and the commands of the documentation. CI runs them too.
-test-heavy: venv
+test-heavy: dev older-clients
 	$(BIN)/python -m pytest $(PARALLEL) -m "heavy and not slow" --durations 10
 
-test-slow: venv
+test-slow: dev older-clients
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000
 
-test-slurm: venv
+test-slurm: dev
 	$(BIN)/python -m pytest -m "slurm and not slow and not compose" --durations 10
 
-test-slurm-smoke: venv
+test-slurm-smoke: dev
 	$(BIN)/python -m pytest -m "slurm and smoke" --durations 10 tests/slurm
 
-test-compose: venv
+test-compose: dev
 	$(BIN)/python -m pytest -m compose --durations 10 tests/compose
 
-test-compose-smoke: venv
+test-compose-smoke: dev
 	$(BIN)/python -m pytest -m "compose and smoke" --durations 10 tests/compose
 
-test-gpu: venv
+test-gpu: dev
 	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
 
 # Needs only the packages of the worker, and no network; see docs/gpu.md. `make gpu ARGS="--phase speed"`.
-gpu:
+gpu: sync-client
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu $(ARGS)
 
 # The wheels that a machine with torch alone lacks, for Python 3.12 on x86_64.
-gpu-wheels: venv
+gpu-wheels: dev
 	$(BIN)/python -m pip download --quiet --dest build/gpu-wheels --only-binary :all: --python-version 3.12 \
 		--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --constraint constraints.txt --no-deps \
 		--requirement bench/gpu/requirements.txt
 	du -sh build/gpu-wheels
 
-test-web: venv
+test-web: dev
 	$(BIN)/python -m pytest -m web --durations 10
 
 # Everything, with both databases wherever a test uses one. Takes hours.
-test-all: test-slurm test-compose test-slow test-gpu
+test-all: older-clients test-slurm test-compose test-slow test-gpu
 	$(BIN)/python -m pytest $(PARALLEL) --databases both -m "not slow and not slurm and not compose and not gpu"
 
-screenshots: venv
+screenshots: dev
 	$(BIN)/python -m tests.support.screenshots screenshots
 
-check: venv
+check: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.alembic_check
-	$(BIN)/python -m tests.support.generate_sync_client --check
 	$(BIN)/python -m tests.support.size_report
 	$(BIN)/python -m tests.support.name_lint
 	$(BIN)/python -m tests.support.advisories
 
-sync-client: venv
-	$(BIN)/python -m tests.support.generate_sync_client
-
-docs: venv
+docs: dev
 	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md
 	$(BIN)/python -m service.core.settings_reference > docs/settings.md
 
-serve: venv
+serve: runtime
 	$(BIN)/trainyard serve
 
-lab: venv
+lab: dev
 	$(BIN)/python -m tests.support.lab $(if $(ACCOUNTING),--accounting) $(if $(GPUS),--gpus)
 
-wheelhouse: venv
+# A wheel for other machines. What an earlier build left would be packed too.
+wheel: runtime
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+wheelhouse: dev
 	$(BIN)/python -m pip download --quiet --dest docker/wheelhouse --constraint constraints.txt \
 		'setuptools>=78.1.1' '.[service,worker,hf,examples]'
 
-bench: venv
+bench: dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info .trainyard
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info .trainyard trainyard/client/_sync
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

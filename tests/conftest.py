@@ -14,6 +14,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
+from installation import sync_client
 from service.db.migrate import upgrade
 from service.db.models import Base
 from tests.support.cpu_limit import excess, limit_of, used_seconds
@@ -27,6 +28,16 @@ settings.load_profile("busy machine")
 
 # Several test processes share the cores, and the threads of one process spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def write_sync_client() -> None:
+    """Write the synchronous client, so that no test runs with one that is older than the asynchronous one."""
+    if (changed := sync_client.write()) and "trainyard.client" in sys.modules:
+        raise pytest.UsageError(f"trainyard/client/_sync was out of date ({', '.join(changed)}); run pytest again")
+
+
+# Here, because the conftest files of folders below, which are loaded next, import the client.
+write_sync_client()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

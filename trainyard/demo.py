@@ -22,7 +22,10 @@ from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.jobs import JobResource
 
 PRESET = "digits_ddp"
-START_SECONDS = 60.0
+START_SECONDS = 180.0
+"""A first start compiles all modules, and on a busy machine takes more than a minute."""
+_NEWS_SECONDS = 15.0
+"""Seconds between two lines about the start."""
 STOP_SECONDS = 15.0
 LOG_LINES = 40
 _PR_SET_PDEATHSIG = 1
@@ -80,14 +83,18 @@ class ServiceProcess:
         return [sys.executable, "-m", "service", "serve"]
 
     def client(self) -> Client:
-        """Wait until the service is ready and return a client with its admin token.
+        """Wait until the service is ready, print at times what for, and return a client with its admin token.
 
         Raises:
             DemoError: the service ended, or was not ready in time.
         """
         assert self._process is not None
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
+        print_line(f"waiting for the service to be ready, up to {START_SECONDS:g} s; its log is {self.log}")
+        started = printed = time.monotonic()
+        while (now := time.monotonic()) < started + START_SECONDS:
+            if now >= printed + _NEWS_SECONDS:
+                print_line(f"still waiting after {now - started:.0f} s")
+                printed = now
             if self._process.poll() is not None:
                 raise DemoError(f"the service ended with exit code {self._process.returncode}")
             with Client(self.url, "none") as probe:

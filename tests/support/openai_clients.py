@@ -1,4 +1,4 @@
-"""Programs that use OpenAI's client: the installed version, and older ones, which `make venv` installs too."""
+"""Programs that use OpenAI's client: the installed version, and older ones, which `make older-clients` installs."""
 
 import json
 import os
@@ -47,7 +47,9 @@ def start_program(
     environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environ |= {"BASE_URL": f"{url}/openai/v1", "API_KEY": token, "RETRIES": str(retries)}
     if version != "installed":
-        environ["PYTHONPATH"] = str(Path(sys.prefix) / f"openai-{version}")
+        older = Path(sys.prefix) / f"openai-{version}"
+        assert older.is_dir(), f"{older} is missing; run: make older-clients"
+        environ["PYTHONPATH"] = str(older)
     check = "" if version == "installed" else f"assert openai.__version__ == {version!r}, openai.__version__\n"
     program = f"{_HEAD}\n{check}\n{text}\nopen('out.json', 'w').write(json.dumps(out))"
     return subprocess.Popen(

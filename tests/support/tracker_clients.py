@@ -1,4 +1,4 @@
-"""Programs that report with the installed clients of trackers, and with older ones, which `make venv` installs too."""
+"""Programs that report with the installed clients of trackers, and with the older ones of `make older-clients`."""
 
 import os
 import subprocess
@@ -18,6 +18,7 @@ def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: 
     inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     own = {"HOME": str(folder), **variables}
     if clients == "older":
+        assert _OLDER.is_dir(), f"{_OLDER} is missing; run: make older-clients"
         own["PYTHONPATH"] = str(_OLDER)
     done = subprocess.run(
         [sys.executable, "-c", text],

@@ -1,5 +1,6 @@
-"""What commands share: options, the client, and lookup of the referenced jobs."""
+"""What commands share: options, the client, and lookup of the referenced jobs and sweeps."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,9 +11,10 @@ import typer
 from trainyard.cli.completion import complete_job, complete_spec, complete_sweep
 from trainyard.cli.errors import UsageError, print_note
 from trainyard.cli.output import print_line
-from trainyard.client import Client, ConflictError
-from trainyard.client.references import LAST
+from trainyard.client import Client, ConflictError, NotFoundError
+from trainyard.client.references import LAST, SEARCH_LIMIT, is_abbreviation
 from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.sweeps import SweepDetail
 
 JobArgument = Annotated[
     str,
@@ -105,3 +107,29 @@ def find_jobs(client: Client, references: Sequence[str]) -> list[JobResource]:
     """Return the referenced jobs in this order, without duplicates. Raises like `find_job`."""
     matches = [find_job(client, reference) for reference in references]
     return list({job.id: job for job in matches}.values())
+
+
+def find_sweep(client: Client, reference: str) -> SweepDetail:
+    """Return the sweep with this id, a unique prefix or suffix of an id, or a name; `last` is the newest sweep.
+
+    Raises:
+        NotFoundError: there is no such sweep.
+        UsageError: the abbreviation is ambiguous.
+    """
+    reference = reference.strip()
+    if reference == LAST:
+        newest = next(iter(client.sweeps()), None)
+        if newest is None:
+            raise NotFoundError("there is no sweep yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
+        return client.sweep(newest.id)
+    try:
+        return client.sweep(reference)
+    except NotFoundError:
+        listed = list(itertools.islice(client.sweeps(), SEARCH_LIMIT))
+        matches = [one.id for one in listed if is_abbreviation(reference, one.id)]
+        matches = matches or [one.id for one in listed if one.name == reference][:1]
+        if not matches:
+            raise NotFoundError(f"there is no sweep {reference!r}", code="sweep_not_found") from None
+    if len(matches) > 1:
+        raise UsageError(f"{len(matches)} sweeps have ids like {reference!r}; use a longer part")
+    return client.sweep(matches[0])

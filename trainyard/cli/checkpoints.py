@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from trainyard.cli.arguments import (
     TARGET_NAMES,
@@ -25,10 +24,10 @@ from trainyard.cli.artifacts import artifact_parts
 from trainyard.cli.confirm import confirm_deletion
 from trainyard.cli.errors import UsageError, print_note, report_error
 from trainyard.cli.output import (
-    console,
     escape_name,
     format_age,
     format_number,
+    is_terminal,
     one_line,
     print_json,
     print_line,
@@ -39,7 +38,7 @@ from trainyard.cli.specs import apply_settings
 from trainyard.cli.watch import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as ProgressCallback
-from trainyard.client.download import safe_name
+from trainyard.client.download import no_progress, safe_name
 from trainyard.client.references import named_checkpoint
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.kind_changes import drop_values_of_former_kinds
@@ -173,10 +172,16 @@ def translate_write_errors(target: Path) -> Iterator[None]:
 @contextmanager
 def progress_bars(*, quiet: bool) -> Iterator[ProgressCallback]:
     """Show a progress bar for each file on stderr if that is a terminal; yields the callback of a download."""
+    if quiet or not is_terminal(stderr=True):
+        yield no_progress
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from trainyard.cli.tables import console
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     shown: dict[str, Any] = {}
-    screen = console(stderr=True)
-    with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as progress:
+    with Progress(*columns, console=console(stderr=True)) as progress:
 
         def report_bytes(path: str, bytes_done: int, size: int) -> None:
             if path not in shown:

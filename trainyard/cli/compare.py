@@ -5,24 +5,21 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from trainyard.cli.arguments import JsonOption, SweepOption, find_jobs, make_client
+from trainyard.cli.arguments import JsonOption, SweepOption, find_jobs, find_sweep, make_client
 from trainyard.cli.completion import complete_job
 from trainyard.cli.errors import UsageError
 from trainyard.cli.metrics import AxisOption, format_position, format_x, plot_series
 from trainyard.cli.output import (
-    fits_terminal,
+    StatusText,
     format_number,
     print_error,
     print_json,
     print_line,
     print_table,
     short_ids,
-    status_text,
 )
 from trainyard.cli.plots import finite_range, sparkline
-from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.spec.spec_diff import comparable, differing_paths
 from trainyard.contract.wire.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
@@ -71,6 +68,8 @@ def compare(
         ("STATUS", [str(job.status) for job in jobs]),
         *((heading, ["1.234e-05"]) for heading in ("LAST", "MIN", "MAX")),
     ]
+    from trainyard.cli.tables import fits_terminal  # Rich is loaded for a table alone.
+
     if not fits_terminal([*result_columns, *fields]):
         _print_fields(jobs, fields)
         fields = []
@@ -137,7 +136,7 @@ def _print_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
 def _tabulate(
     jobs: Sequence[JobResource], fields: Sequence[Field], results: Sequence[MetricsResource], key: str
 ) -> None:
-    rows: list[tuple[str | Text, ...]] = []
+    rows: list[tuple[str, ...]] = []
     axis = AXIS_COLUMNS.get(results[0].axis, "").upper()
     short = short_ids([job.id for job in jobs])
     for at, (job, metrics) in enumerate(zip(jobs, results, strict=True)):
@@ -147,7 +146,7 @@ def _tabulate(
         low, high = map(format_number, finite_range(series.values)) if series else ("-", "-")
         curve = sparkline(series.values, 16) if series else ""
         at_x = (format_x(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
-        rows.append((short[job.id], *cells, status_text(job.status), last, low, high, *at_x, curve))
+        rows.append((short[job.id], *cells, StatusText(job.status), last, low, high, *at_x, curve))
     if key:
         print_line(key)
     headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "MIN", "MAX")

@@ -14,12 +14,12 @@ from trainyard.cli.arguments import (
     WatchOption,
     find_job,
     find_jobs,
+    find_sweep,
     make_client,
 )
 from trainyard.cli.completion import complete_job, complete_sweep
 from trainyard.cli.errors import FAILED, UsageError, report_error
 from trainyard.cli.output import print_json, print_line
-from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watch import watch
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.wire.jobs import TERMINAL, JobResource

@@ -9,10 +9,9 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from pydantic import ValidationError
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from trainyard.cli.errors import ConversionError
-from trainyard.cli.output import console, one_line
+from trainyard.cli.output import is_terminal, one_line
 from trainyard.contract.wire.export import ExportRequest, ExportUpdate
 
 
@@ -67,9 +66,15 @@ def _describe_failure(last: ExportUpdate, status: int) -> str:
 @contextmanager
 def _progress_bar(*, quiet: bool) -> Iterator[Callable[[ExportUpdate], None]]:
     """Show the phase, and the bytes that are read, on stderr if that is a terminal."""
-    screen = console(stderr=True)
+    if quiet or not is_terminal(stderr=True):
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from trainyard.cli.tables import console
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal, transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task("verifying", total=None)
 
         def show(update: ExportUpdate) -> None:

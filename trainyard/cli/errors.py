@@ -1,6 +1,5 @@
-"""Errors of commands: one line on stderr, or one object with --json, and an exit code for each kind."""
+"""Errors and exit codes of commands, and their group. Imports no client: the help of `trainyard` needs none."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -9,22 +8,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from trainyard.cli.commands import COMMANDS, load_command
 from trainyard.cli.output import discard_stdout, print_error
-from trainyard.client.errors import (
-    AuthenticationError,
-    ConflictError,
-    ConnectionFailedError,
-    InvalidRequestError,
-    NotFoundError,
-    PermissionDeniedError,
-    RateLimitedError,
-    SettingError,
-    TargetExistsError,
-    TrainyardError,
-)
-from trainyard.contract.problems import SpecError
 
 FAILED, USAGE, CANCELLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, CONFLICT, ELSEWHERE = 1, 2, 3, 4, 5, 6, 7, 8
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -34,46 +21,6 @@ EXIT_CODES = (
     "cancelled; 4 cannot connect; 5 not authorized; 6 not found; 7 conflict with the job's status; 8 type the "
     "printed line elsewhere; 130 interrupted."
 )
-
-_CODES: tuple[tuple[type[TrainyardError], int], ...] = (
-    (ConnectionFailedError, UNREACHABLE),
-    (AuthenticationError, UNAUTHORIZED),
-    (PermissionDeniedError, UNAUTHORIZED),
-    (NotFoundError, NOT_FOUND),
-    (ConflictError, CONFLICT),
-    (InvalidRequestError, USAGE),
-    (SettingError, USAGE),
-    (TargetExistsError, USAGE),
-)
-
-
-_KINDS: tuple[tuple[type[TrainyardError], str], ...] = (
-    (ConnectionFailedError, "connection_error"),
-    (AuthenticationError, "authentication_error"),
-    (PermissionDeniedError, "permission_error"),
-    (NotFoundError, "not_found_error"),
-    (ConflictError, "conflict_error"),
-    (RateLimitedError, "rate_limit_error"),
-    (InvalidRequestError, "invalid_request_error"),
-    (SettingError, "setting_error"),
-    (TargetExistsError, "usage_error"),
-)
-"""The `type` of each error in JSON: the service's types, and those of the client."""
-
-_SUGGESTIONS: dict[str | None, str] = {
-    "job_not_found": "list them with: trainyard list",
-    "sweep_not_found": "list them with: trainyard sweeps",
-    "token_not_found": "list them with: trainyard tokens list",
-    "model_not_found": "list registered models with: trainyard models list",
-    "secret_not_found": "list them with: trainyard secrets list",
-    "webhook_not_found": "list them with: trainyard webhooks list",
-    "route_not_found": "TRAINYARD_URL must be the service's address without a path",
-    "artifact_not_found": "list them with: trainyard artifacts JOB",
-    "attempt_not_found": "list them with: trainyard attempts JOB",
-    "admin_required": "show your token with: trainyard tokens whoami",
-    "forbidden": "show your token with: trainyard tokens whoami",
-}
-"""The suggestion that is printed after an error with this code."""
 
 _JSON_OUTPUT: ContextVar[bool] = ContextVar("for_programs", default=False)
 """Whether this command was called with --json."""
@@ -92,7 +39,20 @@ class GenerationError(Exception):
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands. Translates errors to messages and exit codes."""
+    """The group of all commands, each of which is imported when it is called. Translates errors to messages and exit
+    codes."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Add a command for each line of the table, which has all that the help and the completion of names show."""
+        super().__init__(**settings)
+        for panel, commands in COMMANDS.items():
+            for name, (_, summary) in commands.items():
+                self.add_command(TyperCommand(name, help=summary, rich_help_panel=panel))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name, the command itself and its arguments."""
+        name, listed, arguments = super().resolve_command(ctx, args)
+        return name, listed and load_command(listed.name or ""), arguments
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         given = args[0] if args else kwargs.get("args")
@@ -163,51 +123,7 @@ def print_note(text: str, *, prefix: str = "note: ") -> None:
 
 
 def report_error(error: Exception) -> int:
-    """Print the error on stderr and return its exit code."""
-    if _JSON_OUTPUT.get():
-        print(json.dumps(_as_json(error)), file=sys.stderr, flush=True)
-        return _exit_code(error)
-    if isinstance(error, SpecError | InvalidRequestError):
-        for problem in error.problems:
-            print_error(str(problem) if problem.param else f"error: {problem.message}")
-    else:
-        suggestion = _SUGGESTIONS.get(getattr(error, "code", None))
-        print_error(f"error: {_message(error)}" + (f"; {suggestion}" if suggestion else ""))
-    return _exit_code(error)
+    """Print the error on stderr, as one line or with --json as one object, and return its exit code."""
+    from trainyard.cli.error_texts import print_problem  # It imports the client, whose errors it translates.
 
-
-def _exit_code(error: Exception) -> int:
-    if isinstance(error, SpecError | UsageError):
-        return USAGE
-    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, TrainyardError):
-        hint = "; set it in TRAINYARD_TOKEN, or sign in with: trainyard login" if error.code == "invalid_token" else ""
-        hint = (
-            "; replace it with --force, or name another folder with --to"
-            if isinstance(error, TargetExistsError)
-            else hint
-        )
-        return error.message + hint
-    if isinstance(error, UsageError | ConversionError | GenerationError):
-        return str(error)
-    return f"unexpected {type(error).__name__}: {error}; set TRAINYARD_DEBUG=1 for a traceback"
-
-
-def _as_json(error: Exception) -> dict[str, Any]:
-    """Return the error in the format of the service's errors."""
-    if isinstance(error, TrainyardError):
-        kind = next((name for one, name in _KINDS if isinstance(error, one)), "server_error")
-        body = {"message": _message(error), "type": kind, "param": error.param, "code": error.code or kind}
-    else:
-        kind = "usage_error" if isinstance(error, UsageError) else "client_error"
-        body = {"message": _message(error), "type": kind, "param": None, "code": kind}
-    if not isinstance(error, SpecError | InvalidRequestError):
-        return {"error": body}
-    problems = [problem.model_dump() for problem in error.problems]
-    if isinstance(error, SpecError):
-        body = {"message": problems[0]["message"], "type": "invalid_request_error", "code": "invalid_spec"}
-        body["param"] = problems[0]["param"] or None
-    return {"error": body, "problems": problems}
+    return print_problem(error, as_json=_JSON_OUTPUT.get())

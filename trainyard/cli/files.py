@@ -23,12 +23,7 @@ from trainyard.cli.output import (
 from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.data_files import DataFileResource, FileFormat
 
-app = typer.Typer(
-    help="Upload JSONL files, whose ids specs name as data.",
-    callback=show_help,
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(callback=show_help, invoke_without_command=True, rich_markup_mode=None)
 
 FileArgument = Annotated[
     str, typer.Argument(metavar="ID", autocompletion=complete_file, help="Id from `trainyard files list`: file_...")

@@ -8,26 +8,24 @@ from difflib import get_close_matches
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.text import Text
 
-from trainyard.cli.arguments import JsonOption, SinceOption, SweepOption, UntilOption, make_client
+from trainyard.cli.arguments import JsonOption, SinceOption, SweepOption, UntilOption, find_sweep, make_client
 from trainyard.cli.completion import complete_status
 from trainyard.cli.errors import UsageError
 from trainyard.cli.output import (
+    StatusText,
     format_age,
     format_duration,
     format_metric,
     format_number,
+    format_value,
     one_line,
     print_error,
     print_json_lines,
     print_table,
     print_text,
     short_ids,
-    status_text,
 )
-from trainyard.cli.sweep import find_sweep
-from trainyard.cli.sweep_view import format_value
 from trainyard.client import Client
 from trainyard.contract.loss_metric import ENGINE_LOSS
 from trainyard.contract.runtime import runtime_seconds
@@ -170,7 +168,7 @@ def _print_default_columns(rows: Sequence[JobResource], sweep: SweepDetail | Non
     values = {member.job_id: member.values for member in sweep.members} if sweep else {}
     sweeps = [] if sweep else [job.sweep_id for job in rows if job.sweep_id]
     short_sweeps = short_ids(sweeps)
-    table: list[tuple[str | Text, ...]] = []
+    table: list[tuple[str, ...]] = []
     for job in rows:
         id_, name, *rest = _row(job, short[job.id])
         own = [format_value(values.get(job.id, {}).get(field, "-")) for field in fields]
@@ -201,13 +199,13 @@ def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
     return {key: value for key, _, value in parts}
 
 
-def _row(job: JobResource, shown_id: str) -> tuple[str | Text, ...]:
+def _row(job: JobResource, shown_id: str) -> tuple[str, ...]:
     step = job.progress.step_text() if job.progress else "-"
     loss = format_number(job.metrics.get(job.loss_metric or ENGINE_LOSS))
-    return shown_id, job.name, status_text(job.status), step, loss, format_age(job.created_at), job.created_by
+    return shown_id, job.name, StatusText(job.status), step, loss, format_age(job.created_at), job.created_by
 
 
-def _cell(job: JobResource, key: str) -> str | Text:
+def _cell(job: JobResource, key: str) -> str:
     """Return a value of a column as it is shown."""
     if key == "runtime":  # the stored value is that of jobs that have ended
         runtime = runtime_seconds(job.started_at, job.finished_at, datetime.now(UTC))
@@ -216,7 +214,7 @@ def _cell(job: JobResource, key: str) -> str | Text:
     if value is None:
         return "-"
     if key == "status":
-        return status_text(str(value))
+        return StatusText(str(value))
     if key in ("created", "created_at"):
         return format_age(job.created_at)
     if isinstance(value, bool):

@@ -9,12 +9,7 @@ from trainyard.cli.errors import show_help
 from trainyard.cli.output import print_json, print_line
 from trainyard.contract.wire.cluster import MaintenanceResource
 
-app = typer.Typer(
-    help="Stop submissions while the cluster is being worked on.",
-    callback=show_help,
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(callback=show_help, invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.command("on")

@@ -12,12 +12,7 @@ from trainyard.cli.errors import UsageError, show_help
 from trainyard.cli.output import format_age, print_deleted, print_json, print_line, print_list, print_table
 from trainyard.contract.wire.models import ModelDetail, ModelVersionResource
 
-app = typer.Typer(
-    help="Name models of your jobs, with versions and aliases.",
-    callback=show_help,
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(callback=show_help, invoke_without_command=True, rich_markup_mode=None)
 ModelArgument = Annotated[
     str, typer.Argument(metavar="NAME", autocompletion=complete_model, help="Name of the registered model.")
 ]

@@ -1,4 +1,9 @@
-"""Output to the terminal: sanitized text, tables, JSON lines. Text from a server cannot move the cursor."""
+"""Output to the terminal: sanitized text, tables, JSON lines. Text from a server cannot move the cursor.
+
+Every command imports this module, so it imports neither Rich nor Pydantic.
+"""
+
+from __future__ import annotations
 
 import json
 import math
@@ -7,16 +12,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.contract.sizes import format_size
 
-R = TypeVar("R", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+R = TypeVar("R", bound="BaseModel")
 
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # Control sequences: colours, cursor moves.
@@ -27,30 +30,15 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BREAKS = re.compile(r"[\n\u2028\u2029]")
 
-_NO_WRAP = re.compile(r"[a-z]+_[0-9a-z]{26}|[0-9a-hjkmnp-tv-z]{8}|ty-\S+|step-\d+|[▁-█x]{2,}")
-"""An id, a checkpoint's folder or a curve, which must not be broken over two lines."""
-_GAP = 2
 _SHORT_ID = 8
-_MIN_COLUMN_WIDTH = 20
-
-_STATUS_STYLE = {"succeeded": "green", "running": "cyan", "failed": "red", "lost": "red", "cancelled": "yellow"}
 
 
-class TerminalConsole(Console):
-    """A console without markup, which raises BrokenPipeError for a closed pipe instead of exiting."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+class StatusText(str):
+    """The status of a job, which tables colour."""
 
 
 def is_terminal(*, stderr: bool = False) -> bool:
     return (sys.stderr if stderr else sys.stdout).isatty()
-
-
-def console(*, stderr: bool = False) -> TerminalConsole:
-    """Return a new console. Lines are not wrapped if the output is not a terminal."""
-    width = None if is_terminal(stderr=stderr) else 1000
-    return TerminalConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
 def sanitize(text: str) -> str:
@@ -87,7 +75,7 @@ def print_text(text: str) -> None:
 
 def print_json(resource: BaseModel | dict[str, Any]) -> None:
     """Print one JSON object on one line."""
-    plain = resource.model_dump(mode="json", by_alias=True) if isinstance(resource, BaseModel) else resource
+    plain = resource if isinstance(resource, dict) else resource.model_dump(mode="json", by_alias=True)
     print(json.dumps(plain), flush=True)
 
 
@@ -107,7 +95,7 @@ def print_deleted(kind: str, id_: str, how: str, *, as_json: bool) -> None:
 def print_list(
     items: Sequence[R],
     headings: Sequence[str],
-    row: Callable[[R], Sequence[str | Text]],
+    row: Callable[[R], Sequence[str]],
     *,
     as_json: bool,
     empty_message: str = "",
@@ -126,31 +114,15 @@ def print_list(
         print_table(headings, [row(one) for one in items], optional=optional)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, optional: Sequence[str] = ()) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, optional: Sequence[str] = ()) -> None:
     """Print a plain table on stdout. Ids and curves are not wrapped.
 
     Args:
         optional: headings of columns that are omitted, in this order, if the terminal is too narrow; a note names them.
     """
-    cells = [[cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row] for row in rows]
-    columns = list(zip(headings, zip(*cells, strict=True), strict=True)) if cells else [(h, ()) for h in headings]
-    screen = console()
-    hidden: list[str] = []
-    for heading in optional:
-        if sum(map(_min_column_width, columns)) <= screen.width:
-            break
-        hidden += [name for name, _ in columns if name == heading]
-        columns = [column for column in columns if column[0] != heading]
-    out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
-    for heading, column in columns:
-        whole = any(map(_must_not_wrap, column))
-        out.add_column(heading, overflow="fold", no_wrap=whole, min_width=max(map(len, column)) if whole else None)
-    for row in zip(*(column for _, column in columns), strict=True):
-        out.add_row(*row)
-    screen.print(out)
-    if hidden:
-        names = ", ".join(hidden)
-        print_error(f"note: {screen.width} columns have no room for {names}; use a wider terminal or --json")
+    from trainyard.cli.tables import write_table  # Rich is loaded for a table alone.
+
+    write_table(headings, rows, optional)
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
@@ -159,27 +131,6 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
         return {id_: id_ for id_ in ids}
     length = next((n for n in range(_SHORT_ID, 27) if len({id_[-n:] for id_ in ids}) == len(set(ids))), 30)
     return {id_: id_[-length:] for id_ in ids}
-
-
-def fits_terminal(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
-    """Return whether these columns, each a heading and its cells, fit into the terminal side by side."""
-    texts = [(heading, [Text(one_line(cell)) for cell in cells]) for heading, cells in columns]
-    return sum(map(_min_column_width, texts)) <= console().width
-
-
-def _min_column_width(column: tuple[str, Sequence[Text]]) -> int:
-    """Return the minimum width of a column: its full width if it has ids or curves, else a readable part."""
-    heading, cells = column
-    widths = [cell.cell_len if _must_not_wrap(cell) else min(cell.cell_len, _MIN_COLUMN_WIDTH) for cell in cells]
-    return max(len(heading), *widths, 0) + _GAP
-
-
-def _must_not_wrap(cell: Text) -> bool:
-    return _NO_WRAP.fullmatch(cell.plain) is not None
-
-
-def status_text(status: str) -> Text:
-    return Text(status, style=_STATUS_STYLE.get(status, ""))
 
 
 def format_age(time: datetime) -> str:
@@ -211,6 +162,11 @@ def format_metric(metric: str, value: Any) -> str:
 def format_number(value: Any) -> str:
     """Return a short form of a number; NaN and infinities are shown as such."""
     return "-" if value is None else f"{float(value):.4g}"
+
+
+def format_value(value: Any) -> str:
+    """Return a value of a changed field as text."""
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
 def discard_stdout() -> None:

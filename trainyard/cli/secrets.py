@@ -15,12 +15,7 @@ from trainyard.client import Client
 from trainyard.client.errors import NotFoundError
 from trainyard.contract.spec.environment import NAMES_FOR_EVERYBODY, is_common_secret_name
 
-app = typer.Typer(
-    help="Store values that your jobs need, such as HF_TOKEN.",
-    callback=show_help,
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(callback=show_help, invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.command("set")

@@ -10,10 +10,10 @@ from trainyard.cli.arguments import (
     JsonOption,
     KeyOption,
     SpecArgument,
+    find_sweep,
     make_client,
 )
 from trainyard.cli.completion import complete_sweep
-from trainyard.cli.errors import UsageError
 from trainyard.cli.output import (
     format_age,
     print_error,
@@ -42,8 +42,7 @@ from trainyard.cli.sweep_options import (
 )
 from trainyard.cli.sweep_ranges import parse_grid, parse_ranges, require_variants, search_options
 from trainyard.cli.sweep_view import follow_sweep, format_counts, has_ended, show
-from trainyard.client import Client, ConflictError, NotFoundError
-from trainyard.client.references import SEARCH_LIMIT, is_abbreviation
+from trainyard.client import Client, ConflictError
 from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.sweeps import SweepDetail
 
@@ -159,29 +158,3 @@ def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOptio
         print_json(detail)
     else:
         print_line(f"sweep {detail.id}: cancellation requested; {format_counts(detail.counts)}")
-
-
-def find_sweep(client: Client, reference: str) -> SweepDetail:
-    """Return the sweep with this id, a unique prefix or suffix of an id, or a name; `last` is the newest sweep.
-
-    Raises:
-        NotFoundError: there is no such sweep.
-        UsageError: the abbreviation is ambiguous.
-    """
-    reference = reference.strip()
-    if reference == "last":
-        newest = next(iter(client.sweeps()), None)
-        if newest is None:
-            raise NotFoundError("there is no sweep yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
-        return client.sweep(newest.id)
-    try:
-        return client.sweep(reference)
-    except NotFoundError:
-        listed = list(itertools.islice(client.sweeps(), SEARCH_LIMIT))
-        matches = [one.id for one in listed if is_abbreviation(reference, one.id)]
-        matches = matches or [one.id for one in listed if one.name == reference][:1]
-        if not matches:
-            raise NotFoundError(f"there is no sweep {reference!r}", code="sweep_not_found") from None
-    if len(matches) > 1:
-        raise UsageError(f"{len(matches)} sweeps have ids like {reference!r}; use a longer part")
-    return client.sweep(matches[0])

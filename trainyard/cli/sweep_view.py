@@ -3,18 +3,17 @@
 import time
 from typing import Any
 
-from rich.text import Text
-
 from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED
 from trainyard.cli.output import (
+    StatusText,
     format_age,
     format_number,
+    format_value,
     print_error,
     print_json,
     print_line,
     print_table,
     short_ids,
-    status_text,
 )
 from trainyard.client import Client
 from trainyard.contract.loss_metric import TRAIN_LOSS, shown_name
@@ -55,13 +54,13 @@ def show(detail: SweepDetail) -> None:
         print_line(f"search      {detail.algorithm}: {detail.message}")
     if detail.importance:
         print_line(f"importance  {format_importance(detail)}")
-    rows: list[tuple[str | Text, ...]] = []
+    rows: list[tuple[str, ...]] = []
     short = short_ids([member.job_id for member in detail.members if member.job_id])
     for member in ranked(detail):
         step = member.progress.step_text() if member.progress else "-"
         values = [format_value(member.values.get(field, "-")) for field in detail.fields]
         rank, value = str(member.rank or "-"), format_number(member.value)
-        rows.append((rank, short.get(member.job_id, "-"), *values, status_text(shown_state(member)), step, value))
+        rows.append((rank, short.get(member.job_id, "-"), *values, StatusText(shown_state(member)), step, value))
     print_table(("RANK", "JOB", *detail.fields, "STATUS", "STEP", _heading(detail)), rows)
 
 
@@ -101,11 +100,6 @@ def _metric(detail: SweepDetail) -> str:
 def _heading(detail: SweepDetail) -> str:
     name = _metric(detail)
     return TRAIN_LOSS.upper() if name == TRAIN_LOSS else name or "VALUE"
-
-
-def format_value(value: Any) -> str:
-    """Return a value of a changed field as text."""
-    return format_number(value) if isinstance(value, float) else str(value)
 
 
 def _describe(detail: SweepDetail) -> str:

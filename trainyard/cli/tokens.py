@@ -12,9 +12,7 @@ from trainyard.cli.output import format_age, print_deleted, print_error, print_j
 from trainyard.client import NotFoundError
 from trainyard.contract.wire.access import TOKEN_DAYS, TokenResource
 
-app = typer.Typer(
-    help="Create, list and revoke API tokens.", callback=show_help, invoke_without_command=True, rich_markup_mode=None
-)
+app = typer.Typer(callback=show_help, invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.command("create")

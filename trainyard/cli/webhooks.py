@@ -10,12 +10,7 @@ from trainyard.cli.errors import show_help
 from trainyard.cli.output import format_age, print_deleted, print_error, print_json, print_line, print_list
 from trainyard.contract.wire.access import DeliveryResource, WebhookFormat, WebhookResource
 
-app = typer.Typer(
-    help="Notify a server of status changes.",
-    callback=show_help,
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(callback=show_help, invoke_without_command=True, rich_markup_mode=None)
 
 WebhookArgument = Annotated[
     str,

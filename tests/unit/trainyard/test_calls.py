@@ -7,7 +7,6 @@ import itertools
 import httpx
 import pytest
 
-from tests.support.generate_sync_client import stale
 from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, streamed
 from trainyard.client import AsyncClient, AsyncJobHandle, Client, JobHandle
 from trainyard.contract.wire.curves import MetricsResource
@@ -37,10 +36,6 @@ def test_every_method_has_name_docstring_and_parameters(kind):
     assert [name for name, method in public.items() if callable(method) and method.__name__ != name] == []
     job = ["job_id"] if kind in (Client, AsyncClient) else []
     assert list(inspect.signature(public["retry"]).parameters) == ["self", *job, "start"]
-
-
-def test_generated_client_is_up_to_date():
-    assert stale() == []
 
 
 def test_both_clients_have_the_same_calls():

@@ -7,13 +7,13 @@ import sys
 import httpx
 import pytest
 import typer
-from rich.text import Text
 
 import trainyard.cli
 from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
 from tests.unit.trainyard.test_cli import CHECKPOINT
 from tests.unit.trainyard.test_cli_errors import UNKNOWN
-from trainyard.cli import output
+from trainyard.cli import output, tables
+from trainyard.cli.output import StatusText
 from trainyard.client import ConflictError, NotFoundError
 
 SUCCEEDED = job("a1", status="succeeded")
@@ -206,12 +206,20 @@ def test_folder_instead_of_a_spec_is_an_error(service, run, tmp_path):
 
 class TestNarrowTerminal:
     HEADINGS = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
-    ROW = (f"job_{ULID}", "a name of many words", Text("succeeded"), "12000/12000", "0.1234", "3 min 5 s ago", "anna")
+    ROW = (
+        f"job_{ULID}",
+        "a name of many words",
+        StatusText("succeeded"),
+        "12000/12000",
+        "0.1234",
+        "3 min 5 s ago",
+        "anna",
+    )
 
     @pytest.fixture
     def shown(self, monkeypatch, capsys):
         def show(width, **options):
-            monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=width, markup=False))
+            monkeypatch.setattr(tables, "console", lambda: tables.TerminalConsole(width=width, markup=False))
             output.print_table(self.HEADINGS, [self.ROW], **options)
             return capsys.readouterr().out
 
@@ -238,7 +246,7 @@ class TestNarrowTerminal:
 
     @pytest.mark.parametrize("width", [80, 200])
     def test_checkpoint_folder_is_printed_once(self, service, run, monkeypatch, width):
-        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=width, markup=False))
+        monkeypatch.setattr(tables, "console", lambda: tables.TerminalConsole(width=width, markup=False))
         folder = f"/shared/runs/of/a/team/with/a/long/name/job_{ULID}/checkpoints"
         saved = [CHECKPOINT | {"step": step, "path": f"{folder}/step-{step:010}"} for step in (5, 10)]
         service.on("GET", "/v1/jobs/a1", SUCCEEDED).on("GET", "/v1/jobs/a1/checkpoints", page(*saved))
@@ -246,7 +254,7 @@ class TestNarrowTerminal:
         assert [line.split()[-1] for line in lines[1:]] == ["step-0000000005", "step-0000000010", folder]
 
     def test_metric_names_of_checkpoints_are_not_wrapped(self, service, run, monkeypatch):
-        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=60, markup=False))
+        monkeypatch.setattr(tables, "console", lambda: tables.TerminalConsole(width=60, markup=False))
         saved = CHECKPOINT | {"best": True, "latest": True, "metrics": {"eval/accuracy": 0.97, "eval/loss": 0.12}}
         service.on("GET", "/v1/jobs/a1", SUCCEEDED).on("GET", "/v1/jobs/a1/checkpoints", page(saved))
         shown = run("checkpoints", "a1").stdout

@@ -12,6 +12,7 @@ from tests.unit.trainyard.fake_service import TIME, error, job, page, status, st
 from trainyard import demo
 
 STREAM = "/v1/jobs/a1/stream"
+SLEEP = "import time; time.sleep(60)"
 
 
 @pytest.fixture
@@ -67,6 +68,20 @@ class TestServiceProcess:
         monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
         assert demo.main() == 1
         assert "the demo failed: the service ended with exit code 1" in capsys.readouterr().err
+
+    def test_a_slow_start_is_reported_at_once_and_at_times(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr(demo.ServiceProcess, "_command", lambda _: [sys.executable, "-c", SLEEP])
+        for name, seconds in (("START_SECONDS", 2.0), ("_NEWS_SECONDS", 0.5)):
+            monkeypatch.setattr(demo, name, seconds)
+        service = demo.ServiceProcess(tmp_path)
+        service.start()
+        with pytest.raises(demo.DemoError, match="not ready after 2 seconds"):
+            service.client()
+        service.stop()
+        first, *others = capsys.readouterr().out.splitlines()
+        assert first == f"waiting for the service to be ready, up to 2 s; its log is {service.log}"
+        assert len(others) >= 2
+        assert all(line.startswith("still waiting after ") for line in others)
 
     def test_settings_of_another_service_are_not_inherited(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TRAINYARD_DATABASE_URL", "postgresql://production")

@@ -4,20 +4,20 @@ import shlex
 from types import SimpleNamespace
 
 import pytest
-import typer
 
 from tests.unit.trainyard.fake_service import TIME, error, job, page
-from trainyard.cli.app import app
+from trainyard.cli.commands import COMMANDS, load_command
 from trainyard.cli.completion import complete_job, complete_status, complete_sweep
 from trainyard.cli.errors import EXIT_CODES
 
-ROOT = typer.main.get_command(app)
+SUMMARIES = {name: summary for commands in COMMANDS.values() for name, (_, summary) in commands.items()}
+ROOT = {name: load_command(name) for name in SUMMARIES}
 
 
 def commands(group=ROOT, path=()):
-    for name, command in group.commands.items():
+    for name, command in group.items():
         if hasattr(command, "commands"):
-            yield from commands(command, (*path, name))
+            yield from commands(command.commands, (*path, name))
         else:
             yield (*path, name), command
 
@@ -35,6 +35,11 @@ def test_each_command_has_a_description_and_an_example(path):
     assert tuple(arguments[: len(path)]) == path
     context = ALL[path].make_context(path[-1], arguments[len(path) :], resilient_parsing=False)
     assert isinstance(context.params, dict)
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_the_summary_in_the_table_is_the_first_sentence_of_the_help(name):
+    assert ROOT[name].get_short_help_str(limit=200) == SUMMARIES[name]
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

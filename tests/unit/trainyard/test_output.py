@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainyard.cli import output
+from trainyard.cli import output, tables
 from trainyard.cli.output import escape_name, format_duration, format_metric, one_line, sanitize
 from trainyard.cli.plots import plot, sparkline
 from trainyard.contract.sizes import format_size
@@ -107,7 +107,7 @@ class TestFormatting:
 
     @pytest.mark.parametrize("whole", ["ty-main-0123456789abcdef", "step-0000000092"])
     def test_names_are_not_wrapped_in_a_narrow_table(self, whole, monkeypatch, capsys):
-        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=40))
+        monkeypatch.setattr(tables, "console", lambda: tables.TerminalConsole(width=40))
         output.print_table(("A", "B"), [(whole, "words that may be broken over several lines")])
         assert whole in capsys.readouterr().out
 

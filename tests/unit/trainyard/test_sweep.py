@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.trainyard.fake_service import TIME, job, page
-from trainyard.cli import output
+from trainyard.cli import tables
 from trainyard.cli.errors import UsageError
 from trainyard.cli.sweep import parse_grid
 from trainyard.contract.spec.spec_diff import differing_paths, flatten
@@ -174,7 +174,7 @@ class TestCompare:
             assert not_there not in result.stdout
 
     def test_fields_too_wide_for_the_table_are_printed_above_it(self, run, service, monkeypatch):
-        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=80, markup=False))
+        monkeypatch.setattr(tables, "console", lambda: tables.TerminalConsole(width=80, markup=False))
         ids = [f"job_{'0' * 25}{n}" for n in (1, 2)]
         for n, id_ in enumerate(ids):
             spec = {f"a_field_of_length_{m}": f"value-{m}-of-{n}" for m in range(9)}

@@ -7,8 +7,9 @@ import pytest
 from rich.cells import cell_len
 
 from tests.unit.trainyard.fake_service import TIME, job
-from trainyard.cli import watch as watching
-from trainyard.cli.output import TerminalConsole, sanitize
+from trainyard.cli import live_view as watching
+from trainyard.cli.output import sanitize
+from trainyard.cli.tables import TerminalConsole
 from trainyard.client import StreamEvent
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate

@@ -1,4 +1,4 @@
-# Generated from _async/access.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/access.py by installation/sync_client.py; do not edit.
 """Calls about API tokens, secrets, the audit log and webhooks."""
 
 import json

@@ -1,4 +1,4 @@
-# Generated from _async/client.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/client.py by installation/sync_client.py; do not edit.
 """The client: all calls over one connection pool."""
 
 from trainyard.client._sync.access import AccessCalls

@@ -1,4 +1,4 @@
-# Generated from _async/data_files.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/data_files.py by installation/sync_client.py; do not edit.
 """Calls about uploaded data files."""
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-# Generated from _async/files.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/files.py by installation/sync_client.py; do not edit.
 """Calls about checkpoints, exports and artifacts, and their downloads."""
 
 from collections.abc import Mapping

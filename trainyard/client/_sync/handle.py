@@ -1,4 +1,4 @@
-# Generated from _async/handle.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/handle.py by installation/sync_client.py; do not edit.
 """A handle of one job: its last known state, and the calls about it without its id."""
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-# Generated from _async/job_list.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/job_list.py by installation/sync_client.py; do not edit.
 """The jobs of one list, as an iterator of handles or as a table."""
 
 from collections.abc import Iterator, Sequence

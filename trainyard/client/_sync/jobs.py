@@ -1,4 +1,4 @@
-# Generated from _async/jobs.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/jobs.py by installation/sync_client.py; do not edit.
 """Calls about jobs: submit, list, control, history and logs."""
 
 import json

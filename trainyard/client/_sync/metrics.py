@@ -1,4 +1,4 @@
-# Generated from _async/metrics.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/metrics.py by installation/sync_client.py; do not edit.
 """Calls that read metrics."""
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-# Generated from _async/models.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/models.py by installation/sync_client.py; do not edit.
 """Calls about registered models."""
 
 import json

@@ -1,4 +1,4 @@
-# Generated from _async/service.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/service.py by installation/sync_client.py; do not edit.
 """Calls about plans, sweeps, templates and the service itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +119,9 @@ class ServiceCalls(Transport):
             message: why, and for how long; shown to all users.
         """
         body = MaintenanceRequest(active=active, message=message).model_dump_json().encode()
-        return self._send(Request("PUT", "/v1/maintenance", model(MaintenanceResource), headers=JSON, content=body))
+        return self._send(
+            Request("PUT", "/v1/maintenance", model(MaintenanceResource), headers=JSON, content=body)
+        )
 
     def orphans(self) -> list[OrphanResource]:
         """Return what is in the scheduler's queue or on disk although no job names it. Administrators only."""

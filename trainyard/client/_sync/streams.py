@@ -1,8 +1,8 @@
-# Generated from _async/streams.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/streams.py by installation/sync_client.py; do not edit.
 """Waiting for a job, and the streams of server-sent events."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Callable
 
 import httpx
 from pydantic import ValidationError

@@ -1,8 +1,8 @@
-# Generated from _async/transport.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/transport.py by installation/sync_client.py; do not edit.
 """Connection, retries and paging."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 

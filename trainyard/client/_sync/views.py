@@ -1,4 +1,4 @@
-# Generated from _async/views.py by tests/support/generate_sync_client.py; do not edit.
+# Generated from _async/views.py by installation/sync_client.py; do not edit.
 """Calls about the runs table: what jobs are called, keys of queries, and saved views."""
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,0 +1,1 @@
+"""How a clone is installed. It needs Python alone, because it runs before anything is installed."""

@@ -1,0 +1,88 @@
+"""`python3 -m installation.dependencies EXTRA,... SIZE`: install the clone with these extras into .venv.
+
+uv installs where it is on the PATH, and pip otherwise. Both take the packages from the indexes and folders that pip is
+configured with, and so the same build of torch.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+VENV = Path(".venv")
+_PYTHON = str(VENV / "bin" / "python")
+_SECTIONS = ("global", "install", ":env:")
+"""The sections of pip's settings that apply to an installation; a later one wins."""
+_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "constraint": "UV_CONSTRAINT",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+    "no-index": "UV_NO_INDEX",
+}
+"""Settings of pip, which uv does not read, and its variables of the same meaning."""
+
+
+def main(extras: str, size: str) -> None:
+    """Make the virtual environment if there is none, and install the clone with its dependencies.
+
+    Raises:
+        CalledProcessError: an installation failed; it has printed why.
+    """
+    uv = shutil.which("uv")
+    program = "uv" if uv else "pip"
+    print(f"Installing trainyard[{extras}] into {VENV} with {program}: {size}. It takes minutes.", flush=True)
+    started = time.monotonic()
+    if not Path(_PYTHON).exists():
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    command = [uv, "pip", "install", "--python", _PYTHON] if uv else [_PYTHON, "-m", "pip", "install"]
+    quiet = [] if sys.stdout.isatty() else ["--quiet"]
+    # Modules are compiled when they are first imported; to compile them all takes as long as to install them.
+    own = [] if uv else ["--no-compile"]
+    project = ["--constraint", "constraints.txt", "--editable", f".[{extras}]"]
+    environment = {**uv_variables(pip_settings()), **os.environ} if uv else None
+    subprocess.run([*command, *quiet, *own, *project], env=environment, check=True)
+    print(f"Installed in {time.monotonic() - started:.0f} s.", flush=True)
+
+
+def pip_settings() -> dict[str, str]:
+    """Return the settings of pip for an installation, from its files and from the environment."""
+    listed = subprocess.run([_PYTHON, "-m", "pip", "config", "list"], stdout=subprocess.PIPE, text=True, check=True)
+    return parse_settings(listed.stdout)
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """Return the settings in the output of `pip config list`, in which a line is `global.index-url='URL'`."""
+    settings: dict[str, tuple[int, str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        section, _, name = key.rpartition(".")
+        if section in _SECTIONS:
+            rank = _SECTIONS.index(section)
+            settings[name] = max(settings.get(name, (-1, "")), (rank, str(ast.literal_eval(value))))
+    return {name: value for name, (_, value) in settings.items()}
+
+
+def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that make uv look for packages where these settings make pip look."""
+    # pip separates several values by any whitespace.
+    values = {variable: settings[name].split() for name, variable in _VARIABLES.items() if name in settings}
+    variables = {name: ("," if name == "UV_FIND_LINKS" else " ").join(parts) for name, parts in values.items()}
+    if "UV_INDEX" in variables:
+        # pip takes the best version of all indexes, where uv would look into the first that has the package alone.
+        variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return variables
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.returncode)
