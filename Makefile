@@ -12,8 +12,8 @@ PARALLEL ?= -n 3
 .PHONY: bench check clean demo dev docs gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
-INSTALL := $(PYTHON) -m installation.dependencies
-INSTALLED_FROM := pyproject.toml constraints.txt installation/dependencies.py
+INSTALL := $(PYTHON) -m trainyard.installation.dependencies
+INSTALLED_FROM := pyproject.toml constraints.txt trainyard/installation/dependencies.py
 
 # What `make demo` and `make serve` need.
 runtime: $(VENV)/.runtime sync-client
@@ -27,7 +27,7 @@ dev: $(VENV)/.dev sync-client
 
 # The synchronous client, from the asynchronous one. An installation writes it too.
 sync-client:
-	@$(PYTHON) -m installation.sync_client
+	@$(PYTHON) -m trainyard.installation.sync_client
 
 $(VENV)/.dev: $(INSTALLED_FROM)
 	@$(INSTALL) dev "about 180 packages, 2.5 GiB on disk"

@@ -8,7 +8,6 @@ COPY docker/certs/ /usr/local/share/ca-certificates/
 COPY docker/wheelhouse/ /wheelhouse/
 COPY docker/install.sh pyproject.toml constraints.txt ./
 RUN sh install.sh dependencies service
-COPY installation installation
 COPY trainyard trainyard
 COPY service service
 COPY worker worker

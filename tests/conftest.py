@@ -14,7 +14,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
-from installation import sync_client
+from trainyard.installation import sync_client
 from service.db.migrate import upgrade
 from service.db.models import Base
 from tests.support.cpu_limit import excess, limit_of, used_seconds

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("jobs_templates", "migrations", "service", "trainyard", "worker")
-OTHERS = ("docs", "installation", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+OTHERS = ("docs", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 """What the build reads beside the packages, as far as it exists."""
 LEFT_OUT = "service/web/documentation/images"
 """The pictures of the README, which no page of the dashboard shows."""

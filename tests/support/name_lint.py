@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("service", "worker", "trainyard", "installation", "migrations", "jobs_templates", "tests", "bench", "docker")
+FOLDERS = ("service", "worker", "trainyard", "migrations", "jobs_templates", "tests", "bench", "docker")
 MAX_TEST_NAME = 70
 
 REPLACEMENTS = {

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
-OWN = {"bench", "installation", "jobs_templates", "migrations", "service", "tests", "trainyard", "worker"}
+OWN = {"bench", "jobs_templates", "migrations", "service", "tests", "trainyard", "worker"}
 INSTALLED_WITH = {"anyio": "starlette", "click": "typer", "packaging": "transformers", "tokenizers": "transformers"}
 """Packages that a declared one always installs."""
 EXTRAS = {"service": ("service",), "worker": ("worker", "hf", "data", "fp8", "examples", "tensorboard")}

@@ -21,12 +21,12 @@ USERS = {
 """Files of users in examples."""
 
 
-@pytest.mark.parametrize("folder", ["docs", "service", "worker", "trainyard", "installation", "tests", "bench", "."])
+@pytest.mark.parametrize("folder", ["docs", "service", "worker", "trainyard", "tests", "bench", "."])
 def test_named_files_exist(folder: str) -> None:
     """In Markdown as code, in Python and JavaScript as comments."""
     existing = {
         path.name
-        for top in ("service", "worker", "trainyard", "installation", "tests", "bench", "migrations", "jobs_templates")
+        for top in ("service", "worker", "trainyard", "tests", "bench", "migrations", "jobs_templates")
         for path in (ROOT / top).rglob("*.*")
     }
     paths = [*(ROOT / folder).glob("*.md")] if folder in (".", "docs") else (ROOT / folder).rglob("*.[pj][ys]")

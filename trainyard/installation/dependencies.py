@@ -1,4 +1,4 @@
-"""`python3 -m installation.dependencies EXTRA,... SIZE`: install the clone with these extras into .venv.
+"""`python3 -m trainyard.installation.dependencies EXTRA,... SIZE`: install the clone with these extras into .venv.
 
 uv installs where it is on the PATH, and pip otherwise. Both take the packages from the indexes and folders that pip is
 configured with, and so the same build of torch.

@@ -9,7 +9,7 @@ from setuptools.build_meta import (
     prepare_metadata_for_build_wheel,
 )
 
-from installation import sync_client
+from trainyard.installation import sync_client
 
 __all__ = [
     "build_editable",

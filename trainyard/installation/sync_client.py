@@ -1,4 +1,4 @@
-"""`python3 -m installation.sync_client`: write the synchronous client, which is the asynchronous one without `await`.
+"""`python3 -m trainyard.installation.sync_client`: write the synchronous client, which is the asynchronous one without `await`.
 
 The build writes it too (`backend.py`), and pytest, so that an edited `_async` is never tested with an older `_sync`.
 """
@@ -7,8 +7,8 @@ import os
 import re
 from pathlib import Path
 
-CLIENT = Path(__file__).parents[1] / "trainyard" / "client"
-_HEADER = "# Generated from _async/{name} by installation/sync_client.py; do not edit.\n"
+CLIENT = Path(__file__).parents[1] / "client"
+_HEADER = "# Generated from _async/{name} by trainyard/installation/sync_client.py; do not edit.\n"
 
 _RULES = [
     (r"\basync (?=def|with|for)", ""),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from installation import dependencies
-from installation.dependencies import parse_settings, uv_variables
+from trainyard.installation import dependencies
+from trainyard.installation.dependencies import parse_settings, uv_variables
 
 
 def test_the_environment_wins_over_files_and_a_command_over_all_commands() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from installation import sync_client
+from trainyard.installation import sync_client
 from tests.conftest import write_sync_client
 from trainyard.client import Client
 
@@ -24,7 +24,7 @@ class AsyncCalls(AsyncTransport):
             async for row in answer:
                 yield row
 '''
-SYNC = '''# Generated from _async/calls.py by installation/sync_client.py; do not edit.
+SYNC = '''# Generated from _async/calls.py by trainyard/installation/sync_client.py; do not edit.
 """The synchronous client."""
 
 from collections.abc import Iterator, Callable
