@@ -12,6 +12,7 @@ from service.code.service import require_code_role
 from service.code.store import Upload, find_archive
 from service.core.errors import NotFoundError, UnavailableError
 from service.core.thread_slots import run_in_thread_slot
+from trainyard.contract.wire.files import CodeResource
 
 router = APIRouter(prefix="/v1/code", tags=["code"], route_class=SlotRoute)
 
@@ -24,14 +25,14 @@ _BODY = {
 }
 
 _DUPLICATE_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"model": dict[str, str], "description": "The code was stored before."}
+    200: {"model": CodeResource, "description": "The code was stored before."}
 }
 
 
 @router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_DUPLICATE_RESPONSES)
 async def put(
     request: Request, response: Response, app_state: AppStateDep, user: UserDep, digest: Digest
-) -> dict[str, str]:
+) -> CodeResource:
     """Upload an uncompressed tar of code: 201, or 200 if it was stored before."""
     require_code_role(user, app_state.settings.code_roles, "uploaded code")
     upload = Upload(app_state.settings.runs, digest)
@@ -47,7 +48,7 @@ async def put(
         raise UnavailableError("the disk of the service is full; try again later", code="disk_full") from error
     finally:
         upload.discard()
-    return {"object": "code", "digest": digest}
+    return CodeResource(digest=digest)
 
 
 @router.head("/{digest}", operation_id="has_code", response_class=FileResponse)

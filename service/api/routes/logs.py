@@ -1,11 +1,12 @@
 """The routes that read logs and search in them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from service.api.dependencies import AppStateDep, AttemptNumberQuery, NowDep, QueryTimestamp, UserDep
+from service.api.dependencies import AppStateDep, AttemptNumberQuery, JobId, NowDep, QueryTimestamp, UserDep
 from service.api.json_body import SlotRoute
+from service.api.openapi import described_headers
 from service.core.errors import InvalidRequestError
 from service.logs.patterns import MAX_TEXT, compile_pattern
 from service.logs.positions import find_position
@@ -22,12 +23,25 @@ MAX_OFFSET = 2**62
 Rank = Annotated[str, Query(pattern=RANK_PATTERN, description="`0`, `1`, ... or `launch`.")]
 
 
-@router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+_LOG: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"text/plain": {}},
+        "headers": described_headers(
+            {
+                "X-Trainyard-Offset": "Offset of this text in the log, in bytes.",
+                "X-Trainyard-Next-Offset": "Offset to continue at.",
+            }
+        ),
+    }
+}
+
+
+@router.get("/logs", operation_id="get_log", response_class=Response, responses=_LOG)
 def get_log(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     rank: Rank = "0",
     attempt: AttemptNumberQuery = None,
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only this many lines from the end.")] = None,
@@ -63,7 +77,7 @@ def search_logs(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     rank: Rank = "0",
     attempt: AttemptNumberQuery = None,
     text: Annotated[str | None, Query(max_length=MAX_TEXT, description="A part of the lines.")] = None,
@@ -88,7 +102,7 @@ def find_log_position(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     rank: Rank = "0",
     attempt: AttemptNumberQuery = None,
     time: Annotated[QueryTimestamp | None, Query(description="A time, with its zone.")] = None,

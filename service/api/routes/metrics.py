@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from service.api.dependencies import AppStateDep, NowDep, UserDep, after_query
+from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep, after_query
 from service.api.json_body import Handler, SlotRoute
 from service.core.errors import InvalidRequestError, NotFoundError
 from service.core.thread_slots import change_thread_slots, iterate_in_thread_slot
@@ -82,7 +82,7 @@ def read_metrics(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     keys: Keys = None,
     from_step: FromStep = 0,
     to_step: ToStep = MAX_STEP,
@@ -109,7 +109,7 @@ def list_points(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     keys: PointKeys = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of points.")] = 1000,
     after: Annotated[str | None, after_query(r"^[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}$")] = None,

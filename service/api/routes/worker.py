@@ -14,6 +14,9 @@ from service.logs.service import LogWriter
 from service.metrics.ingest.decode import decode_batch, decode_known
 from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
+    Accepted,
+    AcceptedPoints,
+    AppendedLog,
     CheckpointReport,
     Claim,
     ClaimGrant,
@@ -71,7 +74,7 @@ def heartbeat(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: 
     return _service(app_state, aid).heartbeat()
 
 
-@router.post("/metrics", operation_id="report_metrics", openapi_extra=_metrics_body())
+@router.post("/metrics", operation_id="report_metrics", response_model=AcceptedPoints, openapi_extra=_metrics_body())
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Report points. A batch is stored as a whole or not at all; the response follows the commit. Repeats are safe."""
     app_state = await get_app_state(request)  # FastAPI's injection would cost a tenth of the request
@@ -89,23 +92,23 @@ async def metrics(request: Request, aid: AttemptId) -> Response:
 
 
 @router.post("/events", operation_id="report_events")
-def events(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
+def events(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> Accepted:
     """Add events to the job's history, each once."""
-    return {"accepted": _service(app_state, aid).events(body)}
+    return Accepted(accepted=_service(app_state, aid).events(body))
 
 
 @router.post("/checkpoints", operation_id="report_checkpoint")
-def checkpoints(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
+def checkpoints(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> Accepted:
     """Report a complete checkpoint and the steps whose checkpoints were deleted."""
     _service(app_state, aid).checkpoint(body)
-    return {"accepted": 1}
+    return Accepted(accepted=1)
 
 
 @router.post("/parameters", operation_id="report_parameters")
-def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: ParametersReport) -> dict[str, int]:
+def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: ParametersReport) -> Accepted:
     """Report parameters, tags and notes of the job. Later values replace earlier ones."""
     _service(app_state, aid).parameters(body)
-    return {"accepted": 1}
+    return Accepted(accepted=1)
 
 
 @router.post("/logs", operation_id="append_log")
@@ -115,8 +118,8 @@ async def append_log(
     _worker: WorkerDep,
     aid: AttemptId,
     rank: Rank,
-    offset: Annotated[int, Query(ge=0, le=2**62)],
-) -> dict[str, int]:
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Offset of the first byte in the log.", examples=[0])],
+) -> AppendedLog:
     """Append raw bytes to a rank's log."""
     data = await request.body()
     if len(data) > MAX_LOG_CHUNK:
@@ -124,13 +127,13 @@ async def append_log(
     logs = LogWriter(
         app_state.database, aid, app_state.clock(), app_state.settings.log_limit, app_state.metrics.ingested
     )
-    return {"next_offset": await run_in_thread_slot(logs.append, rank, offset, data)}
+    return AppendedLog(next_offset=await run_in_thread_slot(logs.append, rank, offset, data))
 
 
 @router.post("/finish", operation_id="finish_attempt")
-def finish(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
+def finish(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> Accepted:
     """Report the exit record of the attempt's last execution."""
     _service(app_state, aid).finish(body)
     app_state.failpoint("finish.after-commit")
     app_state.notify_reconciler()
-    return {"accepted": 1}
+    return Accepted(accepted=1)

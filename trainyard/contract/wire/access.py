@@ -4,7 +4,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from trainyard.contract.base import Resource, SecretValue, Strict, Timestamp, reject_bool
+from trainyard.contract.base import (
+    EXAMPLE_ATTEMPT,
+    EXAMPLE_JOB,
+    EXAMPLE_LATER,
+    EXAMPLE_TIME,
+    Resource,
+    SecretValue,
+    Strict,
+    Timestamp,
+    example,
+    reject_bool,
+)
 from trainyard.contract.validation_messages import USER_NAME_PATTERN
 from trainyard.contract.wire.jobs import JobStatus
 
@@ -20,6 +31,8 @@ TOKEN_DAYS = 90
 
 class TokenRequest(Strict):
     """The body of `POST /v1/tokens`."""
+
+    model_config = example(role="user", expires_in_days=90)
 
     name: UserName
     role: Role = "user"
@@ -40,6 +53,8 @@ class TokenRequest(Strict):
 class TokenResource(Resource):
     """A token without its secret."""
 
+    model_config = example(role="user", may_run_code=False, created_by="admin")
+
     object: Literal["token"] = "token"
     id: str
     name: str
@@ -59,6 +74,8 @@ class TokenResource(Resource):
 class UnixUserResource(Resource):
     """A user whose name belongs to a Unix account."""
 
+    model_config = example(uid=4711)
+
     object: Literal["unix_user"] = "unix_user"
     name: str
     uid: int
@@ -68,12 +85,14 @@ class UnixUserResource(Resource):
 class NewTokenResource(TokenResource):
     """A new token with its secret, which is returned only once."""
 
-    token: str
+    token: str = Field(examples=["ty_0123456789abcdef_secret"])
     """The secret; only its hash is stored."""
 
 
 class SecretRequest(Strict):
     """The body of `PUT /v1/secrets/{secret_name}`."""
+
+    model_config = example(value="...")
 
     value: Annotated[SecretValue, Field(repr=False)]
     """The value of the environment variable."""
@@ -81,6 +100,8 @@ class SecretRequest(Strict):
 
 class SecretResource(Resource):
     """A secret without its value, which no route returns."""
+
+    model_config = example(name="HF_TOKEN", updated_at=EXAMPLE_LATER)
 
     object: Literal["secret"] = "secret"
     name: str
@@ -91,6 +112,17 @@ class SecretResource(Resource):
 
 class AuditResource(Resource):
     """One requested change and its outcome."""
+
+    model_config = example(
+        id="aud_12",
+        actor="anna",
+        token_id=EXAMPLE_ATTEMPT,
+        role="user",
+        action="cancel_job",
+        target=EXAMPLE_JOB,
+        address="192.0.2.7",
+        request_id="req_01kdvdna00az9cxjnszk8v8abh",
+    )
 
     object: Literal["audit_entry"] = "audit_entry"
     id: str
@@ -118,6 +150,8 @@ WebhookFormat = Literal["trainyard", "slack"]
 class WebhookRequest(Strict):
     """The body of `POST /v1/webhooks`."""
 
+    model_config = example(url="https://example.org/hook", statuses=["succeeded", "failed"])
+
     url: Annotated[str, StringConstraints(min_length=8, max_length=2000)]
     """`https://...`; other addresses only if an administrator has allowed the host."""
     statuses: Annotated[tuple[JobStatus, ...], Field(max_length=11)] = ()
@@ -130,6 +164,13 @@ class WebhookRequest(Strict):
 
 class WebhookResource(Resource):
     """A webhook without its secret."""
+
+    model_config = example(
+        id="whk_01kdvdna00az9cxjnszk8v8abh",
+        url="https://example.org/hook",
+        statuses=["succeeded", "failed"],
+        failures=0,
+    )
 
     object: Literal["webhook"] = "webhook"
     id: str
@@ -148,12 +189,22 @@ class WebhookResource(Resource):
 class NewWebhookResource(WebhookResource):
     """A new webhook with its secret, which is returned only once."""
 
-    secret: str
+    secret: str = Field(examples=["whsec_c2VjcmV0"])
     """The key that signs messages."""
 
 
 class DeliveryResource(Resource):
     """One message to a webhook."""
+
+    model_config = example(
+        id="dlv_01kdvdna00az9cxjnszk8v8abh",
+        webhook_id="whk_01kdvdna00az9cxjnszk8v8abh",
+        type="job.status",
+        job_id=EXAMPLE_JOB,
+        state="delivered",
+        delivered_at=EXAMPLE_TIME,
+        answer_status=204,
+    )
 
     object: Literal["delivery"] = "delivery"
     id: str

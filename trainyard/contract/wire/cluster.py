@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, StrictBool
+from pydantic import Field, StrictBool
 
-from trainyard.contract.base import Resource, ShortText, Strict, Timestamp
+from trainyard.contract.base import EXAMPLE_TIME, Resource, ShortText, Strict, Timestamp, example
 
 
 class GpuCount(Resource):
@@ -80,6 +80,25 @@ class ClusterSnapshot(Resource):
 class ClusterResource(ClusterSnapshot):
     """The newest snapshot; reading it does not query the scheduler."""
 
+    model_config = example(
+        backend="slurm",
+        taken_at=EXAMPLE_TIME,
+        age_seconds=12.5,
+        partitions=[
+            {
+                "name": "gpu",
+                "default": True,
+                "state": "up",
+                "time_limit_minutes": 1440,
+                "nodes": {"idle": 2},
+                "gpus": [{"type": "h100", "total": 8, "free": 5}],
+                "shapes": [{"nodes": 2, "gpus": {"h100": 4}}],
+            }
+        ],
+        nodes={"idle": 2},
+        gpus=[{"type": "h100", "total": 8, "free": 5}],
+    )
+
     object: Literal["cluster"] = "cluster"
     backend: str
     taken_at: Timestamp | None = None
@@ -92,7 +111,7 @@ class ClusterResource(ClusterSnapshot):
 class MaintenanceRequest(Strict):
     """The body of `PUT /v1/maintenance`."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"active": True, "message": "Slurm is being upgraded"}})
+    model_config = example(message="Slurm is being upgraded")
 
     active: StrictBool
     message: ShortText = ""
@@ -101,6 +120,8 @@ class MaintenanceRequest(Strict):
 
 class MaintenanceResource(Resource):
     """The maintenance mode: while it is active, accepted jobs wait and nothing is submitted to the scheduler."""
+
+    model_config = example(since=EXAMPLE_TIME, started_by="anna", message="Slurm is being upgraded")
 
     object: Literal["maintenance"] = "maintenance"
     active: bool

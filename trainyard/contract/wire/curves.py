@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from trainyard.contract.base import AnyFloat, Resource, Timestamp
+from trainyard.contract.base import EXAMPLE_LATER, EXAMPLE_TIME, AnyFloat, Resource, Timestamp, example
 
 CurveAxis = Literal["step", "time", "tokens"]
 """The x axis of curves: steps, seconds of training, or tokens processed."""
@@ -36,6 +36,8 @@ class ComparisonResource(Resource):
 class PointResource(Resource):
     """One stored point."""
 
+    model_config = example(id="1.10.1", step=10)
+
     object: Literal["point"] = "point"
     id: str
     key: str
@@ -47,6 +49,13 @@ class PointResource(Resource):
 
 class MetricsResource(Resource):
     """The curves of one job."""
+
+    model_config = example(
+        axis="step",
+        series=[
+            {"key": "train/loss", "steps": [10, 20], "values": [0.5, 0.25], "times": [EXAMPLE_TIME, EXAMPLE_LATER]}
+        ],
+    )
 
     object: Literal["metrics"] = "metrics"
     job_id: str

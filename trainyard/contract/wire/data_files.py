@@ -2,10 +2,18 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from pydantic.config import JsonDict
 
-from trainyard.contract.base import DisplayName, PositiveInt, Resource, Strict, Timestamp
+from trainyard.contract.base import (
+    EXAMPLE_DIGEST,
+    DisplayName,
+    PositiveInt,
+    Resource,
+    Strict,
+    Timestamp,
+    example,
+)
 from trainyard.contract.validation_messages import DIGEST_PATTERN
 
 FileFormat = Literal[
@@ -39,7 +47,9 @@ _EXAMPLE: JsonDict = {
 class DataFileResource(Resource):
     """A JSONL file that was uploaded and checked. Files with the same content share its space."""
 
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
+    model_config = example(
+        created_by="alice", examples=1200, format="chat", id="file_01kdvdna00yhj80arqj5k8gms6", name="chat.jsonl"
+    )
 
     object: Literal["data_file"] = "data_file"
     id: str
@@ -59,6 +69,8 @@ class DataFileResource(Resource):
 class UploadRequest(Strict):
     """A file to be uploaded in parts."""
 
+    model_config = example(name="chat.jsonl", size_bytes=481000000, digest=EXAMPLE_DIGEST)
+
     name: FileName
     size_bytes: PositiveInt
     digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)] | None = None
@@ -71,22 +83,14 @@ class UploadRequest(Strict):
 class UploadResource(Resource):
     """An upload in parts."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "upload",
-                "id": "upl_01kdvdna00yhj80arqj5k8gms6",
-                "name": "chat.jsonl",
-                "format": None,
-                "size_bytes": 481_000_000,
-                "received_bytes": 67_108_864,
-                "digest": "sha256:" + "0" * 64,
-                "created_by": "alice",
-                "created_at": "2026-01-01T12:00:00.000Z",
-                "expires_at": "2026-01-02T12:00:00.000Z",
-                "file_id": None,
-            }
-        }
+    model_config = example(
+        created_by="alice",
+        digest=EXAMPLE_DIGEST,
+        expires_at="2026-01-02T12:00:00.000Z",
+        id="upl_01kdvdna00yhj80arqj5k8gms6",
+        name="chat.jsonl",
+        received_bytes=67108864,
+        size_bytes=481000000,
     )
 
     object: Literal["upload"] = "upload"

@@ -3,9 +3,9 @@
 from pathlib import PurePosixPath
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from trainyard.contract.base import AnyFloat, Resource, Timestamp
+from trainyard.contract.base import AnyFloat, Resource, Timestamp, example
 
 _CHECKPOINT_INDEX = ".metadata"
 """The hidden file that PyTorch writes in a checkpoint."""
@@ -23,24 +23,12 @@ def is_hidden(path: str) -> bool:
 class CheckpointResource(Resource):
     """A complete checkpoint of a job."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "checkpoint",
-                "id": "ckpt_01kdvdna00yhj80arqj5k8gms6",
-                "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
-                "step": 200,
-                "size_bytes": 481000,
-                "digest": "sha256:" + "0" * 64,
-                "world_size": 2,
-                "execution": 1,
-                "metrics": {"eval/loss": 0.25},
-                "path": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/checkpoints/step-0000000200",
-                "created_at": "2026-01-01T12:00:00.000Z",
-                "latest": True,
-                "best": False,
-            }
-        }
+    model_config = example(
+        best=False,
+        id="ckpt_01kdvdna00yhj80arqj5k8gms6",
+        latest=True,
+        metrics={"eval/loss": 0.25},
+        path="/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/checkpoints/step-0000000200",
     )
 
     object: Literal["checkpoint"] = "checkpoint"
@@ -63,16 +51,7 @@ class CheckpointResource(Resource):
 class FileResource(Resource):
     """A file of a checkpoint or an export."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "file",
-                "path": "model.safetensors",
-                "size_bytes": 481000,
-                "modified_at": "2026-01-01T12:00:00.000Z",
-            }
-        }
-    )
+    model_config = example(path="model.safetensors")
 
     object: Literal["file"] = "file"
     path: str
@@ -84,11 +63,20 @@ class FileResource(Resource):
 class ArtifactResource(Resource):
     """A file that a run wrote to its `artifacts` folder."""
 
+    model_config = example(path="trace/rank-0.json")
+
     object: Literal["artifact"] = "artifact"
     path: str
     """Path relative to the `artifacts` folder, as used in `/v1/jobs/{id}/artifacts/{path}`."""
     size_bytes: int
     modified_at: Timestamp
+
+
+class CodeResource(Resource):
+    """An uploaded archive of code."""
+
+    object: Literal["code"] = "code"
+    digest: str
 
 
 class UserUsage(Resource):
@@ -102,16 +90,11 @@ class UserUsage(Resource):
 class UsageResource(Resource):
     """Disk use by user and in total, measured in the background."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "usage",
-                "users": [{"name": "admin", "jobs": 12, "disk_bytes": 3_400_000_000}],
-                "disk_bytes": 3_400_000_000,
-                "free_bytes": 120_000_000_000,
-                "quota_bytes_per_user": 50_000_000_000,
-            }
-        }
+    model_config = example(
+        disk_bytes=3400000000,
+        free_bytes=120000000000,
+        quota_bytes_per_user=50000000000,
+        users=[{"disk_bytes": 3400000000, "jobs": 12, "name": "admin"}],
     )
 
     object: Literal["usage"] = "usage"

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from trainyard.contract.base import NonNegativeInt, Resource, ShortText, Strict
+from trainyard.contract.base import NonNegativeInt, Resource, ShortText, Strict, example
 
 AccessKind = Literal["shell", "exec"]
 
@@ -21,7 +21,7 @@ _MAX_MESSAGE = 500
 class AccessRequest(Strict):
     """The body of `POST /v1/jobs/{id}/access`."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"kind": "exec", "program": "nvidia-smi"}})
+    model_config = example(kind="exec", program="nvidia-smi")
 
     kind: AccessKind
     """`shell`: an interactive shell beside one rank. `exec`: one command on each node, or on the node of `rank`."""
@@ -49,6 +49,21 @@ class NodeRanks(Resource):
 
 class AccessResource(Resource):
     """What a client needs to start a program beside the ranks of a job. It contains no secret."""
+
+    model_config = example(
+        scheduler_id="4711",
+        account="anna",
+        uid=1000,
+        folder="/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/attempts/1-0123456789abcdef",
+        command=[
+            "python3",
+            "-P",
+            "-m",
+            "worker.environment.companion",
+            "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/attempts/1-0123456789abcdef",
+        ],
+        nodes=[{"name": "node1", "ranks": [0, 1]}],
+    )
 
     object: Literal["job_access"] = "job_access"
     job_id: str

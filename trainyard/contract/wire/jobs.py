@@ -5,7 +5,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from trainyard.contract.base import AnyFloat, NonNegativeInt, Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.base import (
+    EXAMPLE_JOB,
+    EXAMPLE_LATER,
+    EXAMPLE_TIME,
+    AnyFloat,
+    NonNegativeInt,
+    Resource,
+    Strict,
+    Timestamp,
+    example,
+    reject_bool,
+)
 from trainyard.contract.validation_messages import SLURM_ID_PATTERN
 from trainyard.contract.wire.advice import Advice
 from trainyard.contract.wire.failure_summary import FailureSummary
@@ -83,6 +94,19 @@ class JobProgress(Progress):
 class AttemptResource(Resource):
     """One entry in the scheduler's queue for a job."""
 
+    model_config = example(
+        scheduler_id="4711",
+        nodes=["node1"],
+        submitted_at=EXAMPLE_TIME,
+        started_at=EXAMPLE_LATER,
+        ended_at=EXAMPLE_LATER,
+        execution=1,
+        resumed_from_step=0,
+        exit_reason="node_failure",
+        scheduler_end="Slurm: NODE_FAIL; node1 is down: Not responding",
+        failed_node="node1",
+    )
+
     object: Literal["attempt"] = "attempt"
     id: str
     number: int
@@ -110,7 +134,23 @@ class AttemptResource(Resource):
 class JobResource(Resource):
     """A job: its spec, desired state, status and progress."""
 
-    model_config = ConfigDict(json_schema_extra={"example": JOB})
+    model_config = example(
+        evaluation_metric="eval/accuracy",
+        id=EXAMPLE_JOB,
+        last_checkpoint_step=100,
+        loss_metric="train/loss",
+        metadata={"team": "nlp"},
+        metrics={"eval/accuracy": 0.91, "train/loss": 0.25},
+        name="digits-ddp",
+        parameters={"optimizer.lr": 0.0003},
+        progress={"eta_seconds": 140.0, "seconds_per_step": 0.5, "step": 120, "total_steps": 400},
+        run_directory="/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
+        spec={"gpus": 2, "steps": 400, "task": "image_classification"},
+        started_at="2026-01-01T12:01:00.000Z",
+        status="running",
+        status_message="runs on node1, node2",
+        updated_at=EXAMPLE_LATER,
+    )
 
     object: Literal["job"] = "job"
     id: str
@@ -173,6 +213,8 @@ class JobResource(Resource):
 class ProfileRequest(Strict):
     """The body of `POST /v1/jobs/{id}/profile`."""
 
+    model_config = example(steps=3, ranks=[0])
+
     steps: Annotated[int, Field(ge=1, le=1000), BeforeValidator(reject_bool)] = 3
     """Number of steps to trace, starting at the next step on which all ranks agree."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
@@ -181,7 +223,7 @@ class ProfileRequest(Strict):
 class RetryRequest(Strict):
     """The body of `POST /v1/jobs/{id}/retry`."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"from": "checkpoint"}})
+    model_config = example(**{"from": "checkpoint"})
 
     start: Literal["checkpoint", "scratch"] = Field(default="checkpoint", alias="from")
     """`checkpoint`: start from the last checkpoint, or from the beginning if there is none. `scratch`: start from the
@@ -190,6 +232,8 @@ class RetryRequest(Strict):
 
 class ResolveRequest(Strict):
     """The body of `POST /v1/jobs/{id}/resolve`: how to settle a lost job or an unconfirmed submission."""
+
+    model_config = example(scheduler_id="4711")
 
     action: Literal["adopt", "resubmit", "give_up"]
     """`adopt`: the job runs under `scheduler_id`. `resubmit` or `give_up`: the job no longer runs."""
@@ -205,13 +249,13 @@ class ResolveRequest(Strict):
 class ResolveLostRequest(Strict):
     """The body of `POST /v1/lost-jobs/resolve`: how to settle all lost jobs."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"action": "resubmit"}})
-
     action: Literal["resubmit", "give_up"]
 
 
 class ResolutionResource(Resource):
     """What became of one lost job."""
+
+    model_config = example(status="queued", message="Queued to be resubmitted, as resolved by anna.")
 
     object: Literal["resolution"] = "resolution"
     job_id: str
@@ -225,6 +269,8 @@ class ResolutionResource(Resource):
 class EventResource(Resource):
     """An entry in the history of a job."""
 
+    model_config = example(id="evt_7", type="status", message="runs on node1", data={"status": "running"})
+
     object: Literal["event"] = "event"
     id: str
     job_id: str
@@ -237,6 +283,8 @@ class EventResource(Resource):
 
 class ScriptResource(Resource):
     """The batch script that was submitted for an attempt."""
+
+    model_config = example(script="#!/bin/bash\n#SBATCH --nodes=1\n")
 
     object: Literal["script"] = "script"
     job_id: str

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainyard.contract.base import Resource
+from trainyard.contract.base import Resource, example
 from trainyard.contract.wire.jobs import JobStatus
 
 FORKED_FROM = "forked_from"
@@ -49,6 +49,12 @@ class MadeVersion(Resource):
 
 class JobLineage(Resource):
     """Where a job comes from, and what was made of it."""
+
+    model_config = example(
+        ancestors=[{"job_id": "job_01kdvdna00az9cxjnszk8v8abg", "name": "base", "status": "succeeded", "step": 400}],
+        data=[{"field": "data.name", "source": "builtin", "text": "digits"}],
+        versions=[{"model": "digits", "version": 3}],
+    )
 
     object: Literal["job_lineage"] = "job_lineage"
     job_id: str

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from trainyard.contract.base import Resource, Timestamp
+from trainyard.contract.base import Resource, Timestamp, example
 
 LogLevel = Literal["warning", "error"]
 """The severity of a line, recognised by the words that loggers and tracebacks use."""
@@ -21,6 +21,13 @@ class LogLine(Resource):
 class LogLines(Resource):
     """The matching lines of one part of a log. The whole log was searched once `has_more` is false."""
 
+    model_config = example(
+        data=[{"offset": 8192, "text": "WARNING: the learning rate is 0", "level": "warning"}],
+        attempt=1,
+        has_more=False,
+        next_offset=10240,
+    )
+
     object: Literal["list"] = "list"
     data: list[LogLine]
     attempt: int | None = None
@@ -33,6 +40,8 @@ class LogLines(Resource):
 
 class LogPosition(Resource):
     """Where a log was at a time."""
+
+    model_config = example(rank="0", offset=8192)
 
     object: Literal["log_position"] = "log_position"
     attempt: int

@@ -2,9 +2,19 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 
-from trainyard.contract.base import AnyFloat, PositiveInt, Resource, ShortText, Step, Strict, Timestamp
+from trainyard.contract.base import (
+    EXAMPLE_LATER,
+    AnyFloat,
+    PositiveInt,
+    Resource,
+    ShortText,
+    Step,
+    Strict,
+    Timestamp,
+    example,
+)
 from trainyard.contract.validation_messages import ALIAS_PATTERN, MODEL_NAME_PATTERN
 
 NEWEST = "latest"
@@ -17,11 +27,7 @@ Alias = Annotated[str, StringConstraints(pattern=ALIAS_PATTERN)]
 class ModelVersionRequest(Strict):
     """The body of `POST /v1/models/{model_name}/versions`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"job_id": "job_01kdvdna00az9cxjnszk8v8abh", "checkpoint": "best", "aliases": ["prod"]}
-        }
-    )
+    model_config = example(aliases=["prod"], checkpoint="best")
 
     job_id: Annotated[str, StringConstraints(max_length=64)]
     checkpoint: Literal["best", "latest"] | Step | None = None
@@ -35,7 +41,7 @@ class ModelVersionRequest(Strict):
 class AliasRequest(Strict):
     """The body of `PUT /v1/models/{model_name}/aliases/{alias}`."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"version": 2}})
+    model_config = example(version=2)
 
     version: PositiveInt
 
@@ -49,6 +55,19 @@ class ModelParent(Resource):
 
 class ModelVersionResource(Resource):
     """One version of a registered model: the export of a job, or one of its checkpoints."""
+
+    model_config = example(
+        model="chat",
+        version=2,
+        aliases=["prod"],
+        job_name="chat-lora",
+        task="causal_lm",
+        step=400,
+        metrics={"eval/loss": 0.25},
+        base="/shared/models/llama-3.2-1b",
+        is_adapter=True,
+        data={"source": "jsonl", "path": "/shared/data/chat.jsonl"},
+    )
 
     object: Literal["model_version"] = "model_version"
     model: str
@@ -75,8 +94,19 @@ class ModelVersionResource(Resource):
     created_at: Timestamp
 
 
+_MODEL: dict[str, JsonValue] = {
+    "name": "chat",
+    "description": "Answers questions about the cluster",
+    "updated_at": EXAMPLE_LATER,
+    "latest_version": 2,
+    "aliases": {"prod": 2},
+}
+
+
 class ModelResource(Resource):
     """A registered model."""
+
+    model_config = example(**_MODEL)
 
     object: Literal["model"] = "model"
     name: str
@@ -92,6 +122,8 @@ class ModelResource(Resource):
 
 class ModelDetail(ModelResource):
     """A registered model with its versions."""
+
+    model_config = example(**_MODEL, versions=[{}])
 
     versions: list[ModelVersionResource] = Field(default_factory=list)
     """Newest first."""

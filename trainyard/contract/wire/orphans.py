@@ -2,32 +2,25 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, model_validator
+from pydantic import model_validator
 
-from trainyard.contract.base import Resource, Strict, Timestamp
+from trainyard.contract.base import EXAMPLE_JOB, Resource, Strict, Timestamp, example
 from trainyard.contract.wire.access import UserName
 
 
 class OrphanResource(Resource):
     """An entry of the scheduler's queue, or a run directory, that no job of the database names."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "orphan",
-                "id": "job_01kdvdna00az9cxjnszk8v8abh",
-                "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
-                "name": "parity",
-                "created_by": "alice",
-                "tag": "ty-main-0123456789abcdef",
-                "scheduler_id": "4711",
-                "state": "running",
-                "folder": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
-                "first_observed_at": "2026-01-01T12:00:00.000Z",
-                "requested": None,
-                "message": "",
-            }
-        }
+    model_config = example(
+        created_by="alice",
+        folder="/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
+        id=EXAMPLE_JOB,
+        job_id=EXAMPLE_JOB,
+        message="",
+        name="parity",
+        scheduler_id="4711",
+        state="running",
+        tag="ty-main-0123456789abcdef",
     )
 
     object: Literal["orphan"] = "orphan"
@@ -60,6 +53,8 @@ class JobCreator(Strict):
 
 class OrphanRequest(Strict):
     """The body of `POST /v1/orphans/{id}/resolve`: what to do about an orphan."""
+
+    model_config = example(action="adopt")
 
     action: Literal["cancel", "adopt"]
     """`cancel`: remove it from the scheduler's queue. `adopt`: make a job from its run directory."""

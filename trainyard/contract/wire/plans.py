@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainyard.contract.base import Resource, Timestamp
+from trainyard.contract.base import EXAMPLE_LATER, EXAMPLE_TIME, Resource, Timestamp, example
 
 
 class ModelSize(Resource):
@@ -88,6 +88,16 @@ class DiskNeed(Resource):
 class StartEstimateResource(Resource):
     """The start time that the scheduler estimates for a plan submitted now."""
 
+    model_config = example(
+        id="est_01kdvdna00az9cxjnszk8v8abh",
+        state="answered",
+        created_at=EXAMPLE_TIME,
+        answered_at=EXAMPLE_TIME,
+        accepted=True,
+        estimated_start=EXAMPLE_LATER,
+        message="Slurm would accept the job and start it at 2026-01-01 12:05:00 UTC on node1 in partition gpu.",
+    )
+
     object: Literal["start_estimate"] = "start_estimate"
     id: str | None = None
     """For `GET /v1/start-estimates/{id}`; None: nothing was requested, and `message` gives the reason."""
@@ -102,6 +112,38 @@ class StartEstimateResource(Resource):
 
 class PlanResource(Resource):
     """The resources that a spec will need. Nothing is submitted."""
+
+    model_config = example(
+        model={"parameters": 1234567, "trained": 1234567},
+        strategies=[
+            {
+                "strategy": "ddp",
+                "micro_size": 4,
+                "peak_bytes": 6442450944,
+                "state_bytes": 4294967296,
+                "parts": {
+                    "parameters": 1073741824,
+                    "gradients": 1073741824,
+                    "optimizer": 2147483648,
+                    "activations": 1073741824,
+                    "logits": 1073741824,
+                },
+                "peak_phase": "backward",
+                "fits": True,
+                "chosen": True,
+                "host_bytes": 1073741824,
+            }
+        ],
+        strategy="ddp",
+        strategy_reason="set in the spec",
+        fits=True,
+        summary="fits: needs about 6 GiB of 80 GiB per GPU",
+        accelerator="cuda",
+        gpus=[{"type": "h100", "min_bytes": 85899345920, "max_bytes": 85899345920}],
+        disk={"checkpoint_bytes": 12000, "checkpoints": 3, "export_bytes": 4000, "total_bytes": 40000},
+        script="#!/bin/bash\n#SBATCH --nodes=1\n",
+        start_estimate={},
+    )
 
     object: Literal["plan"] = "plan"
     spec: dict[str, Any]

@@ -6,17 +6,21 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from trainyard.contract.base import (
+    EXAMPLE_ATTEMPT,
+    EXAMPLE_LATER,
     MAX_SAFE_INT,
     MAX_SPEC_SECRETS,
     AnyFloat,
     NonNegativeInt,
     PositiveInt,
+    Resource,
     SanitizedText,
     SecretValue,
     Step,
     Strict,
     Timestamp,
     VariableName,
+    example,
     reject_bool,
 )
 from trainyard.contract.validation_messages import (
@@ -75,6 +79,8 @@ CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 class Claim(Strict):
     """The claim of node 0 to be the only run of its attempt."""
 
+    model_config = example(nonce=EXAMPLE_ATTEMPT, host="node1", pid=4242, scheduler_id="4711")
+
     nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)]
     """Random value of the claimant, so that its repeated request is granted again and another's is rejected."""
     host: ReportedName
@@ -100,8 +106,33 @@ class ClaimGrant(Strict):
     """The values of `environment.secrets`, without those that the user has deleted."""
 
 
+class Accepted(Resource):
+    """A report was stored."""
+
+    accepted: int
+    """Number of its records."""
+
+
+class AcceptedPoints(Accepted):
+    """All points of a batch were stored."""
+
+    model_config = example(accepted=990, duplicates=10)
+
+    duplicates: int
+    """Points that existed before."""
+
+
+class AppendedLog(Resource):
+    """A part of a log was stored."""
+
+    next_offset: int
+    """The offset of the next part."""
+
+
 class Heartbeat(Strict):
     """A periodic sign of life of a node."""
+
+    model_config = example(node=0)
 
     execution: PositiveInt
     node: NonNegativeInt = 0
@@ -118,6 +149,8 @@ class TraceRequest(Strict):
 
 class HeartbeatReply(Strict):
     """The current desired state."""
+
+    model_config = example(stop="pause", profile=None)
 
     stop: Literal["cancel", "pause"] | None = None
     profile: TraceRequest | None = None
@@ -177,6 +210,8 @@ UNKNOWN_STEP = 2**53
 class MetricsBatch(Strict):
     """Points of one execution; either all are stored or none."""
 
+    model_config = example(resumed_from_step=0, points=[{"step": 10}], progress={"step": 10, "total_steps": 400})
+
     execution: PositiveInt
     resumed_from_step: Step
     """The step of the checkpoint from which this execution started; 0: none. It hides
@@ -205,12 +240,16 @@ class WorkerEvent(Strict):
 class EventsBatch(Strict):
     """Events of one execution."""
 
+    model_config = example(events=[{"type": "note", "level": "info"}])
+
     execution: PositiveInt
     events: Annotated[tuple[WorkerEvent, ...], Field(max_length=MAX_EVENTS), FailFast()]
 
 
 class CheckpointReport(Strict):
     """A complete checkpoint, whose manifest is on disk."""
+
+    model_config = example(metrics={"eval/loss": 0.25})
 
     execution: PositiveInt
     step: Step
@@ -234,6 +273,10 @@ ParameterText = Annotated[SanitizedText, StringConstraints(max_length=MAX_PARAME
 
 class ParametersReport(Strict):
     """Parameters, tags and notes that a program gave to its tracker. Later values replace earlier ones."""
+
+    model_config = example(
+        parameters={"optimizer.lr": 0.0003, "model": "resnet"}, tags={"team": "nlp"}, notes="a first try"
+    )
 
     execution: PositiveInt
     parameters: dict[ParameterName, StrictBool | ParameterInt | AnyFloat | ParameterText | None] = Field(
@@ -275,6 +318,8 @@ class Failure(Strict):
 
 class FinishRecord(Strict):
     """The exit record: the file `finish-<execution>.json`, and the body of the finish request."""
+
+    model_config = example(step=400, time=EXAMPLE_LATER)
 
     execution: PositiveInt
     reason: ExitReason

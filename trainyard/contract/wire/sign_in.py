@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, StringConstraints
 
-from trainyard.contract.base import Resource, Strict, Timestamp
+from trainyard.contract.base import EXAMPLE_LATER, Resource, Strict, Timestamp, example
 from trainyard.contract.local_paths import is_loopback
 from trainyard.contract.validation_messages import CREDENTIAL_PATTERN
 
@@ -19,6 +19,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class NonceResource(Resource):
     """A nonce for one sign-in."""
 
+    model_config = example(nonce="MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", expires_at=EXAMPLE_LATER)
+
     object: Literal["sign_in_nonce"] = "sign_in_nonce"
     nonce: str
     expires_at: Timestamp
@@ -26,6 +28,8 @@ class NonceResource(Resource):
 
 class SignInCodeResource(Resource):
     """A code that signs one browser in, once."""
+
+    model_config = example(code="QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY", expires_at=EXAMPLE_LATER)
 
     object: Literal["sign_in_code"] = "sign_in_code"
     code: Annotated[str, Field(repr=False)]
@@ -35,6 +39,8 @@ class SignInCodeResource(Resource):
 
 class SignInRequest(Strict):
     """The body of `POST /v1/sign-in/munge`."""
+
+    model_config = example(nonce="MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", credential="MUNGE:AwQFAACj:")
 
     nonce: Annotated[str, StringConstraints(min_length=20, max_length=100, pattern=r"^[A-Za-z0-9_-]+$")]
     """The nonce of `POST /v1/sign-in/nonces`, requested from the same address."""

@@ -4,9 +4,18 @@ import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.base import (
+    EXAMPLE_JOB,
+    AnyFloat,
+    DisplayName,
+    Resource,
+    Strict,
+    Timestamp,
+    example,
+    reject_bool,
+)
 from trainyard.contract.bounds import PlainData, PlainMapping
 from trainyard.contract.spec.templates import set_path
 from trainyard.contract.wire.jobs import JobProgress, JobStatus
@@ -31,20 +40,10 @@ Member = Annotated[
 class SweepRequest(Strict):
     """The body of `POST /v1/sweeps`: a spec, and the changes of each member."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "learning rates",
-                "spec": {
-                    "task": "regression",
-                    "model": {"source": "builtin", "name": "mlp"},
-                    "data": {"source": "builtin", "name": "parity"},
-                    "steps": 20,
-                },
-                "grid": {"optimizer.lr": [0.001, 0.003], "seed": [0, 1]},
-                "max_parallel": 2,
-            }
-        }
+    model_config = example(
+        grid={"optimizer.lr": [0.001, 0.003], "seed": [0, 1]},
+        max_parallel=2,
+        name="learning rates",
     )
 
     name: DisplayName | None = None
@@ -86,34 +85,27 @@ MemberState = Literal["waiting", "running", "paused", "stopped_early", "complete
 class SweepResource(Resource):
     """A sweep: its members are ordinary jobs."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "sweep",
-                "id": "swp_01kdvdna00az9cxjnszk8v8abh",
-                "name": "learning rates",
-                "created_by": "anna",
-                "created_at": "2026-01-01T12:00:00.000Z",
-                "max_parallel": 2,
-                "fields": ["optimizer.lr"],
-                "size": 3,
-                "counts": {"running": 2, "queued": 1},
+    model_config = example(
+        best=EXAMPLE_JOB,
+        counts={"queued": 1, "running": 2},
+        fields=["optimizer.lr"],
+        id="swp_01kdvdna00az9cxjnszk8v8abh",
+        max_parallel=2,
+        members=[
+            {
+                "job_id": EXAMPLE_JOB,
+                "rank": 1,
                 "state": "running",
-                "members": [
-                    {
-                        "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
-                        "values": {"optimizer.lr": 0.001},
-                        "status": "running",
-                        "state": "running",
-                        "value": 0.25,
-                        "rank": 1,
-                    }
-                ],
-                "metric": "eval/loss",
-                "mode": "min",
-                "best": "job_01kdvdna00az9cxjnszk8v8abh",
+                "status": "running",
+                "value": 0.25,
+                "values": {"optimizer.lr": 0.001},
             }
-        }
+        ],
+        metric="eval/loss",
+        mode="min",
+        name="learning rates",
+        size=3,
+        state="running",
     )
 
     object: Literal["sweep"] = "sweep"

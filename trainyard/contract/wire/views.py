@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, StringConstraints
+from pydantic import Field, StrictBool, StringConstraints
 
-from trainyard.contract.base import DisplayName, Resource, Strict, Timestamp
+from trainyard.contract.base import EXAMPLE_LATER, DisplayName, Resource, Strict, Timestamp, example
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
 
 MAX_NOTES = 20_000
@@ -29,9 +29,7 @@ EditedTags = Annotated[
 class JobChanges(Strict):
     """The body of `PATCH /v1/jobs/{id}`. Fields that are left out stay as they are."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"tags": {"baseline": "", "old": None}, "notes": "**Best.**"}}
-    )
+    model_config = example(notes="**Best.**", tags={"baseline": ""})
 
     name: DisplayName | None = None
     tags: EditedTags | None = None
@@ -45,9 +43,7 @@ class JobChanges(Strict):
 class JobKeyResource(Resource):
     """A key that queries, sorts and columns of jobs can use."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"object": "job_key", "key": "optimizer.lr", "kind": "spec", "description": None}}
-    )
+    model_config = example(key="optimizer.lr", kind="spec")
 
     object: Literal["job_key"] = "job_key"
     key: str
@@ -58,17 +54,13 @@ class JobKeyResource(Resource):
 class ViewRequest(Strict):
     """The body of `POST /v1/views` and `PUT /v1/views/{id}`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "Best baselines",
-                "shared": True,
-                "where": "tag = baseline and status = succeeded",
-                "sort": "eval/loss",
-                "columns": ["name", "optimizer.lr", "eval/loss"],
-                "group": "optimizer.lr",
-            }
-        }
+    model_config = example(
+        columns=["name", "optimizer.lr", "eval/loss"],
+        group="optimizer.lr",
+        name="Best baselines",
+        shared=True,
+        sort="eval/loss",
+        where="tag = baseline and status = succeeded",
     )
 
     name: DisplayName
@@ -87,6 +79,17 @@ class ViewRequest(Strict):
 
 class ViewResource(Resource):
     """A saved view of the runs table."""
+
+    model_config = example(
+        id="view_01kdvdna00az9cxjnszk8v8abh",
+        name="Best baselines",
+        where="tag = baseline and status = succeeded",
+        sort="eval/loss",
+        columns=["name", "optimizer.lr", "eval/loss"],
+        group="optimizer.lr",
+        page="",
+        updated_at=EXAMPLE_LATER,
+    )
 
     object: Literal["view"] = "view"
     id: str
