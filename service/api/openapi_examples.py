@@ -1,7 +1,7 @@
 """Completes the examples of the OpenAPI document.
 
-A model states only what is special in its own example (`base.example`). The rest follows from the schema, and from the
-name of a field: a field has the same example wherever it is required.
+A field can have `examples`, and a model an example of some fields (`base.example`). The rest follows from the schema,
+and from the name of a field: it has the same example wherever it is required.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ Schema = dict[str, Any]
 def add_examples(document: Schema) -> None:
     """Complete the examples of models, and give each JSON body one, in its schema or else beside it."""
     schemas: Schema = document["components"]["schemas"]
-    described = {name for name, schema in schemas.items() if "example" in schema}
+    described = {name for name, schema in schemas.items() if _given(schema)}
     for operation in (one for verbs in document["paths"].values() for one in verbs.values()):
         answers = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
         for body in (operation.get("requestBody", {}), *answers):
@@ -82,19 +82,25 @@ def example_of(schema: Schema, schemas: Schema, name: str = "") -> Any:
 
 
 def _object(schema: Schema, schemas: Schema) -> Schema:
-    """Return an object with its required fields and all that its own example has; a page has the id of its item."""
-    own: Schema = schema.get("example", {})
+    """Return an object with its required fields and all that have an example; a page has the id of its item."""
+    given = _given(schema)
     required = {name for name, field in schema["properties"].items() if "const" in field}
-    required |= {*schema.get("required", ()), *own}
     made = {
-        name: _complete(own[name], field, schemas) if name in own else example_of(field, schemas, name)
+        name: _complete(given[name], field, schemas) if name in given else example_of(field, schemas, name)
         for name, field in schema["properties"].items()
-        if name in required
+        if name in {*required, *schema.get("required", ()), *given}
     }
     if {"first_id", "last_id"} <= schema["properties"].keys() and made["data"]:
         end = made["data"][0].get("id")
         made |= {"first_id": end, "last_id": end, "has_more": False}
     return made
+
+
+def _given(schema: Schema) -> Schema:
+    """Return the values that the schema itself has: of its own example, or of a field."""
+    fields = {name: field["examples"][0] for name, field in schema.get("properties", {}).items() if "examples" in field}
+    own: Schema = schema.get("example", {})
+    return fields | own
 
 
 def _complete(value: Any, schema: Schema, schemas: Schema) -> Any:

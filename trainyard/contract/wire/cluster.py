@@ -81,9 +81,6 @@ class ClusterResource(ClusterSnapshot):
     """The newest snapshot; reading it does not query the scheduler."""
 
     model_config = example(
-        backend="slurm",
-        taken_at=EXAMPLE_TIME,
-        age_seconds=12.5,
         partitions=[
             {
                 "name": "gpu",
@@ -100,10 +97,10 @@ class ClusterResource(ClusterSnapshot):
     )
 
     object: Literal["cluster"] = "cluster"
-    backend: str
-    taken_at: Timestamp | None = None
+    backend: str = Field(examples=["slurm"])
+    taken_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
     """None: the scheduler has not responded yet."""
-    age_seconds: float | None = None
+    age_seconds: float | None = Field(default=None, examples=[12.5])
     error: str | None = None
     """Why the last refresh failed."""
 
@@ -111,20 +108,16 @@ class ClusterResource(ClusterSnapshot):
 class MaintenanceRequest(Strict):
     """The body of `PUT /v1/maintenance`."""
 
-    model_config = example(message="Slurm is being upgraded")
-
     active: StrictBool
-    message: ShortText = ""
+    message: ShortText = Field(default="", examples=["Slurm is being upgraded"])
     """Why, and for how long; shown to all users. Ignored with `active: false`."""
 
 
 class MaintenanceResource(Resource):
     """The maintenance mode: while it is active, accepted jobs wait and nothing is submitted to the scheduler."""
 
-    model_config = example(since=EXAMPLE_TIME, started_by="anna", message="Slurm is being upgraded")
-
     object: Literal["maintenance"] = "maintenance"
     active: bool
-    since: Timestamp | None = None
-    started_by: str | None = None
-    message: str = ""
+    since: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    started_by: str | None = Field(default=None, examples=["anna"])
+    message: str = Field(default="", examples=["Slurm is being upgraded"])

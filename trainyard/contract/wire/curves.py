@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pydantic import Field
+
 from trainyard.contract.base import EXAMPLE_LATER, EXAMPLE_TIME, AnyFloat, Resource, Timestamp, example
 
 CurveAxis = Literal["step", "time", "tokens"]
@@ -36,12 +38,10 @@ class ComparisonResource(Resource):
 class PointResource(Resource):
     """One stored point."""
 
-    model_config = example(id="1.10.1", step=10)
-
     object: Literal["point"] = "point"
-    id: str
+    id: str = Field(examples=["1.10.1"])
     key: str
-    step: int
+    step: int = Field(examples=[10])
     execution: int
     value: AnyFloat
     time: Timestamp
@@ -51,15 +51,12 @@ class MetricsResource(Resource):
     """The curves of one job."""
 
     model_config = example(
-        axis="step",
-        series=[
-            {"key": "train/loss", "steps": [10, 20], "values": [0.5, 0.25], "times": [EXAMPLE_TIME, EXAMPLE_LATER]}
-        ],
+        series=[{"key": "train/loss", "steps": [10, 20], "values": [0.5, 0.25], "times": [EXAMPLE_TIME, EXAMPLE_LATER]}]
     )
 
     object: Literal["metrics"] = "metrics"
     job_id: str
-    axis: CurveAxis = "step"
+    axis: CurveAxis = Field(default="step", examples=["step"])
     """The meaning of `x` in each series."""
     series: list[Series]
     series_omitted: int = 0

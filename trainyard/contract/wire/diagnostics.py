@@ -45,10 +45,8 @@ class Liveness(Resource):
 class Readiness(Resource):
     """The state of every dependency."""
 
-    model_config = example(checks={"database": "ok", "runs_dir": "ok"})
-
     status: Literal["ok", "degraded", "unavailable"]
-    checks: dict[str, str]
+    checks: dict[str, str] = Field(examples=[{"database": "ok", "runs_dir": "ok"}])
     """`ok`, or what is wrong, by dependency."""
     notes: list[str] = Field(default_factory=list)
 

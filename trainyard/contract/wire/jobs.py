@@ -94,40 +94,27 @@ class JobProgress(Progress):
 class AttemptResource(Resource):
     """One entry in the scheduler's queue for a job."""
 
-    model_config = example(
-        scheduler_id="4711",
-        nodes=["node1"],
-        submitted_at=EXAMPLE_TIME,
-        started_at=EXAMPLE_LATER,
-        ended_at=EXAMPLE_LATER,
-        execution=1,
-        resumed_from_step=0,
-        exit_reason="node_failure",
-        scheduler_end="Slurm: NODE_FAIL; node1 is down: Not responding",
-        failed_node="node1",
-    )
-
     object: Literal["attempt"] = "attempt"
     id: str
     number: int
     scheduler: str
-    scheduler_id: str | None = None
-    nodes: list[str] = Field(default_factory=list)
+    scheduler_id: str | None = Field(default=None, examples=["4711"])
+    nodes: list[str] = Field(default_factory=list, examples=[["node1"]])
     created_at: Timestamp
-    submitted_at: Timestamp | None = None
-    started_at: Timestamp | None = None
-    ended_at: Timestamp | None = None
-    execution: int | None = None
+    submitted_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    started_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_LATER])
+    ended_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_LATER])
+    execution: int | None = Field(default=None, examples=[1])
     """The newest execution that has sent a report."""
-    resumed_from_step: int | None = None
+    resumed_from_step: int | None = Field(default=None, examples=[0])
     """The lowest step that a report of that execution gives; None if no report knows it."""
-    exit_reason: str | None = None
-    scheduler_end: str | None = None
+    exit_reason: str | None = Field(default=None, examples=["node_failure"])
+    scheduler_end: str | None = Field(default=None, examples=["Slurm: NODE_FAIL; node1 is down: Not responding"])
     """The scheduler's own report of the end: its state, by whom the attempt was cancelled, the exit code, and why a
     node is out of service."""
     failure: str | None = None
     """What the worker reported as the cause, in one line."""
-    failed_node: str | None = None
+    failed_node: str | None = Field(default=None, examples=["node1"])
     """The node that caused the end; the next attempts exclude it."""
 
 
@@ -135,53 +122,41 @@ class JobResource(Resource):
     """A job: its spec, desired state, status and progress."""
 
     model_config = example(
-        evaluation_metric="eval/accuracy",
-        id=EXAMPLE_JOB,
-        last_checkpoint_step=100,
-        loss_metric="train/loss",
-        metadata={"team": "nlp"},
         metrics={"eval/accuracy": 0.91, "train/loss": 0.25},
-        name="digits-ddp",
         parameters={"optimizer.lr": 0.0003},
         progress={"eta_seconds": 140.0, "seconds_per_step": 0.5, "step": 120, "total_steps": 400},
-        run_directory="/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
-        spec={"gpus": 2, "steps": 400, "task": "image_classification"},
-        started_at="2026-01-01T12:01:00.000Z",
-        status="running",
-        status_message="runs on node1, node2",
-        updated_at=EXAMPLE_LATER,
     )
 
     object: Literal["job"] = "job"
-    id: str
-    name: str
-    status: JobStatus
+    id: str = Field(examples=[EXAMPLE_JOB])
+    name: str = Field(examples=["digits-ddp"])
+    status: JobStatus = Field(examples=["running"])
     status_reason: StatusReason | None = None
-    status_message: str
+    status_message: str = Field(examples=["runs on node1, node2"])
     """One sentence that explains the status."""
     desired: Desired
     created_by: str
     created_at: Timestamp
-    updated_at: Timestamp
+    updated_at: Timestamp = Field(examples=[EXAMPLE_LATER])
     sequence: int = 0
     """Position in the job's stream: `?after=<sequence>` streams only later events."""
     estimated_start: Timestamp | None = None
     """While pending: the start time that the scheduler expects, if it reports one."""
-    started_at: Timestamp | None = None
+    started_at: Timestamp | None = Field(default=None, examples=["2026-01-01T12:01:00.000Z"])
     finished_at: Timestamp | None = None
     progress: JobProgress | None = None
     attempt: AttemptResource | None = None
     """The current attempt."""
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     """The latest values of at most 64 metrics; `GET /v1/jobs/{id}/metrics` returns all."""
-    loss_metric: str | None = None
+    loss_metric: str | None = Field(default=None, examples=["train/loss"])
     """The one of `metrics` that tables and pages show as the loss: `train/loss`, or the name that the program uses."""
-    evaluation_metric: str | None = None
+    evaluation_metric: str | None = Field(default=None, examples=["eval/accuracy"])
     """The one of `metrics` that tells best how good the job is: that of early stopping or of the best checkpoint, or
     else an accuracy, a score or a loss of its evaluations."""
     metrics_omitted: int = 0
     """Number of the job's metrics that are not in `metrics`."""
-    last_checkpoint_step: int | None = None
+    last_checkpoint_step: int | None = Field(default=None, examples=[100])
     origin: Origin | None = None
     """The checkpoint of another job from which this job starts."""
     error: Failure | None = None
@@ -189,7 +164,7 @@ class JobResource(Resource):
     """The user's own part of the error, and fixes; not in lists."""
     advice: list[Advice] = Field(default_factory=list)
     """While running: what would make the job faster or cheaper; not in lists."""
-    metadata: dict[str, str] = Field(default_factory=dict)
+    metadata: dict[str, str] = Field(default_factory=dict, examples=[{"team": "nlp"}])
     parameters: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
     """What the program reported through its tracker, such as the learning rate. Lists of jobs have 64 at most, and
     texts of at most 200 characters."""
@@ -199,9 +174,9 @@ class JobResource(Resource):
     """Notes of a user or the program, in Markdown; bounded in the same way."""
     archived: bool = False
     """Whether lists leave the job out unless they are asked for it."""
-    spec: dict[str, Any]
+    spec: dict[str, Any] = Field(examples=[{"gpus": 2, "steps": 400, "task": "image_classification"}])
     """The resolved spec."""
-    run_directory: str
+    run_directory: str = Field(examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh"])
     disk_bytes: int | None = None
     """Size of the run directory, as last measured."""
     sweep_id: str | None = None
@@ -213,9 +188,9 @@ class JobResource(Resource):
 class ProfileRequest(Strict):
     """The body of `POST /v1/jobs/{id}/profile`."""
 
-    model_config = example(steps=3, ranks=[0])
+    model_config = example(ranks=[0])
 
-    steps: Annotated[int, Field(ge=1, le=1000), BeforeValidator(reject_bool)] = 3
+    steps: Annotated[int, Field(ge=1, le=1000), BeforeValidator(reject_bool)] = Field(default=3, examples=[3])
     """Number of steps to trace, starting at the next step on which all ranks agree."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
 
@@ -233,11 +208,9 @@ class RetryRequest(Strict):
 class ResolveRequest(Strict):
     """The body of `POST /v1/jobs/{id}/resolve`: how to settle a lost job or an unconfirmed submission."""
 
-    model_config = example(scheduler_id="4711")
-
     action: Literal["adopt", "resubmit", "give_up"]
     """`adopt`: the job runs under `scheduler_id`. `resubmit` or `give_up`: the job no longer runs."""
-    scheduler_id: Annotated[str, Field(pattern=SLURM_ID_PATTERN)] | None = None
+    scheduler_id: Annotated[str, Field(pattern=SLURM_ID_PATTERN)] | None = Field(default=None, examples=["4711"])
 
     @model_validator(mode="after")
     def _require_id_for_adopt(self) -> Self:
@@ -255,38 +228,32 @@ class ResolveLostRequest(Strict):
 class ResolutionResource(Resource):
     """What became of one lost job."""
 
-    model_config = example(status="queued", message="Queued to be resubmitted, as resolved by anna.")
-
     object: Literal["resolution"] = "resolution"
     job_id: str
     resolved: bool
     """False: the job has recovered since, or the action does not apply to it."""
-    status: JobStatus | None = None
+    status: JobStatus | None = Field(default=None, examples=["queued"])
     """The job's status afterwards, if it was resolved."""
-    message: str
+    message: str = Field(examples=["Queued to be resubmitted, as resolved by anna."])
 
 
 class EventResource(Resource):
     """An entry in the history of a job."""
 
-    model_config = example(id="evt_7", type="status", message="runs on node1", data={"status": "running"})
-
     object: Literal["event"] = "event"
-    id: str
+    id: str = Field(examples=["evt_7"])
     job_id: str
-    type: str
+    type: str = Field(examples=["status"])
     level: Literal["info", "warning", "error"]
-    message: str
-    data: dict[str, Any] = Field(default_factory=dict)
+    message: str = Field(examples=["runs on node1"])
+    data: dict[str, Any] = Field(default_factory=dict, examples=[{"status": "running"}])
     created_at: Timestamp
 
 
 class ScriptResource(Resource):
     """The batch script that was submitted for an attempt."""
 
-    model_config = example(script="#!/bin/bash\n#SBATCH --nodes=1\n")
-
     object: Literal["script"] = "script"
     job_id: str
     attempt: int
-    script: str
+    script: str = Field(examples=["#!/bin/bash\n#SBATCH --nodes=1\n"])

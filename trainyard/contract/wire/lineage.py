@@ -53,7 +53,6 @@ class JobLineage(Resource):
     model_config = example(
         ancestors=[{"job_id": "job_01kdvdna00az9cxjnszk8v8abg", "name": "base", "status": "succeeded", "step": 400}],
         data=[{"field": "data.name", "source": "builtin", "text": "digits"}],
-        versions=[{"model": "digits", "version": 3}],
     )
 
     object: Literal["job_lineage"] = "job_lineage"
@@ -69,5 +68,5 @@ class JobLineage(Resource):
     base_versions: list[MadeVersion] = Field(default_factory=list)
     """Versions of registered models that are of the job and step that this one starts from."""
     sweep_id: str | None = None
-    versions: list[MadeVersion] = Field(default_factory=list)
+    versions: list[MadeVersion] = Field(default_factory=list, examples=[[{"model": "digits", "version": 3}]])
     """Versions of registered models that are of this job."""

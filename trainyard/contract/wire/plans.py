@@ -89,24 +89,18 @@ class StartEstimateResource(Resource):
     """The start time that the scheduler estimates for a plan submitted now."""
 
     model_config = example(
-        id="est_01kdvdna00az9cxjnszk8v8abh",
-        state="answered",
-        created_at=EXAMPLE_TIME,
-        answered_at=EXAMPLE_TIME,
-        accepted=True,
-        estimated_start=EXAMPLE_LATER,
-        message="Slurm would accept the job and start it at 2026-01-01 12:05:00 UTC on node1 in partition gpu.",
+        message="Slurm would accept the job and start it at 2026-01-01 12:05:00 UTC on node1 in partition gpu."
     )
 
     object: Literal["start_estimate"] = "start_estimate"
-    id: str | None = None
+    id: str | None = Field(default=None, examples=["est_01kdvdna00az9cxjnszk8v8abh"])
     """For `GET /v1/start-estimates/{id}`; None: nothing was requested, and `message` gives the reason."""
-    state: Literal["waiting", "answered"]
-    created_at: Timestamp | None = None
-    answered_at: Timestamp | None = None
-    accepted: bool | None = None
+    state: Literal["waiting", "answered"] = Field(examples=["answered"])
+    created_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    answered_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    accepted: bool | None = Field(default=None, examples=[True])
     """Whether the scheduler would accept the job; None: no answer yet, or no clear one."""
-    estimated_start: Timestamp | None = None
+    estimated_start: Timestamp | None = Field(default=None, examples=[EXAMPLE_LATER])
     message: str
 
 
@@ -114,7 +108,6 @@ class PlanResource(Resource):
     """The resources that a spec will need. Nothing is submitted."""
 
     model_config = example(
-        model={"parameters": 1234567, "trained": 1234567},
         strategies=[
             {
                 "strategy": "ddp",
@@ -134,41 +127,34 @@ class PlanResource(Resource):
                 "host_bytes": 1073741824,
             }
         ],
-        strategy="ddp",
-        strategy_reason="set in the spec",
-        fits=True,
-        summary="fits: needs about 6 GiB of 80 GiB per GPU",
-        accelerator="cuda",
         gpus=[{"type": "h100", "min_bytes": 85899345920, "max_bytes": 85899345920}],
         disk={"checkpoint_bytes": 12000, "checkpoints": 3, "export_bytes": 4000, "total_bytes": 40000},
-        script="#!/bin/bash\n#SBATCH --nodes=1\n",
-        start_estimate={},
     )
 
     object: Literal["plan"] = "plan"
     spec: dict[str, Any]
     """The resolved spec."""
-    model: ModelSize | None = None
+    model: ModelSize | None = Field(default=None, examples=[{"parameters": 1234567, "trained": 1234567}])
     """None: unknown before the model is built; see `unknown`."""
     unknown: str | None = None
     """Why the size of the model is unknown."""
     strategies: list[StrategyPlan] = Field(default_factory=list)
-    strategy: str
+    strategy: str = Field(examples=["ddp"])
     """The strategy of the spec, or the one that `auto` selects."""
-    strategy_reason: str
+    strategy_reason: str = Field(examples=["set in the spec"])
     """Why this strategy is used."""
-    fits: bool | None = None
-    summary: str
+    fits: bool | None = Field(default=None, examples=[True])
+    summary: str = Field(examples=["fits: needs about 6 GiB of 80 GiB per GPU"])
     """The result as a sentence."""
-    accelerator: Literal["cpu", "cuda"] = "cuda"
+    accelerator: Literal["cpu", "cuda"] = Field(default="cuda", examples=["cuda"])
     """What the ranks compute on."""
     gpus: list[GpuMemory] = Field(default_factory=list)
     """The possible GPU types. On a local backend without GPUs: each rank's share of the machine's memory."""
     changes: list[Change] = Field(default_factory=list)
     """If the spec does not fit: changes that make it fit, the cheapest first."""
     disk: DiskNeed | None = None
-    script: str | None = None
+    script: str | None = Field(default=None, examples=["#!/bin/bash\n#SBATCH --nodes=1\n"])
     """The batch script with placeholder ids. None: it cannot be determined; see `warnings`."""
     warnings: list[str] = Field(default_factory=list)
-    start_estimate: StartEstimateResource | None = None
+    start_estimate: StartEstimateResource | None = Field(default=None, examples=[{}])
     """Set if `estimate_start` was requested."""

@@ -79,12 +79,12 @@ CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 class Claim(Strict):
     """The claim of node 0 to be the only run of its attempt."""
 
-    model_config = example(nonce=EXAMPLE_ATTEMPT, host="node1", pid=4242, scheduler_id="4711")
+    model_config = example(scheduler_id="4711")
 
-    nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)]
+    nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)] = Field(examples=[EXAMPLE_ATTEMPT])
     """Random value of the claimant, so that its repeated request is granted again and another's is rejected."""
-    host: ReportedName
-    pid: PositiveInt
+    host: ReportedName = Field(examples=["node1"])
+    pid: PositiveInt = Field(examples=[4242])
     scheduler_id: Annotated[str, StringConstraints(pattern=SCHEDULER_ID_PATTERN)] | None = None
     """The scheduler's id of the job in which the claimant runs, if it has one."""
     nodes: Annotated[str, StringConstraints(pattern=NODE_LIST_PATTERN)] | None = None
@@ -116,9 +116,9 @@ class Accepted(Resource):
 class AcceptedPoints(Accepted):
     """All points of a batch were stored."""
 
-    model_config = example(accepted=990, duplicates=10)
+    model_config = example(accepted=990)
 
-    duplicates: int
+    duplicates: int = Field(examples=[10])
     """Points that existed before."""
 
 
@@ -132,10 +132,8 @@ class AppendedLog(Resource):
 class Heartbeat(Strict):
     """A periodic sign of life of a node."""
 
-    model_config = example(node=0)
-
     execution: PositiveInt
-    node: NonNegativeInt = 0
+    node: NonNegativeInt = Field(default=0, examples=[0])
 
 
 class TraceRequest(Strict):
@@ -150,10 +148,8 @@ class TraceRequest(Strict):
 class HeartbeatReply(Strict):
     """The current desired state."""
 
-    model_config = example(stop="pause", profile=None)
-
-    stop: Literal["cancel", "pause"] | None = None
-    profile: TraceRequest | None = None
+    stop: Literal["cancel", "pause"] | None = Field(default=None, examples=["pause"])
+    profile: TraceRequest | None = Field(default=None, examples=[None])
     """The last trace requested since the attempt started."""
     seconds_left: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Until the time limit ends the attempt, if the scheduler knows; an operator may have raised the limit."""
@@ -210,14 +206,14 @@ UNKNOWN_STEP = 2**53
 class MetricsBatch(Strict):
     """Points of one execution; either all are stored or none."""
 
-    model_config = example(resumed_from_step=0, points=[{"step": 10}], progress={"step": 10, "total_steps": 400})
+    model_config = example(points=[{"step": 10}])
 
     execution: PositiveInt
-    resumed_from_step: Step
+    resumed_from_step: Step = Field(examples=[0])
     """The step of the checkpoint from which this execution started; 0: none. It hides
     later points of earlier executions. The lowest one of the execution's batches counts."""
     points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS), FailFast()] = ()
-    progress: Progress | None = None
+    progress: Progress | None = Field(default=None, examples=[{"step": 10, "total_steps": 400}])
 
 
 class WorkerEvent(Strict):
@@ -274,9 +270,7 @@ ParameterText = Annotated[SanitizedText, StringConstraints(max_length=MAX_PARAME
 class ParametersReport(Strict):
     """Parameters, tags and notes that a program gave to its tracker. Later values replace earlier ones."""
 
-    model_config = example(
-        parameters={"optimizer.lr": 0.0003, "model": "resnet"}, tags={"team": "nlp"}, notes="a first try"
-    )
+    model_config = example(parameters={"optimizer.lr": 0.0003, "model": "resnet"}, tags={"team": "nlp"})
 
     execution: PositiveInt
     parameters: dict[ParameterName, StrictBool | ParameterInt | AnyFloat | ParameterText | None] = Field(
@@ -284,7 +278,7 @@ class ParametersReport(Strict):
     )
     """Values by name; the names of nested values are joined with dots: `optimizer.lr`."""
     tags: dict[ParameterName, ParameterText] = Field(default_factory=dict, max_length=MAX_PARAMETERS)
-    notes: ParameterText | None = None
+    notes: ParameterText | None = Field(default=None, examples=["a first try"])
     removed_tags: tuple[ParameterName, ...] = Field(default=(), max_length=MAX_PARAMETERS)
     """Tags that the program deleted; those in `tags` are set after it."""
 
@@ -319,11 +313,9 @@ class Failure(Strict):
 class FinishRecord(Strict):
     """The exit record: the file `finish-<execution>.json`, and the body of the finish request."""
 
-    model_config = example(step=400, time=EXAMPLE_LATER)
-
     execution: PositiveInt
     reason: ExitReason
-    step: Step = 0
+    step: Step = Field(default=0, examples=[400])
     """Completed steps."""
     best_step: Step | None = None
     """If the run was stopped early, the step of its best evaluation."""
@@ -332,7 +324,7 @@ class FinishRecord(Strict):
     """In-place restarts of torchrun within the attempt; each used one retry."""
     of_program: StrictBool = False
     """Whether a program of the user's ran, whose number of steps nobody else knows."""
-    time: Timestamp
+    time: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 
 def end_text(record: FinishRecord | None) -> str:

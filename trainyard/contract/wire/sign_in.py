@@ -19,22 +19,18 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class NonceResource(Resource):
     """A nonce for one sign-in."""
 
-    model_config = example(nonce="MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", expires_at=EXAMPLE_LATER)
-
     object: Literal["sign_in_nonce"] = "sign_in_nonce"
-    nonce: str
-    expires_at: Timestamp
+    nonce: str = Field(examples=["MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"])
+    expires_at: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 
 class SignInCodeResource(Resource):
     """A code that signs one browser in, once."""
 
-    model_config = example(code="QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY", expires_at=EXAMPLE_LATER)
-
     object: Literal["sign_in_code"] = "sign_in_code"
-    code: Annotated[str, Field(repr=False)]
+    code: Annotated[str, Field(repr=False)] = Field(examples=["QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY"])
     """The browser takes it from the fragment of `/sign-in#code=CODE&next=PATH`. Returned only here."""
-    expires_at: Timestamp
+    expires_at: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 
 class SignInRequest(Strict):

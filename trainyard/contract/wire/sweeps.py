@@ -40,13 +40,9 @@ Member = Annotated[
 class SweepRequest(Strict):
     """The body of `POST /v1/sweeps`: a spec, and the changes of each member."""
 
-    model_config = example(
-        grid={"optimizer.lr": [0.001, 0.003], "seed": [0, 1]},
-        max_parallel=2,
-        name="learning rates",
-    )
+    model_config = example(grid={"optimizer.lr": [0.001, 0.003], "seed": [0, 1]}, max_parallel=2)
 
-    name: DisplayName | None = None
+    name: DisplayName | None = Field(default=None, examples=["learning rates"])
     """Display name. Absent: the name of the spec."""
     spec: PlainMapping
     """The spec, as for `POST /v1/jobs`."""
@@ -87,10 +83,6 @@ class SweepResource(Resource):
 
     model_config = example(
         best=EXAMPLE_JOB,
-        counts={"queued": 1, "running": 2},
-        fields=["optimizer.lr"],
-        id="swp_01kdvdna00az9cxjnszk8v8abh",
-        max_parallel=2,
         members=[
             {
                 "job_id": EXAMPLE_JOB,
@@ -103,26 +95,23 @@ class SweepResource(Resource):
         ],
         metric="eval/loss",
         mode="min",
-        name="learning rates",
-        size=3,
-        state="running",
     )
 
     object: Literal["sweep"] = "sweep"
-    id: str
-    name: str
+    id: str = Field(examples=["swp_01kdvdna00az9cxjnszk8v8abh"])
+    name: str = Field(examples=["learning rates"])
     created_by: str
     created_at: Timestamp
-    max_parallel: int | None = None
-    fields: list[str]
+    max_parallel: int | None = Field(default=None, examples=[2])
+    fields: list[str] = Field(examples=[["optimizer.lr"]])
     """The fields that members change."""
-    size: int
+    size: int = Field(examples=[3])
     """Number of submitted members; deleted members are not in `counts`."""
-    counts: dict[JobStatus, int] = Field(default_factory=dict)
+    counts: dict[JobStatus, int] = Field(default_factory=dict, examples=[{"queued": 1, "running": 2}])
     """Number of members by status."""
     algorithm: str = "grid"
     """How values are chosen; `members` if they were listed."""
-    state: SweepState = "finished"
+    state: SweepState = Field(default="finished", examples=["running"])
     """Of a search: `running` while members are proposed or run. Else `finished` when all members have ended."""
     message: str = ""
     """Of a search: why it has ended, or what it waits for."""

@@ -29,12 +29,10 @@ EditedTags = Annotated[
 class JobChanges(Strict):
     """The body of `PATCH /v1/jobs/{id}`. Fields that are left out stay as they are."""
 
-    model_config = example(notes="**Best.**", tags={"baseline": ""})
-
     name: DisplayName | None = None
-    tags: EditedTags | None = None
+    tags: EditedTags | None = Field(default=None, examples=[{"baseline": ""}])
     """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
-    notes: NotesText | None = None
+    notes: NotesText | None = Field(default=None, examples=["**Best.**"])
     """Notes in Markdown; an empty text removes them."""
     archived: StrictBool | None = None
     """Whether lists leave the job out unless they are asked for it. Only jobs that have ended can be archived."""
@@ -43,11 +41,9 @@ class JobChanges(Strict):
 class JobKeyResource(Resource):
     """A key that queries, sorts and columns of jobs can use."""
 
-    model_config = example(key="optimizer.lr", kind="spec")
-
     object: Literal["job_key"] = "job_key"
-    key: str
-    kind: Literal["column", "spec", "parameter", "tag", "metric"]
+    key: str = Field(examples=["optimizer.lr"])
+    kind: Literal["column", "spec", "parameter", "tag", "metric"] = Field(examples=["spec"])
     description: str | None = None
 
 
@@ -57,14 +53,12 @@ class ViewRequest(Strict):
     model_config = example(
         columns=["name", "optimizer.lr", "eval/loss"],
         group="optimizer.lr",
-        name="Best baselines",
-        shared=True,
         sort="eval/loss",
         where="tag = baseline and status = succeeded",
     )
 
-    name: DisplayName
-    shared: StrictBool = False
+    name: DisplayName = Field(examples=["Best baselines"])
+    shared: StrictBool = Field(default=False, examples=[True])
     """Whether other users see the view. Only its owner and administrators change it."""
     where: Annotated[str, StringConstraints(max_length=MAX_QUERY, pattern=r"^[^\x00]*$")] = ""
     sort: Annotated[str, StringConstraints(max_length=MAX_KEY + 1, pattern=r"^[^\x00]*$")] = ""
@@ -80,27 +74,16 @@ class ViewRequest(Strict):
 class ViewResource(Resource):
     """A saved view of the runs table."""
 
-    model_config = example(
-        id="view_01kdvdna00az9cxjnszk8v8abh",
-        name="Best baselines",
-        where="tag = baseline and status = succeeded",
-        sort="eval/loss",
-        columns=["name", "optimizer.lr", "eval/loss"],
-        group="optimizer.lr",
-        page="",
-        updated_at=EXAMPLE_LATER,
-    )
-
     object: Literal["view"] = "view"
-    id: str
-    name: str
+    id: str = Field(examples=["view_01kdvdna00az9cxjnszk8v8abh"])
+    name: str = Field(examples=["Best baselines"])
     shared: bool
     """Whether other users see the view."""
-    where: str = ""
-    sort: str = ""
-    columns: tuple[str, ...] = ()
-    group: str = ""
-    page: str = ""
+    where: str = Field(default="", examples=["tag = baseline and status = succeeded"])
+    sort: str = Field(default="", examples=["eval/loss"])
+    columns: tuple[str, ...] = Field(default=(), examples=[["name", "optimizer.lr", "eval/loss"]])
+    group: str = Field(default="", examples=["optimizer.lr"])
+    page: str = Field(default="", examples=[""])
     created_by: str
     created_at: Timestamp
-    updated_at: Timestamp
+    updated_at: Timestamp = Field(examples=[EXAMPLE_LATER])
