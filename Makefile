@@ -96,6 +96,7 @@ sync-client: venv
 docs: venv
 	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md
 	$(BIN)/python -m service.core.settings_reference > docs/settings.md
+	$(BIN)/python -m tests.support.api_reference > docs/api-reference.md
 
 serve: venv
 	$(BIN)/trainyard serve

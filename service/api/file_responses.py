@@ -37,6 +37,8 @@ _MAX_LISTED = 20
 _MAX_LISTED_PATH = 256
 """Characters of such a path."""
 
+_HEADERS_ONLY = "Return the headers of a download only: its length, and of a file the `ETag` and `Last-Modified`."
+
 FILE_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {_OCTETS: {}}, "description": "The file.", "headers": described_headers(CACHE_HEADERS)},
     206: {"content": {_OCTETS: {}}, "description": "The requested range, given in `Content-Range`."},
@@ -149,9 +151,14 @@ def download_route(
     """Return a decorator that routes GET and HEAD to an endpoint that returns a file or an archive."""
 
     def add(endpoint: Endpoint) -> Endpoint:
-        for method, verb in (("GET", "download"), ("HEAD", "check")):
+        for method, verb, description in (("GET", "download", None), ("HEAD", "check", _HEADERS_ONLY)):
             route = router.api_route(
-                path, methods=[method], operation_id=f"{verb}_{name}", response_class=Response, responses=responses
+                path,
+                methods=[method],
+                operation_id=f"{verb}_{name}",
+                description=description,
+                response_class=Response,
+                responses=responses,
             )
             route(endpoint)
         return endpoint

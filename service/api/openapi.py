@@ -9,6 +9,7 @@ from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.api.openapi_examples import add_examples
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.pages import ErrorEnvelope
+from trainyard.contract.wire.reports import MetricsBatch
 
 _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
     400: ("The body cannot be parsed.", "invalid_request_error", "invalid_json", None, "the body is not valid JSON"),
@@ -90,6 +91,12 @@ _RATE = {
 }
 
 
+def binary_body(kind: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a body of any bytes."""
+    schema = {"type": "string", "format": "binary"}
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
+
+
 def described_headers(descriptions: Mapping[str, str]) -> dict[str, Any]:
     """Return the OpenAPI description of response headers."""
     return {name: {"description": text, "schema": {"type": "string"}} for name, text in descriptions.items()}
@@ -108,11 +115,18 @@ def _headers(status: str, *, private: bool, limited: bool) -> dict[str, Any]:
 
 SPEC = {"$ref": "#/components/schemas/TrainingSpec"}
 """The schema of a spec, for routes that parse it themselves in order to report better errors."""
+METRICS_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/MetricsBatch"}}},
+    }
+}
+"""The body of the metrics route, which FastAPI does not parse."""
 
 
 def customize_openapi(document: dict[str, Any]) -> dict[str, Any]:
     """Add the schema of specs, examples, security schemes and response headers, and correct the parameters."""
-    _add_spec(document)
+    _add_bodies(document)
     add_examples(document)
     schemes = document["components"].setdefault("securitySchemes", {})
     schemes["token"] = {"type": "http", "scheme": "bearer", "description": "An API token."}
@@ -130,11 +144,12 @@ def customize_openapi(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _add_spec(document: dict[str, Any]) -> None:
-    schema = TrainingSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+def _add_bodies(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
-    schemas.update(schema.pop("$defs"))
-    schemas["TrainingSpec"] = schema
+    for model in (TrainingSpec, MetricsBatch):
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs"))
+        schemas[model.__name__] = schema
     spec = schemas["SweepRequest"]["properties"]["spec"]
     schemas["SweepRequest"]["properties"]["spec"] = {"description": spec["description"], **SPEC}
 

@@ -93,8 +93,9 @@ def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
     rows = [_tick(reconciler, statements, call_log) for _ in range(ticks)]
     rows.sort(key=lambda row: row["cpu_seconds"])
     database.dispose()
-    max_commands = max(row["commands_per_tick"] for row in [*first, *rows])
-    return {**rows[len(rows) // 2], "max_commands_per_tick": max_commands}
+    commands = [row["commands_per_tick"] for row in [*first, *rows]]
+    bounds = {"commands_per_tick": min(commands), "max_commands_per_tick": max(commands)}
+    return {**rows[len(rows) // 2], **bounds}
 
 
 def _tick(reconciler: Reconciler, statements: Counter[str], call_log: Path) -> dict[str, Any]:

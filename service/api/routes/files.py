@@ -20,6 +20,7 @@ from service.api.dependencies import (
 from service.api.file_responses import ConditionsDep, download_route, file_response
 from service.api.json_body import JsonRoute
 from service.api.multipart import FormReader
+from service.api.openapi import binary_body
 from service.auth.principals import Principal
 from service.core.errors import InvalidRequestError, UnavailableError
 from service.core.thread_slots import run_in_thread_slot
@@ -54,12 +55,6 @@ _FORM = {
                 }
             }
         },
-    }
-}
-_PART = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 _MAX_NAME = 120
@@ -189,7 +184,12 @@ def get_upload(app_state: AppStateDep, user: UserDep, upload_id: UploadId) -> Up
     return app_state.files.upload_resource(app_state.files.upload(user, upload_id))
 
 
-@uploads_router.put("/{upload_id}", operation_id="send_part", openapi_extra=_PART, response_model=UploadResource)
+@uploads_router.put(
+    "/{upload_id}",
+    operation_id="send_part",
+    openapi_extra=binary_body("application/octet-stream"),
+    response_model=UploadResource,
+)
 async def send_part(
     request: Request,
     app_state: AppStateDep,

@@ -13,6 +13,7 @@ from service.metrics.curves_json import curves_json
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
 from service.metrics.queries import CurveQuery, read_curves
+from trainyard.contract.base import EXAMPLE_JOB
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.wire.pages import Page
 
@@ -42,14 +43,19 @@ Keys = Annotated[
     Query(
         description="Metrics to return, repeated or separated by commas; all but those under `system/` if omitted.",
         max_length=200,
+        examples=[["train/loss"]],
     ),
 ]
 PointKeys = Annotated[
     list[str] | None,
-    Query(description="Metrics to return, repeated or separated by commas; all if omitted.", max_length=200),
+    Query(
+        description="Metrics to return, repeated or separated by commas; all if omitted.",
+        max_length=200,
+        examples=[["train/loss"]],
+    ),
 ]
 System = Annotated[
-    bool, Query(description="Without `keys`: also the metrics of nodes, ranks and GPUs, under `system/`.")
+    bool, Query(description="Without `keys`: also what launchers measure of nodes, ranks and GPUs, under `system/`.")
 ]
 FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit earlier steps.")]
 ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit later steps.")]
@@ -135,6 +141,7 @@ def compare_metrics(
             max_length=MAX_JOBS,
             description="The id of a job; may be repeated, each id once.",
             json_schema_extra={"uniqueItems": True},
+            examples=[[EXAMPLE_JOB]],
         ),
     ],
     keys: Keys = None,

@@ -74,7 +74,7 @@ def list_audit(
     _admin: AdminDep,
     window: AuditWindowDep,
     actor: Annotated[str | None, Query(max_length=128, description="Who made the request.")] = None,
-    action: Annotated[str | None, Query(max_length=64, description="Operation id, for example `cancel_job`.")] = None,
+    action: Annotated[str | None, Query(max_length=64, description="Operation id.", examples=["cancel_job"])] = None,
     target: Annotated[str | None, Query(max_length=256, description="For example a job id.")] = None,
     outcome: Annotated[Literal["done", "refused", "failed"] | None, Query(description="Result of the request.")] = None,
     created_after: Annotated[QueryTimestamp | None, Query(description="At this time or later, RFC 3339.")] = None,

@@ -1,11 +1,12 @@
 """The routes of workers: claim, heartbeat, metrics, events, checkpoints, logs and exit record of an attempt."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state, require_worker
 from service.api.json_body import ReportRoute
+from service.api.openapi import METRICS_BODY, binary_body
 from service.api.routes.logs import Rank
 from service.attempts.service import AttemptService
 from service.core.errors import BodyTooLargeError
@@ -24,30 +25,10 @@ from trainyard.contract.wire.reports import (
     FinishRecord,
     Heartbeat,
     HeartbeatReply,
-    MetricsBatch,
     ParametersReport,
 )
 
 router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"], route_class=ReportRoute)
-
-
-def _inline_refs(node: Any, definitions: dict[str, Any]) -> Any:
-    """Return a JSON schema with each reference replaced by its definition."""
-    if isinstance(node, list):
-        return [_inline_refs(item, definitions) for item in node]
-    if not isinstance(node, dict):
-        return node
-    reference = node.get("$ref")
-    if reference is not None:
-        return _inline_refs(definitions[reference.rsplit("/", 1)[1]], definitions)
-    return {key: _inline_refs(value, definitions) for key, value in node.items() if key != "$defs"}
-
-
-def _metrics_body() -> dict[str, Any]:
-    """Return the OpenAPI request body of the metrics route, which FastAPI does not parse."""
-    schema = MetricsBatch.model_json_schema()
-    content = {"application/json": {"schema": _inline_refs(schema, schema.get("$defs", {}))}}
-    return {"requestBody": {"required": True, "content": content}}
 
 
 def _service(app_state: AppState, aid: str) -> AttemptService:
@@ -74,7 +55,7 @@ def heartbeat(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: 
     return _service(app_state, aid).heartbeat()
 
 
-@router.post("/metrics", operation_id="report_metrics", response_model=AcceptedPoints, openapi_extra=_metrics_body())
+@router.post("/metrics", operation_id="report_metrics", response_model=AcceptedPoints, openapi_extra=METRICS_BODY)
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Report points. A batch is stored as a whole or not at all; the response follows the commit. Repeats are safe."""
     app_state = await get_app_state(request)  # FastAPI's injection would cost a tenth of the request
@@ -111,7 +92,7 @@ def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body:
     return Accepted(accepted=1)
 
 
-@router.post("/logs", operation_id="append_log")
+@router.post("/logs", operation_id="append_log", openapi_extra=binary_body("application/octet-stream"))
 async def append_log(
     request: Request,
     app_state: AppStateDep,

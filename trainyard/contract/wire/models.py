@@ -39,7 +39,7 @@ class ModelVersionRequest(Strict):
 class AliasRequest(Strict):
     """The body of `PUT /v1/models/{model_name}/aliases/{alias}`."""
 
-    version: PositiveInt = Field(examples=[2])
+    version: PositiveInt = Field(examples=[1])
 
 
 class ModelParent(Resource):

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from trainyard.contract.base import (
-    EXAMPLE_ATTEMPT,
     EXAMPLE_LATER,
     MAX_SAFE_INT,
     MAX_SPEC_SECRETS,
@@ -81,7 +80,7 @@ class Claim(Strict):
 
     model_config = example(scheduler_id="4711")
 
-    nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)] = Field(examples=[EXAMPLE_ATTEMPT])
+    nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)] = Field(examples=["nonce-0001"])
     """Random value of the claimant, so that its repeated request is granted again and another's is rejected."""
     host: ReportedName = Field(examples=["node1"])
     pid: PositiveInt = Field(examples=[4242])
