@@ -113,8 +113,8 @@ class Operation:
     def is_of_worker(self) -> bool:
         return "worker" in self.described["tags"]
 
-    def parameters(self, place: str) -> list[Schema]:
-        return [one for one in self.described.get("parameters", ()) if one["in"] == place]
+    def parameters(self, location: str) -> list[Schema]:
+        return [one for one in self.described.get("parameters", ()) if one["in"] == location]
 
     @property
     def query(self) -> Schema:
@@ -309,19 +309,19 @@ def _content(kind: str, content: Schema, schemas: Schema) -> str:
 
 def _types(document: Schema) -> list[str]:
     """Return the names of all types that the routes use, but those of a spec, which has a page of its own."""
-    schemas, found = document["components"]["schemas"], {"TrainingSpec": False, "ErrorEnvelope": True}
+    schemas, shown = document["components"]["schemas"], {"TrainingSpec": False, "ErrorEnvelope": True}
     pending = [document["paths"], schemas["ErrorEnvelope"]]
     while pending:
         one = pending.pop()
         if isinstance(one, dict):
             name = one["$ref"].rpartition("/")[2] if "$ref" in one else ""
-            if name and name not in found:
-                found[name] = "properties" in schemas[name] and not name.startswith("Page_")
+            if name and name not in shown:
+                shown[name] = "properties" in schemas[name] and not name.startswith("Page_")
                 pending.append(schemas[name])
             pending += one.values()
         elif isinstance(one, list):
             pending += one
-    return sorted(name for name, shown in found.items() if shown)
+    return sorted(name for name, is_shown in shown.items() if is_shown)
 
 
 if __name__ == "__main__":

@@ -163,23 +163,23 @@ def run_by_curl(http: httpx.Client, line: str, names: dict[str, str], folder: Pa
 
 def send_parsed(http: httpx.Client, line: str, names: dict[str, str], folder: Path) -> tuple[int, str]:
     """Send the request that curl would send; of an endless answer, read only the head."""
-    words = iter(shlex.split(Template(line.replace("\\\n", "")).substitute(names))[1:])
+    parts = iter(shlex.split(Template(line.replace("\\\n", "")).substitute(names))[1:])
     method, url, headers, sent = None, "", {}, {}
-    for word in words:
+    for word in parts:
         match word:
             case "-X":
-                method = next(words)
+                method = next(parts)
             case "-I":
                 method = "HEAD"
             case "-H":
-                name, _, value = next(words).partition(": ")
+                name, _, value = next(parts).partition(": ")
                 headers[name] = value
             case "-d":
-                sent["content"] = next(words).encode()
+                sent["content"] = next(parts).encode()
             case "--data-binary":
-                sent["content"] = (folder / next(words).removeprefix("@")).read_bytes()
+                sent["content"] = (folder / next(parts).removeprefix("@")).read_bytes()
             case "-F":
-                name, _, path = next(words).partition("=@")
+                name, _, path = next(parts).partition("=@")
                 sent["files"] = {name: (path, (folder / path).read_bytes())}
             case "-N" | "--fail" | "-OJ":
                 pass
