@@ -113,6 +113,7 @@ check: dev
 docs: dev
 	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md
 	$(BIN)/python -m service.core.settings_reference > docs/settings.md
+	$(BIN)/python -m tests.support.api_reference > docs/api-reference.md
 
 serve: runtime
 	$(BIN)/trainyard serve

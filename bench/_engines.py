@@ -5,29 +5,134 @@ Each trains a new model for `workload.steps` steps and calls `on_step` at the st
 
 import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
-from bench._trainyard_engine import trainyard
-from bench._workload import CLIP, LEARNING_RATE, LOG_EVERY, StepCallback, Workload, make_optimizer
+from tests.support.no_checkpoints import NoCheckpoints
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.training_spec import parse_spec
+from worker.core.distributed import Ranks
+from worker.core.stop_signal import StopSignal
+from worker.engine.step_sync import StepSync
+from worker.engine.trainer import Trainer
+from worker.reporting.reporter import NullReporter, SpoolReporter
+from worker.reporting.service_client import ServiceClient
+from worker.reporting.spool_sender import SpoolSender
+from worker.tasks.base import Task
+
+LOG_EVERY = 10
+CLIP = 1.0
+LEARNING_RATE = 1e-3
+
+StepCallback = Callable[[], None]
+"""Called at the start of each step."""
+
+
+@dataclass
+class Workload:
+    """The training of one rank: model, data and optimizer, the same for each engine."""
+
+    document: dict[str, Any]
+    task: Task
+    ranks: Ranks
+    steps: int
+    service_url: str
+
+    @property
+    def local_batch_size(self) -> int:
+        """This rank's examples in one step."""
+        return int(self.document["batch"]["size"]) // self.ranks.world
+
+    @property
+    def distributed(self) -> bool:
+        return self.ranks.world > 1
+
+    @cached_property
+    def rows(self) -> TensorDataset:
+        """The training examples."""
+        examples = self.task.examples
+        return TensorDataset(*(tensor[: examples.train] for tensor in examples.tensors))
+
+    def model(self) -> nn.Module:
+        """Return a new model; called with a batch, it returns the mean loss over this rank's tokens."""
+        return TaskModelWithLoss(self.task, self.task.weight(np.arange(self.local_batch_size)))
+
+    def batches(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield this rank's batches without end, from a plain `DataLoader`."""
+        sampler: DistributedSampler[Any] = DistributedSampler(self.rows, self.ranks.world, self.ranks.rank)
+        loader = DataLoader(self.rows, self.local_batch_size, sampler=sampler, drop_last=True)
+        while True:
+            yield from loader
+
+
+class TaskModelWithLoss(nn.Module):
+    """A task's model and its loss in one module."""
+
+    def __init__(self, task: Task, divisor: float) -> None:
+        super().__init__()
+        self.inner = task.build_model()
+        self._task = task
+        self._divisor = divisor
+
+    def forward(self, batch: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
+        return {"loss": self._task.loss_sum(self.inner, (batch,)) / self._divisor}
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Return the fused AdamW that each engine uses."""
+    return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
+
+
+def trainyard(workload: Workload, on_step: StepCallback) -> None:
+    """Train as in a job, with the spool, its sender thread, synchronized stop requests and metrics every ten steps, but
+    without checkpoints."""
+
+    class TimedStepSync(StepSync):
+        def should_stop(self) -> bool:
+            on_step()
+            return super().should_stop()
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        attempt = RunLayout(Path(folder) / "job").attempt("1")
+        attempt.root.mkdir(parents=True)
+        reporter: NullReporter | SpoolReporter = NullReporter()
+        if workload.ranks.is_first:
+            sender = SpoolSender(attempt, 1, lambda: ServiceClient(workload.service_url, "a1", "token"))
+            reporter = SpoolReporter(attempt, 1, 0, sender)
+        run = {"steps": workload.steps, "gpus": workload.ranks.world}
+        Trainer(
+            resolve(parse_spec({**workload.document, **run}), Site()),
+            workload.task,
+            workload.ranks,
+            reporter=reporter,
+            step_sync=TimedStepSync(workload.ranks, StopSignal(attempt.stop_request)),
+            checkpoints=NoCheckpoints(),
+        ).run()
+        reporter.close(0.5)
 
 
 def bare_loop(workload: Workload, on_step: StepCallback) -> None:
     """Train in a short loop of plain torch."""
-    model = workload.model().to(workload.device)
-    if workload.compiled:
-        model.compile()
+    model = workload.model()
     if workload.distributed:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = make_optimizer(model)
     for step, batch in zip(range(1, workload.steps + 1), workload.batches(), strict=False):
         on_step()
         optimizer.zero_grad(set_to_none=True)
-        with workload.autocast():
-            loss = model(*batch)["loss"]
+        loss = model(*batch)["loss"]
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
@@ -86,9 +191,7 @@ def with_trainer(workload: Workload, on_step: StepCallback) -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            use_cpu=workload.device.type == "cpu",
-            bf16=workload.bf16,
-            torch_compile=workload.compiled,
+            use_cpu=True,
             max_steps=workload.steps,
             per_device_train_batch_size=workload.local_batch_size,
             learning_rate=LEARNING_RATE,
@@ -104,11 +207,9 @@ def with_trainer(workload: Workload, on_step: StepCallback) -> None:
             ddp_backend="gloo" if workload.distributed else None,
             ddp_find_unused_parameters=False,
             dataloader_drop_last=True,
-            dataloader_pin_memory=workload.device.type == "cuda",
+            dataloader_pin_memory=False,
         )
-        rows = [
-            {"batch": tokens} for (tokens,) in (workload.rows[index] for index in range(min(2048, len(workload.rows))))
-        ]
+        rows = [{"batch": tokens} for (tokens,) in (workload.rows[index] for index in range(2048))]
         trainer = HfTrainer(workload.model(), arguments, train_dataset=rows, callbacks=[StepStart()])
         with open("/dev/null", "w") as null, contextlib.redirect_stdout(null):
             trainer.train()

@@ -1,29 +1,47 @@
-"""Starts the ranks of a benchmark, passes them a plan file and reads the result file."""
+"""Starts the ranks of a benchmark: each runs `python -m <program> --rank plan.json result.json`."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from trainyard.demo import free_port
+from worker.core import distributed
+
+Plan = dict[str, Any]
 
 
-def run_ranks(module: str, plan: dict[str, Any], processes: int, folder: Path) -> dict[str, Any]:
-    """Run `python -m <module> plan.json result.json` on every rank and return rank 0's result.
+def run_ranks(program: str, plan: Plan, processes: int, folder: Path) -> Any:
+    """Run a program on every rank and return the result of rank 0.
 
     Raises:
         SystemExit: a rank failed.
     """
     (folder / "plan.json").write_text(json.dumps(plan))
-    command = [sys.executable, "-m", module, str(folder / "plan.json"), str(folder / "result.json")]
+    command = [sys.executable, "-m", program, "--rank", str(folder / "plan.json"), str(folder / "result.json")]
     port = free_port()
     ranks = [subprocess.Popen(command, env=_environment(processes, rank, port)) for rank in range(processes)]
     if sum(rank.wait() for rank in ranks):
-        raise SystemExit(f"a rank of {module} failed")
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return result
+        raise SystemExit(f"a rank of {program} failed")
+    return json.loads((folder / "result.json").read_text())
+
+
+def serve_rank(measure: Callable[[Plan], tuple[distributed.Ranks, Any]]) -> NoReturn:
+    """Run one rank of a program, which joins the group itself and returns it with the result to write."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    plan_path, result_path = map(Path, sys.argv[2:])
+    ranks, result = measure(json.loads(plan_path.read_text()))
+    if ranks.is_first:
+        result_path.write_text(json.dumps(result))
+    ranks.barrier()
+    distributed.leave()
+    os._exit(0)
 
 
 def _environment(world: int, rank: int, port: int) -> dict[str, str]:

@@ -1,19 +1,19 @@
-"""`python -m bench.ingest`: points stored per second on SQLite and Postgres, compared with MLflow and with a baseline.
+"""`python -m bench.ingest`: points stored per second on SQLite and Postgres, compared with MLflow.
 
-Eight writer processes send batches of 1000 and of 10 points; every tenth batch is sent twice. In turn, they write to
-Trainyard over HTTP (which downsamples at the same time), to MLflow's tracking server over HTTP on the same kind of
-database, and directly into the same table (the baseline; on SQLite with one writer, because it allows only one).
-Each commit is flushed to disk (SQLite: synchronous=FULL for Trainyard, MLflow's own setting for MLflow). Points that
-were sent twice count once.
+Eight writer processes send batches of 1000 and of 10 points; every tenth batch is sent twice, as by a worker that lost
+the response. In turn, they write over HTTP to Trainyard, which downsamples at the same time, and to MLflow's tracking
+server on the same kind of database. Each commit is flushed to disk (SQLite: synchronous=FULL for Trainyard, MLflow's
+own setting for MLflow). Points that were sent twice count once.
 
-The baseline does less than the service: it uses known keys of jobs and metrics, numbers no batches, and does not count
-new points. Each rate is printed with the CPU time of writers, service and Postgres. On a shared machine CPU time is
-more reliable than the clock: eight writers with a connection each get a larger share than one service.
+Each rate is printed with the CPU time of writers, service and Postgres. On a shared machine CPU time is more reliable
+than the clock: eight writers with a connection each get a larger share than one service.
 """
 
 import argparse
 import json
 import os
+import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import sqlalchemy as sa
+import psutil
 
-from bench._cpu_time import children_cpu_seconds, server_cpu_seconds
 from bench._seed_jobs import seed_jobs
 from service.db.engine import Database
 from service.db.migrate import upgrade
@@ -35,6 +34,10 @@ from tests.support.postgres import PostgresServer, running_server
 from trainyard.demo import ServiceProcess, free_port
 
 WRITERS = 8
+KEYS = 10
+DUPLICATE_EVERY = 10
+Point = tuple[str, int, float]
+Send = Callable[[list[Point]], None]
 MIN_RATIO = {1000: 10.0, 10: 5.0}
 """Target by batch size: points per second relative to MLflow."""
 
@@ -92,10 +95,6 @@ def _compare(folder: Path, database: str, size: int, server: PostgresServer, opt
         folder / "trainyard", _url(database, folder / "trainyard.sqlite", server), size, options.seconds, server
     )
     print(f"  trainyard        {trainyard}")
-    baseline = _measure_baseline(_url(database, folder / "baseline.sqlite", server), size, options.seconds, server)
-    print(f"  baseline         {baseline}")
-    wall_ratio, cpu_ratio = trainyard.points / baseline.points, baseline.cpu / trainyard.cpu
-    print(f"                   trainyard / baseline: {wall_ratio:.2f} by the clock, {cpu_ratio:.2f} by CPU time")
     if Path(options.mlflow).exists():
         mlflow = _measure_mlflow(
             folder / "mlflow", _url(database, folder / "mlflow.sqlite", server), size, options, server
@@ -127,23 +126,6 @@ def _measure_trainyard(folder: Path, url: str, size: int, seconds: float, server
     finally:
         service.stop()
         database.dispose()
-
-
-def _measure_baseline(url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
-    upgrade(url)
-    database = Database(url)
-    jobs = seed_jobs(database, WRITERS)
-    with database.write() as session:
-        for key in range(10):
-            session.execute(
-                sa.text("INSERT INTO metric_keys (pk, name) VALUES (:pk, :name)"), {"pk": key + 1, "name": f"k{key}"}
-            )
-    database.dispose()
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        return _measure([{"kind": "sqlite", "path": parsed.database, "job": jobs[0].pk}], size, seconds, server)
-    path = f"host={parsed.query['host']} user={parsed.username} dbname={parsed.database}"
-    return _measure([{"kind": "postgres", "path": path, "job": job.pk} for job in jobs], size, seconds, server)
 
 
 def _measure_mlflow(folder: Path, url: str, size: int, options: Any, server: PostgresServer) -> Rate:
@@ -205,7 +187,7 @@ def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server:
     writers = []
     for plan in plans:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench._ingest_writer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "bench.ingest", "--write"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps({**plan, "size": size, "seconds": seconds, "start": start}).encode())
@@ -229,5 +211,156 @@ def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server:
     return Rate(points, times[len(times) // 2] * 1000, times[int(len(times) * 0.99)] * 1000, *cpu_per_point)
 
 
+def children_cpu_seconds() -> float:
+    """Return the CPU seconds of this process's running descendants."""
+    return sum(_cpu_seconds(process) for process in psutil.Process().children(recursive=True))
+
+
+def server_cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process and all its children, running and ended."""
+    server = psutil.Process(pid)
+    ended = server.cpu_times()
+    running = sum(map(_cpu_seconds, server.children()))
+    return _cpu_seconds(server) + ended.children_user + ended.children_system + running
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def write() -> None:
+    """Run one writer, whose plan is read from standard input; print the points stored, the latency of each request and
+    CPU seconds."""
+    plan = json.load(sys.stdin)
+    send = (_send_to_trainyard if plan["kind"] == "trainyard" else _send_to_mlflow)(plan)
+    time.sleep(max(0.0, plan["start"] - time.time()))
+    started, seconds, points, times = time.perf_counter(), plan["seconds"], 0, []
+    cpu_started = time.process_time()
+    for number, batch in enumerate(_batches(plan["size"])):
+        for _ in range(2 if number % DUPLICATE_EVERY == 0 else 1):
+            sent_at = time.perf_counter()
+            send(batch)
+            times.append(time.perf_counter() - sent_at)
+        points += len(batch)
+        if time.perf_counter() - started > seconds:
+            break
+    result = {"points": points, "seconds": time.perf_counter() - started, "times": times}
+    print(json.dumps({**result, "cpu": time.process_time() - cpu_started}))
+
+
+def _batches(size: int) -> Iterator[list[Point]]:
+    step = 0
+    while True:
+        batch: list[Point] = []
+        while len(batch) < size:
+            step += 1
+            batch += [(f"train/metric_{key}", step, random.random()) for key in range(KEYS)]
+        yield batch
+
+
+def _timestamp(step: int) -> str:
+    """Return the timestamp of a step; steps are one second apart."""
+    return f"2026-01-{1 + step // 86400 % 28:02}T{step // 3600 % 24:02}:{step // 60 % 60:02}:{step % 60:02}.000Z"
+
+
+class _Connection:
+    """A persistent HTTP connection; `http.client` would need more CPU time than the writers can have."""
+
+    def __init__(self, plan: dict[str, Any], headers: dict[str, str]):
+        self._address = (plan["host"], plan["port"])
+        lines = [f"POST {plan['path']} HTTP/1.1", f"Host: {plan['host']}:{plan['port']}", "Accept-Encoding: identity"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self._head = "\r\n".join(lines).encode() + b"\r\nContent-Length: %d\r\n\r\n"
+        self._socket: socket.socket | None = None
+
+    def post(self, body: bytes) -> tuple[int, float]:
+        """Send one request and return the status and the seconds of `Retry-After`.
+
+        Raises:
+            OSError: the server closed the connection; the next call opens a new one.
+        """
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, timeout=120)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.sendall(self._head % len(body) + body)
+            return self._read_response(self._socket)
+        except OSError:
+            self._socket.close()
+            self._socket = None
+            raise
+
+    def _read_response(self, connection: socket.socket) -> tuple[int, float]:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += self._receive(connection)
+        head, _, rest = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").lower().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines)
+        remaining = int(headers["content-length"]) - len(rest)
+        while remaining > 0:
+            remaining -= len(self._receive(connection))
+        if headers.get("connection") == "close":
+            connection.close()
+            self._socket = None
+        return int(first.split(" ", 2)[1]), float(headers.get("retry-after", "1"))
+
+    @staticmethod
+    def _receive(connection: socket.socket) -> bytes:
+        data = connection.recv(65536)
+        if not data:
+            raise ConnectionError("closed")
+        return data
+
+
+def _make_post(plan: dict[str, Any], headers: dict[str, str]) -> Callable[[bytes], None]:
+    connection = _Connection(plan, headers)
+
+    def post(body: bytes) -> None:
+        while True:
+            try:
+                status, seconds = connection.post(body)
+            except OSError:
+                time.sleep(0.05)  # The server process that had the connection ended.
+                continue
+            if status == 200:
+                return
+            if status not in (429, 503):
+                raise SystemExit(f"{plan['kind']} answered {status}")
+            time.sleep(seconds)
+
+    return post
+
+
+def _send_to_trainyard(plan: dict[str, Any]) -> Send:
+    post = _make_post(plan, {"Authorization": f"Bearer {plan['token']}", "Content-Type": "application/json"})
+
+    def send(batch: list[Point]) -> None:
+        times = {s: _timestamp(s) for _, s, _ in batch[::KEYS]}
+        points = ",".join(f'{{"key":"{k}","step":{s},"value":{v!r},"time":"{times[s]}"}}' for k, s, v in batch)
+        post(f'{{"execution":1,"resumed_from_step":0,"points":[{points}],"progress":null}}'.encode())
+
+    return send
+
+
+def _send_to_mlflow(plan: dict[str, Any]) -> Send:
+    post = _make_post(plan, {"Content-Type": "application/json"})
+
+    def send(batch: list[Point]) -> None:
+        points = ",".join(
+            f'{{"key":"{k}","value":{v!r},"timestamp":{1767225600000 + 1000 * s},"step":{s}}}' for k, s, v in batch
+        )
+        post(f'{{"run_id":"{plan["run"]}","metrics":[{points}]}}'.encode())
+
+    return send
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:] == ["--write"]:
+        write()
+    else:
+        sys.exit(main())

@@ -1,7 +1,7 @@
 """`python -m bench.planner`: the planner's predicted peak memory compared with the measured one, on a grid of runs.
 
-The peak is measured in the third step, with gradient clipping and logging: on a GPU as torch's allocated bytes, else as
-the bytes of live tensors on rank 0 (`bench/_host_memory.py`). `docs/planner.md` has the resulting table.
+The peak is measured in the third step, with gradient clipping and logging, as the bytes of live tensors on rank 0.
+`docs/planner.md` has the resulting table. `python -m bench.gpu --phase memory` measures on a GPU.
 """
 
 import argparse
@@ -12,17 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import _llama
-from bench._ranks import run_ranks
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from bench._ranks import Plan, run_ranks, serve_rank
 from service.planner.block_model import SHARDED, BlockModel
 from service.planner.fit import Estimate, FitEstimator
 from service.planner.host_and_disk import start_bytes
 from service.planner.model_reader import ModelReader
+from tests.support import hf
+from tests.support.step_memory import measure
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS
 from trainyard.contract.sizes import MIB
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
+from worker.core import distributed
+from worker.data.builtin import load_stdlib
+from worker.tasks.select import select_task
 
 ALLOWED_ERROR = 0.1
 """The largest accepted error, relative to the measured peak."""
@@ -34,20 +40,6 @@ _BUILTIN: dict[str, Document] = {
     "gpt medium": {"layers": 8, "width": 256, "heads": 8, "context": 128, "vocab": 4096},
     "gpt untied": {"layers": 4, "width": 256, "heads": 8, "context": 64, "vocab": 8192, "tied": False},
     "builtin llama": {"name": "llama", "layers": 8, "width": 256, "heads": 8, "key_value_heads": 2, "vocab": 4096},
-}
-_LLAMA = _llama.Size("llama", 128, 4, 384, 4, 2, 512, length=64, text=2**16)
-_ON_GPU: dict[str, Document] = {
-    "gpt small": {"layers": 12, "width": 768, "heads": 12, "context": 1024, "vocab": 50304},
-    "gpt medium": {"layers": 24, "width": 1024, "heads": 16, "context": 1024, "vocab": 50304},
-    "builtin llama": {
-        "name": "llama",
-        "layers": 24,
-        "width": 1024,
-        "heads": 16,
-        "key_value_heads": 4,
-        "context": 1024,
-        "vocab": 50304,
-    },
 }
 
 
@@ -64,37 +56,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.planner", description="Predicted and measured memory.")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     only = parser.parse_args().only
-    accelerator = "cuda" if _gpus() else "cpu"
-    processes = (1, 2) if accelerator == "cpu" or _gpus() > 1 else (1,)
-    print(f"predicted and measured peaks of rank 0 in MiB, {accelerator}: of a step, and of a sharded start")
+    print("predicted and measured peaks of rank 0 in MiB, cpu: of a step, and of a sharded start")
     columns = f"{'model':24}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}"
     print(f"{columns}{'predicted':>10}{'measured':>10}{'':8}{'start':>10}{'measured':>10}")
     worst, count = 0.0, 0
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        llama = _llama.make(Path(folder), _LLAMA, batch=8)
-        for ranks in processes:
-            cases = [case for case in grid(ranks, llama, accelerator) if only in case.name]
+        llama = _llama(Path(folder))
+        for ranks in (1, 2):
+            cases = [case for case in grid(ranks, llama) if only in case.name]
             if cases:
-                errors = compare(cases, ranks, accelerator)
+                errors = compare(cases, ranks)
                 worst, count = max(worst, *errors), count + len(cases)
     met = worst <= ALLOWED_ERROR
     print(f"{count} runs, largest error {worst:.1%}; allowed: {ALLOWED_ERROR:.0%}" + ("" if met else "  MISSED"))
     return 0 if met else 1
 
 
-def _gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
+def grid(ranks: int, llama: Document) -> list[Case]:
     """Return the cases: each model with each strategy and precision, some with checkpointing or accumulation."""
     strategies = ("single",) if ranks == 1 else ("ddp", "zero2", "fsdp")
     models: dict[str, Document] = {
         "mlp": _mlp(),
-        **{name: _decoder(sizes) for name, sizes in (_ON_GPU if accelerator == "cuda" else _BUILTIN).items()},
-        "llama": {**llama, "model": llama["model"]},
+        **{name: _decoder(sizes) for name, sizes in _BUILTIN.items()},
+        "llama": llama,
         "llama, LoRA": {**llama, "lora_rank": 8},
         "llama, LoRA, bf16 base": {**llama, "lora_rank": 8, "lora": {"base_dtype": "bf16"}},
         "llama, QLoRA": {**llama, "lora_rank": 8, "lora": {"base_dtype": "nf4"}},
@@ -182,14 +166,42 @@ def _decoder(sizes: Document) -> Document:
     }
 
 
-def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
+def _llama(folder: Path) -> Document:
+    """Write a Llama with random weights, its tokenizer and a text; return a spec document that trains on them."""
+    text = bytes(load_stdlib(2**16).numpy()).decode(errors="replace")
+    # The text is one line, so that all examples but the last have the same length.
+    (folder / "text.jsonl").write_text(json.dumps({"text": text}))
+    hf.train_tokenizer([text]).save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    data = {"source": "jsonl", "path": str(folder / "text.jsonl"), "format": "text", "packing": False}
+    return {
+        "task": "causal_lm",
+        "model": {"source": "hf", "path": str(folder)},
+        # One token more than the sequence of 64: the first token is no target and the last one no input.
+        "data": data | {"max_length": 65},
+        "batch": {"size": 8, "last": "drop"},
+        "optimizer": {"name": "adamw", "lr": 0.001, "clip_norm": 1.0},
+        "log": {"every_steps": 10},
+        "checkpoint": {"export": False},
+    }
+
+
+def compare(cases: list[Case], ranks: int) -> list[float]:
     """Run the cases in one process group, print a line for each, and return the relative errors."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        plan = {"documents": [case.document for case in cases], "accelerator": accelerator}
-        results: Any = run_ranks("bench._planner_rank", plan, ranks, Path(folder))
+        results = run_ranks("bench.planner", {"documents": [case.document for case in cases]}, ranks, Path(folder))
     errors = []
     for case, measured in zip(cases, results, strict=True):
-        predicted, start = predict(case.document, accelerator)
+        predicted, start = predict(case.document)
         errors.append(abs(predicted / measured["peak"] - 1))
         spec = case.document
         print(
@@ -201,17 +213,30 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
     return errors
 
 
-def predict(document: Document, accelerator: str) -> tuple[int, int]:
+def predict(document: Document) -> tuple[int, int]:
     """Return the predicted peaks of a step and of the start in bytes, as `POST /v1/plans` computes them."""
-    spec = resolve(parse_spec(document), Site(accelerator="cuda" if accelerator == "cuda" else "cpu"))
+    spec = resolve(parse_spec(document), Site())
     model = ModelReader().find(spec, UNRESTRICTED_ROOTS)
     assert model.structure is not None, model.unknown
     estimator = FitEstimator(model.structure, context=model.context)
     estimate, trained = estimator.estimate(spec), estimator.model(spec)
     assert isinstance(estimate, Estimate), estimate
     assert isinstance(trained, BlockModel), trained
-    return estimate.peak, start_bytes(spec, trained.trainable, cpu=accelerator == "cpu")
+    return estimate.peak, start_bytes(spec, trained.trainable, cpu=True)
+
+
+def measure_on_rank(plan: Plan) -> tuple[distributed.Ranks, list[dict[str, int]]]:
+    """Run three steps of the engine for each spec of the plan, and return the memory of each."""
+    specs = [resolve(parse_spec(document), Site()) for document in plan["documents"]]
+    ranks = distributed.join(specs[0])
+    measurements = []
+    for spec in specs:
+        ranks.barrier()
+        measurements.append(measure(spec, select_task(spec), ranks))
+    return ranks, measurements
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        serve_rank(measure_on_rank)
     sys.exit(main())

@@ -16,7 +16,6 @@ from statistics import median
 import httpx
 import sqlalchemy as sa
 
-from bench._cpu_time import children_cpu_seconds
 from bench._seed_jobs import SeededJob, seed_jobs
 from service.db.engine import Database
 from service.db.migrate import upgrade
@@ -57,9 +56,7 @@ def _measure(name: str, folder: Path, url: str, points: int, reads: int) -> bool
             store_seconds = time.perf_counter() - started
             wait_for_downsampling(database, job, points)
             downsample_seconds = time.perf_counter() - started
-            cpu_started = children_cpu_seconds()
             whole = [_read_seconds(client, job, 0) for _ in range(reads)]
-            cpu_per_read = (children_cpu_seconds() - cpu_started) / reads
             zoom_seconds = [_read_seconds(client, job, random.randrange(points // 2)) for _ in range(reads)]
         baseline = _baseline_seconds(database, job, points)
     finally:
@@ -68,7 +65,6 @@ def _measure(name: str, folder: Path, url: str, points: int, reads: int) -> bool
     print(f"{name}: {points:,} points stored after {store_seconds:.1f} s, downsampled after {downsample_seconds:.1f} s")
     for label, times in (("whole", whole), ("window", zoom_seconds)):
         print(f"  {label:10} to {MAX_POINTS}: median {median(times) * 1e3:6.0f} ms   p95 {p95(times) * 1e3:6.0f} ms")
-    print(f"  CPU time of the service for the whole series: {cpu_per_read * 1e3:.0f} ms")
     print(f"  the same by GROUP BY, without HTTP: {baseline * 1e3:6.0f} ms")
     return max(p95(whole), p95(zoom_seconds)) < LIMIT_SECONDS
 

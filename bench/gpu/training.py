@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from bench._no_checkpoints import NoCheckpoints
+from tests.support.no_checkpoints import NoCheckpoints
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site

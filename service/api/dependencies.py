@@ -242,7 +242,8 @@ async def get_admin(user: UserDep) -> Principal:
 
 AdminDep = Annotated[Principal, Depends(get_admin)]
 
-AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$")]
+AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$", description="Id of the attempt.")]
+JobId = Annotated[str, PathParam(description="Id of the job: `job_...`.")]
 
 
 async def get_worker(request: Request, aid: AttemptId) -> Principal:
@@ -322,4 +323,5 @@ def _restore_plus(value: Any) -> Any:
 QueryTimestamp = Annotated[Timestamp, BeforeValidator(_restore_plus)]
 """A time in a query: RFC 3339 with a time zone."""
 
+CreatedByQuery = Annotated[str | None, Query(max_length=128, description="Submitted by this user.")]
 AttemptNumberQuery = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Path as PathParam
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from service.api.openapi import CACHE_HEADERS, described_headers
 from service.audit.log import add_audit_detail
 from service.checkpoints.archive import archive_length, list_members, write_archive
 from service.checkpoints.safe_files import CHUNK, is_plain_path, modified_time, open_below
@@ -35,8 +37,10 @@ _MAX_LISTED = 20
 _MAX_LISTED_PATH = 256
 """Characters of such a path."""
 
+_HEADERS_ONLY = "Return the headers of a download only: its length, and of a file the `ETag` and `Last-Modified`."
+
 FILE_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {_OCTETS: {}}, "description": "The file."},
+    200: {"content": {_OCTETS: {}}, "description": "The file.", "headers": described_headers(CACHE_HEADERS)},
     206: {"content": {_OCTETS: {}}, "description": "The requested range, given in `Content-Range`."},
     304: {"description": "The file is the one that `If-None-Match` names."},
     416: {"model": ErrorEnvelope, "description": "The range is outside the file, whose size is in `Content-Range`."},
@@ -44,7 +48,11 @@ FILE_RESPONSES: dict[int | str, dict[str, Any]] = {
 """OpenAPI responses of a route that returns `file_response`."""
 
 TAR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {_TAR: {}}, "description": "An uncompressed tar of known length."}
+    200: {
+        "content": {_TAR: {}},
+        "description": "An uncompressed tar of known length.",
+        "headers": described_headers({"Content-Disposition": "Suggested file name."}),
+    }
 }
 """OpenAPI responses of a route that returns `archive_response`."""
 
@@ -65,6 +73,9 @@ register_url_convertor("file", FilePathConvertor())
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Response])
 
+FilePath = Annotated[str, PathParam(description="Path of the file in its folder, with slashes.")]
+FileLimit = Annotated[int, Query(ge=1, le=200, description="Maximum number of results.")]
+AfterFile = Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")]
 Range = Annotated[
     str | None, Header(description="One range of bytes. Several ranges are answered with the whole file.")
 ]
@@ -140,9 +151,14 @@ def download_route(
     """Return a decorator that routes GET and HEAD to an endpoint that returns a file or an archive."""
 
     def add(endpoint: Endpoint) -> Endpoint:
-        for method, verb in (("GET", "download"), ("HEAD", "check")):
+        for method, verb, description in (("GET", "download", None), ("HEAD", "check", _HEADERS_ONLY)):
             route = router.api_route(
-                path, methods=[method], operation_id=f"{verb}_{name}", response_class=Response, responses=responses
+                path,
+                methods=[method],
+                operation_id=f"{verb}_{name}",
+                description=description,
+                response_class=Response,
+                responses=responses,
             )
             route(endpoint)
         return endpoint

@@ -1,10 +1,24 @@
-"""The header `Idempotency-Key` on routes whose response contains a secret and is therefore never stored."""
+"""The header `Idempotency-Key`, also on routes whose response contains a secret and is therefore never stored."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header
 
+from service.api.openapi import described_headers
 from service.core.errors import InvalidRequestError
+
+IdempotencyKey = Annotated[
+    str | None, Header(description="Repeating a request with the same key and body returns the first response.")
+]
+
+REPLAYED: dict[int | str, dict[str, Any]] = {
+    201: {
+        "headers": described_headers(
+            {"Idempotent-Replayed": "`true`: the stored response of an earlier request with this key."}
+        )
+    }
+}
+"""OpenAPI responses of a route that takes the key."""
 
 UnsupportedKey = Annotated[
     str | None, Header(alias="Idempotency-Key", description="Not supported: the response contains a secret.")

@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 from service.api.middleware.authentication import SIGN_IN_PATHS
-from service.api.openapi_descriptions import PARAMETERS, headers
-from service.api.openapi_examples import ANSWERS, BODIES, EXAMPLES
+from service.api.openapi_examples import add_examples
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.pages import ErrorEnvelope
+from trainyard.contract.wire.reports import MetricsBatch
 
 _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
     400: ("The body cannot be parsed.", "invalid_request_error", "invalid_json", None, "the body is not valid JSON"),
@@ -71,14 +71,63 @@ _PUBLIC = frozenset({"/livez", "/readyz", "/metrics"})
 """Routes without a token."""
 
 
+_RANGE = {"Content-Range": "Returned range and size of the file."}
+CACHE_HEADERS = {
+    "ETag": "Version of the file, for `If-Range` and `If-None-Match`.",
+    "Last-Modified": "Time of the last change.",
+}
+_STATUS_HEADERS = {
+    "206": _RANGE | CACHE_HEADERS,
+    "304": CACHE_HEADERS,
+    "416": _RANGE,
+    "401": {"WWW-Authenticate": "`Bearer`."},
+    "429": {"Retry-After": "Seconds to wait."},
+    "503": {"Retry-After": "Seconds to wait."},
+}
+_RATE = {
+    "RateLimit-Limit": "Maximum burst of requests of the token.",
+    "RateLimit-Remaining": "Remaining requests.",
+    "RateLimit-Reset": "Seconds until the limit is fully restored.",
+}
+
+
+def binary_body(kind: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a body of any bytes."""
+    schema = {"type": "string", "format": "binary"}
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
+
+
+def described_headers(descriptions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the OpenAPI description of response headers."""
+    return {name: {"description": text, "schema": {"type": "string"}} for name, text in descriptions.items()}
+
+
+def _headers(status: str, *, private: bool, limited: bool) -> dict[str, Any]:
+    """Return the headers of every response with this status: the request id, rate limits and those of the status.
+
+    Args:
+        private: the route requires a token, and its answers must not be stored.
+    """
+    descriptions = {"X-Request-ID": "Id of this request in the service's log."} | (_RATE if limited else {})
+    descriptions |= {"Cache-Control": "`no-store`: the answer is private."} if private else {}
+    return described_headers(descriptions | _STATUS_HEADERS.get(status, {}))
+
+
 SPEC = {"$ref": "#/components/schemas/TrainingSpec"}
 """The schema of a spec, for routes that parse it themselves in order to report better errors."""
+METRICS_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/MetricsBatch"}}},
+    }
+}
+"""The body of the metrics route, which FastAPI does not parse."""
 
 
 def customize_openapi(document: dict[str, Any]) -> dict[str, Any]:
     """Add the schema of specs, examples, security schemes and response headers, and correct the parameters."""
-    _add_spec(document)
-    _add_examples(document)
+    _add_bodies(document)
+    add_examples(document)
     schemes = document["components"].setdefault("securitySchemes", {})
     schemes["token"] = {"type": "http", "scheme": "bearer", "description": "An API token."}
     schemes["workerToken"] = {"type": "http", "scheme": "bearer", "description": "An attempt token."}
@@ -89,39 +138,20 @@ def customize_openapi(document: dict[str, Any]) -> dict[str, Any]:
             operation["security"] = [] if path in _PUBLIC or path in SIGN_IN_PATHS else [{scheme: []}]
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
-                parameter.setdefault("description", PARAMETERS.get(parameter["name"], ""))
             for status, answer in operation["responses"].items():
-                answer["headers"] = headers(
-                    operation["operationId"], status, private=path not in _PUBLIC, limited=path != "/livez"
-                )
+                common = _headers(status, private=path not in _PUBLIC, limited=path != "/livez")
+                answer["headers"] = common | answer.get("headers", {})
     return document
 
 
-def _add_spec(document: dict[str, Any]) -> None:
-    schema = TrainingSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+def _add_bodies(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
-    schemas.update(schema.pop("$defs"))
-    schemas["TrainingSpec"] = schema
+    for model in (TrainingSpec, MetricsBatch):
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs"))
+        schemas[model.__name__] = schema
     spec = schemas["SweepRequest"]["properties"]["spec"]
     schemas["SweepRequest"]["properties"]["spec"] = {"description": spec["description"], **SPEC}
-
-
-def _add_examples(document: dict[str, Any]) -> None:
-    schemas = document["components"]["schemas"]
-    for name, example in EXAMPLES.items():
-        schemas[name]["example"] = example
-    for name, schema in schemas.items():
-        if name.startswith("Page_"):
-            item = schemas[schema["properties"]["data"]["items"]["$ref"].rpartition("/")[2]]["example"]
-            ends = {"first_id": item.get("id"), "last_id": item.get("id")}
-            schema["example"] = {"object": "list", "data": [item], **ends, "has_more": False}
-    for operation in (one for verbs in document["paths"].values() for one in verbs.values()):
-        name = operation["operationId"]
-        if name in BODIES:
-            operation["requestBody"]["content"]["application/json"]["example"] = BODIES[name]
-        for status, answer in operation["responses"].items():
-            if name in ANSWERS and status.startswith("2"):
-                answer["content"]["application/json"]["example"] = ANSWERS[name]
 
 
 def _summary(description: str) -> str:

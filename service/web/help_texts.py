@@ -15,7 +15,7 @@ _NOT_IN_ANCHOR = re.compile(r"[^\w\- ]")
 _MAX_RESULTS = 30
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("Train", ("programs", "finetuning", "tasks", "objectives", "data", "lora", "sweeps", "openai", "planner")),
-    ("Reference", ("spec", "runs-table", "dashboard", "api", "glossary")),
+    ("Reference", ("spec", "runs-table", "dashboard", "api", "api-reference", "glossary")),
     ("Operate", ("operations", "settings", "security", "environments")),
     ("Inside", ("engine", "gpu", "benchmarks")),
 )

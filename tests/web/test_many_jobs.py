@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from bench.list_jobs import fill
 from tests.support.browser import Visit, open_tab_in_new_profile
 from tests.support.live_world import served
+from tests.support.many_jobs import fill
 from tests.support.world import World
 
 pytestmark = [pytest.mark.web]

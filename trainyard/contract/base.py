@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     PlainSerializer,
     StringConstraints,
     ValidationError,
@@ -146,6 +147,20 @@ Timestamp = Annotated[
     PlainSerializer(wire_time, when_used="json"),
 ]
 """A time from 1970 to 2200 with a zone, as UTC; RFC 3339 with milliseconds on the wire."""
+
+
+EXAMPLE_TIME, EXAMPLE_LATER = "2026-01-01T12:00:00.000Z", "2026-01-01T12:05:00.000Z"
+EXAMPLE_JOB = "job_01kdvdna00az9cxjnszk8v8abh"
+EXAMPLE_ATTEMPT = "0123456789abcdef"
+EXAMPLE_DIGEST = "sha256:" + "0" * 64
+
+
+def example(**fields: JsonValue) -> ConfigDict:
+    """Return the part of a model's configuration that states what is special in its example.
+
+    The OpenAPI document completes it (`service.api.openapi_examples`).
+    """
+    return ConfigDict(json_schema_extra={"example": fields})
 
 
 class Strict(BaseModel):

@@ -1,12 +1,10 @@
 """Routes of artifacts: list and download."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.responses import Response
 
-from service.api.dependencies import AppStateDep, NowDep, UserDep
-from service.api.file_responses import ConditionsDep, download_route, file_response
+from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep
+from service.api.file_responses import AfterFile, ConditionsDep, FileLimit, FilePath, download_route, file_response
 from service.api.json_body import SlotRoute
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
@@ -21,9 +19,9 @@ def list_all(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
-    limit: Annotated[int, Query(ge=1, le=200)] = 100,
-    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
+    job_id: JobId,
+    limit: FileLimit = 100,
+    after: AfterFile = None,
 ) -> Page[ArtifactResource]:
     """List the files that the job wrote beside its checkpoints and export, by path."""
     with app_state.database.read() as session:
@@ -42,8 +40,8 @@ def download(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
-    path: str,
+    job_id: JobId,
+    path: FilePath,
     conditions: ConditionsDep,
 ) -> Response:
     """Download a file, or a range of its bytes."""

@@ -5,14 +5,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from fastapi import Path as PathParam
 from starlette.responses import Response
 
-from service.api.dependencies import AppState, AppStateDep, CheckpointWindowDep, NowDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, CheckpointWindowDep, JobId, NowDep, UserDep
 from service.api.file_responses import (
     TAR_RESPONSES,
+    AfterFile,
     ConditionsDep,
+    FileLimit,
+    FilePath,
     HeadDep,
     archive_response,
     download_route,
@@ -31,12 +34,14 @@ from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"], route_class=SlotRoute)
 
-CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
+CheckpointId = Annotated[
+    str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$", description="Id of the checkpoint: `ckpt_...`.")
+]
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
 def list_all(
-    app_state: AppStateDep, _user: UserDep, now: NowDep, window: CheckpointWindowDep, job_id: str
+    app_state: AppStateDep, _user: UserDep, now: NowDep, window: CheckpointWindowDep, job_id: JobId
 ) -> Page[CheckpointResource]:
     """List the complete checkpoints by step, oldest first; the latest and the best are marked."""
     with app_state.database.read() as session:
@@ -49,7 +54,7 @@ def list_all(
 
 @router.get("/checkpoints/{checkpoint_id}", operation_id="get_checkpoint")
 def get(
-    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, checkpoint_id: CheckpointId
 ) -> CheckpointResource:
     """Get a checkpoint. Its digest is that of `files/manifest.json`, which has the digests of the other files."""
     with app_state.database.read() as session:
@@ -60,7 +65,7 @@ def get(
 
 
 @router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
-def delete(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
+def delete(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, checkpoint_id: CheckpointId) -> None:
     """Delete a checkpoint; its files are removed soon after. An active job's latest checkpoint cannot be deleted."""
     job_service.delete_checkpoint(app_state.database, user, job_id, checkpoint_id, now)
     app_state.notify_cleanup()
@@ -71,10 +76,10 @@ def list_checkpoint_files(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     checkpoint_id: CheckpointId,
-    limit: Annotated[int, Query(ge=1, le=200)] = 100,
-    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
+    limit: FileLimit = 100,
+    after: AfterFile = None,
 ) -> Page[FileResource]:
     """List the files of a checkpoint, by path."""
     files, folder = _folder(app_state, now, job_id, checkpoint_id)
@@ -86,9 +91,9 @@ def download_checkpoint_file(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     checkpoint_id: CheckpointId,
-    path: str,
+    path: FilePath,
     conditions: ConditionsDep,
 ) -> Response:
     """Download a file of a checkpoint, or a range of its bytes."""
@@ -101,7 +106,7 @@ def archive(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     checkpoint_id: CheckpointId,
     head: HeadDep,
 ) -> Response:
@@ -115,9 +120,9 @@ def list_export_files(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
-    limit: Annotated[int, Query(ge=1, le=200)] = 100,
-    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
+    job_id: JobId,
+    limit: FileLimit = 100,
+    after: AfterFile = None,
 ) -> Page[FileResource]:
     """List the files of the export, by path; it is empty until the job has succeeded."""
     files, folder = _export(app_state, now, job_id)
@@ -126,7 +131,7 @@ def list_export_files(
 
 @download_route(router, "/export/files/{path:file}", "export_file")
 def download_export_file(
-    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, path: str, conditions: ConditionsDep
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, path: FilePath, conditions: ConditionsDep
 ) -> Response:
     """Download a file of the export, or a range of its bytes."""
     files, folder = _export(app_state, now, job_id)
@@ -134,7 +139,7 @@ def download_export_file(
 
 
 @download_route(router, "/export/archive", "export", TAR_RESPONSES)
-def export_archive(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
+def export_archive(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, head: HeadDep) -> Response:
     """Download the export as a tar."""
     files, folder = _export(app_state, now, job_id)
     return archive_response(files, folder, f"{job_id}-export", head=head)

@@ -8,30 +8,32 @@ from starlette.responses import FileResponse
 
 from service.api.dependencies import AppStateDep, UserDep
 from service.api.json_body import SlotRoute
+from service.api.openapi import binary_body
 from service.code.service import require_code_role
 from service.code.store import Upload, find_archive
 from service.core.errors import NotFoundError, UnavailableError
 from service.core.thread_slots import run_in_thread_slot
+from trainyard.contract.wire.files import CodeResource
 
 router = APIRouter(prefix="/v1/code", tags=["code"], route_class=SlotRoute)
 
 Digest = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$", description="`sha256:` and the SHA-256 of the archive.")]
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
-
 _DUPLICATE_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"model": dict[str, str], "description": "The code was stored before."}
+    200: {"model": CodeResource, "description": "The code was stored before."}
 }
+_ARCHIVE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/x-tar": {}}, "description": "The archive."}}
 
 
-@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_DUPLICATE_RESPONSES)
+@router.put(
+    "/{digest}",
+    status_code=201,
+    operation_id="put_code",
+    openapi_extra=binary_body("application/x-tar"),
+    responses=_DUPLICATE_RESPONSES,
+)
 async def put(
     request: Request, response: Response, app_state: AppStateDep, user: UserDep, digest: Digest
-) -> dict[str, str]:
+) -> CodeResource:
     """Upload an uncompressed tar of code: 201, or 200 if it was stored before."""
     require_code_role(user, app_state.settings.code_roles, "uploaded code")
     upload = Upload(app_state.settings.runs, digest)
@@ -47,11 +49,11 @@ async def put(
         raise UnavailableError("the disk of the service is full; try again later", code="disk_full") from error
     finally:
         upload.discard()
-    return {"object": "code", "digest": digest}
+    return CodeResource(digest=digest)
 
 
-@router.head("/{digest}", operation_id="has_code", response_class=FileResponse)
-@router.get("/{digest}", operation_id="get_code", response_class=FileResponse)
+@router.head("/{digest}", operation_id="has_code", response_class=FileResponse, responses=_ARCHIVE)
+@router.get("/{digest}", operation_id="get_code", response_class=FileResponse, responses=_ARCHIVE)
 def get(app_state: AppStateDep, user: UserDep, digest: Digest) -> FileResponse:
     """Download the archive; HEAD checks that it exists."""
     require_code_role(user, app_state.settings.code_roles, "uploaded code")

@@ -8,10 +8,19 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from service.api.dependencies import AppState, AppStateDep, FileWindowDep, NowDep, UploadWindowDep, UserDep
+from service.api.dependencies import (
+    AppState,
+    AppStateDep,
+    CreatedByQuery,
+    FileWindowDep,
+    NowDep,
+    UploadWindowDep,
+    UserDep,
+)
 from service.api.file_responses import ConditionsDep, download_route, file_response
 from service.api.json_body import JsonRoute
 from service.api.multipart import FormReader
+from service.api.openapi import binary_body
 from service.auth.principals import Principal
 from service.core.errors import InvalidRequestError, UnavailableError
 from service.core.thread_slots import run_in_thread_slot
@@ -32,8 +41,8 @@ from trainyard.contract.wire.pages import Page
 router = APIRouter(prefix="/v1/files", tags=["files"], route_class=JsonRoute)
 uploads_router = APIRouter(prefix="/v1/uploads", tags=["files"], route_class=JsonRoute)
 
-FileId = Annotated[str, Path(pattern=r"^file_[0-9a-z]{26}$")]
-UploadId = Annotated[str, Path(pattern=r"^upl_[0-9a-z]{26}$")]
+FileId = Annotated[str, Path(pattern=r"^file_[0-9a-z]{26}$", description="Id of the data file: `file_...`.")]
+UploadId = Annotated[str, Path(pattern=r"^upl_[0-9a-z]{26}$", description="Id of the upload: `upl_...`.")]
 _FORM = {
     "requestBody": {
         "required": True,
@@ -46,12 +55,6 @@ _FORM = {
                 }
             }
         },
-    }
-}
-_PART = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 _MAX_NAME = 120
@@ -134,7 +137,7 @@ def list_all(
     app_state: AppStateDep,
     _user: UserDep,
     window: FileWindowDep,
-    created_by: Annotated[str | None, Query(max_length=128)] = None,
+    created_by: CreatedByQuery = None,
 ) -> Page[DataFileResource]:
     """List data files, newest first."""
     rows, has_more = app_state.files.list_page(window, created_by)
@@ -181,14 +184,21 @@ def get_upload(app_state: AppStateDep, user: UserDep, upload_id: UploadId) -> Up
     return app_state.files.upload_resource(app_state.files.upload(user, upload_id))
 
 
-@uploads_router.put("/{upload_id}", operation_id="send_part", openapi_extra=_PART, response_model=UploadResource)
+@uploads_router.put(
+    "/{upload_id}",
+    operation_id="send_part",
+    openapi_extra=binary_body("application/octet-stream"),
+    response_model=UploadResource,
+)
 async def send_part(
     request: Request,
     app_state: AppStateDep,
     user: UserDep,
     now: NowDep,
     upload_id: UploadId,
-    offset: Annotated[int, Query(ge=0, le=2**53, description="Offset of the part's first byte in the file.")],
+    offset: Annotated[
+        int, Query(ge=0, le=2**53, description="Offset of the part's first byte in the file.", examples=[0])
+    ],
 ) -> Any:
     """Send a part of at most 64 MiB. What arrives of it is kept, even if the connection is lost."""
     files, received = app_state.files, 0

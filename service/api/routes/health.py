@@ -15,13 +15,14 @@ from service.core.errors import ServiceError
 from service.jobs.repository import JobRepository
 from service.specs.preflight import STALE
 from trainyard.contract.sizes import format_size
+from trainyard.contract.wire.diagnostics import Liveness, Readiness
 
 _FULL_BYTES = 1024 * 1024
 """With less free space, a write of the database or of an upload may fail."""
 NOT_POLLED = "not polled yet"
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {
-    503: {"model": dict[str, Any], "description": "A dependency is unavailable; the body names it."}
+    503: {"model": Readiness, "description": "A dependency is unavailable; the body names it."}
 }
 
 
@@ -30,12 +31,12 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/livez", operation_id="livez")
-async def livez() -> dict[str, str]:
+async def livez() -> Liveness:
     """Check that the process responds. Runs on the event loop, so that it does not wait for a thread."""
-    return {"status": "ok"}
+    return Liveness()
 
 
-@router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
+@router.get("/readyz", operation_id="readyz", response_model=Readiness, responses=_NOT_READY)
 def readyz(app_state: AppStateDep) -> Any:
     """Check every dependency. `degraded` means that the API works but the scheduler does not answer."""
     checks = {"database": _database(app_state), "runs_dir": _runs_dir(app_state), "disk": _disk(app_state)}

@@ -4,7 +4,7 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
 from service.api.dependencies import (
@@ -13,12 +13,15 @@ from service.api.dependencies import (
     AppStateDep,
     AttemptNumberQuery,
     AttemptWindowDep,
+    CreatedByQuery,
     EventWindowDep,
+    JobId,
     JobWindowDep,
     NowDep,
     QueryTimestamp,
     UserDep,
 )
+from service.api.idempotency import REPLAYED, IdempotencyKey
 from service.api.json_body import JsonRoute
 from service.api.query_params import metadata_filter, parameters_filter
 from service.api.spec_body import SPEC_BODY, read_document
@@ -63,13 +66,20 @@ _MAX_AUDITED = 100
 """Ids of jobs in one audit entry; each job has an event of its own."""
 
 
-@router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
+@router.post(
+    "",
+    status_code=201,
+    response_model=JobResource,
+    operation_id="submit_job",
+    openapi_extra=SPEC_BODY,
+    responses=REPLAYED,
+)
 async def submit_job(
     request: Request,
     app_state: AppStateDep,
     user: UserDep,
     now: NowDep,
-    idempotency_key: Annotated[str | None, Header()] = None,
+    idempotency_key: IdempotencyKey = None,
     force: Annotated[bool, Query(description="Submit the job even if it cannot fit the GPUs' memory.")] = False,
 ) -> Any:
     """Accept a training spec. The job is durable when the response arrives, and it runs once."""
@@ -128,6 +138,7 @@ _WHERE = (
 _SORT = (
     "A key of `where`, such as `eval/loss` or `min(eval/loss)`; with `-` before it, descending. It replaces `order`."
 )
+_STATUS = "Jobs in this status, or in any of several statuses."
 _COLUMNS = "A key of `where` whose value each job has in `values`; repeated for several: `columns=a&columns=b`."
 
 
@@ -138,12 +149,12 @@ def list_jobs(
     _user: UserDep,
     now: NowDep,
     window: JobWindowDep,
-    status: Annotated[list[JobStatus] | None, Query()] = None,
-    name: Annotated[str | None, Query(max_length=120)] = None,
+    status: Annotated[list[JobStatus] | None, Query(description=_STATUS, examples=[["running"]])] = None,
+    name: Annotated[str | None, Query(max_length=120, description="Exact name.")] = None,
     search: Annotated[
         str | None, Query(max_length=120, description="A part of the name, ignoring case, or the id.")
     ] = None,
-    created_by: Annotated[str | None, Query(max_length=128)] = None,
+    created_by: CreatedByQuery = None,
     created_after: Annotated[QueryTimestamp | None, Query(description="At this time or later, RFC 3339.")] = None,
     created_before: Annotated[QueryTimestamp | None, Query(description="Before this time.")] = None,
     sweep: Annotated[str | None, Query(max_length=40, description="Only members of this sweep.")] = None,
@@ -192,13 +203,13 @@ def resolve_lost(
 
 
 @router.get("/{job_id}", operation_id="get_job")
-def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> JobResource:
     """Get a job: its spec, status, progress and current attempt."""
     return read_job(app_state.database, job_id, app_state.settings.runs, now)
 
 
 @router.patch("/{job_id}", operation_id="edit_job")
-def edit_job(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: JobChanges) -> JobResource:
+def edit_job(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: JobChanges) -> JobResource:
     """Rename, tag or archive a job, or write its notes. Its run is not affected."""
     add_audit_detail(fields=sorted(body.model_fields_set))
     return job_service.apply_action(app_state.database, user, job_id, edit(body), runs=app_state.settings.runs, now=now)
@@ -209,7 +220,7 @@ def delete_job(
     app_state: AppStateDep,
     user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     only: Annotated[Literal["checkpoints"] | None, Query(description="Keep the job and its reports.")] = None,
 ) -> None:
     """Delete a job that has ended, with its run directory, or only its checkpoints."""
@@ -220,26 +231,26 @@ def delete_job(
 
 
 @router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
-def cancel(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def cancel(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId) -> JobResource:
     """Request that a job ends; the status becomes `cancelled` once nothing of it is running."""
     return _apply(app_state, user, job_id, job_service.cancel, now)
 
 
 @router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
-def pause(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def pause(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId) -> JobResource:
     """Request that a job writes a checkpoint and releases its allocation; `resume` continues it from there."""
     return _apply(app_state, user, job_id, job_service.pause, now)
 
 
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
-def resume(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def resume(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId) -> JobResource:
     """Continue a paused job from its last checkpoint."""
     return _apply(app_state, user, job_id, job_service.resume, now, runs_code=True)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
 def retry(
-    app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: RetryRequest | None = None
+    app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: RetryRequest | None = None
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
     action = job_service.retry((body or RetryRequest()).start, app_state.quotas)
@@ -247,13 +258,13 @@ def retry(
 
 
 @router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
-def profile(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
+def profile(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: ProfileRequest) -> JobResource:
     """Request a trace of the next steps of a running job; an event reports the path when it is written."""
     return _apply(app_state, user, job_id, job_service.request_profile(body), now)
 
 
 @router.post("/{job_id}/access", operation_id="enter_job")
-def enter(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: AccessRequest) -> AccessResource:
+def enter(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: AccessRequest) -> AccessResource:
     """Return what starts a shell or a command beside the ranks of a running job; the audit has an entry for each."""
     add_audit_detail(**body.model_dump(exclude_none=True))
     settings = app_state.settings
@@ -271,7 +282,7 @@ def enter(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body:
 
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
-def resolve(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
+def resolve(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: ResolveRequest) -> JobResource:
     """Settle a job that is lost or whose submission is unconfirmed; for administrators."""
     job = _apply(app_state, user, job_id, operator_resolution.resolve(user, body), now)
     if body.action == "adopt":
@@ -282,7 +293,7 @@ def resolve(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: str, bod
 def _apply(
     app_state: AppState,
     user: Principal,
-    job_id: str,
+    job_id: JobId,
     action: job_service.JobAction,
     now: datetime,
     *,
@@ -301,7 +312,7 @@ def _apply(
 
 @router.get("/{job_id}/events", operation_id="list_events")
 def events(
-    app_state: AppStateDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: str
+    app_state: AppStateDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: JobId
 ) -> Page[EventResource]:
     """List the events of a job, newest first."""
     with app_state.database.read() as session:
@@ -313,7 +324,7 @@ def events(
 
 @router.get("/{job_id}/attempts", operation_id="list_attempts")
 def attempts(
-    app_state: AppStateDep, _user: UserDep, now: NowDep, window: AttemptWindowDep, job_id: str
+    app_state: AppStateDep, _user: UserDep, now: NowDep, window: AttemptWindowDep, job_id: JobId
 ) -> Page[AttemptResource]:
     """List the attempts of a job, oldest first."""
     with app_state.database.read() as session:
@@ -327,7 +338,7 @@ def script(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     attempt: AttemptNumberQuery = None,
 ) -> ScriptResource:
     """Get the submitted batch script of the newest attempt, or of the given one."""

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from service.api.dependencies import AppStateDep, NowDep, UserDep
+from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep
 from service.api.json_body import SlotRoute
 from service.registry.lineage import read_lineage
 from trainyard.contract.wire.lineage import JobLineage
@@ -11,6 +11,6 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/lineage", tags=["jobs"], route_clas
 
 
 @router.get("", operation_id="get_lineage")
-def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> JobLineage:
+def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> JobLineage:
     """Get where a job comes from, and what was made of it: origin, forks, data, base model and registered models."""
     return read_lineage(app_state.database, job_id, now)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from service.api.dependencies import AppStateDep, NowDep, UserDep, after_query
+from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep, after_query
 from service.api.json_body import Handler, SlotRoute
 from service.core.errors import InvalidRequestError, NotFoundError
 from service.core.thread_slots import change_thread_slots, iterate_in_thread_slot
@@ -13,6 +13,7 @@ from service.metrics.curves_json import curves_json
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
 from service.metrics.queries import CurveQuery, read_curves
+from trainyard.contract.base import EXAMPLE_JOB
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.wire.pages import Page
 
@@ -42,14 +43,19 @@ Keys = Annotated[
     Query(
         description="Metrics to return, repeated or separated by commas; all but those under `system/` if omitted.",
         max_length=200,
+        examples=[["train/loss"]],
     ),
 ]
 PointKeys = Annotated[
     list[str] | None,
-    Query(description="Metrics to return, repeated or separated by commas; all if omitted.", max_length=200),
+    Query(
+        description="Metrics to return, repeated or separated by commas; all if omitted.",
+        max_length=200,
+        examples=[["train/loss"]],
+    ),
 ]
 System = Annotated[
-    bool, Query(description="Without `keys`: also the metrics of nodes, ranks and GPUs, under `system/`.")
+    bool, Query(description="Without `keys`: also what launchers measure of nodes, ranks and GPUs, under `system/`.")
 ]
 FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit earlier steps.")]
 ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit later steps.")]
@@ -82,7 +88,7 @@ def read_metrics(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     keys: Keys = None,
     from_step: FromStep = 0,
     to_step: ToStep = MAX_STEP,
@@ -109,7 +115,7 @@ def list_points(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job_id: str,
+    job_id: JobId,
     keys: PointKeys = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of points.")] = 1000,
     after: Annotated[str | None, after_query(r"^[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}$")] = None,
@@ -135,6 +141,7 @@ def compare_metrics(
             max_length=MAX_JOBS,
             description="The id of a job; may be repeated, each id once.",
             json_schema_extra={"uniqueItems": True},
+            examples=[[EXAMPLE_JOB]],
         ),
     ],
     keys: Keys = None,

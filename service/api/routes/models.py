@@ -21,16 +21,16 @@ from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=JsonRoute)
 
-ModelName = Annotated[str, Path(pattern=MODEL_NAME_PATTERN)]
-Alias = Annotated[str, Path(pattern=ALIAS_PATTERN)]
-Version = Annotated[int, Path(ge=1, le=MAX_SAFE_INT)]
+ModelName = Annotated[str, Path(pattern=MODEL_NAME_PATTERN, description="Name of the registered model.")]
+Alias = Annotated[str, Path(pattern=ALIAS_PATTERN, description="Name of a version that can be moved, such as `prod`.")]
+Version = Annotated[int, Path(ge=1, le=MAX_SAFE_INT, description="Number of the version.")]
 
 
 @router.get("", operation_id="list_models")
 def list_all(
     app_state: AppStateDep,
     _user: UserDep,
-    limit: Annotated[int, Query(ge=1, le=200)] = 100,
+    limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of results.")] = 100,
     after: Annotated[str | None, Query(max_length=100, description="The `last_id` of the previous page.")] = None,
 ) -> Page[ModelResource]:
     """List the registered models by name, without their versions."""

@@ -13,7 +13,13 @@ from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/orphans", tags=["cluster"], route_class=JsonRoute)
 
-OrphanId = Annotated[str, Path(pattern=r"^[a-z0-9_-]{1,64}$")]
+OrphanId = Annotated[
+    str,
+    Path(
+        pattern=r"^[a-z0-9_-]{1,64}$",
+        description="Id of the orphan: a job's id, or the name of an attempt in the scheduler.",
+    ),
+]
 
 
 @router.get("", operation_id="list_orphans")

@@ -23,7 +23,9 @@ from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 router = APIRouter(prefix="/v1", tags=["plans"], route_class=SlotRoute)
 
 _POLL_SECONDS = 0.2
-EstimateId = Annotated[str, Path(pattern=r"^est_[0-9a-z]{26}$")]
+EstimateId = Annotated[
+    str, Path(pattern=r"^est_[0-9a-z]{26}$", description="Id of the start estimate, from the plan's `start_estimate`.")
+]
 EstimateStart = Annotated[bool, Query(description="Also request a start estimate from the scheduler.")]
 WaitSeconds = Annotated[
     float,

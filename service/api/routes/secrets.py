@@ -12,7 +12,13 @@ from trainyard.contract.validation_messages import MAX_VARIABLE_NAME, VARIABLE_P
 from trainyard.contract.wire.access import SecretRequest, SecretResource, UserName
 from trainyard.contract.wire.pages import Page
 
-SecretName = Annotated[str, Path(json_schema_extra={"pattern": VARIABLE_PATTERN, "maxLength": MAX_VARIABLE_NAME})]
+SecretName = Annotated[
+    str,
+    Path(
+        description="Name of the environment variable.",
+        json_schema_extra={"pattern": VARIABLE_PATTERN, "maxLength": MAX_VARIABLE_NAME},
+    ),
+]
 """Checked by the service, because an error for a path's parameter would quote what may be a value by mistake."""
 
 OwnerName = Annotated[UserName | None, Query(description="Administrators: the user whose secrets these are.")]

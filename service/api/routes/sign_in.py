@@ -68,7 +68,9 @@ def link_unix_user(
     app_state: AppStateDep,
     _admin: AdminDep,
     now: NowDep,
-    user_name: Annotated[str, Path(max_length=64, pattern=USER_NAME_PATTERN)],
+    user_name: Annotated[
+        str, Path(max_length=64, pattern=USER_NAME_PATTERN, description="Name of the user and of the Unix account.")
+    ],
 ) -> UnixUserResource:
     """Let the Unix account of this name sign in as the user of this name, with its jobs and secrets."""
     row = link(app_state.database, app_state.accounts, user_name, now)

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 
-from service.api.dependencies import AppState, AppStateDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, JobId, UserDep
 from service.api.json_body import SlotRoute
 from service.auth.principals import Principal, is_token_valid
 from service.core.errors import InvalidRequestError
@@ -55,10 +55,10 @@ GlobalEventId = Annotated[
 async def stream_job(
     app_state: AppStateDep,
     user: UserDep,
-    job_id: str,
-    logs: bool = True,
+    job_id: JobId,
+    logs: Annotated[bool, Query(description="Whether to include log lines.")] = True,
     rank: Annotated[str | None, Query(pattern=RANK_PATTERN, description="Only this rank's log lines.")] = None,
-    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    after: Annotated[int, Query(ge=0, le=2**62, description="The id of the last event received.")] = 0,
     last_event_id: JobEventId = None,
 ) -> Response:
     """Stream a job's status, events, points, checkpoints and log lines, from any event id on.

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.api.dependencies import AppState, AppStateDep, NowDep, SweepWindowDep, UserDep
+from service.api.idempotency import REPLAYED, IdempotencyKey
 from service.api.json_body import JsonRoute
 from service.auth.principals import Principal
 from service.code.service import check_code
@@ -73,17 +74,17 @@ def accept_trial(
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=_SweepRoute)
 
-SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$")]
+SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$", description="Id of the sweep: `swp_...`.")]
 
 
-@router.post("", status_code=201, operation_id="submit_sweep", response_model=SweepDetail)
+@router.post("", status_code=201, operation_id="submit_sweep", response_model=SweepDetail, responses=REPLAYED)
 async def submit(
     response: Response,
     app_state: AppStateDep,
     user: UserDep,
     now: NowDep,
     body: SweepRequest,
-    idempotency_key: Annotated[str | None, Header()] = None,
+    idempotency_key: IdempotencyKey = None,
     force: Annotated[bool, Query(description="Submit the jobs even if they cannot fit the GPUs' memory.")] = False,
 ) -> Any:
     """Submit several variants of a spec, or a search. At most `max_parallel` run at once; all are accepted, or none."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
 from service.api.dependencies import UserDep
 from service.api.json_body import SlotRoute
@@ -28,7 +29,7 @@ def list_templates(_user: UserDep) -> Page[Template]:
 
 
 @router.get("/{name}", operation_id="get_template")
-def get_template(_user: UserDep, name: str) -> Template:
+def get_template(_user: UserDep, name: Annotated[str, Path(description="Exact name.")]) -> Template:
     """Get one preset, whose spec can be submitted as it is."""
     if (template := templates_by_name().get(name)) is None:
         message = f"there is no template {name!r}; available: {', '.join(templates_by_name())}"

@@ -27,7 +27,7 @@ from trainyard.contract.wire.pages import Page
 router = APIRouter(prefix="/v1/tokens", tags=["access"], route_class=JsonRoute)
 audit_router = APIRouter(prefix="/v1/audit", tags=["access"], route_class=SlotRoute)
 
-TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
+TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$", description="Id of the token (not a secret).")]
 
 
 @router.post("", status_code=201, operation_id="create_token")
@@ -73,10 +73,10 @@ def list_audit(
     app_state: AppStateDep,
     _admin: AdminDep,
     window: AuditWindowDep,
-    actor: Annotated[str | None, Query(max_length=128)] = None,
-    action: Annotated[str | None, Query(max_length=64, description="Operation id, for example `cancel_job`.")] = None,
+    actor: Annotated[str | None, Query(max_length=128, description="Who made the request.")] = None,
+    action: Annotated[str | None, Query(max_length=64, description="Operation id.", examples=["cancel_job"])] = None,
     target: Annotated[str | None, Query(max_length=256, description="For example a job id.")] = None,
-    outcome: Literal["done", "refused", "failed"] | None = None,
+    outcome: Annotated[Literal["done", "refused", "failed"] | None, Query(description="Result of the request.")] = None,
     created_after: Annotated[QueryTimestamp | None, Query(description="At this time or later, RFC 3339.")] = None,
     created_before: Annotated[QueryTimestamp | None, Query(description="Before this time.")] = None,
 ) -> Page[AuditResource]:

@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/views", tags=["views"], route_class=JsonRoute)
 keys_router = APIRouter(prefix="/v1/job-keys", tags=["views"], route_class=JsonRoute)
 
 _PATTERN = r"^view_[0-9a-z]{26}$"
-ViewId = Annotated[str, Path(pattern=_PATTERN)]
+ViewId = Annotated[str, Path(pattern=_PATTERN, description="Id of the saved view: `view_...`.")]
 ViewWindowDep = Annotated[PageRequest, Depends(window_of(_PATTERN))]
 
 

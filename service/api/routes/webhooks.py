@@ -21,7 +21,7 @@ from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/webhooks", tags=["access"], route_class=JsonRoute)
 
-WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$")]
+WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$", description="Id of the webhook: `whk_...`.")]
 
 
 @router.post("", status_code=201, operation_id="create_webhook")

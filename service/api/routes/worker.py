@@ -1,11 +1,12 @@
 """The routes of workers: claim, heartbeat, metrics, events, checkpoints, logs and exit record of an attempt."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state, require_worker
 from service.api.json_body import ReportRoute
+from service.api.openapi import METRICS_BODY, binary_body
 from service.api.routes.logs import Rank
 from service.attempts.service import AttemptService
 from service.core.errors import BodyTooLargeError
@@ -14,6 +15,9 @@ from service.logs.service import LogWriter
 from service.metrics.ingest.decode import decode_batch, decode_known
 from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
+    Accepted,
+    AcceptedPoints,
+    AppendedLog,
     CheckpointReport,
     Claim,
     ClaimGrant,
@@ -21,30 +25,10 @@ from trainyard.contract.wire.reports import (
     FinishRecord,
     Heartbeat,
     HeartbeatReply,
-    MetricsBatch,
     ParametersReport,
 )
 
 router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"], route_class=ReportRoute)
-
-
-def _inline_refs(node: Any, definitions: dict[str, Any]) -> Any:
-    """Return a JSON schema with each reference replaced by its definition."""
-    if isinstance(node, list):
-        return [_inline_refs(item, definitions) for item in node]
-    if not isinstance(node, dict):
-        return node
-    reference = node.get("$ref")
-    if reference is not None:
-        return _inline_refs(definitions[reference.rsplit("/", 1)[1]], definitions)
-    return {key: _inline_refs(value, definitions) for key, value in node.items() if key != "$defs"}
-
-
-def _metrics_body() -> dict[str, Any]:
-    """Return the OpenAPI request body of the metrics route, which FastAPI does not parse."""
-    schema = MetricsBatch.model_json_schema()
-    content = {"application/json": {"schema": _inline_refs(schema, schema.get("$defs", {}))}}
-    return {"requestBody": {"required": True, "content": content}}
 
 
 def _service(app_state: AppState, aid: str) -> AttemptService:
@@ -71,7 +55,7 @@ def heartbeat(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: 
     return _service(app_state, aid).heartbeat()
 
 
-@router.post("/metrics", operation_id="report_metrics", openapi_extra=_metrics_body())
+@router.post("/metrics", operation_id="report_metrics", response_model=AcceptedPoints, openapi_extra=METRICS_BODY)
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Report points. A batch is stored as a whole or not at all; the response follows the commit. Repeats are safe."""
     app_state = await get_app_state(request)  # FastAPI's injection would cost a tenth of the request
@@ -89,34 +73,34 @@ async def metrics(request: Request, aid: AttemptId) -> Response:
 
 
 @router.post("/events", operation_id="report_events")
-def events(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
+def events(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> Accepted:
     """Add events to the job's history, each once."""
-    return {"accepted": _service(app_state, aid).events(body)}
+    return Accepted(accepted=_service(app_state, aid).events(body))
 
 
 @router.post("/checkpoints", operation_id="report_checkpoint")
-def checkpoints(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
+def checkpoints(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> Accepted:
     """Report a complete checkpoint and the steps whose checkpoints were deleted."""
     _service(app_state, aid).checkpoint(body)
-    return {"accepted": 1}
+    return Accepted(accepted=1)
 
 
 @router.post("/parameters", operation_id="report_parameters")
-def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: ParametersReport) -> dict[str, int]:
+def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: ParametersReport) -> Accepted:
     """Report parameters, tags and notes of the job. Later values replace earlier ones."""
     _service(app_state, aid).parameters(body)
-    return {"accepted": 1}
+    return Accepted(accepted=1)
 
 
-@router.post("/logs", operation_id="append_log")
+@router.post("/logs", operation_id="append_log", openapi_extra=binary_body("application/octet-stream"))
 async def append_log(
     request: Request,
     app_state: AppStateDep,
     _worker: WorkerDep,
     aid: AttemptId,
     rank: Rank,
-    offset: Annotated[int, Query(ge=0, le=2**62)],
-) -> dict[str, int]:
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Offset of the first byte in the log.", examples=[0])],
+) -> AppendedLog:
     """Append raw bytes to a rank's log."""
     data = await request.body()
     if len(data) > MAX_LOG_CHUNK:
@@ -124,13 +108,13 @@ async def append_log(
     logs = LogWriter(
         app_state.database, aid, app_state.clock(), app_state.settings.log_limit, app_state.metrics.ingested
     )
-    return {"next_offset": await run_in_thread_slot(logs.append, rank, offset, data)}
+    return AppendedLog(next_offset=await run_in_thread_slot(logs.append, rank, offset, data))
 
 
 @router.post("/finish", operation_id="finish_attempt")
-def finish(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
+def finish(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> Accepted:
     """Report the exit record of the attempt's last execution."""
     _service(app_state, aid).finish(body)
     app_state.failpoint("finish.after-commit")
     app_state.notify_reconciler()
-    return {"accepted": 1}
+    return Accepted(accepted=1)

@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench._host_memory import LiveTensorBytes
-from bench._no_checkpoints import NoCheckpoints
+from tests.support.host_memory import LiveTensorBytes
+from tests.support.no_checkpoints import NoCheckpoints
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site

@@ -21,14 +21,14 @@ def reference() -> str:
     """Return the whole page."""
     schema = TrainingSpec.model_json_schema()
     sections: Schema = schema.pop("$defs")
-    parts = [_HEAD, "## Top level\n", _table(schema, sections)]
+    parts = [_HEAD, "## Top level\n", table(schema, sections)]
     parts += [part for name in _order(schema, sections) for part in _section(name, sections)]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _section(name: str, sections: Schema) -> list[str]:
     schema = sections[name]
-    return [f"## {name}\n", schema.get("description", "") + "\n", _table(schema, sections)]
+    return [f"## {name}\n", schema.get("description", "") + "\n", table(schema, sections)]
 
 
 def _order(schema: Schema, sections: Schema) -> list[str]:
@@ -54,13 +54,14 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-def _table(schema: Schema, sections: Schema) -> str:
+def table(schema: Schema, sections: Schema) -> str:
+    """Return a row for each field of an object's schema."""
     required = set(schema.get("required", ()))
     rows = ["| field | value | default | description |", "|---|---|---|---|"]
     for name, field in schema["properties"].items():
         default = "*required*" if name in required else _default(field)
         text = " ".join(_description(field, sections).split())
-        rows.append(f"| `{name}` | {_escaped(_kind(field))} | {default} | {_escaped(text)} |")
+        rows.append(f"| `{name}` | {escaped(kind_of(field))} | {default} | {escaped(text)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -77,14 +78,14 @@ def _default(field: Schema) -> str:
     return "absent" if default is None else f"`{json.dumps(default)}`"
 
 
-def _kind(field: Schema) -> str:
+def kind_of(field: Schema) -> str:
     """Return a description of the values that a field accepts."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
     for key in ("anyOf", "oneOf", "allOf"):
         if key in field:
-            return " or ".join(dict.fromkeys(_kind(part) for part in field[key] if part.get("type") != "null"))
+            return " or ".join(dict.fromkeys(kind_of(part) for part in field[key] if part.get("type") != "null"))
     if "const" in field:
         return f"`{field['const']}`"
     if "enum" in field:
@@ -94,20 +95,29 @@ def _kind(field: Schema) -> str:
             return _list(field)
         case "object":
             values: list[Schema] = list(field.get("patternProperties", {}).values())
+            if isinstance(field.get("additionalProperties"), dict):
+                values.append(field["additionalProperties"])
             if values and "oneOf" in values[0]:
-                return f"names, each with {_kind(values[0])}"
-            return "names and numbers" if values and values[0].get("type") == "number" else "names and texts"
+                return f"names, each with {kind_of(values[0])}"
+            return f"names and {_plural(values[0]) if values else 'values'}"
         case "integer" | "number":
             return _number(field)
         case "boolean":
             return "`true` or `false`"
+        case "string" if field.get("format") == "date-time":
+            return "time"
     return "text"
+
+
+def _plural(schema: Schema) -> str:
+    numbers = {schema.get("type"), *(one.get("type") for one in schema.get("anyOf", ()))} & {"integer", "number"}
+    return "numbers" if numbers else "texts" if schema.get("type") == "string" else "values"
 
 
 def _list(field: Schema) -> str:
     items: Schema = field.get("items") or next(iter(field.get("prefixItems", [])), {})
     many = f"{field['minItems']} " if field.get("minItems") and field.get("minItems") == field.get("maxItems") else ""
-    return f"list of {many}{_kind(items)}"
+    return f"list of {many}{kind_of(items)}"
 
 
 def _number(field: Schema) -> str:
@@ -122,7 +132,7 @@ def _number(field: Schema) -> str:
     return f"{kind}, {', '.join(bounds)}" if bounds else kind
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 

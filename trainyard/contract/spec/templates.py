@@ -4,13 +4,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.base import Resource
+from trainyard.contract.base import Resource, example
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.spec.yaml_loader import load_yaml
 
 
 class Template(Resource):
     """A preset and its description."""
+
+    model_config = example(object="template", name="mlp_parity", description="A small net.")
 
     object: str = "template"
     name: str

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
+from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict, example
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
@@ -60,6 +60,16 @@ LOOP_TASKS = frozenset(
 
 class TrainingSpec(Strict):
     """One training run."""
+
+    model_config = example(
+        name="parity",
+        task="regression",
+        gpus=2,
+        model={"source": "builtin", "name": "mlp"},
+        data={"source": "builtin", "name": "parity"},
+        steps=20,
+        batch={"size": 10},
+    )
 
     version: Literal[1] = 1
     name: DisplayName = "untitled"

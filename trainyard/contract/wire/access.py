@@ -4,7 +4,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from trainyard.contract.base import Resource, SecretValue, Strict, Timestamp, reject_bool
+from trainyard.contract.base import (
+    EXAMPLE_ATTEMPT,
+    EXAMPLE_JOB,
+    EXAMPLE_LATER,
+    EXAMPLE_TIME,
+    Resource,
+    SecretValue,
+    Strict,
+    Timestamp,
+    example,
+    reject_bool,
+)
 from trainyard.contract.validation_messages import USER_NAME_PATTERN
 from trainyard.contract.wire.jobs import JobStatus
 
@@ -21,8 +32,10 @@ TOKEN_DAYS = 90
 class TokenRequest(Strict):
     """The body of `POST /v1/tokens`."""
 
+    model_config = example(expires_in_days=90)
+
     name: UserName
-    role: Role = "user"
+    role: Role = Field(default="user", examples=["user"])
     """`admin`: everything. `user`: read all jobs, change own jobs. `viewer`: read only."""
     expires_in_days: Annotated[int, Field(ge=1, le=3650), BeforeValidator(reject_bool)] | None = None
     """Days until the token expires. Absent: it does not expire."""
@@ -43,10 +56,10 @@ class TokenResource(Resource):
     object: Literal["token"] = "token"
     id: str
     name: str
-    role: Role
-    may_run_code: bool = False
+    role: Role = Field(examples=["user"])
+    may_run_code: bool = Field(default=False, examples=[False])
     """Whether the token or its role permits code."""
-    created_by: str | None = None
+    created_by: str | None = Field(default=None, examples=["admin"])
     created_at: Timestamp
     last_used_at: Timestamp | None = None
     """Time of the last request, accurate to a minute."""
@@ -61,21 +74,21 @@ class UnixUserResource(Resource):
 
     object: Literal["unix_user"] = "unix_user"
     name: str
-    uid: int
+    uid: int = Field(examples=[4711])
     created_at: Timestamp
 
 
 class NewTokenResource(TokenResource):
     """A new token with its secret, which is returned only once."""
 
-    token: str
+    token: str = Field(examples=["ty_0123456789abcdef_secret"])
     """The secret; only its hash is stored."""
 
 
 class SecretRequest(Strict):
     """The body of `PUT /v1/secrets/{secret_name}`."""
 
-    value: Annotated[SecretValue, Field(repr=False)]
+    value: Annotated[SecretValue, Field(repr=False)] = Field(examples=["..."])
     """The value of the environment variable."""
 
 
@@ -83,28 +96,28 @@ class SecretResource(Resource):
     """A secret without its value, which no route returns."""
 
     object: Literal["secret"] = "secret"
-    name: str
+    name: str = Field(examples=["HF_TOKEN"])
     """Name of the secret, and of the environment variable that has its value."""
     created_at: Timestamp
-    updated_at: Timestamp
+    updated_at: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 
 class AuditResource(Resource):
     """One requested change and its outcome."""
 
     object: Literal["audit_entry"] = "audit_entry"
-    id: str
+    id: str = Field(examples=["aud_12"])
     created_at: Timestamp
-    actor: str
+    actor: str = Field(examples=["anna"])
     """The user, `service` for changes by the service itself, or `anonymous`."""
-    token_id: str | None = None
-    role: str | None = None
-    action: str
+    token_id: str | None = Field(default=None, examples=[EXAMPLE_ATTEMPT])
+    role: str | None = Field(default=None, examples=["user"])
+    action: str = Field(examples=["cancel_job"])
     """The operation's id in the OpenAPI document, such as `cancel_job`."""
-    target: str | None = None
+    target: str | None = Field(default=None, examples=[EXAMPLE_JOB])
     """The changed resource, such as a job's id."""
-    address: str | None = None
-    request_id: str | None = None
+    address: str | None = Field(default=None, examples=["192.0.2.7"])
+    request_id: str | None = Field(default=None, examples=["req_01kdvdna00az9cxjnszk8v8abh"])
     outcome: Literal["done", "refused", "failed"]
     status: int | None = None
     """HTTP status of the response, if it was not successful."""
@@ -118,7 +131,9 @@ WebhookFormat = Literal["trainyard", "slack"]
 class WebhookRequest(Strict):
     """The body of `POST /v1/webhooks`."""
 
-    url: Annotated[str, StringConstraints(min_length=8, max_length=2000)]
+    model_config = example(statuses=["succeeded", "failed"])
+
+    url: Annotated[str, StringConstraints(min_length=8, max_length=2000)] = Field(examples=["https://example.org/hook"])
     """`https://...`; other addresses only if an administrator has allowed the host."""
     statuses: Annotated[tuple[JobStatus, ...], Field(max_length=11)] = ()
     """Notify only of these statuses. Empty: all."""
@@ -132,23 +147,23 @@ class WebhookResource(Resource):
     """A webhook without its secret."""
 
     object: Literal["webhook"] = "webhook"
-    id: str
-    url: str
-    statuses: list[JobStatus]
+    id: str = Field(examples=["whk_01kdvdna00az9cxjnszk8v8abh"])
+    url: str = Field(examples=["https://example.org/hook"])
+    statuses: list[JobStatus] = Field(examples=[["succeeded", "failed"]])
     jobs: Literal["own", "all"]
     format: WebhookFormat = "trainyard"
     created_by: str
     created_at: Timestamp
     disabled_at: Timestamp | None = None
     """When it was disabled after repeated failures; a successful test enables it again."""
-    failures: int = 0
+    failures: int = Field(default=0, examples=[0])
     """Number of consecutive failed deliveries."""
 
 
 class NewWebhookResource(WebhookResource):
     """A new webhook with its secret, which is returned only once."""
 
-    secret: str
+    secret: str = Field(examples=["whsec_c2VjcmV0"])
     """The key that signs messages."""
 
 
@@ -156,16 +171,16 @@ class DeliveryResource(Resource):
     """One message to a webhook."""
 
     object: Literal["delivery"] = "delivery"
-    id: str
+    id: str = Field(examples=["dlv_01kdvdna00az9cxjnszk8v8abh"])
     """Equal for all attempts of a delivery, as in the header `webhook-id`, to detect duplicates."""
-    webhook_id: str
-    type: str
+    webhook_id: str = Field(examples=["whk_01kdvdna00az9cxjnszk8v8abh"])
+    type: str = Field(examples=["job.status"])
     """`job.status` or `test`."""
-    job_id: str | None = None
+    job_id: str | None = Field(default=None, examples=[EXAMPLE_JOB])
     created_at: Timestamp
-    state: Literal["waiting", "delivered", "given_up"]
+    state: Literal["waiting", "delivered", "given_up"] = Field(examples=["delivered"])
     attempts: int
     next_at: Timestamp | None = None
-    delivered_at: Timestamp | None = None
-    answer_status: int | None = None
+    delivered_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    answer_status: int | None = Field(default=None, examples=[204])
     error: str | None = None

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, StrictBool
+from pydantic import Field, StrictBool
 
-from trainyard.contract.base import Resource, ShortText, Strict, Timestamp
+from trainyard.contract.base import EXAMPLE_TIME, Resource, ShortText, Strict, Timestamp, example
 
 
 class GpuCount(Resource):
@@ -80,11 +80,27 @@ class ClusterSnapshot(Resource):
 class ClusterResource(ClusterSnapshot):
     """The newest snapshot; reading it does not query the scheduler."""
 
+    model_config = example(
+        partitions=[
+            {
+                "name": "gpu",
+                "default": True,
+                "state": "up",
+                "time_limit_minutes": 1440,
+                "nodes": {"idle": 2},
+                "gpus": [{"type": "h100", "total": 8, "free": 5}],
+                "shapes": [{"nodes": 2, "gpus": {"h100": 4}}],
+            }
+        ],
+        nodes={"idle": 2},
+        gpus=[{"type": "h100", "total": 8, "free": 5}],
+    )
+
     object: Literal["cluster"] = "cluster"
-    backend: str
-    taken_at: Timestamp | None = None
+    backend: str = Field(examples=["slurm"])
+    taken_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
     """None: the scheduler has not responded yet."""
-    age_seconds: float | None = None
+    age_seconds: float | None = Field(default=None, examples=[12.5])
     error: str | None = None
     """Why the last refresh failed."""
 
@@ -92,10 +108,8 @@ class ClusterResource(ClusterSnapshot):
 class MaintenanceRequest(Strict):
     """The body of `PUT /v1/maintenance`."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"active": True, "message": "Slurm is being upgraded"}})
-
     active: StrictBool
-    message: ShortText = ""
+    message: ShortText = Field(default="", examples=["Slurm is being upgraded"])
     """Why, and for how long; shown to all users. Ignored with `active: false`."""
 
 
@@ -104,6 +118,6 @@ class MaintenanceResource(Resource):
 
     object: Literal["maintenance"] = "maintenance"
     active: bool
-    since: Timestamp | None = None
-    started_by: str | None = None
-    message: str = ""
+    since: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    started_by: str | None = Field(default=None, examples=["anna"])
+    message: str = Field(default="", examples=["Slurm is being upgraded"])

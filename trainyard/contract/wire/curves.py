@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from trainyard.contract.base import AnyFloat, Resource, Timestamp
+from pydantic import Field
+
+from trainyard.contract.base import EXAMPLE_LATER, EXAMPLE_TIME, AnyFloat, Resource, Timestamp, example
 
 CurveAxis = Literal["step", "time", "tokens"]
 """The x axis of curves: steps, seconds of training, or tokens processed."""
@@ -37,9 +39,9 @@ class PointResource(Resource):
     """One stored point."""
 
     object: Literal["point"] = "point"
-    id: str
+    id: str = Field(examples=["1.10.1"])
     key: str
-    step: int
+    step: int = Field(examples=[10])
     execution: int
     value: AnyFloat
     time: Timestamp
@@ -48,9 +50,13 @@ class PointResource(Resource):
 class MetricsResource(Resource):
     """The curves of one job."""
 
+    model_config = example(
+        series=[{"key": "train/loss", "steps": [10, 20], "values": [0.5, 0.25], "times": [EXAMPLE_TIME, EXAMPLE_LATER]}]
+    )
+
     object: Literal["metrics"] = "metrics"
     job_id: str
-    axis: CurveAxis = "step"
+    axis: CurveAxis = Field(default="step", examples=["step"])
     """The meaning of `x` in each series."""
     series: list[Series]
     series_omitted: int = 0

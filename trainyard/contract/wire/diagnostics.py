@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from trainyard.contract.base import Resource
+from pydantic import Field
+
+from trainyard.contract.base import Resource, example
 
 
 class Finding(Resource):
@@ -18,8 +20,35 @@ class Finding(Resource):
 class DiagnosticsReport(Resource):
     """The results of the service's checks of its own installation."""
 
+    model_config = example(
+        findings=[
+            {"name": "database", "state": "ok", "message": "answers"},
+            {
+                "name": "disk",
+                "state": "error",
+                "message": "only 2.5 GiB are free for runs",
+                "fix": "delete jobs (trainyard usage shows whose), or move TRAINYARD_RUNS_DIR",
+            },
+        ]
+    )
+
     object: Literal["diagnostics"] = "diagnostics"
     findings: list[Finding]
+
+
+class Liveness(Resource):
+    """The process responds."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Resource):
+    """The state of every dependency."""
+
+    status: Literal["ok", "degraded", "unavailable"]
+    checks: dict[str, str] = Field(examples=[{"database": "ok", "runs_dir": "ok"}])
+    """`ok`, or what is wrong, by dependency."""
+    notes: list[str] = Field(default_factory=list)
 
 
 def ok_finding(name: str, message: str) -> Finding:

@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from trainyard.contract.base import AnyFloat, Resource, Timestamp
 
@@ -23,59 +23,28 @@ def is_hidden(path: str) -> bool:
 class CheckpointResource(Resource):
     """A complete checkpoint of a job."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "checkpoint",
-                "id": "ckpt_01kdvdna00yhj80arqj5k8gms6",
-                "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
-                "step": 200,
-                "size_bytes": 481000,
-                "digest": "sha256:" + "0" * 64,
-                "world_size": 2,
-                "execution": 1,
-                "metrics": {"eval/loss": 0.25},
-                "path": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/checkpoints/step-0000000200",
-                "created_at": "2026-01-01T12:00:00.000Z",
-                "latest": True,
-                "best": False,
-            }
-        }
-    )
-
     object: Literal["checkpoint"] = "checkpoint"
-    id: str
+    id: str = Field(examples=["ckpt_01kdvdna00yhj80arqj5k8gms6"])
     job_id: str
     step: int
     size_bytes: int
     digest: str
     world_size: int
     execution: int
-    metrics: dict[str, AnyFloat] = Field(default_factory=dict)
-    path: str
+    metrics: dict[str, AnyFloat] = Field(default_factory=dict, examples=[{"eval/loss": 0.25}])
+    path: str = Field(examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/checkpoints/step-0000000200"])
     created_at: Timestamp
-    latest: bool = False
+    latest: bool = Field(default=False, examples=[True])
     """Whether it is the newest checkpoint, from which the job would continue."""
-    best: bool = False
+    best: bool = Field(default=False, examples=[False])
     """Whether it is the best by `checkpoint.keep_best`, else by `eval/loss`."""
 
 
 class FileResource(Resource):
     """A file of a checkpoint or an export."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "file",
-                "path": "model.safetensors",
-                "size_bytes": 481000,
-                "modified_at": "2026-01-01T12:00:00.000Z",
-            }
-        }
-    )
-
     object: Literal["file"] = "file"
-    path: str
+    path: str = Field(examples=["model.safetensors"])
     """Path relative to the folder, as used in `.../files/{path}`."""
     size_bytes: int
     modified_at: Timestamp
@@ -85,10 +54,17 @@ class ArtifactResource(Resource):
     """A file that a run wrote to its `artifacts` folder."""
 
     object: Literal["artifact"] = "artifact"
-    path: str
+    path: str = Field(examples=["trace/rank-0.json"])
     """Path relative to the `artifacts` folder, as used in `/v1/jobs/{id}/artifacts/{path}`."""
     size_bytes: int
     modified_at: Timestamp
+
+
+class CodeResource(Resource):
+    """An uploaded archive of code."""
+
+    object: Literal["code"] = "code"
+    digest: str
 
 
 class UserUsage(Resource):
@@ -102,22 +78,10 @@ class UserUsage(Resource):
 class UsageResource(Resource):
     """Disk use by user and in total, measured in the background."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "usage",
-                "users": [{"name": "admin", "jobs": 12, "disk_bytes": 3_400_000_000}],
-                "disk_bytes": 3_400_000_000,
-                "free_bytes": 120_000_000_000,
-                "quota_bytes_per_user": 50_000_000_000,
-            }
-        }
-    )
-
     object: Literal["usage"] = "usage"
-    users: list[UserUsage]
-    disk_bytes: int
-    free_bytes: int
+    users: list[UserUsage] = Field(examples=[[{"disk_bytes": 3400000000, "jobs": 12, "name": "admin"}]])
+    disk_bytes: int = Field(examples=[3400000000])
+    free_bytes: int = Field(examples=[120000000000])
     """Free bytes on the filesystem of the run directories."""
-    quota_bytes_per_user: int | None = None
+    quota_bytes_per_user: int | None = Field(default=None, examples=[50000000000])
     """Quota of each user; a user at the quota cannot submit jobs. None: no quota."""

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from trainyard.contract.base import NonNegativeInt, Resource, ShortText, Strict
+from trainyard.contract.base import NonNegativeInt, Resource, ShortText, Strict, example
 
 AccessKind = Literal["shell", "exec"]
 
@@ -21,13 +21,11 @@ _MAX_MESSAGE = 500
 class AccessRequest(Strict):
     """The body of `POST /v1/jobs/{id}/access`."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"kind": "exec", "program": "nvidia-smi"}})
-
-    kind: AccessKind
+    kind: AccessKind = Field(examples=["exec"])
     """`shell`: an interactive shell beside one rank. `exec`: one command on each node, or on the node of `rank`."""
     rank: NonNegativeInt | None = None
     """Required for a shell."""
-    program: ShortText | None = None
+    program: ShortText | None = Field(default=None, examples=["nvidia-smi"])
     """The name of the command, without its arguments, for the audit. Required for `exec`."""
 
     @model_validator(mode="after")
@@ -50,20 +48,30 @@ class NodeRanks(Resource):
 class AccessResource(Resource):
     """What a client needs to start a program beside the ranks of a job. It contains no secret."""
 
+    model_config = example(
+        command=[
+            "python3",
+            "-P",
+            "-m",
+            "worker.environment.companion",
+            "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/attempts/1-0123456789abcdef",
+        ]
+    )
+
     object: Literal["job_access"] = "job_access"
     job_id: str
     attempt: int
     """Number of the attempt that runs."""
     scheduler: str
-    scheduler_id: str | None = None
-    account: str
+    scheduler_id: str | None = Field(default=None, examples=["4711"])
+    account: str = Field(examples=["anna"])
     """The Unix account that the program must run as: that of the job. Its uid, if the account has no name."""
-    uid: int
-    folder: str
+    uid: int = Field(examples=[1000])
+    folder: str = Field(examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/attempts/1-0123456789abcdef"])
     """The folder of the attempt on the nodes."""
     command: list[str]
     """The program that runs on the node; it enters the environment of the ranks. The client appends arguments."""
-    nodes: list[NodeRanks]
+    nodes: list[NodeRanks] = Field(examples=[[{"name": "node1", "ranks": [0, 1]}]])
     """The nodes to enter: that of `rank`, or all of them."""
 
 

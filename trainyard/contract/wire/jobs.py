@@ -5,7 +5,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from trainyard.contract.base import AnyFloat, NonNegativeInt, Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.base import (
+    EXAMPLE_JOB,
+    EXAMPLE_LATER,
+    EXAMPLE_TIME,
+    AnyFloat,
+    NonNegativeInt,
+    Resource,
+    Strict,
+    Timestamp,
+    example,
+    reject_bool,
+)
 from trainyard.contract.validation_messages import SLURM_ID_PATTERN
 from trainyard.contract.wire.advice import Advice
 from trainyard.contract.wire.failure_summary import FailureSummary
@@ -87,61 +98,65 @@ class AttemptResource(Resource):
     id: str
     number: int
     scheduler: str
-    scheduler_id: str | None = None
-    nodes: list[str] = Field(default_factory=list)
+    scheduler_id: str | None = Field(default=None, examples=["4711"])
+    nodes: list[str] = Field(default_factory=list, examples=[["node1"]])
     created_at: Timestamp
-    submitted_at: Timestamp | None = None
-    started_at: Timestamp | None = None
-    ended_at: Timestamp | None = None
-    execution: int | None = None
+    submitted_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    started_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_LATER])
+    ended_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_LATER])
+    execution: int | None = Field(default=None, examples=[1])
     """The newest execution that has sent a report."""
-    resumed_from_step: int | None = None
+    resumed_from_step: int | None = Field(default=None, examples=[0])
     """The lowest step that a report of that execution gives; None if no report knows it."""
-    exit_reason: str | None = None
-    scheduler_end: str | None = None
+    exit_reason: str | None = Field(default=None, examples=["node_failure"])
+    scheduler_end: str | None = Field(default=None, examples=["Slurm: NODE_FAIL; node1 is down: Not responding"])
     """The scheduler's own report of the end: its state, by whom the attempt was cancelled, the exit code, and why a
     node is out of service."""
     failure: str | None = None
     """What the worker reported as the cause, in one line."""
-    failed_node: str | None = None
+    failed_node: str | None = Field(default=None, examples=["node1"])
     """The node that caused the end; the next attempts exclude it."""
 
 
 class JobResource(Resource):
     """A job: its spec, desired state, status and progress."""
 
-    model_config = ConfigDict(json_schema_extra={"example": JOB})
+    model_config = example(
+        metrics={"eval/accuracy": 0.91, "train/loss": 0.25},
+        parameters={"optimizer.lr": 0.0003},
+        progress={"eta_seconds": 140.0, "seconds_per_step": 0.5, "step": 120, "total_steps": 400},
+    )
 
     object: Literal["job"] = "job"
-    id: str
-    name: str
-    status: JobStatus
+    id: str = Field(examples=[EXAMPLE_JOB])
+    name: str = Field(examples=["digits-ddp"])
+    status: JobStatus = Field(examples=["running"])
     status_reason: StatusReason | None = None
-    status_message: str
+    status_message: str = Field(examples=["runs on node1, node2"])
     """One sentence that explains the status."""
     desired: Desired
     created_by: str
     created_at: Timestamp
-    updated_at: Timestamp
+    updated_at: Timestamp = Field(examples=[EXAMPLE_LATER])
     sequence: int = 0
     """Position in the job's stream: `?after=<sequence>` streams only later events."""
     estimated_start: Timestamp | None = None
     """While pending: the start time that the scheduler expects, if it reports one."""
-    started_at: Timestamp | None = None
+    started_at: Timestamp | None = Field(default=None, examples=["2026-01-01T12:01:00.000Z"])
     finished_at: Timestamp | None = None
     progress: JobProgress | None = None
     attempt: AttemptResource | None = None
     """The current attempt."""
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     """The latest values of at most 64 metrics; `GET /v1/jobs/{id}/metrics` returns all."""
-    loss_metric: str | None = None
+    loss_metric: str | None = Field(default=None, examples=["train/loss"])
     """The one of `metrics` that tables and pages show as the loss: `train/loss`, or the name that the program uses."""
-    evaluation_metric: str | None = None
+    evaluation_metric: str | None = Field(default=None, examples=["eval/accuracy"])
     """The one of `metrics` that tells best how good the job is: that of early stopping or of the best checkpoint, or
     else an accuracy, a score or a loss of its evaluations."""
     metrics_omitted: int = 0
     """Number of the job's metrics that are not in `metrics`."""
-    last_checkpoint_step: int | None = None
+    last_checkpoint_step: int | None = Field(default=None, examples=[100])
     origin: Origin | None = None
     """The checkpoint of another job from which this job starts."""
     error: Failure | None = None
@@ -149,7 +164,7 @@ class JobResource(Resource):
     """The user's own part of the error, and fixes; not in lists."""
     advice: list[Advice] = Field(default_factory=list)
     """While running: what would make the job faster or cheaper; not in lists."""
-    metadata: dict[str, str] = Field(default_factory=dict)
+    metadata: dict[str, str] = Field(default_factory=dict, examples=[{"team": "nlp"}])
     parameters: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
     """What the program reported through its tracker, such as the learning rate. Lists of jobs have 64 at most, and
     texts of at most 200 characters."""
@@ -159,9 +174,9 @@ class JobResource(Resource):
     """Notes of a user or the program, in Markdown; bounded in the same way."""
     archived: bool = False
     """Whether lists leave the job out unless they are asked for it."""
-    spec: dict[str, Any]
+    spec: dict[str, Any] = Field(examples=[{"gpus": 2, "steps": 400, "task": "image_classification"}])
     """The resolved spec."""
-    run_directory: str
+    run_directory: str = Field(examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh"])
     disk_bytes: int | None = None
     """Size of the run directory, as last measured."""
     sweep_id: str | None = None
@@ -173,7 +188,9 @@ class JobResource(Resource):
 class ProfileRequest(Strict):
     """The body of `POST /v1/jobs/{id}/profile`."""
 
-    steps: Annotated[int, Field(ge=1, le=1000), BeforeValidator(reject_bool)] = 3
+    model_config = example(ranks=[0])
+
+    steps: Annotated[int, Field(ge=1, le=1000), BeforeValidator(reject_bool)] = Field(default=3, examples=[3])
     """Number of steps to trace, starting at the next step on which all ranks agree."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
 
@@ -181,7 +198,7 @@ class ProfileRequest(Strict):
 class RetryRequest(Strict):
     """The body of `POST /v1/jobs/{id}/retry`."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"from": "checkpoint"}})
+    model_config = example(**{"from": "checkpoint"})
 
     start: Literal["checkpoint", "scratch"] = Field(default="checkpoint", alias="from")
     """`checkpoint`: start from the last checkpoint, or from the beginning if there is none. `scratch`: start from the
@@ -193,7 +210,7 @@ class ResolveRequest(Strict):
 
     action: Literal["adopt", "resubmit", "give_up"]
     """`adopt`: the job runs under `scheduler_id`. `resubmit` or `give_up`: the job no longer runs."""
-    scheduler_id: Annotated[str, Field(pattern=SLURM_ID_PATTERN)] | None = None
+    scheduler_id: Annotated[str, Field(pattern=SLURM_ID_PATTERN)] | None = Field(default=None, examples=["4711"])
 
     @model_validator(mode="after")
     def _require_id_for_adopt(self) -> Self:
@@ -205,8 +222,6 @@ class ResolveRequest(Strict):
 class ResolveLostRequest(Strict):
     """The body of `POST /v1/lost-jobs/resolve`: how to settle all lost jobs."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"action": "resubmit"}})
-
     action: Literal["resubmit", "give_up"]
 
 
@@ -217,21 +232,21 @@ class ResolutionResource(Resource):
     job_id: str
     resolved: bool
     """False: the job has recovered since, or the action does not apply to it."""
-    status: JobStatus | None = None
+    status: JobStatus | None = Field(default=None, examples=["queued"])
     """The job's status afterwards, if it was resolved."""
-    message: str
+    message: str = Field(examples=["Queued to be resubmitted, as resolved by anna."])
 
 
 class EventResource(Resource):
     """An entry in the history of a job."""
 
     object: Literal["event"] = "event"
-    id: str
+    id: str = Field(examples=["evt_7"])
     job_id: str
-    type: str
+    type: str = Field(examples=["status"])
     level: Literal["info", "warning", "error"]
-    message: str
-    data: dict[str, Any] = Field(default_factory=dict)
+    message: str = Field(examples=["runs on node1"])
+    data: dict[str, Any] = Field(default_factory=dict, examples=[{"status": "running"}])
     created_at: Timestamp
 
 
@@ -241,4 +256,4 @@ class ScriptResource(Resource):
     object: Literal["script"] = "script"
     job_id: str
     attempt: int
-    script: str
+    script: str = Field(examples=["#!/bin/bash\n#SBATCH --nodes=1\n"])

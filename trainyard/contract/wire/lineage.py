@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainyard.contract.base import Resource
+from trainyard.contract.base import Resource, example
 from trainyard.contract.wire.jobs import JobStatus
 
 FORKED_FROM = "forked_from"
@@ -50,6 +50,11 @@ class MadeVersion(Resource):
 class JobLineage(Resource):
     """Where a job comes from, and what was made of it."""
 
+    model_config = example(
+        ancestors=[{"job_id": "job_01kdvdna00az9cxjnszk8v8abg", "name": "base", "status": "succeeded", "step": 400}],
+        data=[{"field": "data.name", "source": "builtin", "text": "digits"}],
+    )
+
     object: Literal["job_lineage"] = "job_lineage"
     job_id: str
     ancestors: list[RelatedJob] = Field(default_factory=list)
@@ -63,5 +68,5 @@ class JobLineage(Resource):
     base_versions: list[MadeVersion] = Field(default_factory=list)
     """Versions of registered models that are of the job and step that this one starts from."""
     sweep_id: str | None = None
-    versions: list[MadeVersion] = Field(default_factory=list)
+    versions: list[MadeVersion] = Field(default_factory=list, examples=[[{"model": "digits", "version": 3}]])
     """Versions of registered models that are of this job."""

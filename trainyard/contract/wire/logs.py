@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from trainyard.contract.base import Resource, Timestamp
+from pydantic import Field
+
+from trainyard.contract.base import Resource, Timestamp, example
 
 LogLevel = Literal["warning", "error"]
 """The severity of a line, recognised by the words that loggers and tracebacks use."""
@@ -21,13 +23,15 @@ class LogLine(Resource):
 class LogLines(Resource):
     """The matching lines of one part of a log. The whole log was searched once `has_more` is false."""
 
+    model_config = example(data=[{"offset": 8192, "text": "WARNING: the learning rate is 0", "level": "warning"}])
+
     object: Literal["list"] = "list"
     data: list[LogLine]
-    attempt: int | None = None
+    attempt: int | None = Field(default=None, examples=[1])
     """The attempt whose log was searched; none before the job's first attempt."""
-    has_more: bool
+    has_more: bool = Field(examples=[False])
     """Whether a part of the log was not searched: the response is full, or the time for one request is over."""
-    next_offset: int
+    next_offset: int = Field(examples=[10240])
     """The `offset` of the request that continues."""
 
 
@@ -36,8 +40,8 @@ class LogPosition(Resource):
 
     object: Literal["log_position"] = "log_position"
     attempt: int
-    rank: str
-    offset: int
+    rank: str = Field(examples=["0"])
+    offset: int = Field(examples=[8192])
     """Offset of the first line that was received at this time or later; the end of the log if there is none."""
     time: Timestamp
     """The requested time; of a step, when it was done."""

@@ -2,53 +2,34 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, model_validator
+from pydantic import Field, model_validator
 
-from trainyard.contract.base import Resource, Strict, Timestamp
+from trainyard.contract.base import EXAMPLE_JOB, Resource, Strict, Timestamp
 from trainyard.contract.wire.access import UserName
 
 
 class OrphanResource(Resource):
     """An entry of the scheduler's queue, or a run directory, that no job of the database names."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "orphan",
-                "id": "job_01kdvdna00az9cxjnszk8v8abh",
-                "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
-                "name": "parity",
-                "created_by": "alice",
-                "tag": "ty-main-0123456789abcdef",
-                "scheduler_id": "4711",
-                "state": "running",
-                "folder": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
-                "first_observed_at": "2026-01-01T12:00:00.000Z",
-                "requested": None,
-                "message": "",
-            }
-        }
-    )
-
     object: Literal["orphan"] = "orphan"
-    id: str
-    job_id: str | None = None
+    id: str = Field(examples=[EXAMPLE_JOB])
+    job_id: str | None = Field(default=None, examples=[EXAMPLE_JOB])
     """None: no run directory was recognized."""
-    name: str | None = None
+    name: str | None = Field(default=None, examples=["parity"])
     """The job's name, from the spec in its run directory."""
-    created_by: str | None = None
+    created_by: str | None = Field(default=None, examples=["alice"])
     """The user who submitted the job, according to its run directory, which the job can change."""
-    tag: str | None = None
+    tag: str | None = Field(default=None, examples=["ty-main-0123456789abcdef"])
     """The attempt's name in the scheduler."""
-    scheduler_id: str | None = None
+    scheduler_id: str | None = Field(default=None, examples=["4711"])
     """None: it is not in the scheduler's queue."""
-    state: Literal["pending", "running"] | None = None
-    folder: str | None = None
+    state: Literal["pending", "running"] | None = Field(default=None, examples=["running"])
+    folder: str | None = Field(default=None, examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh"])
     """The run directory."""
     first_observed_at: Timestamp
     requested: Literal["cancel", "adopt"] | None = None
     """What an administrator has requested; the reconciler does it."""
-    message: str = ""
+    message: str = Field(default="", examples=[""])
     """Why the request could not be fulfilled."""
 
 
@@ -61,7 +42,7 @@ class JobCreator(Strict):
 class OrphanRequest(Strict):
     """The body of `POST /v1/orphans/{id}/resolve`: what to do about an orphan."""
 
-    action: Literal["cancel", "adopt"]
+    action: Literal["cancel", "adopt"] = Field(examples=["adopt"])
     """`cancel`: remove it from the scheduler's queue. `adopt`: make a job from its run directory."""
     owner: UserName | None = None
     """The user to whom an adopted job belongs. Absent: the caller."""

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainyard.contract.base import Resource, Timestamp
+from trainyard.contract.base import EXAMPLE_LATER, EXAMPLE_TIME, Resource, Timestamp, example
 
 
 class ModelSize(Resource):
@@ -88,45 +88,73 @@ class DiskNeed(Resource):
 class StartEstimateResource(Resource):
     """The start time that the scheduler estimates for a plan submitted now."""
 
+    model_config = example(
+        message="Slurm would accept the job and start it at 2026-01-01 12:05:00 UTC on node1 in partition gpu."
+    )
+
     object: Literal["start_estimate"] = "start_estimate"
-    id: str | None = None
+    id: str | None = Field(default=None, examples=["est_01kdvdna00az9cxjnszk8v8abh"])
     """For `GET /v1/start-estimates/{id}`; None: nothing was requested, and `message` gives the reason."""
-    state: Literal["waiting", "answered"]
-    created_at: Timestamp | None = None
-    answered_at: Timestamp | None = None
-    accepted: bool | None = None
+    state: Literal["waiting", "answered"] = Field(examples=["answered"])
+    created_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    answered_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
+    accepted: bool | None = Field(default=None, examples=[True])
     """Whether the scheduler would accept the job; None: no answer yet, or no clear one."""
-    estimated_start: Timestamp | None = None
+    estimated_start: Timestamp | None = Field(default=None, examples=[EXAMPLE_LATER])
     message: str
 
 
 class PlanResource(Resource):
     """The resources that a spec will need. Nothing is submitted."""
 
+    model_config = example(
+        strategies=[
+            {
+                "strategy": "ddp",
+                "micro_size": 4,
+                "peak_bytes": 6442450944,
+                "state_bytes": 4294967296,
+                "parts": {
+                    "parameters": 1073741824,
+                    "gradients": 1073741824,
+                    "optimizer": 2147483648,
+                    "activations": 1073741824,
+                    "logits": 1073741824,
+                },
+                "peak_phase": "backward",
+                "fits": True,
+                "chosen": True,
+                "host_bytes": 1073741824,
+            }
+        ],
+        gpus=[{"type": "h100", "min_bytes": 85899345920, "max_bytes": 85899345920}],
+        disk={"checkpoint_bytes": 12000, "checkpoints": 3, "export_bytes": 4000, "total_bytes": 40000},
+    )
+
     object: Literal["plan"] = "plan"
     spec: dict[str, Any]
     """The resolved spec."""
-    model: ModelSize | None = None
+    model: ModelSize | None = Field(default=None, examples=[{"parameters": 1234567, "trained": 1234567}])
     """None: unknown before the model is built; see `unknown`."""
     unknown: str | None = None
     """Why the size of the model is unknown."""
     strategies: list[StrategyPlan] = Field(default_factory=list)
-    strategy: str
+    strategy: str = Field(examples=["ddp"])
     """The strategy of the spec, or the one that `auto` selects."""
-    strategy_reason: str
+    strategy_reason: str = Field(examples=["set in the spec"])
     """Why this strategy is used."""
-    fits: bool | None = None
-    summary: str
+    fits: bool | None = Field(default=None, examples=[True])
+    summary: str = Field(examples=["fits: needs about 6 GiB of 80 GiB per GPU"])
     """The result as a sentence."""
-    accelerator: Literal["cpu", "cuda"] = "cuda"
+    accelerator: Literal["cpu", "cuda"] = Field(default="cuda", examples=["cuda"])
     """What the ranks compute on."""
     gpus: list[GpuMemory] = Field(default_factory=list)
     """The possible GPU types. On a local backend without GPUs: each rank's share of the machine's memory."""
     changes: list[Change] = Field(default_factory=list)
     """If the spec does not fit: changes that make it fit, the cheapest first."""
     disk: DiskNeed | None = None
-    script: str | None = None
+    script: str | None = Field(default=None, examples=["#!/bin/bash\n#SBATCH --nodes=1\n"])
     """The batch script with placeholder ids. None: it cannot be determined; see `warnings`."""
     warnings: list[str] = Field(default_factory=list)
-    start_estimate: StartEstimateResource | None = None
+    start_estimate: StartEstimateResource | None = Field(default=None, examples=[{}])
     """Set if `estimate_start` was requested."""

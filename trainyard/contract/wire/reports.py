@@ -6,17 +6,20 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from trainyard.contract.base import (
+    EXAMPLE_LATER,
     MAX_SAFE_INT,
     MAX_SPEC_SECRETS,
     AnyFloat,
     NonNegativeInt,
     PositiveInt,
+    Resource,
     SanitizedText,
     SecretValue,
     Step,
     Strict,
     Timestamp,
     VariableName,
+    example,
     reject_bool,
 )
 from trainyard.contract.validation_messages import (
@@ -75,10 +78,12 @@ CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 class Claim(Strict):
     """The claim of node 0 to be the only run of its attempt."""
 
-    nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)]
+    model_config = example(scheduler_id="4711")
+
+    nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)] = Field(examples=["nonce-0001"])
     """Random value of the claimant, so that its repeated request is granted again and another's is rejected."""
-    host: ReportedName
-    pid: PositiveInt
+    host: ReportedName = Field(examples=["node1"])
+    pid: PositiveInt = Field(examples=[4242])
     scheduler_id: Annotated[str, StringConstraints(pattern=SCHEDULER_ID_PATTERN)] | None = None
     """The scheduler's id of the job in which the claimant runs, if it has one."""
     nodes: Annotated[str, StringConstraints(pattern=NODE_LIST_PATTERN)] | None = None
@@ -100,11 +105,34 @@ class ClaimGrant(Strict):
     """The values of `environment.secrets`, without those that the user has deleted."""
 
 
+class Accepted(Resource):
+    """A report was stored."""
+
+    accepted: int
+    """Number of its records."""
+
+
+class AcceptedPoints(Accepted):
+    """All points of a batch were stored."""
+
+    model_config = example(accepted=990)
+
+    duplicates: int = Field(examples=[10])
+    """Points that existed before."""
+
+
+class AppendedLog(Resource):
+    """A part of a log was stored."""
+
+    next_offset: int
+    """The offset of the next part."""
+
+
 class Heartbeat(Strict):
     """A periodic sign of life of a node."""
 
     execution: PositiveInt
-    node: NonNegativeInt = 0
+    node: NonNegativeInt = Field(default=0, examples=[0])
 
 
 class TraceRequest(Strict):
@@ -119,8 +147,8 @@ class TraceRequest(Strict):
 class HeartbeatReply(Strict):
     """The current desired state."""
 
-    stop: Literal["cancel", "pause"] | None = None
-    profile: TraceRequest | None = None
+    stop: Literal["cancel", "pause"] | None = Field(default=None, examples=["pause"])
+    profile: TraceRequest | None = Field(default=None, examples=[None])
     """The last trace requested since the attempt started."""
     seconds_left: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Until the time limit ends the attempt, if the scheduler knows; an operator may have raised the limit."""
@@ -177,12 +205,14 @@ UNKNOWN_STEP = 2**53
 class MetricsBatch(Strict):
     """Points of one execution; either all are stored or none."""
 
+    model_config = example(points=[{"step": 10}])
+
     execution: PositiveInt
-    resumed_from_step: Step
+    resumed_from_step: Step = Field(examples=[0])
     """The step of the checkpoint from which this execution started; 0: none. It hides
     later points of earlier executions. The lowest one of the execution's batches counts."""
     points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS), FailFast()] = ()
-    progress: Progress | None = None
+    progress: Progress | None = Field(default=None, examples=[{"step": 10, "total_steps": 400}])
 
 
 class WorkerEvent(Strict):
@@ -205,12 +235,16 @@ class WorkerEvent(Strict):
 class EventsBatch(Strict):
     """Events of one execution."""
 
+    model_config = example(events=[{"type": "note", "level": "info"}])
+
     execution: PositiveInt
     events: Annotated[tuple[WorkerEvent, ...], Field(max_length=MAX_EVENTS), FailFast()]
 
 
 class CheckpointReport(Strict):
     """A complete checkpoint, whose manifest is on disk."""
+
+    model_config = example(metrics={"eval/loss": 0.25})
 
     execution: PositiveInt
     step: Step
@@ -235,13 +269,15 @@ ParameterText = Annotated[SanitizedText, StringConstraints(max_length=MAX_PARAME
 class ParametersReport(Strict):
     """Parameters, tags and notes that a program gave to its tracker. Later values replace earlier ones."""
 
+    model_config = example(parameters={"optimizer.lr": 0.0003, "model": "resnet"}, tags={"team": "nlp"})
+
     execution: PositiveInt
     parameters: dict[ParameterName, StrictBool | ParameterInt | AnyFloat | ParameterText | None] = Field(
         default_factory=dict, max_length=MAX_PARAMETERS
     )
     """Values by name; the names of nested values are joined with dots: `optimizer.lr`."""
     tags: dict[ParameterName, ParameterText] = Field(default_factory=dict, max_length=MAX_PARAMETERS)
-    notes: ParameterText | None = None
+    notes: ParameterText | None = Field(default=None, examples=["a first try"])
     removed_tags: tuple[ParameterName, ...] = Field(default=(), max_length=MAX_PARAMETERS)
     """Tags that the program deleted; those in `tags` are set after it."""
 
@@ -278,7 +314,7 @@ class FinishRecord(Strict):
 
     execution: PositiveInt
     reason: ExitReason
-    step: Step = 0
+    step: Step = Field(default=0, examples=[400])
     """Completed steps."""
     best_step: Step | None = None
     """If the run was stopped early, the step of its best evaluation."""
@@ -287,7 +323,7 @@ class FinishRecord(Strict):
     """In-place restarts of torchrun within the attempt; each used one retry."""
     of_program: StrictBool = False
     """Whether a program of the user's ran, whose number of steps nobody else knows."""
-    time: Timestamp
+    time: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 
 def end_text(record: FinishRecord | None) -> str:

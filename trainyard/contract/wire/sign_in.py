@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, StringConstraints
 
-from trainyard.contract.base import Resource, Strict, Timestamp
+from trainyard.contract.base import EXAMPLE_LATER, Resource, Strict, Timestamp, example
 from trainyard.contract.local_paths import is_loopback
 from trainyard.contract.validation_messages import CREDENTIAL_PATTERN
 
@@ -20,21 +20,23 @@ class NonceResource(Resource):
     """A nonce for one sign-in."""
 
     object: Literal["sign_in_nonce"] = "sign_in_nonce"
-    nonce: str
-    expires_at: Timestamp
+    nonce: str = Field(examples=["MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"])
+    expires_at: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 
 class SignInCodeResource(Resource):
     """A code that signs one browser in, once."""
 
     object: Literal["sign_in_code"] = "sign_in_code"
-    code: Annotated[str, Field(repr=False)]
+    code: Annotated[str, Field(repr=False)] = Field(examples=["QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY"])
     """The browser takes it from the fragment of `/sign-in#code=CODE&next=PATH`. Returned only here."""
-    expires_at: Timestamp
+    expires_at: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 
 class SignInRequest(Strict):
     """The body of `POST /v1/sign-in/munge`."""
+
+    model_config = example(nonce="MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", credential="MUNGE:AwQFAACj:")
 
     nonce: Annotated[str, StringConstraints(min_length=20, max_length=100, pattern=r"^[A-Za-z0-9_-]+$")]
     """The nonce of `POST /v1/sign-in/nonces`, requested from the same address."""

@@ -4,9 +4,18 @@ import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.base import (
+    EXAMPLE_JOB,
+    AnyFloat,
+    DisplayName,
+    Resource,
+    Strict,
+    Timestamp,
+    example,
+    reject_bool,
+)
 from trainyard.contract.bounds import PlainData, PlainMapping
 from trainyard.contract.spec.templates import set_path
 from trainyard.contract.wire.jobs import JobProgress, JobStatus
@@ -31,23 +40,9 @@ Member = Annotated[
 class SweepRequest(Strict):
     """The body of `POST /v1/sweeps`: a spec, and the changes of each member."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "learning rates",
-                "spec": {
-                    "task": "regression",
-                    "model": {"source": "builtin", "name": "mlp"},
-                    "data": {"source": "builtin", "name": "parity"},
-                    "steps": 20,
-                },
-                "grid": {"optimizer.lr": [0.001, 0.003], "seed": [0, 1]},
-                "max_parallel": 2,
-            }
-        }
-    )
+    model_config = example(grid={"optimizer.lr": [0.001, 0.003], "seed": [0, 1]}, max_parallel=2)
 
-    name: DisplayName | None = None
+    name: DisplayName | None = Field(default=None, examples=["learning rates"])
     """Display name. Absent: the name of the spec."""
     spec: PlainMapping
     """The spec, as for `POST /v1/jobs`."""
@@ -86,51 +81,37 @@ MemberState = Literal["waiting", "running", "paused", "stopped_early", "complete
 class SweepResource(Resource):
     """A sweep: its members are ordinary jobs."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "object": "sweep",
-                "id": "swp_01kdvdna00az9cxjnszk8v8abh",
-                "name": "learning rates",
-                "created_by": "anna",
-                "created_at": "2026-01-01T12:00:00.000Z",
-                "max_parallel": 2,
-                "fields": ["optimizer.lr"],
-                "size": 3,
-                "counts": {"running": 2, "queued": 1},
+    model_config = example(
+        best=EXAMPLE_JOB,
+        members=[
+            {
+                "job_id": EXAMPLE_JOB,
+                "rank": 1,
                 "state": "running",
-                "members": [
-                    {
-                        "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
-                        "values": {"optimizer.lr": 0.001},
-                        "status": "running",
-                        "state": "running",
-                        "value": 0.25,
-                        "rank": 1,
-                    }
-                ],
-                "metric": "eval/loss",
-                "mode": "min",
-                "best": "job_01kdvdna00az9cxjnszk8v8abh",
+                "status": "running",
+                "value": 0.25,
+                "values": {"optimizer.lr": 0.001},
             }
-        }
+        ],
+        metric="eval/loss",
+        mode="min",
     )
 
     object: Literal["sweep"] = "sweep"
-    id: str
-    name: str
+    id: str = Field(examples=["swp_01kdvdna00az9cxjnszk8v8abh"])
+    name: str = Field(examples=["learning rates"])
     created_by: str
     created_at: Timestamp
-    max_parallel: int | None = None
-    fields: list[str]
+    max_parallel: int | None = Field(default=None, examples=[2])
+    fields: list[str] = Field(examples=[["optimizer.lr"]])
     """The fields that members change."""
-    size: int
+    size: int = Field(examples=[3])
     """Number of submitted members; deleted members are not in `counts`."""
-    counts: dict[JobStatus, int] = Field(default_factory=dict)
+    counts: dict[JobStatus, int] = Field(default_factory=dict, examples=[{"queued": 1, "running": 2}])
     """Number of members by status."""
     algorithm: str = "grid"
     """How values are chosen; `members` if they were listed."""
-    state: SweepState = "finished"
+    state: SweepState = Field(default="finished", examples=["running"])
     """Of a search: `running` while members are proposed or run. Else `finished` when all members have ended."""
     message: str = ""
     """Of a search: why it has ended, or what it waits for."""

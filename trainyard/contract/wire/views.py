@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, StringConstraints
+from pydantic import Field, StrictBool, StringConstraints
 
-from trainyard.contract.base import DisplayName, Resource, Strict, Timestamp
+from trainyard.contract.base import EXAMPLE_LATER, DisplayName, Resource, Strict, Timestamp, example
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
 
 MAX_NOTES = 20_000
@@ -29,14 +29,10 @@ EditedTags = Annotated[
 class JobChanges(Strict):
     """The body of `PATCH /v1/jobs/{id}`. Fields that are left out stay as they are."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"tags": {"baseline": "", "old": None}, "notes": "**Best.**"}}
-    )
-
     name: DisplayName | None = None
-    tags: EditedTags | None = None
+    tags: EditedTags | None = Field(default=None, examples=[{"baseline": ""}])
     """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
-    notes: NotesText | None = None
+    notes: NotesText | None = Field(default=None, examples=["**Best.**"])
     """Notes in Markdown; an empty text removes them."""
     archived: StrictBool | None = None
     """Whether lists leave the job out unless they are asked for it. Only jobs that have ended can be archived."""
@@ -45,34 +41,24 @@ class JobChanges(Strict):
 class JobKeyResource(Resource):
     """A key that queries, sorts and columns of jobs can use."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"object": "job_key", "key": "optimizer.lr", "kind": "spec", "description": None}}
-    )
-
     object: Literal["job_key"] = "job_key"
-    key: str
-    kind: Literal["column", "spec", "parameter", "tag", "metric"]
+    key: str = Field(examples=["optimizer.lr"])
+    kind: Literal["column", "spec", "parameter", "tag", "metric"] = Field(examples=["spec"])
     description: str | None = None
 
 
 class ViewRequest(Strict):
     """The body of `POST /v1/views` and `PUT /v1/views/{id}`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "name": "Best baselines",
-                "shared": True,
-                "where": "tag = baseline and status = succeeded",
-                "sort": "eval/loss",
-                "columns": ["name", "optimizer.lr", "eval/loss"],
-                "group": "optimizer.lr",
-            }
-        }
+    model_config = example(
+        columns=["name", "optimizer.lr", "eval/loss"],
+        group="optimizer.lr",
+        sort="eval/loss",
+        where="tag = baseline and status = succeeded",
     )
 
-    name: DisplayName
-    shared: StrictBool = False
+    name: DisplayName = Field(examples=["Best baselines"])
+    shared: StrictBool = Field(default=False, examples=[True])
     """Whether other users see the view. Only its owner and administrators change it."""
     where: Annotated[str, StringConstraints(max_length=MAX_QUERY, pattern=r"^[^\x00]*$")] = ""
     sort: Annotated[str, StringConstraints(max_length=MAX_KEY + 1, pattern=r"^[^\x00]*$")] = ""
@@ -89,15 +75,15 @@ class ViewResource(Resource):
     """A saved view of the runs table."""
 
     object: Literal["view"] = "view"
-    id: str
-    name: str
+    id: str = Field(examples=["view_01kdvdna00az9cxjnszk8v8abh"])
+    name: str = Field(examples=["Best baselines"])
     shared: bool
     """Whether other users see the view."""
-    where: str = ""
-    sort: str = ""
-    columns: tuple[str, ...] = ()
-    group: str = ""
-    page: str = ""
+    where: str = Field(default="", examples=["tag = baseline and status = succeeded"])
+    sort: str = Field(default="", examples=["eval/loss"])
+    columns: tuple[str, ...] = Field(default=(), examples=[["name", "optimizer.lr", "eval/loss"]])
+    group: str = Field(default="", examples=["optimizer.lr"])
+    page: str = Field(default="", examples=[""])
     created_by: str
     created_at: Timestamp
-    updated_at: Timestamp
+    updated_at: Timestamp = Field(examples=[EXAMPLE_LATER])

@@ -1,39 +1,45 @@
-"""docs/api.md has a curl and a Python example for every route, and each example works."""
+"""docs/api-reference.md is generated, and each of its examples works; so do the names of the client's calls."""
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import httpx
 import pytest
 
 from service.auth.sign_in import MungeSignIn
+from tests.support.api_calls import METHODS, OTHER_NAMES, SNIPPETS, client_method
+from tests.support.api_reference import Operation, openapi_document, operations, reference, variable
 from tests.support.live_world import served
 from tests.support.munge import FakeAccounts, FakeMunge
-from tests.support.seeds import CHAT, CODE, Seeds, seed
+from tests.support.seeds import CHAT, CODE, LINES, Seeds, seed
 from tests.support.world import SPEC, World
 from trainyard.client import Client, ConflictError
 from trainyard.contract.wire.sign_in import sign_in_message
 
-PAGE = Path(__file__).parents[4] / "docs" / "api.md"
-ENTRY = re.compile(
-    r"### `(?P<route>[A-Z]+ [^`]+)`\n\n(?P<words>[^\n]+)\n\n"
-    r"```bash\n(?P<curl>.*?)\n```\n```python\n(?P<python>.*?)\n```",
-    re.S,
+DOCS = Path(__file__).parents[4] / "docs"
+PAGE = (DOCS / "api-reference.md").read_text()
+EXAMPLES = re.compile(
+    r"### `(?P<route>[A-Z]+ [^`]+)`\n.*?```bash\n(?P<curl>.*?)\n```\n```python\n(?P<python>.*?)\n```", re.S
 )
-
-CONFLICTS = {"POST /v1/jobs/{job_id}/resolve", "DELETE /v1/tokens/self"}
+CONFLICTS = {"resolve_job", "revoke_own_token"}
 """What cannot be done to a job that is in order, and to the token of an administrator."""
-
-ENDLESS = {"GET /v1/stream", "GET /v1/jobs/{job_id}/stream"}
+MADE_OF_OTHERS = {
+    *("aclose", "fork", "job_url", "metrics_csv", "metrics_csv_of", "read_file", "samples", "sweep_url", "view", "wait")
+}
+"""Calls of the client that use documented routes."""
+RUN_BY_CURL = {"get_job", "submit_job", "upload_file", "append_log", "check_export_file", "download_checkpoint"}
+"""Examples that curl runs; of the others the command line is parsed."""
 
 
 @dataclass
@@ -44,27 +50,39 @@ class DocsService:
     seeds: Seeds
     url: str
     folder: Path
-    sign_ins: list[tuple[str, str]]
-    """A nonce and a credential for each half."""
+    operations: Mapping[str, Operation]
+    sign_ins: list[dict[str, str]]
+    """A nonce and a credential for each kind of example."""
 
+    def values(self, operation: Operation, half: int) -> dict[str, str]:
+        """Return the variables of an example. Each kind of example has its own of what an example uses up."""
+        queued, running, done, _ = jobs = self.seeds.values["job_id"]
+        victims = self.seeds.special["delete_job"]["job_id"]
+        chosen = {"job_id": running, **self.sign_ins[half]}
+        for one in operation.parameters("path"):
+            given = self.seeds.of(operation.id, one["name"])
+            assert given, f"add a value of `{one['name']}` to tests/support/seeds.py"
+            chosen[variable(one["name"])] = running if given == jobs else given[half % len(given)]
+        needed = {"cancel_job": queued, "retry_job": victims[2 + half], "register_model_version": done}
+        if operation.id in needed or re.search("/(checkpoints|export|artifacts)(/|$)", operation.path):
+            chosen["job_id"] = needed.get(operation.id, done)
+        return chosen
 
-def entries() -> dict[str, dict[str, str]]:
-    by_route = {match["route"]: match.groupdict() for match in ENTRY.finditer(PAGE.read_text())}
-    assert by_route
-    return by_route
-
-
-ENTRIES = entries()
+    def prepare(self, operation: Operation) -> None:
+        """Rename the views that have the name of the example."""
+        if operation.id in ("create_view", "replace_view"):
+            for view in self.world.client.get("/v1/views").json()["data"]:
+                self.world.client.put(f"/v1/views/{view['id']}", json={"name": view["id"]})
 
 
 @pytest.fixture(scope="module")
 def docs_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocsService]:
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
-    world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
+    world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6)
     seeds = seed(world)
-    (folder / "code.tar").write_bytes(CODE)
-    (folder / "chat.jsonl").write_bytes(CHAT)
+    for name, content in {"code.tar": CODE, "chat.jsonl": CHAT, "part": LINES}.items():
+        (folder / name).write_bytes(content)
     (folder / "my-code").mkdir()
     (folder / "my-code" / "train.py").write_text("print('hello')\n")
     munge, accounts = FakeMunge(), FakeAccounts({"ada": 4711})
@@ -72,135 +90,164 @@ def docs_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory
     world.app_state.munge_sign_in = MungeSignIn(world.database, settings, munge, accounts)
     nonces = [world.app_state.munge_sign_in.create_nonce("127.0.0.1", world.clock())[0] for _ in range(2)]
     messages = [sign_in_message(settings.service_url, socket.gethostname(), nonce) for nonce in nonces]
+    by_title = {one.title: one for one in operations(world.app.openapi())}
     with served(world) as url:
-        sign_ins = [(nonce, munge.make(4711, message)) for nonce, message in zip(nonces, messages, strict=True)]
-        yield DocsService(world, seeds, url, folder, sign_ins)
+        pairs = zip(nonces, messages, strict=True)
+        sign_ins = [{"nonce": nonce, "credential": munge.make(4711, message)} for nonce, message in pairs]
+        yield DocsService(world, seeds, url, folder, by_title, sign_ins)
     world.database.dispose()
 
 
-def test_page_documents_exactly_the_openapi_routes(docs_service: DocsService) -> None:
-    paths = docs_service.world.app.openapi()["paths"]
-    assert set(ENTRIES) == {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
+@pytest.fixture
+def examples(docs_service: DocsService) -> list[tuple[Operation, str, str]]:
+    """The routes with their examples; what ends an attempt is the last."""
+    made = [(docs_service.operations[one["route"]], one["curl"], one["python"]) for one in EXAMPLES.finditer(PAGE)]
+    assert len(made) == len(docs_service.operations)
+    return sorted(made, key=lambda one: (one[0].id == "finish_attempt", one[0].verb == "DELETE"))
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return openapi_document()
+
+
+def test_reference_is_generated_from_the_routes(document: dict[str, Any]) -> None:
+    assert reference(document) == PAGE, "run `make docs`"
 
 
 def test_downloads_with_curl_fail_on_http_errors() -> None:
-    lines = [line for line in PAGE.read_text().splitlines() if re.match(r"curl.* -(O|OJ|o)( |$)", line)]
-    assert lines
-    assert [line for line in lines if "--fail" not in line] == []
+    lines = [line for line in ((DOCS / "api.md").read_text() + PAGE).splitlines() if line.startswith("curl")]
+    downloads = [line for line in lines if re.search(r" -(O|OJ|o)( |$)", line)]
+    assert downloads
+    assert [line for line in downloads if "--fail" not in line] == []
 
 
-def environment(docs_service: DocsService, half: int) -> dict[str, str]:
-    """What the examples call things. Each half has its own of what a line uses up."""
-    values, special = docs_service.seeds.values, docs_service.seeds.special
-    victims = special["delete_job"]["job_id"]
-    queued, running, done, other = values["job_id"]
-    return {
-        "URL": docs_service.url,
-        "TOKEN": docs_service.world.token,
-        "WORKER_TOKEN": docs_service.seeds.worker_token,
-        "JOB": running,
-        "DONE": done,
-        "OTHER_JOB": (queued, other)[half],
-        "CANCELLED": victims[2 * half],
-        "CANCELLED_TOO": victims[2 * half + 1],
-        "ATTEMPT": values["aid"][0],
-        "CHECKPOINT": values["checkpoint_id"][0],
-        "OLD_CHECKPOINT": special["delete_checkpoint"]["checkpoint_id"][half],
-        "DIGEST": values["digest"][0],
-        "FILE": values["file_id"][0],
-        "OLD_FILE": special["delete_file"]["file_id"][half],
-        "UPLOAD": values["upload_id"][0],
-        "NEW_UPLOAD": special["send_part"]["upload_id"][half],
-        "RECEIVED_UPLOAD": special["complete_upload"]["upload_id"][half],
-        "OLD_UPLOAD": special["abandon_upload"]["upload_id"][half],
-        "MODEL": values["model_name"][0],
-        "OLD_MODEL": special["delete_model"]["model_name"][half],
-        "UNNAMED_MODEL": special["delete_model_version"]["model_name"][half],
-        "RENAMED_MODEL": special["delete_model_alias"]["model_name"][half],
-        "OLD_SECRET": special["delete_secret"]["secret_name"][half],
-        "NONCE": docs_service.sign_ins[half][0],
-        "CREDENTIAL": docs_service.sign_ins[half][1],
-        "UNIX_USER": values["user_name"][0],
-        "TOKEN_ID": special["revoke_token"]["token_id"][half],
-        "WEBHOOK": values["webhook_id"][0],
-        "OTHER_WEBHOOK": special["delete_webhook"]["webhook_id"][half],
-        "VIEW": values["view_id"][0],
-        "OLD_VIEW": special["delete_view"]["view_id"][half],
-        "SWEEP": values["sweep_id"][0],
-        "ESTIMATE": values["estimate_id"][0],
-        "ORPHAN": values["orphan_id"][0],
-    }
+def test_exceptions_of_the_rule_for_names_are_needed(document: dict[str, Any]) -> None:
+    ids = {one.id for one in operations(document)}
+    assert {*OTHER_NAMES, *SNIPPETS} <= ids
+    assert {name for name in OTHER_NAMES.values() if name} <= METHODS.keys()
+    for operation, name in OTHER_NAMES.items():
+        trimmed = [operation.removeprefix(verb) for verb in ("list_", "get_", "find_", "make_")]
+        assert name not in (operation, operation.removesuffix("_job"), *trimmed)
 
 
-@pytest.mark.parametrize("route", ENTRIES)
-def test_curl_example_succeeds(docs_service: DocsService, route: str) -> None:
-    seconds = 2 if route in ENDLESS else 20
-    quiet = f"curl() {{ command curl -sS -o answer -w '%{{stderr}}%{{http_code}}' --max-time {seconds} \"$@\"; }}\n"
-    line = re.sub(r" -(OJ?|C -|o code\.tar)(?= |$)", "", ENTRIES[route]["curl"])
-    made = subprocess.run(
-        ["bash", "-c", quiet + line],
-        cwd=docs_service.folder,
-        env={"PATH": os.environ["PATH"], **environment(docs_service, 0)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    status = int(re.findall(r"\d{3}", made.stderr)[-1 if route not in ENDLESS else 0])
-    answer = (docs_service.folder / "answer").read_bytes()[:300] if (docs_service.folder / "answer").exists() else b""
-    assert status in ((409,) if route in CONFLICTS else range(200, 300)), (made.stderr, answer)
+def test_every_call_of_the_client_that_is_a_route_is_documented(document: dict[str, Any]) -> None:
+    documented = {client_method(one.id) for one in operations(document)}
+    documented |= {name for text in SNIPPETS.values() for name in re.findall(r"client\.(\w+)", text)}
+    assert METHODS.keys() - documented == MADE_OF_OTHERS
 
 
-@pytest.mark.parametrize("route", ENTRIES)
-def test_python_example_succeeds(docs_service: DocsService, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.heavy
+def test_every_curl_example_succeeds(docs_service: DocsService, examples: list[tuple[Operation, str, str]]) -> None:
+    failures = []
+    with httpx.Client(timeout=20) as http:
+        for operation, line, _ in examples:
+            names = {name.upper(): value for name, value in docs_service.values(operation, 0).items()}
+            names |= {"URL": docs_service.url, "TOKEN": docs_service.world.token}
+            names |= {"WORKER_TOKEN": docs_service.seeds.worker_token}
+            run = run_by_curl if operation.id in RUN_BY_CURL else send_parsed
+            docs_service.prepare(operation)
+            status, text = run(http, line, names, docs_service.folder)
+            if status not in ((409,) if operation.id in CONFLICTS else range(200, 300)):
+                failures.append((operation.title, status, text))
+    assert not failures, "\n".join(map(str, failures))
+
+
+def run_by_curl(http: httpx.Client, line: str, names: dict[str, str], folder: Path) -> tuple[int, str]:
+    quiet = "curl() { command curl -sS -w '\\n%{http_code}' --max-time 20 \"$@\"; }\n"
+    line = line.replace(" -OJ", " -o answer")
+    command, environment = ["bash", "-c", quiet + line], {"PATH": os.environ["PATH"], **names}
+    made = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=30)
+    return int(made.stdout.split()[-1]), made.stdout[:300] + made.stderr
+
+
+def send_parsed(http: httpx.Client, line: str, names: dict[str, str], folder: Path) -> tuple[int, str]:
+    """Send the request that curl would send; of an endless answer, read only the head."""
+    parts = iter(shlex.split(Template(line.replace("\\\n", "")).substitute(names))[1:])
+    method, url, headers, sent = None, "", {}, {}
+    for word in parts:
+        match word:
+            case "-X":
+                method = next(parts)
+            case "-I":
+                method = "HEAD"
+            case "-H":
+                name, _, value = next(parts).partition(": ")
+                headers[name] = value
+            case "-d":
+                sent["content"] = next(parts).encode()
+            case "--data-binary":
+                sent["content"] = (folder / next(parts).removeprefix("@")).read_bytes()
+            case "-F":
+                name, _, path = next(parts).partition("=@")
+                sent["files"] = {name: (path, (folder / path).read_bytes())}
+            case "-N" | "--fail" | "-OJ":
+                pass
+            case _:
+                assert word.startswith("http"), f"unknown option {word}"
+                url = word
+    request = http.build_request(method or ("POST" if sent else "GET"), url, headers=headers, **sent)
+    answer = http.send(request, stream=True)
+    is_stream = answer.headers.get("content-type", "").startswith("text/event-stream")
+    text = "" if is_stream else answer.read()[:300].decode(errors="replace")
+    answer.close()
+    return answer.status_code, text
+
+
+class RecordingTransport(httpx.HTTPTransport):
+    """Records the method and path of each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[tuple[str, str]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append((request.method, request.url.path))
+        return super().handle_request(request)
+
+
+@pytest.mark.heavy
+def test_every_python_example_succeeds(
+    docs_service: DocsService, examples: list[tuple[Operation, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(docs_service.folder)
-    names = environment(docs_service, 1)
-    with Client(docs_service.url, docs_service.world.token) as client:
-        scope: dict[str, Any] = {
-            "client": client,
-            "httpx": httpx,
-            "url": docs_service.url,
-            "headers": {"Authorization": f"Bearer {docs_service.world.token}"},
-            "worker_headers": {"Authorization": f"Bearer {docs_service.seeds.worker_token}"},
-            "spec": SPEC,
-            "script_spec": {"task": "script", "argv": ["train.py"]},
-            "job_id": names["JOB"],
-            "other_job_id": names["OTHER_JOB"],
-            "done_job_id": names["DONE"],
-            "cancelled_job_id": names["CANCELLED"],
-            "other_cancelled_job_id": names["CANCELLED_TOO"],
-            "attempt_id": names["ATTEMPT"],
-            "checkpoint_id": names["CHECKPOINT"],
-            "old_checkpoint_id": names["OLD_CHECKPOINT"],
-            "digest": names["DIGEST"],
-            "file_id": names["FILE"],
-            "old_file_id": names["OLD_FILE"],
-            "upload_id": names["UPLOAD"],
-            "new_upload_id": names["NEW_UPLOAD"],
-            "received_upload_id": names["RECEIVED_UPLOAD"],
-            "old_upload_id": names["OLD_UPLOAD"],
-            "model_name": names["MODEL"],
-            "old_model": names["OLD_MODEL"],
-            "unnamed_model": names["UNNAMED_MODEL"],
-            "renamed_model": names["RENAMED_MODEL"],
-            "old_secret": names["OLD_SECRET"],
-            "nonce": names["NONCE"],
-            "credential": names["CREDENTIAL"],
-            "unix_user": names["UNIX_USER"],
-            "other_token_id": names["TOKEN_ID"],
-            "webhook_id": names["WEBHOOK"],
-            "other_webhook_id": names["OTHER_WEBHOOK"],
-            "view_id": names["VIEW"],
-            "old_view_id": names["OLD_VIEW"],
-            "sweep_id": names["SWEEP"],
-            "estimate_id": names["ESTIMATE"],
-            "orphan_id": names["ORPHAN"],
-        }
-        line = ENTRIES[route]["python"]
-        with continuous_submissions(client) if route == "GET /v1/stream" else nullcontext():
-            try:
-                exec(compile(line, route, "exec"), scope)
-            except ConflictError:
-                assert route in CONFLICTS
+    transport, failures = RecordingTransport(), []
+    with Client(docs_service.url, docs_service.world.token, transport=transport) as client:
+        for operation, _, code in examples:
+            values = docs_service.values(operation, 1)
+            docs_service.prepare(operation)
+            transport.requests.clear()
+            with continuous_submissions(client) if operation.id == "stream_jobs" else nullcontext():
+                error = run_python(code, docs_service, client, values)
+            if not (isinstance(error, ConflictError) if operation.id in CONFLICTS else error is None):
+                failures.append((operation.title, code, repr(error)))
+            path = requested_path(operation, values)
+            if transport.requests and operation.id not in SNIPPETS and (operation.verb, path) not in transport.requests:
+                failures.append((operation.title, code, repr(transport.requests)))
+    assert not failures, "\n".join(map(str, failures))
+
+
+def requested_path(operation: Operation, values: dict[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: values[variable(match[1])], operation.path)
+
+
+def run_python(code: str, docs_service: DocsService, client: Client, values: dict[str, str]) -> Exception | None:
+    scope: dict[str, Any] = {
+        "client": client,
+        "httpx": httpx,
+        "Path": Path,
+        "url": docs_service.url,
+        "headers": {"Authorization": f"Bearer {docs_service.world.token}"},
+        "worker_headers": {"Authorization": f"Bearer {docs_service.seeds.worker_token}"},
+        "spec": SPEC,
+        "print": lambda *_: None,
+        **values,
+    }
+    try:
+        exec(code, scope)
+    except Exception as error:
+        return error
+    return None
 
 
 @contextmanager

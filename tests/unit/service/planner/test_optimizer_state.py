@@ -5,7 +5,6 @@ import gc
 import pytest
 import torch
 
-from bench._host_memory import LiveTensorBytes
 from service.planner import builtin_models, host_and_disk
 from service.planner.optimizer_state import (
     BLOCK,
@@ -17,6 +16,7 @@ from service.planner.optimizer_state import (
     update_bytes,
 )
 from service.planner.trainable_parameters import trainable_model
+from tests.support.host_memory import LiveTensorBytes
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from tests.unit.service.planner.test_step_memory import estimate
 from worker.engine.half_parameters import split_parameters

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import torch
 
-from bench._host_memory import LiveTensorBytes
 from service.planner import builtin_models
 from service.planner.activation_memory import (
     MAX_LOGITS,
@@ -19,6 +18,7 @@ from service.planner.activation_memory import (
 )
 from service.planner.block_model import MAX_ROW_TOKENS, ROW_MULTIPLE, masked_tokens, tokens_per_example
 from service.planner.fit import FitEstimator
+from tests.support.host_memory import LiveTensorBytes
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.tasks import causal_lm, language_loss, select

@@ -15,7 +15,6 @@ from transformers import (
 )
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from bench._planner_rank import measure
 from service.planner.devices import Device
 from service.planner.fit import Estimate, FitEstimator
 from service.planner.model_reader import ModelReader
@@ -24,6 +23,7 @@ from service.planner.task_memory import MAX_TEXT_TOKENS
 from tests.support import hf
 from tests.support.images import encoded, write_folder
 from tests.support.ranks import single_rank
+from tests.support.step_memory import measure
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.sections import HfModel

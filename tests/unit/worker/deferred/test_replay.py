@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench._host_memory import LiveTensorBytes
+from tests.support.host_memory import LiveTensorBytes
 from worker.deferred.recorder import record
 from worker.deferred.replay import replay
 

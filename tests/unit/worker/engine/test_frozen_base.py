@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench._host_memory import LiveTensorBytes
+from tests.support.host_memory import LiveTensorBytes
 from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench._host_memory import LiveTensorBytes
+from tests.support.host_memory import LiveTensorBytes
 from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel

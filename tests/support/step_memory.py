@@ -1,30 +1,14 @@
-"""One rank of `bench.planner`: `python -m bench._planner_rank <plan.json> <result.json>`, as torchrun starts it.
-
-Runs three steps of the engine for each spec of the plan and writes the memory of the third.
-"""
+"""Memory of a step of the engine on the CPU."""
 
 import gc
-import json
-import logging
-import os
-import sys
-import warnings
-from pathlib import Path
-from typing import Any
 
-import torch
-
-from bench._host_memory import LiveTensorBytes
-from trainyard.contract.spec.resolve import resolve
-from trainyard.contract.spec.site import Site
-from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from tests.support.host_memory import LiveTensorBytes
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.progress_file import ProgressCounter
-from worker.core import distributed
 from worker.core.distributed import Ranks
 from worker.data.sampler import GlobalBatches
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.initial_model import build_initial_model
-from worker.engine.micro_batch_size import release_memory
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
@@ -32,36 +16,14 @@ from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
 from worker.reporting.reporter import NullReporter
 from worker.tasks.base import Task
-from worker.tasks.select import select_task
 
 STEPS = 3
-
-
-def main(plan_path: str, result_path: str) -> None:
-    """Write `[{"start", "peak", "rest", "parameters", "trained"}]` of rank 0, in the plan's order."""
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    plan: dict[str, Any] = json.loads(Path(plan_path).read_text())
-    site = Site(accelerator=plan["accelerator"])
-    specs = [resolve(parse_spec(document), site) for document in plan["documents"]]
-    ranks = distributed.join(specs[0])
-    measurements = []
-    for spec in specs:
-        release_memory(ranks.device)
-        ranks.barrier()
-        measurements.append(measure(spec, select_task(spec), ranks))
-    if ranks.is_first:
-        Path(result_path).write_text(json.dumps(measurements))
-    ranks.barrier()
-    distributed.leave()
-    os._exit(0)
 
 
 def measure(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
     """Return the peaks of the start and of the last step and the end of that step in bytes, and the parameters of the
     whole model."""
-    meter = CudaAllocatedBytes() if ranks.device.type == "cuda" else LiveTensorBytes()
-    with meter:
+    with LiveTensorBytes() as meter:
         model = build_parallel_model(spec, task, ranks)
         start = meter.peak
         train_step, batches = engine(spec, task, ranks, model)
@@ -103,28 +65,3 @@ def engine(spec: TrainingSpec, task: Task, ranks: Ranks, model: ParallelModel) -
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=spec.seed, last=spec.batch.last, shuffle=True)
     train_step.warm_up(batches.at(0))
     return train_step, batches
-
-
-class CudaAllocatedBytes:
-    """Bytes that torch's allocator has allocated on the GPU; the interface of `LiveTensorBytes`."""
-
-    def __enter__(self) -> "CudaAllocatedBytes":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        torch.cuda.synchronize()
-
-    @property
-    def live(self) -> int:
-        return torch.cuda.memory_allocated()
-
-    @property
-    def peak(self) -> int:
-        return torch.cuda.max_memory_allocated()
-
-    def reset_peak(self) -> None:
-        torch.cuda.reset_peak_memory_stats()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])

@@ -1,36 +1,26 @@
-"""`python -m bench.attack`: how quickly the service answers `/livez` while it is attacked.
+"""`/livez` responds quickly during attacks, with a wide bound: the machine may be busy."""
 
-One client opens a connection for each request to `/livez` and measures the time to its response. It does so for a few
-seconds on a quiet service, and then beside each attack, in the same run; the last column compares the medians. Each
-attack has many connections in a process of its own, and sends its next request as soon as it has the response.
-"""
-
-import argparse
 import json
 import multiprocessing
-import os
 import socket
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
-from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 
-MAX_SECONDS = 1.0
-"""Target: the slowest response of `/livez` beside any attack."""
-DEFAULT_CLIENTS = 64
+MAX_SECONDS = 5.0
+"""Before their costs were bounded, these attacks delayed `/livez` by 10 s and more."""
+ATTACK_SECONDS, CLIENTS = 0.3, 8
 IDLE_CONNECTIONS = 4500
 INCOMPLETE_REQUESTS = 800
 
@@ -43,8 +33,6 @@ _GPT: dict[str, Any] = {
     "lora": {"targets": ["*"] * 64},
 }
 _JSON = {"Content-Type": "application/json"}
-
-T = TypeVar("T")
 Attack = Callable[[httpx.Client, int], httpx.Response]
 """Sends one request; the number distinguishes requests."""
 
@@ -56,7 +44,7 @@ def new_token(url: str, token: str, name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {answer.raise_for_status().json()['token']}"}
 
 
-def attacks(url: str, token: str) -> dict[str, Attack]:
+def attacks_by_name(url: str, token: str) -> dict[str, Attack]:
     """Return the attacks by name."""
     yaml_user, json_user, fields_user, plan_user, sweep_user, list_user = (
         new_token(url, token, name) for name in ("yaml", "json", "fields", "plan", "sweep", "list")
@@ -93,57 +81,10 @@ def attacks(url: str, token: str) -> dict[str, Attack]:
     }
 
 
-def main() -> int:
-    """Print the table; return 0 if the target is met."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=8.0, help="duration of each attack")
-    parser.add_argument("--clients", type=int, default=DEFAULT_CLIENTS, help="connections of each attack")
-    parser.add_argument("--only", action="append", default=[], help="part of an attack's name; can be repeated")
-    options = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
-    passed = True
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-", ignore_cleanup_errors=True) as directory:
-        service = ServiceProcess(Path(directory))
-        service.start()
-        try:
-            with service.client():
-                token = admin_token_file(service.state_dir).read_text().strip()
-            print(f"{'attack':34} {'median ms':>10} {'max ms':>8} {'ratio':>6}  responses to the attack")
-            quiet = probe(service.url, options.seconds)
-            report("none", quiet, quiet, Counter())
-            for name, attack in selected(attacks(service.url, token), options.only).items():
-                times, statuses = measure_alongside(service.url, attack, options.clients, options.seconds)
-                passed &= report(name, times, quiet, statuses)
-            for name, opener in selected({"idle connections": idle, "withheld bodies": withheld}, options.only).items():
-                connections = opener(service.url)
-                counts: Counter[Any] = Counter({"connections": len(connections)})
-                passed &= report(name, probe(service.url, options.seconds), quiet, counts)
-                for connection in connections:
-                    connection.close()
-                time.sleep(2)
-        finally:
-            service.stop()
-    print(f"target: at most {MAX_SECONDS:g} s: {'met' if passed else 'MISSED'}")
-    return 0 if passed else 1
-
-
-def selected(by_name: dict[str, T], parts: Sequence[str]) -> dict[str, T]:
-    """Return what has one of these texts in its name; everything if there are none."""
-    return {name: value for name, value in by_name.items() if not parts or any(part in name for part in parts)}
-
-
-def report(name: str, times: list[float], quiet: list[float], statuses: "Counter[Any]") -> bool:
-    """Print one line; return whether every response was in time."""
-    counts = " ".join(f"{status}: {count}" for status, count in sorted(statuses.items(), key=str))
-    ratio = median(times) / median(quiet)
-    print(f"{name:34} {median(times) * 1e3:10.1f} {max(times) * 1e3:8.0f} {ratio:6.1f}  {counts}", flush=True)
-    return max(times) <= MAX_SECONDS
-
-
-def probe(url: str, seconds: float) -> list[float]:
+def probe(url: str) -> list[float]:
     """Return the times of requests to `/livez`, each on a new connection, in seconds."""
     times = []
-    until = time.monotonic() + seconds
+    until = time.monotonic() + ATTACK_SECONDS
     while time.monotonic() < until:
         started = time.perf_counter()
         try:
@@ -156,23 +97,23 @@ def probe(url: str, seconds: float) -> list[float]:
     return times
 
 
-def measure_alongside(url: str, attack: Attack, clients: int, seconds: float) -> tuple[list[float], "Counter[Any]"]:
-    """Return the times of `/livez` beside an attack, and the statuses of the attack's responses."""
+def measure_alongside(url: str, attack: Attack) -> tuple[list[float], "Counter[Any]"]:
+    """Return the times of `/livez` during an attack, and the statuses of the attack's responses."""
     # In the process of the probe, the threads of the attack would delay the probe itself.
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=run_attack, args=(url, attack, clients, theirs), daemon=True)
+    process = context.Process(target=run_attack, args=(url, attack, theirs), daemon=True)
     process.start()
     time.sleep(0.5)
-    times = probe(url, seconds)
+    times = probe(url)
     ours.send("end")
     statuses: Counter[Any] = ours.recv()
     process.join()
     return times, statuses
 
 
-def run_attack(url: str, attack: Attack, clients: int, control: Connection) -> None:
-    """Send requests from this many clients until a message arrives, and send the statuses of the responses."""
+def run_attack(url: str, attack: Attack, control: Connection) -> None:
+    """Send requests from all clients until a message arrives, and send the statuses of the responses."""
     statuses: Counter[Any] = Counter()
     over = threading.Event()
 
@@ -182,9 +123,9 @@ def run_attack(url: str, attack: Attack, clients: int, control: Connection) -> N
             while not over.is_set():
                 with suppress(httpx.HTTPError):
                     statuses[attack(http, number).status_code] += 1
-                number += clients
+                number += CLIENTS
 
-    threads = [threading.Thread(target=run, args=(client,)) for client in range(clients)]
+    threads = [threading.Thread(target=run, args=(client,)) for client in range(CLIENTS)]
     for thread in threads:
         thread.start()
     control.recv()
@@ -194,13 +135,13 @@ def run_attack(url: str, attack: Attack, clients: int, control: Connection) -> N
     control.send(statuses)
 
 
-def idle(url: str) -> list[socket.socket]:
+def open_idle(url: str) -> list[socket.socket]:
     """Open more connections than the service allows, without a request."""
     address = urlsplit(url)
     return [socket.create_connection((address.hostname or "", address.port or 0)) for _ in range(IDLE_CONNECTIONS)]
 
 
-def withheld(url: str) -> list[socket.socket]:
+def withhold_bodies(url: str) -> list[socket.socket]:
     """Begin requests without a token whose bodies do not come."""
     address = urlsplit(url)
     head = f"POST /v1/tokens HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
@@ -214,5 +155,52 @@ def withheld(url: str) -> list[socket.socket]:
     return connections
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("attacked"))
+    process.start()
+    process.client().close()
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="module")
+def attacks(service: ServiceProcess) -> dict[str, Attack]:
+    return attacks_by_name(service.url, admin_token_file(service.state_dir).read_text().strip())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cookie of 62 kB, no token",
+        "YAML of 256 kB",
+        "plan of 512 layers, 64 targets",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "new wrong token each",
+                "metrics page, no token",
+                "OpenAPI document, no token",
+                "list of 200 jobs",
+                "nested JSON of 256 kB",
+                "12,000 unknown fields",
+                "sweep over 200 large models",
+            )
+        ),
+    ],
+)
+def test_livez_responds_during_an_attack(service: ServiceProcess, attacks: dict[str, Attack], name: str) -> None:
+    times, statuses = measure_alongside(service.url, attacks[name])
+    assert max(times) < MAX_SECONDS
+    assert statuses
+    assert max(statuses) < 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["idle", "withheld"])
+def test_livez_responds_with_many_open_connections(service: ServiceProcess, name: str) -> None:
+    opened = {"idle": open_idle, "withheld": withhold_bodies}[name](service.url)
+    times = probe(service.url)
+    for connection in opened:
+        connection.close()
+    assert max(times) < MAX_SECONDS
