@@ -14,13 +14,13 @@ import structlog
 from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
-from trainyard.installation import sync_client
 from service.db.migrate import upgrade
 from service.db.models import Base
 from tests.support.cpu_limit import excess, limit_of, used_seconds
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
 from tests.support.process_groups import Group, group_of, groups_of_process
 from tests.support.world import World
+from trainyard.installation import sync_client
 
 # Hypothesis measures wall time, which on a busy machine says nothing about the code.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 _OLDER_VERSIONS = Path(__file__).parents[1] / "older_openai.txt"
 OLDER = tuple(
     line.removeprefix("openai==") for line in _OLDER_VERSIONS.read_text().split() if line.startswith("openai==")
 )
-VERSIONS = ("installed", *OLDER)
+VERSIONS = ("installed", *(pytest.param(version, marks=pytest.mark.heavy) for version in OLDER))
+"""Parameters of a test. `make test` does not install the older versions."""
 
 _HEAD = """
 import json, os, sys, typing

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
+
+import pytest
 
 Clients = Literal["installed", "older"]
-CLIENTS: tuple[Clients, ...] = get_args(Clients)
+CLIENTS = ("installed", pytest.param("older", marks=pytest.mark.heavy))
+"""Parameters of a test. `make test` does not install the older clients."""
 _OLDER = Path(sys.prefix) / "older"
 _REQUIREMENTS = Path(__file__).parents[1] / "older_clients.txt"
 

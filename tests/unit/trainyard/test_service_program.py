@@ -2,9 +2,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from trainyard.cli import service_program
 from trainyard.cli.service_program import missing_packages, service_command, service_problem
-import pytest
 
 REQUIREMENTS = [
     "pydantic>=2.12",

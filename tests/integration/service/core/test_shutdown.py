@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
 from tests.support.wait import wait_until
-import pytest
 
 
 @pytest.mark.cpu_seconds(6)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.installation import sync_client
 from tests.conftest import write_sync_client
 from trainyard.client import Client
+from trainyard.installation import sync_client
 
 ASYNC = '''"""The asynchronous client."""
 
