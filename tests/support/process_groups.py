@@ -58,6 +58,7 @@ class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
+        self.collection: list[str] | None = None
         self._positions: dict[WorkerController, dict[str, int]] = {}
         self._units: dict[WorkerController, list[str]] = {}
 
