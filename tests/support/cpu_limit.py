@@ -9,7 +9,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -59,4 +60,15 @@ def excess(seconds: float, limit: float, slower: Callable[[], float] = slowdown)
     return (
         f"the test used {seconds:.1f} s of processor time; its limit is {limit:.1f} s on this machine now. "
         "Make it cheaper, mark it `heavy`, or state a limit of its own with `cpu_seconds`"
+    )
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Fail if the block uses more processor time of this process; a slow machine has more, as for whole tests."""
+    started = time.process_time()
+    yield
+    used = time.process_time() - started
+    assert used <= seconds or used <= seconds * slowdown(), (
+        f"{used:.1f} s of processor time, where {seconds:g} s are enough"
     )

@@ -1,9 +1,8 @@
 """Patterns of LIKE match whole texts, in little time."""
 
-import time
-
 import pytest
 
+from tests.support.cpu_limit import at_most
 from trainyard.contract.like_pattern import matches_pattern
 
 
@@ -33,6 +32,5 @@ def test_patterns_match_whole_texts(text: str, pattern: str, matches: bool) -> N
 
 
 def test_many_wildcards_take_little_time() -> None:
-    started = time.process_time()
-    assert not matches_pattern("a" * 6000, "%a" * 5000 + "b")
-    assert time.process_time() - started < 2
+    with at_most(2):
+        assert not matches_pattern("a" * 6000, "%a" * 5000 + "b")

@@ -1,9 +1,8 @@
 """YAML as data only: other features are refused quickly, with the line."""
 
-import time
-
 import pytest
 
+from tests.support.cpu_limit import at_most
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.yaml_loader import load_yaml
 
@@ -45,9 +44,8 @@ class TestLoadYaml:
     def test_exponential_aliases_are_rejected(self):
         lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
         lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-        started = time.process_time()
-        assert "anchors and aliases are not allowed" in refusal("\n".join(lines))
-        assert time.process_time() - started < 1
+        with at_most(1):
+            assert "anchors and aliases are not allowed" in refusal("\n".join(lines))
 
     @pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 50_000, "- " * 50_000 + "x"])
     def test_depth_does_not_exhaust_the_stack(self, text):

@@ -1,13 +1,12 @@
 """Limits of request heads apply before cookies, headers or parameters are parsed."""
 
-import time
-
 import pytest
 import structlog
 
 from service.api.middleware.head import MAX_HEAD_BYTES, check_head
 from service.auth.sessions import MAX_COOKIE_BYTES, Cookie
 from service.core.errors import HeadTooLargeError
+from tests.support.cpu_limit import at_most
 from tests.support.raw_http import exchange, served_with_limits
 from tests.support.world import World
 
@@ -16,19 +15,17 @@ pytestmark = pytest.mark.databases("sqlite")
 
 @pytest.mark.parametrize("value", ['trainyard="' + "\\a" * 31_000 + '"', "a=b; " * 12_000, "x" * 62_000])
 def test_large_cookie_is_refused_at_once(world: World, value: str) -> None:
-    started = time.process_time()
-    answer = world.new_client(None).get("/v1/jobs", headers={"Cookie": value})
-    assert time.process_time() - started < 1
+    with at_most(1):
+        answer = world.new_client(None).get("/v1/jobs", headers={"Cookie": value})
     assert (answer.status_code, answer.json()["error"]["code"]) == (431, "head_too_large")
 
 
 @pytest.mark.parametrize("value", ['trainyard="' + "\\a" * 2000 + '"', "trainyard=" + ";" * 4000, "=;" * 2000])
 def test_malformed_cookie_is_read_in_linear_time(value: str) -> None:
     assert len(value) <= MAX_COOKIE_BYTES
-    started = time.process_time()
-    for _ in range(20):
-        Cookie(secure=False).read(value)
-    assert time.process_time() - started < 1
+    with at_most(1):
+        for _ in range(20):
+            Cookie(secure=False).read(value)
 
 
 @pytest.mark.parametrize(

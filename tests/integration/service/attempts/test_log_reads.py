@@ -1,11 +1,10 @@
 """The cost of reading a log depends on what is read, not on how the log was written."""
 
-import time
-
 import pytest
 import sqlalchemy as sa
 
 from service.db.models import LogChunk, LogStream
+from tests.support.cpu_limit import at_most
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -39,9 +38,8 @@ def write_chunks(world: World, count: int, chunk: bytes = LINE) -> str:
 
 def test_tail_of_many_small_chunks_takes_linear_time(world: World) -> None:
     job = write_chunks(world, 40_000)
-    started = time.process_time()
-    answer = world.client.get(f"/v1/jobs/{job}/logs?tail=100000")
-    assert time.process_time() - started < 5
+    with at_most(5):
+        answer = world.client.get(f"/v1/jobs/{job}/logs?tail=100000")
     assert (len(answer.content), answer.headers["x-trainyard-offset"]) == (40_000 * 50, "0")
 
 
