@@ -2,8 +2,6 @@
 
 from typing import Generic, Literal, TypeVar
 
-from pydantic import ConfigDict
-
 from trainyard.contract.base import Resource
 
 T = TypeVar("T")
@@ -11,9 +9,6 @@ T = TypeVar("T")
 
 class Page(Resource, Generic[T]):
     """One page of a list; `?after=<last_id>` requests the next page."""
-
-    # Searching the source for docstrings of each parametrized class would add half a second to the import.
-    model_config = ConfigDict(use_attribute_docstrings=False)
 
     object: Literal["list"] = "list"
     data: list[T]
