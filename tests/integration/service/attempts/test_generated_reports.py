@@ -60,6 +60,7 @@ def send_all(operation: Any, worker: FakeWorker, examples: int) -> Counter[int]:
     return statuses
 
 
+@pytest.mark.cpu_seconds(12)
 @pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_generated_reports_are_accepted_and_break_no_reader(world: World, examples: int) -> None:
     world.app_state.worker_rate_limiter = world.app_state.address_rate_limiter = RateLimiter(Rate(10**6, 10**6))
