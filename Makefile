@@ -19,7 +19,7 @@ INSTALLED_FROM := pyproject.toml constraints.txt trainyard/installation/dependen
 runtime: $(VENV)/.runtime sync-client
 
 $(VENV)/.runtime: $(INSTALLED_FROM)
-	@$(INSTALL) service,worker,examples "66 packages, 1.2 GiB on disk"
+	@$(INSTALL) service,worker,examples "66 packages, 1.2 GiB on disk, 1 to 3 minutes"
 	@touch $@
 
 # What tests, checks and benchmarks need too.
@@ -30,7 +30,7 @@ sync-client:
 	@$(PYTHON) -m trainyard.installation.sync_client
 
 $(VENV)/.dev: $(INSTALLED_FROM)
-	@$(INSTALL) dev "about 180 packages, 2.5 GiB on disk"
+	@$(INSTALL) dev "about 180 packages, 2.5 GiB on disk, 2 to 6 minutes"
 	@touch $(VENV)/.runtime $@
 
 # Older clients of trackers and of OpenAI's API, whose programs some tests run.

@@ -1,4 +1,4 @@
-"""`python3 -m trainyard.installation.dependencies EXTRA,... SIZE`: install the clone with these extras into .venv.
+"""`python3 -m trainyard.installation.dependencies EXTRA,... EFFORT`: install the clone with these extras into .venv.
 
 uv installs where it is on the PATH, and pip otherwise. Both take the packages from the indexes and folders that pip is
 configured with, and so the same build of torch.
@@ -30,15 +30,18 @@ _VARIABLES = {
 """Settings of pip, which uv does not read, and its variables of the same meaning."""
 
 
-def main(extras: str, size: str) -> None:
+def main(extras: str, effort: str) -> None:
     """Make the virtual environment if there is none, and install the clone with its dependencies.
+
+    Args:
+        effort: what it downloads and how long that takes, as text.
 
     Raises:
         CalledProcessError: an installation failed; it has printed why.
     """
     uv = shutil.which("uv")
     program = "uv" if uv else "pip"
-    print(f"Installing trainyard[{extras}] into {VENV} with {program}: {size}. It takes minutes.", flush=True)
+    print(f"Installing trainyard[{extras}] into {VENV} with {program}: {effort}.", flush=True)
     started = time.monotonic()
     if not Path(_PYTHON).exists():
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
