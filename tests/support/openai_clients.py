@@ -13,8 +13,9 @@ _OLDER_VERSIONS = Path(__file__).parents[1] / "older_openai.txt"
 OLDER = tuple(
     line.removeprefix("openai==") for line in _OLDER_VERSIONS.read_text().split() if line.startswith("openai==")
 )
-VERSIONS = ("installed", *(pytest.param(version, marks=pytest.mark.heavy) for version in OLDER))
-"""Parameters of a test. `make test` does not install the older versions."""
+VERSIONS = ("installed", *OLDER)
+PARAMETERS = ("installed", *(pytest.param(version, marks=pytest.mark.heavy) for version in OLDER))
+"""The versions, for tests of `make test`, which does not install the older ones."""
 
 _HEAD = """
 import json, os, sys, typing

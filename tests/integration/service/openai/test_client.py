@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.live_world import served
-from tests.support.openai_clients import VERSIONS, run_program
+from tests.support.openai_clients import PARAMETERS, run_program
 from tests.support.seeds import write_models_file
 from tests.support.world import World
 
@@ -24,7 +24,7 @@ PAIR = {
 }
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=PARAMETERS)
 def run(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     """Return a function that runs Python statements with the client, and returns what they assign to `out`."""
     for name, line in (("chat", CHAT), ("pairs", PAIR)):
