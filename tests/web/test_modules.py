@@ -1,17 +1,19 @@
 """Functions of the scripts that format and choose what pages show."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
+from playwright.sync_api import BrowserContext, Page
 
 from service.web.assets import Assets
-from tests.support.browser import Visit
+from tests.support.browser import Visit, open_tab
 from tests.support.runtimes import NOW, RUNTIMES
 from trainyard.contract.evaluation_metric import HIGHER_IS_BETTER, is_higher_better
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
+from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.web]
 
@@ -32,14 +34,21 @@ JOB: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def tab(admin_context: BrowserContext, service: ServiceProcess) -> Iterator[Page]:
+    """The page of jobs, in one tab for all tests: the functions that they call leave it as it is."""
+    with open_tab(admin_context, service.url) as visit:
+        yield visit.go("/jobs")
+        visit.assert_clean()
+
+
 @pytest.fixture
-def module(visit: Visit) -> Callable[[str], Call]:
+def module(tab: Page) -> Callable[[str], Call]:
     """A script as a function that calls one of its exported functions, or returns a constant."""
-    visit.go("/jobs")
 
     def load(name: str) -> Call:
         def call(export: str, *arguments: Any) -> Any:
-            return visit.page.evaluate(
+            return tab.evaluate(
                 """async ([url, name, values]) => {
                   const { [name]: exported } = await import(url);
                   const result = typeof exported === "function" ? exported(...values) : exported;
@@ -163,8 +172,7 @@ def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Ca
     assert rows("fractionDone", {"progress": {"step": 1, "total_steps": 4}}) == 0.25
 
 
-def test_row_shows_the_status_message_until_there_is_progress(visit: Visit) -> None:
-    page = visit.go("/jobs")
+def test_row_shows_the_status_message_until_there_is_progress(tab: Page) -> None:
     job = {**JOB, "id": "job_1", "name": "one", "created_by": "ada", "created_at": "2026-01-01T12:00:00Z", "tags": {}}
     fill = """async ([rowsUrl, columnsUrl, job]) => {
       const { TableRows } = await import(rowsUrl);
@@ -180,11 +188,11 @@ def test_row_shows_the_status_message_until_there_is_progress(visit: Visit) -> N
     }"""
     address = [Assets().url("table_rows.js"), Assets().url("table_columns.js")]
     waiting = {**job, "status": "pending", "status_message": "behind another"}
-    assert page.evaluate(fill, [*address, waiting]) == ["behind another", True, "", ""]
+    assert tab.evaluate(fill, [*address, waiting]) == ["behind another", True, "", ""]
     training = {**job, "progress": {"step": 1, "total_steps": 4}, "metrics": {"train/loss": "NaN"}}
-    assert page.evaluate(fill, [*address, training]) == ["", False, "1 / 4", "NaN"]
+    assert tab.evaluate(fill, [*address, training]) == ["", False, "1 / 4", "NaN"]
     failed = {**training, "status": "failed", "status_message": "rank 0: KeyError: 'a'", "cause": "KeyError: 'a'"}
-    assert page.evaluate(fill, [*address, failed]) == ["KeyError: 'a'", True, "1 / 4", "NaN"]
+    assert tab.evaluate(fill, [*address, failed]) == ["KeyError: 'a'", True, "1 / 4", "NaN"]
 
 
 @pytest.mark.parametrize(
@@ -230,10 +238,9 @@ SECONDS_OF = """async ([url, name, text]) => {
         ("yaml_fields.js", "fieldsOf", " #", "\u2028"),
     ],
 )
-def test_hostile_text_takes_linear_time(visit: Visit, script: str, export: str, unit: str, end: str) -> None:
-    visit.go("/jobs")
+def test_hostile_text_takes_linear_time(tab: Page, script: str, export: str, unit: str, end: str) -> None:
     text = "a" + unit * 200_000 + end
-    assert visit.page.evaluate(SECONDS_OF, [Assets().url(script), export, text]) < 1
+    assert tab.evaluate(SECONDS_OF, [Assets().url(script), export, text]) < 1
 
 
 def titles(module: Callable[[str], Call], spec: dict[str, object], keys: list[str]) -> list[str]:
@@ -431,11 +438,10 @@ def test_data_of_a_model_are_named(module: Callable[[str], Call], data: Any, tex
         ("none", "none"),
     ],
 )
-def test_code_in_messages_is_marked(visit: Visit, message: str, expected: str) -> None:
-    page = visit.go("/jobs")
+def test_code_in_messages_is_marked(tab: Page, message: str, expected: str) -> None:
     script = """async ([url, text]) => {
       const box = document.createElement("p");
       (await import(url)).setMessage(box, text);
       return box.innerHTML;
     }"""
-    assert page.evaluate(script, [Assets().url("page.js"), message]) == expected
+    assert tab.evaluate(script, [Assets().url("page.js"), message]) == expected
