@@ -52,12 +52,14 @@ def children(pid: int) -> list[int]:
     """
     if not _lists_children():
         return _scan()(pid)
-    pids: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in (_PROC / str(pid) / "task").iterdir():
-            with contextlib.suppress(OSError):
-                pids += map(int, (thread / "children").read_text().split())
-    return pids
+    pids: set[int] = set()
+    # Twice: the children of a thread that ends move to another thread, whose list may have been read before.
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            for thread in (_PROC / str(pid) / "task").iterdir():
+                with contextlib.suppress(OSError):
+                    pids.update(map(int, (thread / "children").read_text().split()))
+    return sorted(pids)
 
 
 def _scan() -> Callable[[int], list[int]]:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,24 @@ class TestDescendants:
         assert started[0].pid in processes.children(os.getpid())
         started[0].communicate()
         assert started[0].pid not in processes.children(os.getpid())
+
+    def test_children_that_move_to_another_thread_are_included(self, monkeypatch, tmp_path):
+        lists = {name: tmp_path / "9" / "task" / name / "children" for name in ("1", "2")}
+        for file in lists.values():
+            file.parent.mkdir(parents=True)
+            file.write_text("")
+        reads = []
+
+        def read_text(file):
+            """The thread that is read first takes the child of the other one, which ends, just afterwards."""
+            reads.append(file)
+            here = len(reads) > len(lists) and file == reads[0]
+            return "7 " if here else ""
+
+        monkeypatch.setattr(processes, "_PROC", tmp_path)
+        monkeypatch.setattr(processes, "_lists_children", lambda: True)
+        monkeypatch.setattr(Path, "read_text", read_text)
+        assert processes.children(9) == [7]
 
     def test_a_process_that_has_ended_has_none(self):
         ended = subprocess.Popen(["true"])
