@@ -1,7 +1,7 @@
 """Which tests each process of `pytest -n` collects, and how the processes share the work.
 
 Torch and the libraries around it take longer to import than all other modules together, and the dashboard's tests share
-one browser. So one process alone imports torch, another one alone starts the browser, and all of them run the rest.
+one browser. So at most every second process imports torch, only one starts the browser, and all run the rest.
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,13 @@ TORCH = (
 
 def group_of(path: str) -> Group:
     """Return the group of a folder or file, by its path relative to the root."""
-    for group, folders in (("browser", BROWSER), ("torch", TORCH)):
-        if any(path == folder or path.startswith(f"{folder}/") for folder in folders):
-            return group  # type: ignore[return-value]
-    return "plain"
+    if _is_below(path, BROWSER):
+        return "browser"
+    return "torch" if _is_below(path, TORCH) else "plain"
+
+
+def _is_below(path: str, places: Sequence[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def groups_of_process(number: int, count: int) -> tuple[Group, ...]:

@@ -240,7 +240,7 @@ SECONDS_OF = """async ([url, name, text]) => {
 )
 def test_hostile_text_takes_linear_time(tab: Page, script: str, export: str, unit: str, end: str) -> None:
     text = "a" + unit * 200_000 + end
-    assert tab.evaluate(SECONDS_OF, [Assets().url(script), export, text]) < 1
+    assert tab.evaluate(SECONDS_OF, [Assets().url(script), export, text]) < 5
 
 
 def titles(module: Callable[[str], Call], spec: dict[str, object], keys: list[str]) -> list[str]:

@@ -29,7 +29,7 @@ def list_templates(_user: UserDep) -> Page[Template]:
 
 
 @router.get("/{name}", operation_id="get_template")
-def get_template(_user: UserDep, name: Annotated[str, Path(description="Exact name.")]) -> Template:
+def get_template(_user: UserDep, name: Annotated[str, Path(description="Name of the preset.")]) -> Template:
     """Get one preset, whose spec can be submitted as it is."""
     if (template := templates_by_name().get(name)) is None:
         message = f"there is no template {name!r}; available: {', '.join(templates_by_name())}"

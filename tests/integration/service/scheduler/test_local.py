@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -214,18 +215,19 @@ class TestOneJob:
         until(scheduler, plan, "ended")
         assert not (setup.root / "exploded").exists()
 
-    def test_startup_is_fast(self, setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
-        scheduler, took = setup.scheduler(), []
+    def test_a_job_starts_within_five_times_an_import_of_submitit(self, setup: Setup) -> None:
+        scheduler, took, floor = setup.scheduler(), [], []
         for number in range(5):
-            plan, before = setup.plan(f"n{number}"), time.time()
+            started = time.time()
+            subprocess.run([sys.executable, "-c", "import submitit"], check=True)
+            floor.append(time.time() - started)
+            plan, submitted = setup.plan(f"n{number}"), time.time()
             scheduler.submit(plan)
             began(plan)
-            took.append(float((plan.folder / "began").read_text()) - before)
+            took.append(float((plan.folder / "began").read_text()) - submitted)
             go(plan)
             until(scheduler, plan, "ended")
-        with capsys.disabled():
-            print(f"\nsubmit to the launcher's first line: median {sorted(took)[2]:.2f} s, most {max(took):.2f} s")
-        assert sorted(took)[2] < 1.2
+        assert median(took) < 5 * median(floor), (took, floor)
 
 
 class TestQueue:
@@ -323,8 +325,8 @@ class TestCancel:
         pids = [int(pid) for pid in lines(plan, "pids")]
         requested_at = time.monotonic()
         scheduler.cancel(known(plan))
-        until(scheduler, plan, "ended", timeout=8)
-        assert 4 < time.monotonic() - requested_at < 8
+        until(scheduler, plan, "ended", timeout=60)
+        assert time.monotonic() - requested_at > 4, "they had no time to end by themselves"
         assert all(gone(pid) for pid in pids)
 
     def test_cancelling_an_unknown_job_is_harmless(self, setup: Setup) -> None:

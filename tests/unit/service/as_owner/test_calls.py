@@ -90,11 +90,11 @@ def test_a_silent_helper_is_requested_to_end(helper: Helper, tmp_path: Path) -> 
 
 
 def test_a_child_that_holds_the_output_open_does_not_hold_the_service(helper: Helper) -> None:
-    calls = helper("print('begun', flush=True); os.fork() or time.sleep(3)")
+    calls = helper("print('begun', flush=True); os.fork() or time.sleep(30)")
     begun = time.monotonic()
     with pytest.raises(NoAnswerError):
         calls.call(7, "write", {}, 0.3)
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 20
 
 
 def test_what_is_left_after_a_removal_is_bounded(helper: Helper) -> None:

@@ -82,7 +82,7 @@ class TestSpoolReporter:
         assert [record.body().points[0].step for record in parse_spool(layout.spool_file(1))] == [1]
         began = time.monotonic()
         spool_reporter.close(0.3)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
         assert read_acknowledged(layout.spool_acknowledged(1)) == 0
 
     def test_point_time_is_the_time_of_the_call(self, layout):
