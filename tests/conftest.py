@@ -4,7 +4,7 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if group_of(path) not in collected_groups(config) else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse a module that imports torch in a process without tests of torch."""
+    before = "torch" in sys.modules
+    report = yield
+    if not before and "torch" in sys.modules and "torch" not in collected_groups(collector.config):
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} imports torch; add it to TORCH in tests/support/process_groups.py"
+    return report
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under xdist, start with the groups whose files take longest, so that no process works alone at the end."""
     if hasattr(config, "workerinput"):
@@ -93,7 +106,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     assert problem is None, problem
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish() -> None:
     """Exclude the collected tests and what they import from garbage collections, and collect less often.
 
     With Python's threshold of 700 objects, collections take a tenth of the time of the tests of the service.
@@ -101,8 +114,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
-    if "torch" not in collected_groups(session.config) and "torch" in sys.modules:
-        raise pytest.UsageError("a collected module imports torch; add it to TORCH in tests/support/process_groups.py")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
