@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--own-groups",
         action="store_true",
-        help="with -n: each process collects only its groups of tests (tests.support.process_groups.py)",
+        help="with -n: each process collects only its groups of tests (tests/support/process_groups.py)",
     )
 
 
