@@ -283,7 +283,13 @@ def launch(
 
 
 def finish_of(attempt: AttemptLayout, execution: int) -> FinishRecord:
-    return FinishRecord.model_validate_json(attempt.finish(execution).read_bytes())
+    file = attempt.finish(execution)
+    if not file.exists():
+        found = sorted(path.name for path in attempt.root.iterdir())
+        raise AssertionError(
+            f"{file.name} is not in {found}; the launcher:\n{(attempt.root / 'outer.log').read_text()}"
+        )
+    return FinishRecord.model_validate_json(file.read_bytes())
 
 
 def spooled(attempt: AttemptLayout, execution: int, key: str = "train/loss") -> dict[int, str]:
