@@ -39,8 +39,8 @@ def group_of(path: str) -> Group:
     return "torch" if _is_below(path, TORCH) else "plain"
 
 
-def _is_below(path: str, places: Sequence[str]) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in places)
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
 def groups_of_process(number: int, count: int) -> tuple[Group, ...]:

@@ -285,9 +285,9 @@ def launch(
 def finish_of(attempt: AttemptLayout, execution: int) -> FinishRecord:
     file = attempt.finish(execution)
     if not file.exists():
-        found = sorted(path.name for path in attempt.root.iterdir())
+        names = sorted(path.name for path in attempt.root.iterdir())
         raise AssertionError(
-            f"{file.name} is not in {found}; the launcher:\n{(attempt.root / 'outer.log').read_text()}"
+            f"{file.name} is not in {names}; the launcher:\n{(attempt.root / 'outer.log').read_text()}"
         )
     return FinishRecord.model_validate_json(file.read_bytes())
 
