@@ -58,7 +58,7 @@ def test_digits_reach_97_percent_and_leave_a_checkpoint_and_an_export(client: Cl
     assert "step 276/276" in client.logs(job.id, rank="0", tail=20).text
 
 
-@pytest.mark.cpu_seconds(9)
+@pytest.mark.heavy
 def test_a_killed_service_loses_and_duplicates_no_point(service: ServiceProcess, client: Client, runs: Path) -> None:
     job = client.submit(long_run(gpus=1))
     wait_for_step(client, job.id, 20)

@@ -13,23 +13,37 @@ pytestmark = pytest.mark.e2e
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_output_is_printed_and_the_exit_code_is_that_of_the_program(run: Run, client: Client) -> None:
-    done = run(
-        "import sys; print('hello', sys.argv[1:])", "--name", "greet", "--", "python", "train.py", "--lr", "3e-4"
-    )
+def test_output_and_curves_of_a_program_from_git_are_printed(run: Run, client: Client, tmp_path: Path) -> None:
+    text = """
+import os, sys
+import mlflow
+
+print("hello", sys.argv[1:])
+print(sorted(name for _, _, names in os.walk(".") for name in names))
+for step in (1, 2, 3):
+    mlflow.log_metric("my loss", 1 / step, step=step)
+"""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    (tmp_path / ".gitignore").write_text("*.bin\n")
+    (tmp_path / "data.bin").write_text("x")
+    (tmp_path / "train.py").write_text("")
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "start"]):
+        subprocess.run([*git, *command], check=True)
+    done = run(text, "--name", "greet", "--", "python", "train.py", "--lr", "3e-4")
     assert done.returncode == 0, done.stderr
     assert "hello ['--lr', '3e-4']" in done.stdout
-    assert f"/jobs/{client.job('greet').id}" in done.stdout
+    assert "['.gitignore', 'train.py', 'uncommitted.diff']" in done.stdout, "what git ignores is not uploaded"
+    assert "my loss  █▃▁  0.3333 at step 3" in done.stderr
+    job = client.job("greet")
+    assert f"/jobs/{job.id}" in done.stdout
+    labels = job.metadata
+    assert (len(labels["git_commit"]), labels["git_branch"], labels["git_dirty"]) == (40, "main", "yes")
+
+
+def test_exit_code_is_that_of_the_program(run: Run) -> None:
     done = run("raise SystemExit(7)", "--retries", "0", "--name", "seven", "--", "python", "train.py")
     assert done.returncode == 7
     assert "exit code 7" in done.stderr
-
-
-def test_curves_are_printed_after_the_output(run: Run) -> None:
-    program = "import mlflow\nfor step in (1, 2, 3): mlflow.log_metric('my loss', 1 / step, step=step)"
-    done = run(program, "--name", "curves", "--", "python", "train.py")
-    assert done.returncode == 0, done.stderr
-    assert "my loss  █▃▁  0.3333 at step 3" in done.stderr
 
 
 def test_exception_of_the_program_is_one_execution(run: Run, client: Client) -> None:
@@ -76,17 +90,3 @@ if not mark.exists():
     assert first.startswith("arguments ['--lr', '1'] in ")
     folder = first.rpartition(" ")[2]
     assert second == f"arguments ['--lr', '1', '--from', '{folder}/last'] in {folder}"
-
-
-def test_what_git_ignores_is_not_uploaded(run: Run, client: Client, tmp_path: Path) -> None:
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
-    (tmp_path / ".gitignore").write_text("*.bin\n")
-    (tmp_path / "data.bin").write_text("x")
-    (tmp_path / "train.py").write_text("")
-    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "start"]):
-        subprocess.run([*git, *command], check=True)
-    text = "import os; print(sorted(name for _, _, names in os.walk('.') for name in names))"
-    done = run(text, "--name", "from-git", "--", "python", "train.py")
-    assert "['.gitignore', 'train.py', 'uncommitted.diff']" in done.stdout
-    labels = client.job("from-git").metadata
-    assert (len(labels["git_commit"]), labels["git_branch"], labels["git_dirty"]) == (40, "main", "yes")

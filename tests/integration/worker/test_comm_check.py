@@ -15,7 +15,7 @@ def checked(tmp_path, ranks, faults=()):
     return run, attempt, service
 
 
-@pytest.mark.cpu_seconds(15)
+@pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_operation_is_right_and_timed(tmp_path, ranks):
     run, attempt, service = checked(tmp_path, ranks)

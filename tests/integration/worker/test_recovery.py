@@ -91,7 +91,7 @@ class TestKilledRank:
 
 
 class TestSignalToLauncher:
-    @pytest.mark.cpu_seconds(20)
+    @pytest.mark.heavy
     def test_run_saves_and_the_next_attempt_continues(self, tmp_path):
         slow = [{"kind": "sleep", "seconds": 0.2}]
         with FakeService() as service:

@@ -35,7 +35,12 @@ def run(tmp_path):
 
 @pytest.mark.cpu_seconds(8)
 @pytest.mark.parametrize(
-    ("mode", "starts", "final"), [("same", 2, True), ("different", 3, False), ("further", 3, False)]
+    ("mode", "starts", "final"),
+    [
+        ("same", 2, True),
+        pytest.param("different", 3, False, marks=pytest.mark.heavy),
+        pytest.param("further", 3, False, marks=pytest.mark.heavy),
+    ],
 )
 def test_restarts_end_when_the_failure_repeats(run, mode, starts, final):
     with FakeService() as service:

@@ -28,14 +28,13 @@ time.sleep(60)
 
 
 @pytest.mark.cpu_seconds(8)
-@pytest.mark.cpu_seconds(8)
 @pytest.mark.parametrize(
     ("end", "name", "reason"),
     [
         ("0", "SIGUSR1", "preempted"),
-        ("3", "SIGTERM", "preempted"),
-        ("0", "SIGINT", "preempted"),
-        ("raise", "SIGUSR1", "error"),
+        pytest.param("3", "SIGTERM", "preempted", marks=pytest.mark.heavy),
+        pytest.param("0", "SIGINT", "preempted", marks=pytest.mark.heavy),
+        pytest.param("raise", "SIGUSR1", "error", marks=pytest.mark.heavy),
     ],
 )
 def test_end_after_the_warning_continues_the_job(tmp_path, end, name, reason):
