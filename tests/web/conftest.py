@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, expect
 from tests.support.browser import Visit, browser_context, open_tab, open_tab_in_new_profile, start_chromium
 from tests.support.chromium import ChromiumMissingError, chromium
 from tests.support.live import wait_for_status, wait_for_step
+from tests.support.world import World
 from tests.web.specs import ENDLESS_SPEC, RUNNING_JOB_NAME, SLOW_CODE, SPEC
 from trainyard.client import Client
 from trainyard.contract.local_paths import admin_token_file
@@ -31,6 +33,16 @@ def browser() -> Iterator[Browser]:
     expect.set_options(timeout=20_000)
     with start_chromium() as chromium_browser:
         yield chromium_browser
+
+
+@pytest.fixture(scope="module")
+def world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A service without jobs, for the tests of a module."""
+    folder = tmp_path_factory.mktemp("world")
+    shutil.copy(migrated_sqlite, folder / "web.sqlite")
+    made = World(f"sqlite:///{folder / 'web.sqlite'}", folder / "state")
+    yield made
+    made.database.dispose()
 
 
 @pytest.fixture(scope="package")
@@ -72,9 +84,23 @@ def admin_context(browser: Browser, service: ServiceProcess, token: str) -> Iter
         yield context
 
 
+@pytest.fixture(scope="package")
+def admin_tab(admin_context: BrowserContext, service: ServiceProcess) -> Iterator[Visit]:
+    """The tab that is lent to all tests of the administrator."""
+    with open_tab(admin_context, service.url) as visit:
+        yield visit
+
+
 @pytest.fixture
-def visit(admin_context: BrowserContext, service: ServiceProcess) -> Iterator[Visit]:
-    """A new tab of the administrator; fails at the end if there were errors or requests to other hosts."""
+def visit(admin_tab: Visit) -> Iterator[Visit]:
+    """A tab of the administrator; fails at the end if there were errors or requests to other hosts."""
+    with admin_tab.lent() as visit:
+        yield visit
+
+
+@pytest.fixture
+def new_tab(admin_context: BrowserContext, service: ServiceProcess) -> Iterator[Visit]:
+    """A tab of the administrator for a test that changes it for good: its clock, or scripts that each page runs."""
     with open_tab(admin_context, service.url) as visit:
         yield visit
         visit.assert_clean()

@@ -49,9 +49,9 @@ new PerformanceObserver((list) => {
 """
 
 
-def test_curves_and_log_update_live_without_layout_shift(visit: Visit, running_job: Any) -> None:
-    visit.page.add_init_script(MEASURE_SHIFTS)
-    page = visit.go(f"/jobs/{running_job.id}")
+def test_curves_and_log_update_live_without_layout_shift(new_tab: Visit, running_job: Any) -> None:
+    new_tab.page.add_init_script(MEASURE_SHIFTS)
+    page = new_tab.go(f"/jobs/{running_job.id}")
     page.evaluate("window.untouched = true")
     expect(page.locator("#summary")).to_contain_text(re.compile(r"^Training on .+: step .+ of 1.000.000"))
     wait_for_points(page, 30)

@@ -144,12 +144,12 @@ def test_job_facts_have_runtime_and_strategy(module: Callable[[str], Call]) -> N
     assert facts(metrics={"train/loss": "NaN"}, progress={"step": 1, "total_steps": 4})["loss"] == "NaN"
 
 
-def test_runtime_is_that_of_the_command_line(visit: Visit) -> None:
-    visit.go("/jobs")
-    visit.page.clock.set_fixed_time(NOW)
+def test_runtime_is_that_of_the_command_line(new_tab: Visit) -> None:
+    new_tab.go("/jobs")
+    new_tab.page.clock.set_fixed_time(NOW)
     call = "async ([url, jobs]) => { const { runtimeOf } = await import(url); return jobs.map(runtimeOf); }"
     jobs = [{"started_at": started, "finished_at": finished} for started, finished, _ in RUNTIMES]
-    shown = visit.page.evaluate(call, [Assets().url("job_rows.js"), jobs])
+    shown = new_tab.page.evaluate(call, [Assets().url("job_rows.js"), jobs])
     assert shown == [seconds for _, _, seconds in RUNTIMES]
 
 

@@ -1,7 +1,6 @@
 """A search for the best values, made and watched in the browser."""
 
 import re
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -90,11 +89,7 @@ def test_problem_of_a_range_is_named(visit: Visit) -> None:
     visit.ignore_errors("status of 422")
 
 
-def test_a_search_opened_before_its_first_runs_shows_them(
-    browser: Browser, migrated_sqlite: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "search.sqlite").write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{tmp_path / 'search.sqlite'}", tmp_path / "state")
+def test_a_search_opened_before_its_first_runs_shows_them(browser: Browser, world: World) -> None:
     search = {"algorithm": "random", "space": {"optimizer.lr": "log:0.001:0.1"}, "max_trials": 4, "metric": "eval/loss"}
     body = {"name": "rates", "spec": {**SPEC, "name": "rates"}, "search": search, "max_parallel": 2}
     answer = world.client.post("/v1/sweeps", json=body)
@@ -110,4 +105,3 @@ def test_a_search_opened_before_its_first_runs_shows_them(
         expect(page.locator("#sweep-size")).to_have_text("2 jobs")
         expect(page.get_by_role("button", name="Show the curves of 1 new run")).to_be_visible()
         visit.assert_clean()
-    world.database.dispose()
