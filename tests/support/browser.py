@@ -148,11 +148,21 @@ def open_tab_in_new_profile(
 
 
 @contextmanager
+def signed_in_context(
+    browser: Browser, url: str, token: str, *, size: tuple[int, int] = (1280, 800)
+) -> Iterator[BrowserContext]:
+    """Create a browser profile in which a user is signed in."""
+    with browser_context(browser, size=size) as context:
+        with open_tab(context, url) as visit:
+            visit.sign_in(token)
+            visit.assert_clean()
+        yield context
+
+
+@contextmanager
 def open_signed_in_tab(
     browser: Browser, url: str, token: str, *, size: tuple[int, int] = (1280, 800)
 ) -> Iterator[Visit]:
     """Open a tab in a new browser profile, and sign in; for the tests of a module, to which it is lent one by one."""
-    with open_tab_in_new_profile(browser, url, size=size) as visit:
-        visit.sign_in(token)
-        visit.assert_clean()
+    with signed_in_context(browser, url, token, size=size) as context, open_tab(context, url) as visit:
         yield visit

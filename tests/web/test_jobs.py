@@ -1,6 +1,5 @@
 """The table of jobs, with jobs that train."""
 
-import re
 from typing import Any
 
 import pytest
@@ -16,33 +15,6 @@ pytestmark = [pytest.mark.web]
 
 def row(page: Page, name: str) -> Any:
     return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, exact=True))
-
-
-RECORD_STATUSES = """name => {
-  window.statuses = [];
-  const record = () => {
-    const named = (one) => one.querySelector(".name a")?.textContent === name;
-    const status = [...document.querySelectorAll("tr.job")].find(named)?.querySelector(".chip").textContent;
-    if (status && status !== window.statuses.at(-1)) window.statuses.push(status);
-  };
-  new MutationObserver(record).observe(document.body, { subtree: true, childList: true, characterData: true });
-}"""
-"""Records every status that the table has shown for a job; polling could miss one."""
-
-
-def test_job_appears_and_updates_without_a_reload(visit: Visit, client: Client) -> None:
-    page = visit.go("/jobs")
-    page.evaluate("window.untouched = true")
-    job = client.submit({**SPEC, "name": "updated-live"})
-    line = row(page, "updated-live")
-    expect(line).to_be_visible()
-    page.evaluate(RECORD_STATUSES, "updated-live")
-    expect(line.locator(".chip")).to_have_text("succeeded", timeout=120_000)
-    assert page.evaluate("window.statuses.at(-2)") == "running"
-    expect(line.locator(".steps")).to_have_text("400 / 400")
-    expect(line.locator(".sparkline path")).to_have_attribute("d", re.compile(r"^M.+L.+L"))
-    assert client.job(job.id).status == "succeeded"
-    assert page.evaluate("window.untouched")
 
 
 def test_filters_are_stored_in_the_address(visit: Visit, client: Client) -> None:
@@ -104,7 +76,7 @@ def test_sorting_sets_aria_sort_and_the_address(visit: Visit, client: Client) ->
     expect(page).to_have_url(visit.url + "/jobs?sort=-name")
 
 
-def test_processes_on_cpus_are_not_called_gpus(visit: Visit, background_jobs: dict[str, str]) -> None:
+def test_processes_on_cpus_are_not_called_gpus(visit: Visit, saved_job: str) -> None:
     page = visit.go("/jobs?columns=name&columns=gpus")
     expect(page.locator("#jobs thead")).to_contain_text("Processes")
     expect(page.locator("#jobs thead")).not_to_contain_text("GPU")

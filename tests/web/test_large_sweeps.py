@@ -182,8 +182,8 @@ def test_scatter_offers_all_metrics(visit: Visit) -> None:
     expect(page.locator("#scatter circle")).to_have_count(1)
 
 
-def test_changes_of_a_member_are_written_as_in_the_tables(visit: Visit) -> None:
-    changes = visit.page.evaluate(
+def test_changes_of_a_member_are_written_as_in_the_tables(script_tab: Page) -> None:
+    changes = script_tab.evaluate(
         """async ([url, values]) => (await import(url)).memberChanges({ values })""",
         [Assets().url("job_rows.js"), {"optimizer.lr": 0.00026353012, "name": "adamw", "batch.size": 32}],
     )
