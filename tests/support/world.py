@@ -303,7 +303,7 @@ class World:
 class FakeWorker:
     """The worker's side of the protocol."""
 
-    def __init__(self, client: httpx.Client, attempt_id: str, world: World):
+    def __init__(self, client: TestClient | httpx.Client, attempt_id: str, world: World):
         self.client = client
         self.attempt_id = attempt_id
         self.execution = 1

@@ -22,7 +22,7 @@ def large_service(world: World) -> Iterator[tuple[World, str]]:
     """A service with 1,001 jobs, of which the oldest is named `the oldest`, and its URL."""
     world.client.post(f"/v1/jobs/{world.submit(name='the oldest')}/cancel")
     world.clock.advance(1)
-    fill(world, JOBS)
+    fill(world, JOBS, values=False)
     with served(world) as url:
         yield world, url
 

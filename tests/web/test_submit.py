@@ -1,7 +1,7 @@
 """Writing a spec in the browser: problems, plan, code upload and submission."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,15 +223,14 @@ def test_retried_submission_creates_no_second_job(visit: Visit, client: Client) 
     visit.ignore_network_errors()
 
 
-def test_fields_are_located_and_changed_in_the_text(visit: Visit) -> None:
-    page = visit.go("/submit")
-    module = str(page.locator("script[src$='/submit.js']").get_attribute("src")).replace("submit.js", "yaml_fields.js")
+def test_fields_are_located_and_changed_in_the_text(script_tab: Page) -> None:
+    module = Assets().url("yaml_fields.js")
     text = (
         "name: a # b: c\nmodel: {source: hf,\n  path: /x}\nargv:\n- one\n- two\ngrid:\n  - {lr: 1}\nbatch:\n  size: 8\n"
     )
 
     def evaluate(call: str) -> object:
-        return page.evaluate(f"async text => {{ const it = await import('{module}'); return {call}; }}", text)
+        return script_tab.evaluate(f"async text => {{ const it = await import('{module}'); return {call}; }}", text)
 
     lines = {"name": 0, "model": 1, "model.path": 2, "argv.1": 5, "grid.0.lr": 7, "batch.size": 9}
     for param, line in lines.items():
@@ -257,11 +256,8 @@ def test_fields_are_located_and_changed_in_the_text(visit: Visit) -> None:
         ("m: {x: 1}\n", "m: {x: 1}\n"),
     ],
 )
-def test_field_is_removed_from_the_text(visit: Visit, text: str, removed: str) -> None:
-    url = Assets().url("yaml_fields.js")
-    script = "async ([url, text]) => (await import(url)).removeField(text, 'm.git')"
-    visit.go("/submit")
-    assert visit.page.evaluate(script, [url, text]) == removed
+def test_field_is_removed_from_the_text(module: Callable[[str], Callable[..., str]], text: str, removed: str) -> None:
+    assert module("yaml_fields.js")("removeField", text, "m.git") == removed
 
 
 def test_start_estimate_is_shown(visit: Visit) -> None:
