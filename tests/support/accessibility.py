@@ -8,11 +8,14 @@ _ALL = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 _OF_COLOURS = ["color-contrast", "link-in-text-block"]
 """The rules for what differs between the themes."""
 _RULES = {"light": _ALL, "dark": _OF_COLOURS}
-_RUN = "options => axe.run(options)"
+_RUN = "([within, options]) => axe.run(within ?? document, options)"
 
 
-def violations(page: Page) -> list[str]:
-    """Return the violations of WCAG 2.1 AA that axe finds on a page, in the light and in the dark theme."""
+def violations(page: Page, within: str | None = None) -> list[str]:
+    """Return the violations of WCAG 2.1 AA that axe finds on a page, in the light and in the dark theme.
+
+    `within` is the selector of a part, where other tests cover the rest of the page.
+    """
     problems: list[str] = []
     chosen = page.get_by_label("Theme").input_value()
     axe = Axe()
@@ -21,14 +24,14 @@ def violations(page: Page) -> list[str]:
         page.get_by_label("Theme").select_option(theme)
         # Colours that change slowly would be measured in between.
         page.wait_for_function("() => document.getAnimations().every(one => !(one instanceof CSSTransition))")
-        report = AxeResults(page.evaluate(_RUN, {"runOnly": rules, "resultTypes": ["violations"]}))
+        report = AxeResults(page.evaluate(_RUN, [within, {"runOnly": rules, "resultTypes": ["violations"]}]))
         if report.violations_count:
             problems.append(f"{page.url}, {theme}: {report.generate_report()}")
     page.get_by_label("Theme").select_option(chosen)  # tabs of one profile share it
     return problems
 
 
-def assert_accessible(page: Page) -> None:
+def assert_accessible(page: Page, within: str | None = None) -> None:
     """Fail with all violations in both themes."""
-    problems = violations(page)
+    problems = violations(page, within)
     assert not problems, "\n".join(problems)
