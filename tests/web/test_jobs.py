@@ -1,5 +1,6 @@
-"""The table of jobs, with jobs that train."""
+"""The table of jobs, with jobs that report."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import Visit
 from tests.support.live import wait_for_status
+from tests.support.live_service import LiveService
 from tests.web.specs import ENDLESS_FOUR_RANK_SPEC, SPEC
 from trainyard.client import Client
 
@@ -15,6 +17,38 @@ pytestmark = [pytest.mark.web]
 
 def row(page: Page, name: str) -> Any:
     return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+RECORD_STATUSES = """name => {
+  window.statuses = [];
+  const record = () => {
+    const named = (one) => one.querySelector(".name a")?.textContent === name;
+    const status = [...document.querySelectorAll("tr.job")].find(named)?.querySelector(".chip").textContent;
+    if (status && status !== window.statuses.at(-1)) window.statuses.push(status);
+  };
+  new MutationObserver(record).observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+"""Records every status that the table has shown for a job; polling could miss one."""
+
+
+def test_job_appears_and_updates_without_a_reload(visit: Visit, client: Client, service: LiveService) -> None:
+    page = visit.go("/jobs")
+    page.evaluate("window.untouched = true")
+    job = client.submit({**SPEC, "name": "updated-live"})
+    line = row(page, "updated-live")
+    expect(line).to_be_visible()
+    page.evaluate(RECORD_STATUSES, "updated-live")
+    worker = service.start(job.id)
+    worker.report(0, 200)
+    expect(line.locator(".steps")).to_have_text("200 / 400")
+    worker.report(200, 400)
+    worker.succeed()
+    expect(line.locator(".chip")).to_have_text("succeeded")
+    assert page.evaluate("window.statuses.at(-2)") == "running"
+    expect(line.locator(".steps")).to_have_text("400 / 400")
+    expect(line.locator(".sparkline path")).to_have_attribute("d", re.compile(r"^M.+L.+L"))
+    assert client.job(job.id).status == "succeeded"
+    assert page.evaluate("window.untouched")
 
 
 def test_filters_are_stored_in_the_address(visit: Visit, client: Client) -> None:

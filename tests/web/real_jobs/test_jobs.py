@@ -1,4 +1,4 @@
-"""Jobs from their submission to their end, by what the pages show."""
+"""Jobs that a browser submits or shows, with real programs."""
 
 import re
 from pathlib import Path
@@ -8,37 +8,9 @@ from playwright.sync_api import expect
 
 from tests.support.browser import Visit
 from tests.support.live import wait_for_status
-from tests.web.specs import SPEC
-from tests.web.test_jobs import row
 from trainyard.client import Client
 
 pytestmark = [pytest.mark.web]
-
-RECORD_STATUSES = """name => {
-  window.statuses = [];
-  const record = () => {
-    const named = (one) => one.querySelector(".name a")?.textContent === name;
-    const status = [...document.querySelectorAll("tr.job")].find(named)?.querySelector(".chip").textContent;
-    if (status && status !== window.statuses.at(-1)) window.statuses.push(status);
-  };
-  new MutationObserver(record).observe(document.body, { subtree: true, childList: true, characterData: true });
-}"""
-"""Records every status that the table has shown for a job; polling could miss one."""
-
-
-def test_job_appears_and_updates_without_a_reload(visit: Visit, client: Client) -> None:
-    page = visit.go("/jobs")
-    page.evaluate("window.untouched = true")
-    job = client.submit({**SPEC, "name": "updated-live"})
-    line = row(page, "updated-live")
-    expect(line).to_be_visible()
-    page.evaluate(RECORD_STATUSES, "updated-live")
-    expect(line.locator(".chip")).to_have_text("succeeded", timeout=120_000)
-    assert page.evaluate("window.statuses.at(-2)") == "running"
-    expect(line.locator(".steps")).to_have_text("400 / 400")
-    expect(line.locator(".sparkline path")).to_have_attribute("d", re.compile(r"^M.+L.+L"))
-    assert client.job(job.id).status == "succeeded"
-    assert page.evaluate("window.untouched")
 
 
 @pytest.mark.heavy
