@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
+import httpx
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -69,6 +70,8 @@ class FakeScheduler:
     submitted: list[LaunchPlan] = field(default_factory=list)
     states: dict[str, Observation] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
+    ends_cancelled: bool = False
+    """Whether a job ends as soon as it is cancelled."""
     observe_calls: int = 0
     nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     """The cluster that it reports."""
@@ -103,6 +106,8 @@ class FakeScheduler:
     def cancel(self, job: SubmittedJob) -> None:
         self._check()
         self.cancelled.append(job.tag)
+        if self.ends_cancelled:
+            self.end(job.tag)
 
     def cluster(self) -> ClusterSnapshot:
         self.cluster_calls += 1
@@ -149,11 +154,11 @@ def app_with_shared_routes(app_state: AppState) -> FastAPI:
 class World:
     """One service with clients, the reconciler and workers, all driven by the test."""
 
-    def __init__(self, url: str, folder: Path, **settings: Any):
+    def __init__(self, url: str, folder: Path, clock: FakeClock | None = None, **settings: Any):
         made = {"accelerator": "cpu", "local_slots": 4, **settings}
         self.settings = Settings(state_dir=folder, database_url=url, **made)
         self.settings.runs.mkdir(parents=True, exist_ok=True)
-        self.clock = FakeClock()
+        self.clock = clock or FakeClock()
         self.database = Database(self.settings.url)
         self.scheduler = FakeScheduler()
         self.app_state = AppState(settings=self.settings, database=self.database, clock=self.clock)
@@ -298,7 +303,7 @@ class World:
 class FakeWorker:
     """The worker's side of the protocol."""
 
-    def __init__(self, client: TestClient, attempt_id: str, world: World):
+    def __init__(self, client: TestClient | httpx.Client, attempt_id: str, world: World):
         self.client = client
         self.attempt_id = attempt_id
         self.execution = 1
