@@ -57,6 +57,6 @@ print(json.dumps([gc.get_threshold()[0] > 10_000, "rich" in sys.modules, "worker
 """A rank without its argument ends after the imports of its first lines."""
 
 
-def test_a_rank_collects_less_garbage_in_its_start_and_loads_no_command_line_of_httpx() -> None:
+def test_a_rank_starts_with_few_collections_and_without_rich() -> None:
     done = subprocess.run([sys.executable, "-c", f"import json, sys\n{STARTED}"], capture_output=True, check=True)
     assert json.loads(done.stdout) == [True, False, True]
