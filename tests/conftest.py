@@ -39,6 +39,9 @@ def write_sync_client() -> None:
 # Here, because the conftest files of folders below, which are loaded next, import the client.
 write_sync_client()
 
+# Test modules import torch, transformers and the service; each collection of garbage would scan all of it again.
+gc.set_threshold(50_000, 10, 10)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -107,13 +110,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests and what they import from garbage collections, and collect less often.
-
-    With Python's threshold of 700 objects, collections take a tenth of the time of the tests of the service.
-    """
+    """Exclude the collected tests and what they import from garbage collections."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
