@@ -1,5 +1,6 @@
 """What all worlds of a test process share, because it depends on no world and takes long to make."""
 
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import anyio
+import httpx
 import sqlalchemy as sa
 from anyio.from_thread import BlockingPortal
 from fastapi import FastAPI
@@ -56,20 +58,34 @@ class SettingsWithoutEnvironment(Settings):
         return (init_settings,)
 
 
-def share_compiled_statements(database: Database) -> None:
-    """Let a database use the SQL that was compiled for earlier ones; each engine compiles its own otherwise.
+class WorldDatabase(Database):
+    """A database that shares what is costly to make: compiled SQL, and on Postgres the connections.
 
-    The compiled SQL belongs to a dialect, which is shared too. The engine that connects first has set it up.
+    Each engine compiles its own SQL otherwise, and each process of Postgres reads the catalog first. Compiled SQL
+    belongs to a dialect, which is therefore shared too; the engine that connects first has set it up.
     """
-    for engine in (database._writer, database._reader):
-        engine.dialect = _first_engines.setdefault(engine.dialect.name, engine).dialect
-        engine.update_execution_options(compiled_cache=_compiled)
+
+    def __init__(self, url: str):
+        super().__init__(url)
+        if self.dialect == "postgresql":
+            self._reader = self._writer = _first_engines.setdefault(url, self._writer)
+        for engine in (self._writer, self._reader):
+            engine.dialect = _first_engines.setdefault(engine.dialect.name, engine).dialect
+            engine.update_execution_options(compiled_cache=_compiled)
+            if self.dialect == "sqlite":
+                # No test switches the machine off.
+                sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+
+    def dispose(self) -> None:
+        """Close the connections that no other world uses."""
+        if self.dialect == "sqlite":
+            super().dispose()
 
 
-def without_waiting_for_disks(database: Database) -> None:
-    """Let SQLite commit without waiting for the disk: no test switches the machine off."""
-    for engine in {database._writer, database._reader} if database.dialect == "sqlite" else ():
-        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+@cache
+def trusted_authorities() -> ssl.SSLContext:
+    """Return the public certificate authorities, which take longer to read than a request."""
+    return httpx.create_ssl_context()
 
 
 @cache

@@ -12,7 +12,6 @@ from service.api.dependencies import AppState
 from service.auth.principals import ensure_admin_token
 from service.auth.tokens import Role, new_user_token, parse_token
 from service.core.failpoints import no_failpoint
-from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
 from service.main import make_searcher
@@ -37,10 +36,10 @@ from service.webhooks.sender import Sender
 from tests.support.shared_parts import (
     SettingsWithoutEnvironment,
     SharedLoopClient,
+    WorldDatabase,
     app_with_shared_routes,
     ending_requests_only,
-    share_compiled_statements,
-    without_waiting_for_disks,
+    trusted_authorities,
 )
 from trainyard.contract.layout import AttemptLayout, RunLayout, attempt_folder_name
 from trainyard.contract.wire.cluster import ClusterSnapshot
@@ -139,9 +138,7 @@ class World:
         self.settings = SettingsWithoutEnvironment(state_dir=folder, database_url=url, **made)
         self.settings.runs.mkdir(parents=True, exist_ok=True)
         self.clock = FakeClock()
-        self.database = Database(self.settings.url)
-        share_compiled_statements(self.database)
-        without_waiting_for_disks(self.database)
+        self.database = WorldDatabase(self.settings.url)
         self.scheduler = FakeScheduler()
         self.app_state = AppState(settings=self.settings, database=self.database, clock=self.clock)
         self.reconciler = self.new_reconciler("one")
@@ -241,7 +238,9 @@ class World:
         """Run the webhook dispatcher once and return the number of messages that it tried to send."""
         self.reconciler.lease.acquire(self.clock())
         settings = self.app_state.settings
-        made = sender or Sender(settings.webhook_allowed_hosts, self.app_state.resolver, seconds=1.0)
+        made = sender or Sender(
+            settings.webhook_allowed_hosts, self.app_state.resolver, trusted_authorities(), seconds=1.0
+        )
         lease = self.reconciler.lease
         url = "https://trainyard.example"
         return WebhookDispatcher(
