@@ -174,7 +174,8 @@ def is_elsewhere(event: str, world: World) -> bool:
     """Whether an event is a program start or an access outside the run directories; relative paths do not count."""
     path = Path(event)
     return (
-        path.suffix not in CODE and path.parent.name != "__pycache__"
+        path.suffix not in CODE
+        and path.parent.name != "__pycache__"
         and (event in STARTS or path.is_absolute())
         and not path.is_relative_to(world.settings.runs)
     )
