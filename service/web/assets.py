@@ -3,7 +3,7 @@
 import gzip
 import re
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,6 @@ class Asset:
     gzipped: bytes
 
 
-@cache
 def _asset(path: Path) -> Asset:
     body = path.read_bytes()
     return Asset(body, _MEDIA_TYPES[path.suffix], gzip.compress(body, 6, mtime=0))
