@@ -1,5 +1,6 @@
 """What all worlds of a test process share, because it depends on no world and takes long to make."""
 
+import os
 import ssl
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -58,6 +59,19 @@ class SettingsWithoutEnvironment(Settings):
         return (init_settings,)
 
 
+@cache
+def _make_anew_in_forks() -> None:
+    """Let a fork of this process start its own event loop and connections: it has no threads of its parent."""
+
+    def forget() -> None:
+        _requests_loop.cache_clear()
+        for engine in _first_engines.values():
+            if engine.dialect.name == "postgresql":
+                engine.dispose(close=False)
+
+    os.register_at_fork(after_in_child=forget)
+
+
 class WorldDatabase(Database):
     """A database that shares what is costly to make: compiled SQL, and on Postgres the connections.
 
@@ -67,6 +81,7 @@ class WorldDatabase(Database):
 
     def __init__(self, url: str):
         super().__init__(url)
+        _make_anew_in_forks()
         if self.dialect == "postgresql":
             self._reader = self._writer = _first_engines.setdefault(url, self._writer)
         for engine in (self._writer, self._reader):
