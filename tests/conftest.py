@@ -3,10 +3,13 @@
 import gc
 import os
 import shutil
+import sqlite3
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -144,6 +147,13 @@ def plain_tracebacks() -> None:
     )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks() -> Iterator[None]:
+    """Let what this process writes reach the disk later: no test switches the machine off."""
+    with patch("os.fsync", new=lambda _handle: None):
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """Yield a PostgreSQL server. If there is none and it cannot be installed, skip with a hint; in CI fail."""
@@ -165,6 +175,9 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a migrated SQLite file to copy."""
     path = tmp_path_factory.mktemp("sqlite") / "migrated.sqlite"
     upgrade(f"sqlite:///{path}")
+    with closing(sqlite3.connect(path)) as connection:
+        # The file stores the mode; each copy would have to change it otherwise.
+        connection.execute("PRAGMA journal_mode=WAL")
     return path
 
 
