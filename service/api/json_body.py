@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from service.api.dependencies import SAFE_METHODS
 from service.core.errors import ClientGoneError, MalformedRequestError
-from service.core.thread_slots import caller_thread_slot, run_in_thread_slot
+from service.core.thread_slots import caller_thread_slot, ended_with_client, run_in_thread_slot
 from trainyard.contract.base import sanitize
 from trainyard.contract.bounds import MAX_VALUES, parse_json
 
@@ -46,11 +46,14 @@ class SlotRoute(APIRoute):
         async def handle(request: Request) -> Response:
             if self.body_field is not None:
                 await request.body()  # A slow upload must not occupy a slot.
-            async with caller_thread_slot():
-                if request.method in SAFE_METHODS and await request.is_disconnected():
+            async with caller_thread_slot() as deadline:
+                if request.method not in SAFE_METHODS or deadline is None:
+                    return await handler(request)
+                if await request.is_disconnected():
                     # Nobody reads the answer. A client could otherwise queue work without an open connection.
                     raise ClientGoneError("the client disconnected while its request waited")
-                return await handler(request)
+                async with ended_with_client(request.receive, deadline):
+                    return await handler(request)
 
         return handle
 

@@ -4,6 +4,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from service.core.errors import InvalidRequestError, UnavailableError
+from service.core.thread_slots import SECONDS, Deadline, current_deadline
 from service.db.fair_lock import FairLock, FairLockTimeoutError
 from service.db.json_values import decode_json
 from service.db.raw import RawTransaction, raw_transaction
@@ -30,6 +32,10 @@ from service.db.visibility import restrict
 BUSY_SECONDS = 4
 """How long a writer waits for another process that has locked a SQLite file; a request is then refused in time."""
 _WRITE_LOCK_SECONDS = 30.0
+_CANCEL_SECONDS = 5.0
+"""How long Postgres may take to receive that a query is to end."""
+_OPERATIONS = 1_000_000
+"""Steps of SQLite between two looks at the deadline, some 10 ms. At each one a query waits for Python's global lock."""
 _MAX_IDLE_SECONDS = 1.0
 """A connection to Postgres that was idle for longer is pinged before use, which costs a round trip."""
 
@@ -52,14 +58,14 @@ class Database:
         self.dialect = self.url.get_backend_name()
         if self.dialect == "sqlite":
             Path(str(self.url.database)).parent.mkdir(parents=True, exist_ok=True)
-            self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=32)
+            self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=32, ends_at_deadline=True)
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", pool_size=1)
             self._write_lock = FairLock()
             self._locked_at = float("-inf")
             """When a writer last gave up waiting for another process that had locked the file."""
         else:
             # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
-            options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
+            options = {"options": f"-c statement_timeout={SECONDS * 1000:.0f} -c lock_timeout=10000"}
             # LIFO: the server process of the connection used last has plans and pages cached.
             self._reader = sa.create_engine(
                 self.url,
@@ -78,9 +84,37 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Open a session whose changes are discarded."""
-        with _translate_errors(self._driver_errors), Session(self._reader, expire_on_commit=False) as session:
+        """Open a session whose changes are discarded. Its queries end with the deadline of the request, or its client.
+
+        Raises:
+            UnavailableError: the database did not answer in time.
+            InvalidRequestError: the request takes too long.
+            ClientGoneError: its client has disconnected.
+        """
+        deadline = current_deadline()
+        if deadline is not None:
+            deadline.check()
+        with (
+            _translate_errors(self._driver_errors, deadline=deadline),
+            Session(self._reader, expire_on_commit=False) as session,
+            self._interrupted_by(deadline, session),
+        ):
             yield restrict(session)
+
+    @contextmanager
+    def _interrupted_by(self, deadline: Deadline | None, session: Session) -> Iterator[None]:
+        """On Postgres, cancel what the session runs once the deadline is over. SQLite checks it by itself."""
+        if deadline is None or self.dialect == "sqlite":
+            yield
+            return
+        driver: Any = session.connection().connection.driver_connection
+        try:
+            with deadline.interrupted_by(partial(driver.cancel_safe, timeout=_CANCEL_SECONDS)):
+                yield
+        finally:
+            if deadline.is_over:
+                # A late cancellation would end a query of the next request.
+                session.invalidate()
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -176,6 +210,8 @@ _UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = (
 
 _READ_ONLY = "25006"
 """SQLSTATE of a write on a standby, or with `default_transaction_read_only`."""
+_QUERY_CANCELED = "57014"
+"""SQLSTATE of a query that was cancelled, or took longer than `statement_timeout`."""
 _INTERNAL_ERRORS: tuple[type[Exception], ...] = (InternalError,)
 _STORAGE_ERRORS: tuple[type[Exception], ...] = (StatementError, OverflowError)
 
@@ -185,11 +221,18 @@ def _translate_errors(
     driver_errors: tuple[type[Exception], ...] = (),
     data_errors: tuple[type[Exception], ...] = (),
     internal_errors: tuple[type[Exception], ...] = (),
+    deadline: Deadline | None = None,
 ) -> Iterator[None]:
-    """Translate the errors of SQLAlchemy, and those of the driver that are given."""
+    """Translate the errors of SQLAlchemy, and those of the driver that are given.
+
+    Args:
+        deadline: Its error is raised for a query that was interrupted.
+    """
     try:
         yield
     except (*_UNAVAILABLE_ERRORS, *driver_errors) as error:
+        if deadline is not None and _is_interrupted(error):
+            raise deadline.error from error
         raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
     except (*_INTERNAL_ERRORS, *internal_errors) as error:
         if getattr(getattr(error, "orig", error), "sqlstate", None) != _READ_ONLY:
@@ -200,6 +243,13 @@ def _translate_errors(
             raise
         structlog.get_logger("database").error("a value cannot be stored", exc_info=error)
         raise InvalidRequestError("a value cannot be stored", code="value_not_storable") from error
+
+
+def _is_interrupted(error: Exception) -> bool:
+    """Return whether a query was ended at its deadline, or because its client left."""
+    cause = getattr(error, "orig", None) or error
+    is_sqlite = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
+    return is_sqlite or getattr(cause, "sqlstate", None) == _QUERY_CANCELED
 
 
 def _first_line(error: Exception) -> str:
@@ -222,7 +272,13 @@ def _ping_after_idle(engine: sa.Engine) -> None:
                 raise DisconnectionError from error  # The pool opens another connection.
 
 
-def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int) -> sa.Engine:
+def _must_end() -> bool:
+    """Return whether the request whose query runs in this thread is over."""
+    deadline = current_deadline()
+    return deadline is not None and deadline.is_over
+
+
+def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int, ends_at_deadline: bool = False) -> sa.Engine:
     engine = sa.create_engine(
         url,
         poolclass=sa.QueuePool,
@@ -242,6 +298,8 @@ def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int) -> sa.Engine:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
+        if ends_at_deadline:
+            connection.set_progress_handler(_must_end, _OPERATIONS)
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:

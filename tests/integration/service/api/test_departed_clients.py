@@ -9,6 +9,7 @@ import structlog
 
 from service.api.routes import jobs as job_routes
 from service.core.thread_slots import ThreadSlots
+from tests.integration.service.db.test_deadlines import run_slow_query
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -65,6 +66,25 @@ def test_queued_request_of_a_departed_client_is_dropped(world: World, monkeypatc
 
     asyncio.run(requests())
     assert calls == 1
+
+
+def test_running_query_of_a_departed_client_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = threading.Event()
+
+    def slow(*_arguments: Any) -> Any:
+        started.set()
+        return run_slow_query(world)
+
+    monkeypatch.setattr(job_routes, "list_table", slow)
+
+    async def run() -> int:
+        gone = asyncio.Event()
+        running = asyncio.create_task(request(world, "/v1/jobs", gone))
+        assert await asyncio.to_thread(started.wait, 10)
+        gone.set()
+        return await running
+
+    assert asyncio.run(run()) == 499
 
 
 @pytest.mark.parametrize("path", ["/v1/plans", "/v1/webhooks", "/v1/tokens"])

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from service.core.thread_slots import ThreadSlots
+from service.core.errors import ServiceError
+from service.core.thread_slots import SlotsTakenError, ThreadSlots, current_deadline
 
 
 def test_one_user_runs_at_most_the_limit_at_once() -> None:
@@ -77,17 +78,98 @@ def test_all_owners_together_use_at_most_the_total() -> None:
     assert max(asyncio.run(all_requests())) == 3
 
 
-def test_event_loops_do_not_wait_for_each_other() -> None:
+def test_owners_take_turns_whatever_the_number_of_their_requests() -> None:
+    slots, order = ThreadSlots(each=1, total=1), []
+
+    async def requests() -> None:
+        async def one(owner: str) -> None:
+            async with slots.slot(owner):
+                order.append(owner)
+                await asyncio.sleep(0)
+
+        flood = [asyncio.create_task(one("ada")) for _ in range(50)]
+        await asyncio.sleep(0)
+        await asyncio.gather(*flood, asyncio.create_task(one("bob")))
+
+    asyncio.run(requests())
+    assert order.index("bob") < 6
+    assert len(order) == 51
+
+
+def test_request_waits_for_a_slot_only_so_long() -> None:
+    slots = ThreadSlots(each=1, total=2, wait_seconds=0.05)
+
+    async def requests() -> list[bool]:
+        taken = []
+        async with slots.slot("ada"), slots.slot("bob"):
+            for owner in ("ada", "cid"):
+                with pytest.raises(SlotsTakenError) as caught:
+                    await slots.run(owner, str)
+                taken.append(caught.value.is_own)
+        assert await slots.run("ada", str) == ""
+        return taken
+
+    assert asyncio.run(requests()) == [True, False]
+
+
+def test_cancelled_request_leaves_its_slot_to_others() -> None:
     slots = ThreadSlots(each=1, total=1)
-    release = threading.Event()
+
+    async def requests() -> str:
+        async with slots.slot("ada"):
+            waiting = asyncio.create_task(slots.run("bob", str))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait((waiting,))
+        return await asyncio.wait_for(slots.run("cid", lambda: "done"), 5)
+
+    assert asyncio.run(requests()) == "done"
+
+
+def test_slots_are_shared_by_threads_and_event_loops() -> None:
+    slots, held, release = ThreadSlots(each=1, total=1), threading.Event(), threading.Event()
 
     def occupy() -> None:
-        asyncio.run(slots.run("ada", release.wait, 30.0))
+        with slots.hold("ada"):
+            held.set()
+            release.wait(10)
 
     occupied = threading.Thread(target=occupy)
     occupied.start()
+    held.wait(10)
+
+    async def requests() -> str:
+        waiting = asyncio.create_task(slots.run("bob", lambda: "done"))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        release.set()
+        return await asyncio.wait_for(waiting, 10)
+
     try:
-        assert asyncio.run(asyncio.wait_for(slots.run("ada", str), 10)) == ""
+        assert asyncio.run(requests()) == "done"
     finally:
         release.set()
         occupied.join()
+
+
+def test_call_that_hangs_uses_up_the_share_of_its_owner_alone() -> None:
+    slots, over = ThreadSlots(each=1, total=2, seconds=0.05, wait_seconds=0), threading.Event()
+    try:
+        with pytest.raises(TimeoutError):
+            slots.call("ada", over.wait, 30)
+        with pytest.raises(SlotsTakenError):
+            slots.call("ada", str)
+        assert slots.call("bob", lambda: 7) == 7
+    finally:
+        over.set()
+
+
+def test_work_that_takes_too_long_gets_an_error_with_a_remedy() -> None:
+    for is_repeated, expected in ((False, (422, "too_expensive")), (True, (503, "database"))):
+        with ThreadSlots(each=1, total=1, seconds=0, is_repeated=is_repeated).hold("ada") as deadline:
+            assert current_deadline() is deadline
+            with pytest.raises(ServiceError) as caught:
+                deadline.check()
+        assert (caught.value.status, caught.value.code) == expected
+        assert is_repeated or "ask for less" in caught.value.message
+    assert current_deadline() is None

@@ -1,0 +1,63 @@
+"""Queries end with the deadline of their request, and with its client, on both databases."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from starlette.concurrency import run_in_threadpool
+
+from service.api.routes import jobs as job_routes
+from service.core.errors import ClientGoneError, InvalidRequestError
+from service.core.thread_slots import ThreadSlots, ended_with_client
+from tests.support.world import World
+
+SLOW = sa.text(
+    "WITH RECURSIVE counted (x) AS (SELECT CAST(1 AS BIGINT) UNION ALL SELECT x + 1 FROM counted WHERE x < 30000000) "
+    "SELECT count(*) FROM counted"
+)
+"""A query of several seconds."""
+
+
+def run_slow_query(world: World) -> Any:
+    with world.database.read() as session:
+        return session.scalar(SLOW)
+
+
+async def request(world: World, slots: ThreadSlots, gone_after: float) -> Any:
+    """Run the slow query for a client that leaves."""
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(gone_after)
+        return {"type": "http.disconnect"}
+
+    async with slots.slot("ada") as deadline, ended_with_client(receive, deadline):
+        return await run_in_threadpool(run_slow_query, world)
+
+
+def test_query_ends_when_its_client_leaves(world: World) -> None:
+    with pytest.raises(ClientGoneError):
+        asyncio.run(request(world, ThreadSlots(each=1, total=1), 0.2))
+    with world.database.read() as session:
+        assert session.scalar(sa.text("SELECT 1")) == 1
+
+
+def test_query_ends_at_the_deadline_of_its_request(world: World) -> None:
+    with pytest.raises(InvalidRequestError, match=r"takes more than 0\.2 s, and was ended; ask for less") as caught:
+        asyncio.run(request(world, ThreadSlots(each=1, total=1, seconds=0.2), 60))
+    assert (caught.value.status, caught.value.code) == (422, "too_expensive")
+
+
+@pytest.mark.databases("sqlite")
+def test_sqlite_ends_queries_that_no_event_loop_watches(world: World) -> None:
+    with ThreadSlots(each=1, total=1, seconds=0.2).hold("ada"), pytest.raises(InvalidRequestError):
+        run_slow_query(world)
+
+
+def test_list_of_jobs_that_takes_too_long_states_what_to_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_routes, "list_table", lambda *_: run_slow_query(world))
+    monkeypatch.setattr(world.app_state, "user_slots", ThreadSlots(each=1, total=1, seconds=0.2))
+    answer = world.client.get("/v1/jobs", params={"where": "name ~ a"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (422, "too_expensive")
+    assert "fewer conditions with ~" in error["message"]
