@@ -78,7 +78,7 @@ class AppState:
         self.failpoint: Failpoint = no_failpoint
         self.process_pool = ProcessPool()
         self.user_slots = ThreadSlots(each=4, total=12)
-        self.worker_slots = ThreadSlots(each=4, total=12)
+        self.worker_slots = ThreadSlots(each=4, total=12, is_repeated=True)
         self.sign_in_slots = ThreadSlots(each=2, total=4)
         self.curve_slots = ThreadSlots(each=2, total=3)
         self.sweep_slots = ThreadSlots(each=1, total=3)

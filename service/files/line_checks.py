@@ -9,7 +9,7 @@ from service.core.errors import InvalidRequestError
 from trainyard.contract.bounds import MAX_DEPTH, check_plain_data
 from trainyard.contract.data_files import MAX_LINE_BYTES
 from trainyard.contract.formats.detection import ALL_EXPECTED, check_record, detect_format
-from trainyard.contract.formats.records import BadRecordError, json_problem
+from trainyard.contract.formats.records import MAX_BLANK_LINES, TOO_MANY_BLANK, BadRecordError, json_problem
 from trainyard.contract.wire.data_files import FileFormat
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -37,7 +37,7 @@ class LineChecker:
         self.format = format
         self.examples = 0
         self._max_line_bytes = max_line_bytes
-        self._number = 0
+        self._number = self._blank = 0
         self._rest = bytearray()
         """The beginning of a line whose end has not arrived."""
 
@@ -57,6 +57,13 @@ class LineChecker:
         self._rest += rest
         if len(self._rest) > self._max_line_bytes:
             raise self._bad_line(self._number + 1, self._too_long)
+
+    def drop_rest(self, limit: int) -> int:
+        """Forget the beginning of a cut line if it is longer than the limit; return how many bytes to feed again."""
+        if (size := len(self._rest)) <= limit:
+            return 0
+        self._rest.clear()
+        return size
 
     def finish(self) -> FileFormat:
         """Check the last line, and return the format.
@@ -83,7 +90,11 @@ class LineChecker:
     def _check(self, raw: bytes) -> None:
         self._number += 1
         if not raw.strip():
+            self._blank += 1
+            if self._blank > MAX_BLANK_LINES:
+                raise BadLineError(self._number, TOO_MANY_BLANK)
             return
+        self._blank = 0
         if len(raw) > self._max_line_bytes:
             raise self._bad_line(self._number, self._too_long)
         line = self._decode(raw)

@@ -18,18 +18,16 @@ from service.core.errors import (
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.ids import new_id
 from service.core.settings import Settings
+from service.core.thread_slots import ThreadSlots
 from service.db.engine import Database
 from service.db.models import DataFile, Upload
 from service.db.paging import PageRequest
-from service.files.background_checks import BackgroundChecks
 from service.files.repository import FileRepository
 from service.files.store import Incoming, Parts, PartWriter, has_content
+from service.files.upload_checks import UploadCheck, UploadChecks
 from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES, data_file
 from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.data_files import DataFileResource, FileFormat, UploadRequest, UploadResource
-
-_CHECK_SECONDS = 20.0
-"""How long a request waits for the check of a file; less than clients and proxies wait for an answer."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,9 @@ class FileService:
     settings: Settings
     failpoint: Failpoint = no_failpoint
     """The failpoints at which a test can end the process."""
-    _checks: BackgroundChecks = field(default_factory=BackgroundChecks)
+    check_slots: ThreadSlots = field(default_factory=lambda: ThreadSlots(each=1, total=3))
+    """For requests that check lines, which use much processor time."""
+    _checks: UploadChecks = field(default_factory=UploadChecks)
 
     @property
     def runs(self) -> Path:
@@ -73,7 +73,7 @@ class FileService:
         """
         self._check_quota(principal.name, incoming.size)
         digest, format = incoming.store()
-        row = _new_file(name, principal.name, incoming, digest, format, now)
+        row = _new_file(name, principal.name, incoming.size, incoming.examples, digest, format, now)
         with self.database.write() as session:
             set_audit_target(row.id)
             FileRepository(session).add(row)
@@ -155,59 +155,71 @@ class FileService:
                 raise ConflictError(f"upload {row.id} is complete", code="upload_complete")
             row.updated_at = now
             size = row.size_bytes
-        return Parts(self.runs, upload_id).open(offset, size)
+        return Parts(self.runs, upload_id).open(offset, size, self._checks.of(self.runs, row).write_lock)
 
-    def complete(self, principal: Principal, upload_id: str, now: datetime) -> DataFile:
-        """Check a received file and make it a data file; the same again returns the same file.
+    def check_received(self, principal: Principal, upload_id: str) -> None:
+        """Check lines of what was received so far, for a limited time.
 
         Raises:
-            UnavailableError: The check takes longer than a request may. It continues, and the same request returns its
-                result later.
+            InvalidRequestError: A line cannot be used. The parts are removed then.
+        """
+        row = self._changeable(principal, upload_id)
+        if row.file_id is None:
+            self._advance(principal, row)
+
+    def complete(self, principal: Principal, upload_id: str, now: datetime) -> DataFile:
+        """Check the rest of a received file and make it a data file; the same again returns the same file.
+
+        Raises:
+            UnavailableError: The check takes longer than a request may. The same request continues it.
             ConflictError: Bytes are missing.
             InvalidRequestError: A line cannot be used, or the digest differs. The parts are removed then.
         """
-        row = self._changeable(principal, upload_id)
-        if row.file_id is not None:
-            return self.get(row.file_id)
-        check = self._checks.start(upload_id, lambda: self._check(principal, row, now))
-        try:
-            return check.result(_CHECK_SECONDS)
-        except TimeoutError:
-            message = f"the lines of upload {upload_id} are being checked; repeat the request"
-            raise UnavailableError(message, code="upload_checking") from None
+        with self._checks.of(self.runs, self._changeable(principal, upload_id)).lock:
+            row = self.upload(principal, upload_id)
+            return self._complete(principal, row, now) if row.file_id is None else self.get(row.file_id)
 
-    def _check(self, principal: Principal, row: Upload, now: datetime) -> DataFile:
-        upload_id = row.id
-        parts = Parts(self.runs, upload_id)
+    def _complete(self, principal: Principal, row: Upload, now: datetime) -> DataFile:
+        parts = Parts(self.runs, row.id)
         if (received := parts.received) != row.size_bytes:
             message = f"only {received} of {row.size_bytes} bytes have been received; send the rest first"
             raise ConflictError(message, param="received_bytes", code="upload_incomplete")
-        incoming = Incoming(self.runs, new_id("upl", now), _format(row), limit=row.size_bytes)
-        try:
-            parts.copy_to(incoming)
-            digest, format = incoming.store(row.digest)
-        except InvalidRequestError:
-            self.abandon(principal, upload_id)
-            raise
-        finally:
-            incoming.discard()
+        check = self._advance(principal, row)
+        if check.format is None:
+            message = f"the lines of upload {row.id} are being checked; repeat the request"
+            raise UnavailableError(message, code="upload_checking")
+        if row.digest not in (None, check.digest):
+            self.abandon(principal, row.id)
+            message = f"the received bytes have the digest {check.digest}, not the announced one; upload the file again"
+            raise InvalidRequestError(message, param="digest", code="digest_mismatch")
+        parts.publish(check.digest)
         self.failpoint("upload.before-commit")
-        file = _new_file(row.name, row.created_by, incoming, digest, format, now)
+        file = _new_file(row.name, row.created_by, row.size_bytes, check.examples, check.digest, check.format, now)
         with self.database.write() as session:
             files = FileRepository(session)
-            upload = files.lock_upload(upload_id)
+            upload = files.lock_upload(row.id)
             if upload.file_id is not None:
-                # Another request was quicker.
+                # Another process was quicker.
                 return files.get(upload.file_id)
             files.add(file)
             upload.file_id = file.id
         self.failpoint("upload.after-commit")
         parts.discard()
+        self._checks.forget(row)
         return file
+
+    def _advance(self, principal: Principal, row: Upload) -> UploadCheck:
+        check = self._checks.of(self.runs, row)
+        try:
+            check.advance()
+        except InvalidRequestError:
+            self.abandon(principal, row.id)
+            raise
+        return check
 
     def abandon(self, principal: Principal, upload_id: str) -> None:
         """Remove an upload and its parts; a file that it became stays."""
-        self._changeable(principal, upload_id)
+        self._checks.forget(self._changeable(principal, upload_id))
         with self.database.write() as session, suppress(NotFoundError):
             files = FileRepository(session)
             files.delete(files.lock_upload(upload_id))
@@ -252,13 +264,15 @@ class FileService:
             )
 
 
-def _new_file(name: str, owner: str, incoming: Incoming, digest: str, format: FileFormat, now: datetime) -> DataFile:
+def _new_file(
+    name: str, owner: str, size: int, examples: int, digest: str, format: FileFormat, now: datetime
+) -> DataFile:
     return DataFile(
         id=new_id("file", now),
         name=name,
         format=format,
-        size_bytes=incoming.size,
-        examples=incoming.examples,
+        size_bytes=size,
+        examples=examples,
         digest=digest,
         created_by=owner,
         created_at=now,

@@ -1,17 +1,21 @@
 """The contents of data files, named by their digest, and what was received of unfinished uploads."""
 
+import errno
+import fcntl
 import hashlib
 import os
+import shutil
 import stat
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from service.core.errors import BodyTooLargeError, ConflictError, InvalidRequestError
+from service.core.errors import BodyTooLargeError, ConflictError
 from service.files.line_checks import LineChecker
 from trainyard.contract.data_files import data_file, partial_file
 from trainyard.contract.wire.data_files import FileFormat
 
-_CHUNK = 1024 * 1024
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -78,20 +82,14 @@ class Incoming:
         self._hash.update(chunk)
         self._file.write(chunk)
 
-    def store(self, announced: str | None = None) -> tuple[str, FileFormat]:
+    def store(self) -> tuple[str, FileFormat]:
         """Move the file to its final path, and return its digest and its format.
 
-        Args:
-            announced: The digest that the file must have; None: any.
-
         Raises:
-            InvalidRequestError: The last line cannot be used, there is no example, or the digest is another one.
+            InvalidRequestError: The last line cannot be used, or there is no example.
         """
         format = self._lines.finish()
         digest = f"sha256:{self._hash.hexdigest()}"
-        if announced is not None and digest != announced:
-            message = f"the received bytes have the digest {digest}, not the announced one; upload the file again"
-            raise InvalidRequestError(message, param="digest", code="digest_mismatch")
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -119,54 +117,70 @@ class Parts:
         except FileNotFoundError:
             return 0
 
-    def open(self, offset: int, limit: int) -> "PartWriter":
+    def open(self, offset: int, limit: int, lock: threading.Lock) -> "PartWriter":
         """Return the writer of a part that begins at an offset.
 
         Args:
             limit: The announced size of the file in bytes.
+            lock: The lock of all writers of this upload.
 
         Raises:
             ConflictError: The part would leave a gap, or repeat what was received.
         """
         self._partial.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._partial, _WRITE, 0o600)
-        if (received := os.fstat(handle).st_size) != offset:
+        try:
+            _check_offset(handle, offset)
+        except ConflictError:
             os.close(handle)
-            message = f"is {offset}, but {received} bytes have been received; continue there"
-            raise ConflictError(message, param="offset", code="upload_offset")
-        return PartWriter(handle, offset, limit)
+            raise
+        return PartWriter(handle, offset, limit, lock)
 
-    def copy_to(self, incoming: Incoming) -> None:
-        """Copy all bytes into a new file, which no request of this upload that still runs can change.
-
-        Raises:
-            BadLineError: A line cannot be used.
-        """
+    def publish(self, digest: str) -> None:
+        """Give the whole file, which no writer can change any more, the name of its digest as well."""
         with self._partial.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                incoming.add(chunk)
+            os.fsync(file.fileno())
+        checked = self._partial.with_name(f"{self._partial.name}-checked")
+        checked.unlink(missing_ok=True)
+        try:
+            os.link(self._partial, checked)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            shutil.copyfile(self._partial, checked)  # a filesystem without links
+        _publish(self._runs, checked, digest)
+        checked.unlink(missing_ok=True)  # It stays if it already was the same file as the published one.
 
     def discard(self) -> None:
         self._partial.unlink(missing_ok=True)
 
 
 class PartWriter:
-    """Appends one part of an upload. Of two writers at once, the second finds that the offset has changed."""
+    """Appends one part of an upload. What was received never changes: of two writers at once, the second finds that the
+    offset has changed, at any of its chunks."""
 
-    def __init__(self, handle: int, offset: int, limit: int) -> None:
+    def __init__(self, handle: int, offset: int, limit: int, lock: threading.Lock) -> None:
         self._handle = handle
         self._end = offset
         self._limit = limit
+        self._lock = lock
 
     def add(self, chunk: bytes) -> None:
-        """Append received bytes. Raises BodyTooLargeError beyond the announced size."""
+        """Append received bytes.
+
+        Raises:
+            BodyTooLargeError: They exceed the announced size.
+            ConflictError: Another request has appended to the upload.
+        """
         if self._end + len(chunk) > self._limit:
             raise BodyTooLargeError(f"the part exceeds the announced size, {self._limit} bytes", param="size_bytes")
-        view = memoryview(chunk)
-        while view:
-            written = os.pwrite(self._handle, view, self._end)
-            self._end += written
-            view = view[written:]
+        with self._lock, _locked(self._handle):
+            _check_offset(self._handle, self._end)
+            view = memoryview(chunk)
+            while view:
+                written = os.pwrite(self._handle, view, self._end)
+                self._end += written
+                view = view[written:]
 
     def close(self) -> None:
         """Make the received bytes durable."""
@@ -174,6 +188,25 @@ class PartWriter:
             os.fsync(self._handle)
         finally:
             os.close(self._handle)
+
+
+def _check_offset(handle: int, offset: int) -> None:
+    """Raise ConflictError unless the file ends at the offset."""
+    if (received := os.fstat(handle).st_size) != offset:
+        message = f"is {offset}, but {received} bytes have been received; continue there"
+        raise ConflictError(message, param="offset", code="upload_offset")
+
+
+@contextmanager
+def _locked(handle: int) -> Iterator[None]:
+    """Lock a file against other processes of the service, where its filesystem has locks."""
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _publish(runs: Path, partial: Path, digest: str) -> None:

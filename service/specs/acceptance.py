@@ -96,7 +96,7 @@ class SpecAcceptance:
             raise InvalidSpecError(error.problems) from None
         return self.resolve(parsed, cluster, owner)
 
-    def resolve(self, parsed: TrainingSpec, cluster: ClusterResource, owner: str = "reconciler") -> AcceptedSpec:
+    def resolve(self, parsed: TrainingSpec, cluster: ClusterResource, owner: str) -> AcceptedSpec:
         """Resolve a parsed spec for its site. Not to be called in a database session: it may read the model's folder.
 
         Raises:
@@ -110,9 +110,9 @@ class SpecAcceptance:
         accepted = AcceptedSpec(spec, unresolved, site, cluster, "set in the spec", owner)
         return accepted if parsed.strategy != "auto" else self._with_strategy(accepted, parsed)
 
-    def stored(self, spec: TrainingSpec, cluster: ClusterResource) -> AcceptedSpec:
-        """Return the accepted spec of a job that was resolved when it was submitted."""
-        return AcceptedSpec(spec, spec, site_of(self.settings, spec.resources, cluster), cluster)
+    def stored(self, spec: TrainingSpec, cluster: ClusterResource, owner: str) -> AcceptedSpec:
+        """Return the accepted spec of a user's job that was resolved when it was submitted."""
+        return AcceptedSpec(spec, spec, site_of(self.settings, spec.resources, cluster), cluster, owner=owner)
 
     def _with_strategy(self, accepted: AcceptedSpec, parsed: TrainingSpec) -> AcceptedSpec:
         strategy, reason = self.advisor.choose_strategy(accepted)

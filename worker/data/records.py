@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.contract.formats.records import json_problem
+from trainyard.contract.formats.records import MAX_BLANK_LINES, TOO_MANY_BLANK, json_problem
 from trainyard.contract.sizes import format_size
 from worker.data.arrow_tables import table_chunks, table_rows
 from worker.data.data_files import CHUNK_BYTES, Chunk, DataFile, opened
@@ -80,15 +80,18 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
         if chunk.start:
             handle.seek(chunk.start - 1)
             _skip_line(handle)
-        number = 0
+        number = blank = 0
         while handle.tell() < chunk.stop:
             raw = handle.readline(MAX_LINE_BYTES + 1)
             number += 1
+            blank = 0 if raw.strip() else blank + 1
             if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
                 _skip_line(handle)
                 yield number, Unreadable(f"is longer than {format_size(MAX_LINE_BYTES)}")
+            elif blank == MAX_BLANK_LINES + 1:
+                yield number, Unreadable(TOO_MANY_BLANK)
             else:
-                yield number, _parsed(raw)
+                yield number, BLANK if blank else _parsed(raw)
 
 
 def _skip_line(handle: Any) -> None:
@@ -97,8 +100,6 @@ def _skip_line(handle: Any) -> None:
 
 
 def _parsed(raw: bytes) -> Any:
-    if not raw.strip():
-        return BLANK
     try:
         return json.loads(raw)
     except UnicodeDecodeError as error:

@@ -1,8 +1,9 @@
 """Routes of data files, and of uploads in parts."""
 
 import errno
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ from service.api.multipart import FormReader
 from service.api.openapi import binary_body
 from service.auth.principals import Principal
 from service.core.errors import InvalidRequestError, UnavailableError
-from service.core.thread_slots import run_in_thread_slot
+from service.core.thread_slots import SlotsTakenError, change_thread_slots, run_in_thread_slot
 from service.core.untrusted_files import UntrustedFiles
 from service.db.models import DataFile
 from service.files.service import file_resource
@@ -58,6 +59,9 @@ _FORM = {
     }
 }
 _MAX_NAME = 120
+_FIRST_SECONDS = 2.0
+_SECONDS_PER_BYTE = 3.0 / MAX_SINGLE_UPLOAD_BYTES
+"""A file of the largest size of one request may take 5 s."""
 
 
 @router.post("", status_code=201, response_model=DataFileResource, operation_id="upload_file", openapi_extra=_FORM)
@@ -103,16 +107,41 @@ async def receive_form(
         check_fields(reader.fields)
         return app_state.files.add(user, opened[0], plain_name(name), now)
 
-    reader = FormReader(request.headers.get("content-type"), open_sink)
+    reader, budget = FormReader(request.headers.get("content-type"), open_sink), ProcessorBudget()
+    change_thread_slots(app_state.files.check_slots)
     try:
         with full_disk_reported():
             async for chunk in request.stream():
                 if chunk:
-                    await run_in_thread_slot(reader.feed, chunk)
+                    await run_in_thread_slot(budget.feed, reader, chunk)
             return await run_in_thread_slot(store)
     finally:
         for incoming in opened:
             incoming.discard()
+
+
+class ProcessorBudget:
+    """The processor time that one request may use for its file: some at once, and some for each byte."""
+
+    def __init__(self) -> None:
+        self._remaining = _FIRST_SECONDS
+
+    def feed(self, reader: FormReader, chunk: bytes) -> None:
+        """Parse received bytes.
+
+        Raises:
+            InvalidRequestError: The form has taken too much time.
+        """
+        started = time.thread_time()
+        reader.feed(chunk)
+        self._remaining += len(chunk) * _SECONDS_PER_BYTE - (time.thread_time() - started)
+        if self._remaining < 0:
+            raise InvalidRequestError(
+                "has lines that take longer to check than one request may; upload it in parts (`trainyard files "
+                "upload` and `POST /v1/uploads` do)",
+                param="file",
+                code="too_expensive",
+            )
 
 
 @contextmanager
@@ -200,7 +229,7 @@ async def send_part(
         int, Query(ge=0, le=2**53, description="Offset of the part's first byte in the file.", examples=[0])
     ],
 ) -> Any:
-    """Send a part of at most 64 MiB. What arrives of it is kept, even if the connection is lost."""
+    """Send a part of at most 64 MiB. What arrives of it is kept, even if the connection is lost, and then checked."""
     files, received = app_state.files, 0
     with full_disk_reported():
         writer = await run_in_thread_slot(files.open_part, user, upload_id, offset, now)
@@ -213,14 +242,19 @@ async def send_part(
             await run_in_thread_slot(writer.close)
     if not received:
         raise InvalidRequestError("the part is empty", code="empty_part")
-    return await run_in_thread_slot(lambda: files.upload_resource(files.upload(user, upload_id)))
+    resource = await run_in_thread_slot(lambda: files.upload_resource(files.upload(user, upload_id)))
+    change_thread_slots(app_state.files.check_slots)
+    with suppress(SlotsTakenError):  # a later request checks these lines
+        await run_in_thread_slot(files.check_received, user, upload_id)
+    return resource
 
 
 @uploads_router.post("/{upload_id}/complete", status_code=201, operation_id="complete_upload")
-def complete(app_state: AppStateDep, user: UserDep, now: NowDep, upload_id: UploadId) -> DataFileResource:
-    """Check all lines and the digest, and make the upload a data file. Repeating the request returns the same file."""
+async def complete(app_state: AppStateDep, user: UserDep, now: NowDep, upload_id: UploadId) -> DataFileResource:
+    """Check the rest of the lines and the digest, and make the upload a data file. Repeated, it returns the same."""
+    change_thread_slots(app_state.files.check_slots)
     with full_disk_reported():
-        return file_resource(app_state.files.complete(user, upload_id, now))
+        return file_resource(await run_in_thread_slot(app_state.files.complete, user, upload_id, now))
 
 
 @uploads_router.delete("/{upload_id}", status_code=204, operation_id="abandon_upload")

@@ -4,6 +4,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+MAX_BLANK_LINES = 1000
+"""Blank lines in a row. Each costs time to read, and holds nothing."""
+TOO_MANY_BLANK = f"is one of more than {MAX_BLANK_LINES} blank lines in a row"
 HALF_PAIR = (
     "has half of a surrogate pair, which is no character",
     "Remove escapes such as \\ud83d that are not followed by their second half.",

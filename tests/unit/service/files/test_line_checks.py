@@ -123,6 +123,22 @@ def test_file_without_examples_is_refused(content: bytes) -> None:
         check(content)
 
 
+@pytest.mark.parametrize("blank", [b"\n", b" \r\n"])
+def test_blank_lines_in_a_row_are_limited_as_workers_limit_them(blank: bytes, tmp_path: Path) -> None:
+    some, many = (line({"text": "a"}) + b"\n" + blank * count + line({"text": "b"}) for count in (1000, 1001))
+    assert check(some, size=7).examples == 2
+    with pytest.raises(BadLineError, match="line 1002 is one of more than 1000 blank lines"):
+        check(many, size=7)
+    for content, is_accepted in ((some, True), (many, False)):
+        (tmp_path / "data").write_bytes(content)
+        files = TextFiles(path=str(tmp_path / "data"), packing=False)
+        if is_accepted:
+            load_examples(files, ByteTokenizer(), 64)
+        else:
+            with pytest.raises(RefusedError, match="more than 1000 blank lines"):
+                load_examples(files, ByteTokenizer(), 64)
+
+
 def test_requested_format_is_the_one_that_is_checked() -> None:
     with pytest.raises(BadLineError, match="does not have format `text`"):
         check(line(CHAT), format="text")

@@ -1,0 +1,147 @@
+"""Uploads are checked while their parts arrive, for a limited time, and without delay for other users."""
+
+import hashlib
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from service.api.routes import files as file_routes
+from service.auth.principals import Principal
+from service.core.errors import ConflictError
+from service.files import upload_checks
+from service.files.line_checks import LineChecker
+from service.files.service import FileService
+from tests.support.world import World
+from trainyard.contract.data_files import data_file
+
+pytestmark = pytest.mark.databases("sqlite")
+
+LINES = b"".join(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n" for text in ("one", "zwölf", "x" * 40))
+ADMIN = Principal(kind="user", id="any", name="admin", role="admin")
+
+
+def start(client: Any, content: bytes) -> str:
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    answer = client.post("/v1/uploads", json={"name": "a.jsonl", "size_bytes": len(content), "digest": digest})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def send(client: Any, upload_id: str, offset: int, content: bytes) -> Any:
+    return client.put(f"/v1/uploads/{upload_id}", params={"offset": offset}, content=content)
+
+
+def complete(client: Any, upload_id: str) -> Any:
+    return client.post(f"/v1/uploads/{upload_id}/complete")
+
+
+def checked(answer: Any) -> tuple[int, str]:
+    """The number of examples and the digest of the file that an upload became."""
+    assert answer.status_code == 201, answer.text
+    return answer.json()["examples"], answer.json()["digest"]
+
+
+EXPECTED = (3, f"sha256:{hashlib.sha256(LINES).hexdigest()}")
+
+
+@pytest.mark.parametrize("size", [5, 29])
+@pytest.mark.parametrize("rest", [0, 1000], ids=["read_again", "in_memory"])
+def test_lines_are_cut_by_parts_of_any_size(
+    world: World, size: int, rest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload_checks, "_MAX_REST", rest)
+    upload_id = start(world.client, LINES)
+    for offset in range(0, len(LINES), size):
+        assert send(world.client, upload_id, offset, LINES[offset : offset + size]).status_code == 200
+        assert send(world.client, upload_id, offset, LINES[offset : offset + size]).status_code == 409, "twice"
+        assert send(world.client, upload_id, offset + 2 * size, b"x").status_code == 409, "out of order"
+    monkeypatch.setattr(LineChecker, "feed", None)
+    assert checked(complete(world.client, upload_id)) == EXPECTED, "nothing is left to check"
+    assert data_file(world.settings.runs, EXPECTED[1]).read_bytes() == LINES
+
+
+def test_bad_line_is_refused_with_the_part_that_ends_it(world: World) -> None:
+    content = LINES + b'{"text": 7}\n' + LINES
+    upload_id, border = start(world.client, content), len(LINES) + 8
+    assert send(world.client, upload_id, 0, content[:border]).status_code == 200
+    answer = send(world.client, upload_id, border, content[border : border + 5])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_line")
+    assert answer.json()["error"]["message"].startswith("line 4 ")
+    assert world.client.get(f"/v1/uploads/{upload_id}").status_code == 404
+    assert list((world.settings.runs / "files").iterdir()) == []
+
+
+@pytest.mark.parametrize("at", [10, len(LINES)], ids=["within_a_line", "whole"])
+def test_check_goes_on_after_a_restart(world: World, at: int) -> None:
+    upload_id = start(world.client, LINES)
+    assert send(world.client, upload_id, 0, LINES[:at]).status_code == 200
+    world.app_state.files = FileService(world.database, world.settings)
+    assert at == len(LINES) or send(world.client, upload_id, at, LINES[at:]).status_code == 200
+    assert checked(complete(world.client, upload_id)) == EXPECTED
+
+
+def test_each_request_checks_for_a_limited_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_checks, "_PROCESSOR_SECONDS", -1.0)
+    monkeypatch.setattr(upload_checks, "_CHUNK", 16)
+    upload_id = start(world.client, LINES)
+    assert send(world.client, upload_id, 0, LINES).status_code == 200
+    answers = [complete(world.client, upload_id) for _ in range(len(LINES) // 16)]
+    assert {answer.json()["error"]["code"] for answer in answers[:-1]} == {"upload_checking"}
+    assert answers[0].headers["Retry-After"]
+    assert checked(answers[-1]) == EXPECTED
+
+
+def test_single_request_may_use_a_limited_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_routes, "_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(file_routes, "_SECONDS_PER_BYTE", 0.0)
+    answer = world.client.post("/v1/files", files={"file": ("a.jsonl", LINES)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "too_expensive")
+    assert "trainyard files upload" in answer.json()["error"]["message"]
+    assert list((world.settings.runs / "files").iterdir()) == []
+
+
+def test_received_bytes_never_change(world: World) -> None:
+    """Else a writer could change lines after their check."""
+    upload_id = start(world.client, LINES)
+    first, second = (world.app_state.files.open_part(ADMIN, upload_id, 0, world.clock()) for _ in range(2))
+    first.add(LINES[:10])
+    with pytest.raises(ConflictError):
+        second.add(b"x" * 10)
+    first.add(LINES[10:])
+    first.close()
+    second.close()
+    assert checked(complete(world.client, upload_id)) == EXPECTED
+
+
+def test_checks_of_one_user_do_not_delay_the_uploads_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of one user are checked without end; files of another user are stored meanwhile."""
+    anna, bert = world.new_user("user", "anna"), world.new_user("user", "bert")
+    started, released, feed = threading.Event(), threading.Event(), LineChecker.feed
+
+    def slow_feed(checker: LineChecker, chunk: bytes) -> None:
+        if b"slow" in chunk:
+            started.set()
+            assert released.wait(60)
+        feed(checker, chunk)
+
+    monkeypatch.setattr(LineChecker, "feed", slow_feed)
+    flood = [b'{"text": "slow %d"}\n' % number for number in range(6)]
+
+    def upload_slowly(content: bytes) -> tuple[int, int]:
+        upload_id = start(anna, content)
+        return send(anna, upload_id, 0, content).status_code, complete(anna, upload_id).status_code
+
+    with ThreadPoolExecutor(len(flood)) as threads:
+        answers = [threads.submit(upload_slowly, content) for content in flood]
+        try:
+            assert started.wait(10)
+            assert bert.post("/v1/files", files={"file": ("a.jsonl", LINES)}).status_code == 201
+            upload_id = start(bert, LINES)
+            assert send(bert, upload_id, 0, LINES).status_code == 200
+            assert checked(complete(bert, upload_id)) == EXPECTED
+        finally:
+            released.set()
+        assert [answer.result() for answer in answers] == [(200, 201)] * len(flood)
