@@ -216,7 +216,7 @@ def compare(cases: list[Case], ranks: int) -> list[float]:
 def predict(document: Document) -> tuple[int, int]:
     """Return the predicted peaks of a step and of the start in bytes, as `POST /v1/plans` computes them."""
     spec = resolve(parse_spec(document), Site())
-    model = ModelReader().find(spec, UNRESTRICTED_ROOTS)
+    model = ModelReader().find(spec, UNRESTRICTED_ROOTS, "bench")
     assert model.structure is not None, model.unknown
     estimator = FitEstimator(model.structure, context=model.context)
     estimate, trained = estimator.estimate(spec), estimator.model(spec)

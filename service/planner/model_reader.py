@@ -1,9 +1,8 @@
 """The structure of a spec's model: by formula, or from its folder, which is read in a thread with a time limit."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as ReadTimeoutError
 from dataclasses import dataclass, field
 
+from service.core.thread_slots import SlotsTakenError, ThreadSlots
 from service.planner import builtin_models, hf_models
 from service.planner.hf_folder import FolderContents, FolderError, read_folder
 from service.planner.model_structure import ModelStructure
@@ -14,7 +13,8 @@ from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 SECONDS = 5.0
 """A folder that takes longer is assumed to lie on a filesystem that hangs."""
-_MAX_THREADS = 4
+_EACH, _TOTAL = 6, 24
+"""Folders of one user, and of all users, that are read at once: more than a user has requests at once."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,16 @@ class ModelReader:
     """Reads model folders in threads of its own, so that a filesystem that hangs blocks no request."""
 
     seconds: float = SECONDS
-    _threads: ThreadPoolExecutor | None = field(default=None, init=False)
-    _reading: dict[tuple[str, AllowedRoots], "Future[FolderContents]"] = field(default_factory=dict, init=False)
+    _slots: ThreadSlots = field(init=False)
 
-    def find(self, spec: TrainingSpec, roots: AllowedRoots, *, max_tensors: int | None = None) -> ModelInfo:
+    def __post_init__(self) -> None:
+        self._slots = ThreadSlots(each=_EACH, total=_TOTAL, seconds=self.seconds, wait_seconds=0)
+
+    def find(self, spec: TrainingSpec, roots: AllowedRoots, owner: str, *, max_tensors: int | None = None) -> ModelInfo:
         """Return what is known of the spec's model. Blocks for at most `seconds`.
 
         Args:
+            owner: The user whose spec it is.
             max_tensors: Tensors in a folder above which no structure is built.
         """
         if spec.task not in LOOP_TASKS:
@@ -53,10 +56,10 @@ class ModelReader:
             structure = builtin_models.structure_of(spec.model)
             return ModelInfo(structure, unknown="" if structure else "a model with this many layers is not counted")
         try:
-            facts = self._read(spec.model.path, roots)
+            facts = self._read(spec.model.path, roots, owner)
         except FolderError as error:
             return ModelInfo(unknown=f"model.path: {error}")
-        except ReadTimeoutError:
+        except TimeoutError:
             return ModelInfo(unknown=f"model.path: {spec.model.path} was not read within {self.seconds:g} s")
         if max_tensors is not None and len(facts.tensors) > max_tensors:
             return ModelInfo(is_large=True)
@@ -65,15 +68,8 @@ class ModelReader:
             structure = with_head_of_task(structure, facts.config, spec)
         return ModelInfo(structure, hf_models.context_of(facts.config))
 
-    def _read(self, path: str, roots: AllowedRoots) -> FolderContents:
-        """Read a folder, or wait for the reading of it that is in progress."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="folders")
-        key = (path, roots)
-        reading = self._reading.get(key)
-        if reading is None:
-            if len(self._reading) >= 2 * _MAX_THREADS:
-                raise FolderError("too many folders are being read; try again in a few seconds")
-            reading = self._reading[key] = self._threads.submit(read_folder, path, roots)
-            reading.add_done_callback(lambda _: self._reading.pop(key, None))
-        return reading.result(self.seconds)
+    def _read(self, path: str, roots: AllowedRoots, owner: str) -> FolderContents:
+        try:
+            return self._slots.call(owner, read_folder, path, roots)
+        except SlotsTakenError:
+            raise FolderError("too many folders are being read; try again in a few seconds") from None

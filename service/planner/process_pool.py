@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from service.core.errors import InvalidRequestError, TooManyRequestsError
+from service.core.thread_slots import SlotsTakenError, ThreadSlots
 
 T = TypeVar("T")
 
@@ -32,16 +33,16 @@ _HEADER = 8
 class ProcessPool:
     """Runs top-level functions of this package in other processes."""
 
-    def __init__(self, size: int = 2, seconds: float = _SECONDS):
+    def __init__(self, size: int = 2, seconds: float = _SECONDS, wait_seconds: float = _WAIT_SECONDS):
         """
         Args:
             size: Number of calls that run at once.
             seconds: Time limit of a call.
+            wait_seconds: How long a call waits for a process.
         """
         self._seconds = seconds
-        self._slots = threading.Semaphore(size)
+        self._slots = ThreadSlots(each=1, total=size, seconds=_START_SECONDS + seconds, wait_seconds=wait_seconds)
         self._idle: list[_Process] = []
-        self._owners: set[str] = set()
         self._lock = threading.Lock()
 
     def run(self, owner: str, function: Callable[..., T], *arguments: Any) -> T:
@@ -81,20 +82,15 @@ class ProcessPool:
 
     @contextmanager
     def _slot(self, owner: str) -> Iterator[None]:
-        with self._lock:
-            if owner in self._owners:
-                raise TooManyRequestsError("another large request of yours is being checked; wait for its response")
-            self._owners.add(owner)
-        try:
-            if not self._slots.acquire(timeout=_WAIT_SECONDS):
-                raise TooManyRequestsError("large requests of other users are being checked; try again later")
+        with ExitStack() as stack:
             try:
-                yield
-            finally:
-                self._slots.release()
-        finally:
-            with self._lock:
-                self._owners.discard(owner)
+                stack.enter_context(self._slots.hold(owner))
+            except SlotsTakenError as error:
+                message = "large requests of other users are being checked; try again later"
+                if error.is_own:
+                    message = "another large request of yours is being checked; wait for its response"
+                raise TooManyRequestsError(message) from None
+            yield
 
     def _acquire_process(self) -> "_Process":
         with self._lock:

@@ -60,7 +60,7 @@ class Planner:
         if accelerator == "cpu":
             return spec.strategy, f"`auto` selects {spec.strategy} for several CPU ranks"
         several = f"`auto` selects {spec.strategy} for several ranks"
-        model = self._model(spec)
+        model = self._model(accepted)
         if self.pool is not None and model.is_large:
             try:
                 return self.pool.run(accepted.owner, _choose_strategy, self.settings, accepted)
@@ -79,7 +79,7 @@ class Planner:
             TooManyRequestsError: Other large models are being estimated.
         """
         spec = accepted.spec
-        model = self._model(spec)
+        model = self._model(accepted)
         if self.pool is not None and model.is_large:
             return self.pool.run(accepted.owner, _plan, self.settings, accepted)
         script, problem = preview_script(self.settings, spec, accepted.site)
@@ -105,7 +105,7 @@ class Planner:
         remote_hosts = self.settings.backend != "local" and accepted.site.accelerator == "cpu"
         if spec.task not in LOOP_TASKS or remote_hosts:
             return []
-        model = self._model(spec)
+        model = self._model(accepted)
         if self.pool is not None and model.is_large:
             try:
                 return self.pool.run(accepted.owner, _exceeds_memory, self.settings, accepted)
@@ -114,9 +114,10 @@ class Planner:
         estimator = self._estimator(accepted, model)
         return exceeds_memory(estimator, spec) if estimator else []
 
-    def _model(self, spec: TrainingSpec) -> ModelInfo:
+    def _model(self, accepted: AcceptedSpec) -> ModelInfo:
         max_tensors = _MAX_TENSORS if self.pool is not None else None
-        return self.models.find(spec, self.settings.site.allowed_roots, max_tensors=max_tensors)
+        roots = self.settings.site.allowed_roots
+        return self.models.find(accepted.spec, roots, accepted.owner, max_tensors=max_tensors)
 
     def _estimator(self, accepted: AcceptedSpec, model: ModelInfo) -> FitEstimator | None:
         """Return None if the structure of the model is not known."""

@@ -14,6 +14,7 @@ from service.audit.repository import AuditRepository
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
+from service.core.thread_slots import ThreadSlots
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import AuditEntry, Delivery, Webhook
@@ -55,6 +56,8 @@ class WebhookDispatcher:
     """Whether a run must send nothing more."""
     service_url: str = ""
     """Where users open the pages of jobs, for links in messages."""
+    _slots: ThreadSlots = field(default_factory=lambda: ThreadSlots(each=4, total=16))
+    """Threads that query and record."""
     _put_aside: set[str] = field(default_factory=set)
     """Deliveries whose result could not be recorded; sending them again would repeat the message without end."""
 
@@ -87,7 +90,7 @@ class WebhookDispatcher:
             done, _ = await asyncio.wait(tasks, timeout=_POLL_SECONDS)
             sent += sum(task.result() for task in done)
             tasks = {task: webhook for task, webhook in tasks.items() if task not in done}
-            due = await asyncio.to_thread(self._due)
+            due = await self._slots.run(SERVICE, self._due)
 
     async def _send_group(self, group: list[tuple[Delivery, Webhook]]) -> int:
         """Send deliveries of one webhook in order; after a failure the others wait for a later run."""
@@ -96,7 +99,7 @@ class WebhookDispatcher:
             now = self.clock()
             result = await self._send(delivery, webhook, now)
             self.failpoint("post.after-sending")
-            recorded = await asyncio.to_thread(self._try_record, delivery.id, result, now)
+            recorded = await self._slots.run(webhook.created_by, self._try_record, delivery.id, result, now)
             if not recorded or result.error is not None or time.monotonic() - started > _GROUP_SECONDS:
                 return count
         return len(group)

@@ -1,10 +1,9 @@
 """Look-ups of the hosts of webhooks: within a deadline, and a few of each user at once."""
 
 import socket
-import threading
-from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future
+
+from service.core.thread_slots import SlotsTakenError, ThreadSlots
 
 _SECONDS = 3.0
 
@@ -22,10 +21,7 @@ class HostLookups:
             each: Look-ups in progress of one user.
             total: Look-ups in progress of all users.
         """
-        self._each = each
-        self._total = total
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._slots = ThreadSlots(each=each, total=total, seconds=_SECONDS, wait_seconds=0)
 
     def resolve(self, host: str, port: int, owner: str) -> Sequence[str]:
         """Return the addresses of a host, for a webhook of this user.
@@ -33,34 +29,11 @@ class HostLookups:
         Raises:
             OSError: The name is unknown, the resolver does not answer within 3 s, or too many look-ups are in progress.
         """
-        self._begin(owner)
-        result: Future[list[str]] = Future()
-
-        def run() -> None:
-            try:
-                answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except Exception as error:
-                self._end(owner)
-                result.set_exception(error)
-                return
-            self._end(owner)
-            result.set_result(list(dict.fromkeys(str(address[0]) for *_, address in answers)))
-
-        # A daemon: the threads of an executor would delay the end of the process.
-        threading.Thread(target=run, name="resolve-host", daemon=True).start()
         try:
-            return result.result(_SECONDS)
+            answers = self._slots.call(owner, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        except SlotsTakenError as error:
+            whose = f" of webhooks of {owner}" if error.is_own else ""
+            raise OSError(f"too many names{whose} are being resolved") from None
         except TimeoutError:
             raise OSError(f"the resolver does not answer within {_SECONDS:g} s") from None
-
-    def _begin(self, owner: str) -> None:
-        with self._lock:
-            if self._counts[owner] >= self._each:
-                raise OSError(f"too many names of webhooks of {owner} are being resolved")
-            if self._counts.total() >= self._total:
-                raise OSError("too many names are being resolved")
-            self._counts[owner] += 1
-
-    def _end(self, owner: str) -> None:
-        with self._lock:
-            self._counts -= Counter((owner,))
+        return list(dict.fromkeys(str(address[0]) for *_, address in answers))

@@ -3,12 +3,11 @@
 import asyncio
 import ssl
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
 import httpx
 
+from service.core.thread_slots import ThreadSlots
 from service.webhooks.service import Resolver
 from service.webhooks.url_policy import ForbiddenTargetError, Target, choose_address, parse_target
 
@@ -34,7 +33,7 @@ class Sender:
     trust: ssl.SSLContext = field(default_factory=httpx.create_ssl_context)
     """The certificate authorities to trust."""
     seconds: float = SECONDS
-    pool: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 16, "webhook-names"))
+    slots: ThreadSlots = field(default_factory=lambda: ThreadSlots(each=4, total=16, seconds=SECONDS))
     """Threads that resolve names, so that slow answers do not delay the queries of the dispatcher."""
 
     async def send(self, url: str, headers: dict[str, str], body: str, owner: str) -> SendResult:
@@ -42,8 +41,7 @@ class Sender:
         try:
             async with asyncio.timeout(self.seconds):
                 target = parse_target(url, self.allowed)
-                loop = asyncio.get_running_loop()
-                addresses = await loop.run_in_executor(self.pool, self.resolver, target.host, target.port, owner)
+                addresses = await self.slots.run(owner, self.resolver, target.host, target.port, owner)
                 return await self._post(target, choose_address(target, addresses), headers, body)
         except ForbiddenTargetError as error:
             return SendResult(error=f"not sent: the URL {error}")

@@ -95,7 +95,7 @@ class SubmissionChecks:
             forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
             waiting = self._disk_wait(jobs, job, now) if job.attempts else ""
-        accepted = self.acceptance.stored(parse_spec(job.spec), cluster)
+        accepted = self.acceptance.stored(parse_spec(job.spec), cluster, job.created_by)
         if (refused := self._check_account(job.unix_uid, accepted, now)) is not None:
             return refused
         if accepted.site.accelerator is None:
@@ -105,7 +105,7 @@ class SubmissionChecks:
         resolved = self.settings.known_accelerator is None
         if resolved:
             try:
-                accepted = self.acceptance.resolve(accepted.spec, cluster)
+                accepted = self.acceptance.resolve(accepted.spec, cluster, accepted.owner)
             except InvalidSpecError as error:
                 return CheckedJob(accepted, problems=error.problems, hint=_CHANGE_FIELDS)
         problems = unavailable_resources(self.settings, accepted) if self.slurm else []

@@ -120,7 +120,7 @@ class Preparation:
             job, attempt = jobs.get(job_id), jobs.get_attempt(attempt_id)
             if accepted is None:
                 cluster = ClusterRepository(session).resource(self.settings.backend, now)
-                accepted = self.acceptance.stored(parse_spec(job.spec), cluster)
+                accepted = self.acceptance.stored(parse_spec(job.spec), cluster, job.created_by)
         return job, attempt, accepted
 
     def _announce(

@@ -1,16 +1,19 @@
 """Plans store nothing, and jobs that cannot fit are not submitted."""
 
 import json
+import threading
 import time
 
 import pytest
 
+from service.planner.hf_folder import FolderContents, read_folder
 from service.planner.model_reader import ModelReader
 from service.specs.acceptance import MSG_FP8_WITHOUT_COMPILE, MSG_FP16_ON_CPU
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.hf import save_llama
 from tests.support.images import save_vit
 from tests.support.world import SPEC, World
+from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.wire.cluster import ClusterSnapshot, NodeShape, PartitionResource
 from trainyard.contract.wire.plans import PlanResource
 
@@ -212,6 +215,28 @@ class TestFolders:
         monkeypatch.setattr("service.planner.model_reader.read_folder", lambda *_: time.sleep(0.5))
         result = plan(world, self.spec(world.settings.runs))
         assert result.unknown == f"model.path: {world.settings.runs} was not read within 0.05 s"
+
+    def test_hanging_filesystem_of_one_user_leaves_threads_to_others(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.app_state.planner.models = ModelReader(seconds=0.5)
+        hanging, folder, over = world.settings.runs / "hanging", world.settings.runs / "whole", threading.Event()
+        save_llama(folder)
+
+        def read(path: str, roots: AllowedRoots) -> FolderContents:
+            if path.startswith(str(hanging)):
+                over.wait(30)
+            return read_folder(path, roots)
+
+        monkeypatch.setattr("service.planner.model_reader.read_folder", read)
+        try:
+            for number in range(7):
+                result = plan(world, self.spec(f"{hanging}{number}"))
+            assert result.unknown == "model.path: too many folders are being read; try again in a few seconds"
+            answer = world.new_user("user", "bert").post("/v1/plans", json=self.spec(folder))
+            assert answer.json()["unknown"] is None
+        finally:
+            over.set()
 
 
 class TestAutomatic:

@@ -1,6 +1,7 @@
 """A delivery that cannot be sent or recorded is put aside, and the receivers of others do not wait for it."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Sender, SendResult
+from tests.support.shared_parts import trusted_authorities
 from tests.support.world import World
 
 Answer = Callable[[str], Awaitable[SendResult]]
@@ -113,6 +115,27 @@ def test_result_that_cannot_be_recorded_is_not_sent_again(world: World, monkeypa
     assert [dispatcher.run_once() for _ in range(3)] == [2, 0, 0]
     assert sorted(sender.paths) == ["bad", "good"]
     assert delivery_of(world, good) == ("delivered", 1, None)
+
+
+def test_names_of_one_user_that_hang_leave_threads_to_others() -> None:
+    released = threading.Event()
+
+    def resolve(host: str, _port: int, _owner: str) -> list[str]:
+        if host == "slow.example":
+            released.wait(30)
+        return ["127.0.0.1"]
+
+    sender = Sender((), resolve, trusted_authorities())
+
+    async def send_all() -> SendResult:
+        flood = [asyncio.create_task(sender.send("https://slow.example/", {}, "", "anna")) for _ in range(40)]
+        await asyncio.sleep(0.1)
+        result = await sender.send("https://fast.example/", {}, "", "bert")
+        released.set()
+        await asyncio.gather(*flood)
+        return result
+
+    assert "not sent: the URL" in str(asyncio.run(send_all()).error), "its name was resolved, to a private address"
 
 
 @pytest.mark.databases("sqlite")

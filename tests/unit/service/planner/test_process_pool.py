@@ -48,21 +48,32 @@ def test_process_that_ends_is_replaced(pool: ProcessPool) -> None:
     assert pool.run("ada", int, "7") == 7
 
 
-def test_one_user_has_one_call_at_a_time(pool: ProcessPool) -> None:
+def test_one_user_has_one_call_at_a_time() -> None:
+    pool = ProcessPool(size=1, seconds=5, wait_seconds=0.05)
     pool.run("ada", os.getpid)
     entered = threading.Event()
 
     def wait() -> None:
         entered.set()
-        pool.run("ada", time.sleep, 0.3)
+        pool.run("ada", time.sleep, 1)
 
     thread = threading.Thread(target=wait)
     thread.start()
     entered.wait(5)
     time.sleep(0.1)
-    with pytest.raises(TooManyRequestsError):
-        pool.run("ada", os.getpid)
-    assert pool.run("bob", os.getpid), "another user waits for the process"
+    for owner, message in (("ada", "request of yours"), ("bob", "of other users")):
+        with pytest.raises(TooManyRequestsError, match=message):
+            pool.run(owner, os.getpid)
+    thread.join(10)
+    pool.close()
+
+
+def test_calls_wait_for_a_process(pool: ProcessPool) -> None:
+    pool.run("ada", os.getpid)
+    thread = threading.Thread(target=lambda: pool.run("ada", time.sleep, 0.3))
+    thread.start()
+    time.sleep(0.1)
+    assert pool.run("bob", os.getpid)
     thread.join(10)
 
 

@@ -79,7 +79,7 @@ def spec_of(folder, model, task, **changes):
 
 
 def estimator_of(spec, devices=()):
-    model = ModelReader().find(spec, UNRESTRICTED_ROOTS)
+    model = ModelReader().find(spec, UNRESTRICTED_ROOTS, "ada")
     assert model.structure is not None, model.unknown
     return FitEstimator(model.structure, list(devices), model.context)
 
