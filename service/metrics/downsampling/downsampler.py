@@ -135,8 +135,9 @@ class Downsampler:
     def _run(self) -> None:
         while (job_pk := self._next_job()) is not None:
             try:
-                while downsample_job(self._database, job_pk) >= self._max_pending:
-                    pass
+                if downsample_job(self._database, job_pk) >= self._max_pending:
+                    with self._changed:  # behind the other jobs: one that reports without pause must not stop them
+                        self._due[job_pk] = None
             except UnavailableError:
                 with self._changed:
                     self._due[job_pk] = None
@@ -149,4 +150,6 @@ class Downsampler:
             if not self._changed.wait_for(lambda: self._due, _IDLE_SECONDS):
                 self._running = False
                 return None
-            return self._due.popitem()[0]
+            job_pk = next(iter(self._due))
+            del self._due[job_pk]
+            return job_pk

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +47,8 @@ class IngestQueue:
         self._limit = limit_bytes
         self._queue: deque[_QueuedBatch] = deque()
         self._bytes = 0
+        self._bytes_of: Counter[str] = Counter()
+        """The same by attempt. One attempt has at most half of the queue."""
         self._changed = threading.Condition()
         self._running = False
         self._min_batches = 1
@@ -72,7 +74,11 @@ class IngestQueue:
         with self._changed:
             if self._bytes and self._bytes + size > self._limit:
                 raise TooManyRequestsError("the queue of metrics to write is full; send the batch again")
+            own = self._bytes_of[attempt_id]
+            if own and own + size > self._limit // 2:
+                raise TooManyRequestsError("other batches of this attempt are still being written; send it again")
             self._bytes += size
+            self._bytes_of[attempt_id] += size
             self._queue.append(queued)
             if not self._running:
                 self._running = True
@@ -90,6 +96,10 @@ class IngestQueue:
             outcomes = self._write(group)
             with self._changed:
                 self._bytes -= sum(queued.size for queued in group)
+                written: Counter[str] = Counter()
+                for queued in group:
+                    written[queued.attempt_id] += queued.size
+                self._bytes_of -= written
                 self._update_linger(group, time.monotonic() - started)
             by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
             for queued, outcome in zip(group, outcomes, strict=True):

@@ -5,12 +5,13 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import AppStateDep, NowDep, set_audit_caller
 from service.api.json_body import SlotRoute
+from service.api.middleware.authentication import address_key
 from service.auth.sessions import require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
+from service.core.thread_slots import run_in_thread_slot
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.security import PAGE_HEADERS, safe_redirect
 
@@ -40,7 +41,9 @@ async def submit_sign_in(request: Request, app_state: AppStateDep, pages: PagesD
     token, target = form.get("token", "").strip(), safe_redirect(form.get("next", ""))
     lifetime = timedelta(hours=app_state.settings.session_hours)
     try:
-        principal, secret = await run_in_threadpool(sign_in, app_state.database, token, lifetime, now)
+        principal, secret = await app_state.sign_in_slots.run(
+            address_key(), sign_in, app_state.database, token, lifetime, now
+        )
     except AuthenticationError:
         problem = "Invalid or expired token."
         return pages.render("sign_in.html", None, status=401, next=target, problem=problem)
@@ -54,7 +57,7 @@ async def submit_sign_out(request: Request, app_state: AppStateDep, visitor: Vis
     """End the session of the request's cookie."""
     set_audit_caller(request, visitor.user)
     require_csrf(visitor.secret, (await read_form(request)).get("csrf", ""))
-    await run_in_threadpool(sign_out, app_state.database, visitor.secret)
+    await run_in_thread_slot(sign_out, app_state.database, visitor.secret)
     headers = {**PAGE_HEADERS, "Set-Cookie": app_state.cookie.header("", 0)}
     return RedirectResponse("/sign-in", status_code=303, headers=headers)
 

@@ -10,14 +10,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
-from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import AppStateDep, Caller, NowDep, set_audit_caller
 from service.api.json_body import SlotRoute
+from service.api.middleware.authentication import address_key
 from service.auth.principals import Principal
 from service.auth.sessions import sign_out
 from service.auth.sign_in_codes import principal_of_code, sign_in_with_code
 from service.core.errors import AuthenticationError
+from service.core.thread_slots import run_in_thread_slot
 from service.web.dependencies import PagesDep
 from service.web.pages.sign_in import read_form
 from service.web.rendering import Pages
@@ -47,7 +48,7 @@ async def check_code(
     form = await read_form(request)
     code, target = form.get("code", ""), safe_redirect(form.get("next", ""))
     try:
-        principal = await run_in_threadpool(principal_of_code, app_state.database, code, now)
+        principal = await app_state.sign_in_slots.run(address_key(), principal_of_code, app_state.database, code, now)
     except AuthenticationError:
         return _refused(pages, target)
     if present is not None and _same_user(present.principal, principal):
@@ -65,12 +66,14 @@ async def use_code(
     code, target = form.get("code", ""), safe_redirect(form.get("next", ""))
     lifetime = timedelta(hours=app_state.settings.session_hours)
     try:
-        principal, secret = await run_in_threadpool(sign_in_with_code, app_state.database, code, lifetime, now)
+        principal, secret = await app_state.sign_in_slots.run(
+            address_key(), sign_in_with_code, app_state.database, code, lifetime, now
+        )
     except AuthenticationError:
         return _refused(pages, target)
     set_audit_caller(request, principal)
     if present is not None and present.secret is not None:
-        await run_in_threadpool(sign_out, app_state.database, present.secret)
+        await run_in_thread_slot(sign_out, app_state.database, present.secret)
     headers = {"Set-Cookie": app_state.cookie.header(secret, int(lifetime.total_seconds()))}
     return RedirectResponse(target, status_code=303, headers={**PAGE_HEADERS, **headers})
 

@@ -46,13 +46,32 @@ def test_full_queue_rejects_and_counts_batches_being_written(sizes: list[int]) -
     async def fill() -> None:
         writer = BlockedWriter()
         queue = make_queue(writer)
-        waiting = [asyncio.create_task(queue.submit("a", BATCH, size)) for size in sizes]
+        waiting = [
+            asyncio.create_task(queue.submit(name, BATCH, size)) for name, size in zip("ab", sizes, strict=False)
+        ]
         await asyncio.to_thread(writer.entered.wait, 10)
         with pytest.raises(TooManyRequestsError):
-            await queue.submit("a", BATCH, 450)
+            await queue.submit("c", BATCH, 450)
         writer.go.set()
         assert [result.inserted for result in await asyncio.gather(*waiting)] == [1] * len(sizes)
         assert (await queue.submit("a", BATCH, 450)).inserted == 1, "there is room again"
+
+    asyncio.run(fill())
+
+
+def test_one_attempt_leaves_half_of_the_queue_to_others() -> None:
+    async def fill() -> None:
+        writer = BlockedWriter()
+        queue = make_queue(writer)
+        waiting = [asyncio.create_task(queue.submit("a", BATCH, 400))]
+        await asyncio.to_thread(writer.entered.wait, 10)
+        with pytest.raises(TooManyRequestsError, match="of this attempt"):
+            await queue.submit("a", BATCH, 400)
+        waiting.append(asyncio.create_task(queue.submit("b", BATCH, 400)))
+        await asyncio.sleep(0)
+        writer.go.set()
+        assert [result.inserted for result in await asyncio.gather(*waiting)] == [1, 1]
+        assert (await queue.submit("a", BATCH, 400)).inserted == 1, "its batches are written"
 
     asyncio.run(fill())
 
