@@ -183,9 +183,14 @@ class ThreadSlots:
             yield deadline
 
     async def run(self, owner: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function in a thread of the pool, in a slot of the owner."""
+        """Run a function in a thread of the pool, in a slot of the owner, which is held until the function ends."""
         async with self.slot(owner):
-            return await run_in_threadpool(function, *args, **kwargs)
+            running = asyncio.ensure_future(run_in_threadpool(function, *args, **kwargs))
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await asyncio.wait((running,))
+                raise
 
     def call(self, owner: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in a thread of its own, and wait for it no longer than its deadline.

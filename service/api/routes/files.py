@@ -62,6 +62,11 @@ _MAX_NAME = 120
 _FIRST_SECONDS = 2.0
 _SECONDS_PER_BYTE = 3.0 / MAX_SINGLE_UPLOAD_BYTES
 """A file of the largest size of one request may take 5 s."""
+_FED_BYTES = 256 * 1024
+_TOO_EXPENSIVE = (
+    "has lines that take longer to check than one request may; upload it in parts (`trainyard files upload` and "
+    "`POST /v1/uploads` do)"
+)
 
 
 @router.post("", status_code=201, response_model=DataFileResource, operation_id="upload_file", openapi_extra=_FORM)
@@ -132,16 +137,13 @@ class ProcessorBudget:
         Raises:
             InvalidRequestError: The form has taken too much time.
         """
-        started = time.thread_time()
-        reader.feed(chunk)
-        self._remaining += len(chunk) * _SECONDS_PER_BYTE - (time.thread_time() - started)
-        if self._remaining < 0:
-            raise InvalidRequestError(
-                "has lines that take longer to check than one request may; upload it in parts (`trainyard files "
-                "upload` and `POST /v1/uploads` do)",
-                param="file",
-                code="too_expensive",
-            )
+        for start in range(0, len(chunk), _FED_BYTES):
+            part = chunk[start : start + _FED_BYTES]
+            started = time.thread_time()
+            reader.feed(part)
+            self._remaining += len(part) * _SECONDS_PER_BYTE - (time.thread_time() - started)
+            if self._remaining < 0:
+                raise InvalidRequestError(_TOO_EXPENSIVE, param="file", code="too_expensive")
 
 
 @contextmanager

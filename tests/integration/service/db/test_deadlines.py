@@ -1,6 +1,7 @@
 """Queries end with the deadline of their request, and with its client, on both databases."""
 
 import asyncio
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -61,3 +62,22 @@ def test_list_of_jobs_that_takes_too_long_states_what_to_do(world: World, monkey
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (422, "too_expensive")
     assert "fewer conditions with ~" in error["message"]
+
+
+@pytest.mark.databases("sqlite")
+def test_floods_of_slow_queries_delay_another_user_by_one_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_table = job_routes.list_table
+
+    def slow_for_flood(database: Any, page: Any, table: Any, *more: Any) -> Any:
+        return run_slow_query(world) if table.where else list_table(database, page, table, *more)
+
+    monkeypatch.setattr(job_routes, "list_table", slow_for_flood)
+    monkeypatch.setattr(world.app_state, "user_slots", ThreadSlots(each=1, total=2, seconds=0.1, wait_seconds=60))
+    clients, bert = [world.new_user("user", name) for name in ("anna", "cara", "dora")], world.new_user("user", "bert")
+    with ThreadPoolExecutor(12) as threads:
+        flood = [threads.submit(one.get, "/v1/jobs", params={"where": "name ~ a"}) for one in clients for _ in range(4)]
+        wait(flood, return_when=FIRST_COMPLETED)
+        assert bert.get("/v1/jobs").status_code == 200
+        ended = sum(answer.done() for answer in flood)
+        assert ended < len(flood), "its turn comes before their last ones"
+        assert {answer.result().status_code for answer in flood} == {422}

@@ -104,12 +104,16 @@ def test_request_waits_for_a_slot_only_so_long() -> None:
         async with slots.slot("ada"), slots.slot("bob"):
             for owner in ("ada", "cid"):
                 with pytest.raises(SlotsTakenError) as caught:
-                    await slots.run(owner, str)
+                    await asyncio.wait_for(slots.run(owner, str), 10)
                 taken.append(caught.value.is_own)
         assert await slots.run("ada", str) == ""
         return taken
 
     assert asyncio.run(requests()) == [True, False]
+    with slots.hold("ada"), pytest.raises(SlotsTakenError):
+        slots.call("ada", str)
+    for _ in range(3):
+        assert slots.call("ada", str) == "", "what waited in vain holds no slot"
 
 
 def test_cancelled_request_leaves_its_slot_to_others() -> None:
@@ -122,6 +126,24 @@ def test_cancelled_request_leaves_its_slot_to_others() -> None:
             waiting.cancel()
             await asyncio.wait((waiting,))
         return await asyncio.wait_for(slots.run("cid", lambda: "done"), 5)
+
+    assert asyncio.run(requests()) == "done"
+
+
+def test_thread_of_a_cancelled_request_holds_its_slot_until_it_ends() -> None:
+    slots, started, over = ThreadSlots(each=1, total=1), threading.Event(), threading.Event()
+
+    async def requests() -> str:
+        running = asyncio.create_task(slots.run("ada", lambda: (started.set(), over.wait(10))))
+        await asyncio.to_thread(started.wait, 10)
+        running.cancel()
+        waiting = asyncio.create_task(slots.run("bob", lambda: "done"))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        over.set()
+        await asyncio.wait((running,))
+        assert running.cancelled()
+        return await waiting
 
     assert asyncio.run(requests()) == "done"
 

@@ -49,7 +49,7 @@ def test_process_that_ends_is_replaced(pool: ProcessPool) -> None:
 
 
 def test_one_user_has_one_call_at_a_time() -> None:
-    pool = ProcessPool(size=1, seconds=5, wait_seconds=0.05)
+    pool = ProcessPool(size=2, seconds=5, wait_seconds=0.05)
     pool.run("ada", os.getpid)
     entered = threading.Event()
 
@@ -61,9 +61,21 @@ def test_one_user_has_one_call_at_a_time() -> None:
     thread.start()
     entered.wait(5)
     time.sleep(0.1)
-    for owner, message in (("ada", "request of yours"), ("bob", "of other users")):
-        with pytest.raises(TooManyRequestsError, match=message):
-            pool.run(owner, os.getpid)
+    with pytest.raises(TooManyRequestsError, match="request of yours"):
+        pool.run("ada", os.getpid)
+    assert pool.run("bob", os.getpid), "the other process is for another user"
+    thread.join(10)
+    pool.close()
+
+
+def test_call_that_no_process_takes_is_refused() -> None:
+    pool = ProcessPool(size=1, seconds=5, wait_seconds=0.05)
+    pool.run("ada", os.getpid)
+    thread = threading.Thread(target=lambda: pool.run("ada", time.sleep, 1))
+    thread.start()
+    time.sleep(0.1)
+    with pytest.raises(TooManyRequestsError, match="of other users"):
+        pool.run("bob", os.getpid)
     thread.join(10)
     pool.close()
 
