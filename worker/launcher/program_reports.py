@@ -11,7 +11,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Point
 from worker.launcher.exit_record import last_execution
-from worker.launcher.rendezvous import Node
+from worker.launcher.nodes import Node
 from worker.launcher.spool_follower import SpoolFollower
 from worker.reporting.service_client import ServiceClient
 from worker.trackers.answers import TrackerRequest

@@ -10,14 +10,14 @@ from typing import cast
 
 import pytest
 
-from tests.unit.worker.launcher.test_rendezvous import SPEC, document, node
+from tests.unit.worker.launcher.test_nodes import SPEC, document, node
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord
 from trainyard.progress_file import ProgressRecord
 from worker.launcher import supervisor as launch
 from worker.launcher.claim import Claimed
-from worker.launcher.rendezvous import Rendezvous, publish
+from worker.launcher.nodes import Rendezvous, publish
 from worker.launcher.stop_signals import TimeLimit
 from worker.launcher.watchdog import Watchdog
 from worker.reporting.service_client import ServiceClient

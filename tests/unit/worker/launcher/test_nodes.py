@@ -9,7 +9,7 @@ from trainyard.contract.spec.sections import Restart, WarningSignal
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher import torchrun
-from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
+from worker.launcher.nodes import Node, Rendezvous, await_rendezvous, publish, this_node
 
 SPEC = {
     "task": "regression",

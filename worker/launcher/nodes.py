@@ -1,0 +1,94 @@
+"""On several nodes, node 0 decides whether the attempt runs; the others read its file."""
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.launch import LaunchDocument
+from worker.launcher.signed_folder import SignedFolder
+
+log = logging.getLogger(__name__)
+
+_WAIT_SECONDS = 180.0
+"""Node 0 may start later, its claim takes seconds, and a shared filesystem may show the file late."""
+_POLL_SECONDS = 0.2
+_DECISION = "execution"
+
+
+@dataclass(frozen=True)
+class Node:
+    """This node among those of its job."""
+
+    index: int
+    count: int
+    address: str
+    """The host name or address at which the other nodes reach it."""
+    scheduler_id: str
+    """Part of file names, so that two scheduler jobs of one attempt never read each other's files."""
+    name: str = ""
+    """Its name in the scheduler."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.index == 0
+
+
+def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:
+    """Return this node from Slurm's variables; a job of one node needs none."""
+    scheduler_id = environ.get("SLURM_JOB_ID", "local")
+    if launch.nodes == 1:
+        return Node(0, 1, "127.0.0.1", scheduler_id)
+    name = environ.get("SLURMD_NODENAME", "")
+    return Node(int(environ["SLURM_PROCID"]), launch.nodes, _address(launch.host_suffix, environ), scheduler_id, name)
+
+
+def open_folder(layout: AttemptLayout, node: Node) -> SignedFolder:
+    """Return the folder through which the nodes of this node's scheduler job meet."""
+    return SignedFolder(layout.nodes(node.scheduler_id), layout.token.read_bytes().strip())
+
+
+def publish(layout: AttemptLayout, node: Node, execution: int | None) -> int | None:
+    """On node 0, publish that this job runs `execution`, or with None that it does not run the attempt."""
+    if node.count > 1:
+        open_folder(layout, node).write(_DECISION, json.dumps(execution))
+    return execution
+
+
+def await_decision(
+    layout: AttemptLayout, node: Node, preparation: float = 0.0, *, now: Callable[[], float] = time.monotonic
+) -> int | None:
+    """On the other nodes, return the execution that node 0 decided to run; None if the attempt does not run, or node 0
+    published nothing.
+
+    Args:
+        preparation: Seconds that node 0 may need to prepare the environment of the ranks.
+    """
+    folder = open_folder(layout, node)
+    wait = _WAIT_SECONDS + preparation
+    deadline = now() + wait
+    while now() < deadline:
+        if (decision := folder.read(_DECISION)) is not None:
+            execution: int | None = json.loads(decision)
+            return execution
+        time.sleep(_POLL_SECONDS)
+    log.error("node %d got no decision of node 0 within %d seconds", node.index, wait)
+    return None
+
+
+def _address(suffix: str, environ: Mapping[str, str]) -> str:
+    """Return Slurm's name of the node if it resolves, else the host name if it does, else the loopback address."""
+    for name in (environ.get("SLURMD_NODENAME"), socket.gethostname()):
+        if name and _resolves(name + suffix):
+            return name + suffix
+    return "127.0.0.1"
+
+
+def _resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except OSError:
+        return False
