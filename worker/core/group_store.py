@@ -4,8 +4,6 @@ torch's own server listens on all interfaces, and whoever reaches it may read an
 node meet in a file, and a server, where one is needed, listens on one address alone.
 """
 
-import ipaddress
-import logging
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
@@ -13,8 +11,6 @@ from datetime import timedelta
 from torch._C._distributed_c10d import FileStore, HashStore, Store, TCPStore
 
 from worker.core.processes import STORE_VARIABLE
-
-log = logging.getLogger(__name__)
 
 
 def open_store(environ: Mapping[str, str], timeout: timedelta) -> Store:
@@ -30,24 +26,16 @@ def open_store(environ: Mapping[str, str], timeout: timedelta) -> Store:
         return store
     address, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
     if rank == 0:
-        return serve(listen(address, port, several_nodes=True), address, timeout)
+        return serve(listen(address, port), address, timeout)
     return TCPStore(address, port, world, is_master=False, timeout=timeout)
 
 
-def listen(address: str, port: int = 0, *, several_nodes: bool) -> socket.socket:
-    """Return a socket that listens on the address alone; with port 0, on a free port.
-
-    Args:
-        several_nodes: Whether other nodes connect. Where this node's own name is a loopback address to it, they reach
-            it at another one, so the socket listens on all.
-    """
-    family, _, _, _, (host, *_) = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    if several_nodes and ipaddress.ip_address(str(host)).is_loopback:
-        log.warning("this node's name %s is a loopback address, so the store listens on all interfaces", address)
-        host = "::" if family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 (no address that others reach is known)
+def listen(address: str, port: int = 0) -> socket.socket:
+    """Return a socket that listens on the address alone; with port 0, on a free port."""
+    family, _, _, _, resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
+    listener.bind(resolved)
     listener.listen(2048)
     return listener
 

@@ -1,5 +1,6 @@
 """On several nodes, node 0 decides whether the attempt runs; the others read its file."""
 
+import ipaddress
 import json
 import logging
 import socket
@@ -80,15 +81,30 @@ def await_decision(
 
 
 def _address(suffix: str, environ: Mapping[str, str]) -> str:
-    """Return Slurm's name of the node if it resolves, else the host name if it does, else the loopback address."""
+    """Return Slurm's name of the node if it resolves, else the host name if it does, else the loopback address.
+
+    Where a node's own name is a loopback address to it, which many systems write to /etc/hosts, return the address from
+    which it reaches others.
+    """
     for name in (environ.get("SLURMD_NODENAME"), socket.gethostname()):
-        if name and _resolves(name + suffix):
-            return name + suffix
-    return "127.0.0.1"
+        if name and (address := _resolve(name + suffix)):
+            return _outgoing_address() if ipaddress.ip_address(address).is_loopback else name + suffix
+    return _outgoing_address()
 
 
-def _resolves(name: str) -> bool:
+def _resolve(name: str) -> str | None:
     try:
-        return bool(socket.getaddrinfo(name, None))
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
-        return False
+        return None
+
+
+def _outgoing_address() -> str:
+    """Return the address of the interface with the default route; without one, the loopback address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: connecting a datagram socket only selects a route. The address is for documentation.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -168,7 +168,7 @@ class NodeRendezvous(RendezvousHandler):
         """Return the port at which the ranks meet. Each start has a store of its own: in the one before, gloo would
         find the addresses of dead ranks (pytorch#135712)."""
         self._server = None
-        listener = listen(self.address, several_nodes=self.count > 1)
+        listener = listen(self.address)
         port = int(listener.getsockname()[1])
         if self.serves_ranks:
             self._server = serve(listener, self.address)

@@ -8,8 +8,8 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.sections import Restart, WarningSignal
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
-from worker.launcher import torchrun
-from worker.launcher.nodes import Node, Rendezvous, await_rendezvous, publish, this_node
+from worker.launcher import nodes, torchrun
+from worker.launcher.nodes import Node, await_decision, publish, this_node
 
 SPEC = {
     "task": "regression",
@@ -45,59 +45,74 @@ class TestThisNode:
     def test_single_node_is_node_0(self):
         assert this_node(document(nodes=1), {"SLURM_PROCID": "3"}) == Node(0, 1, "127.0.0.1", "local")
 
-    def test_node_is_identified_by_its_slurm_name(self):
-        environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "localhost"}
-        assert this_node(document(), environ) == Node(1, 2, "localhost", "7", "localhost")
+    @pytest.mark.parametrize("name", ["node1", "no-such-host"])
+    def test_node_is_identified_by_its_slurm_or_host_name(self, monkeypatch, name):
+        resolve_to(monkeypatch, node1="10.1.2.3", host="10.1.2.4")
+        found = this_node(document(), {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": name})
+        assert found == Node(1, 2, "node1" if name == "node1" else "host", "7", name)
 
-    def test_node_is_identified_by_its_host_name_otherwise(self):
-        environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "no-such-host.invalid"}
-        assert this_node(document(), environ).address in (socket.gethostname(), "127.0.0.1")
+    @pytest.mark.parametrize("own", ["127.0.1.1", "::1"])
+    def test_a_name_that_is_loopback_on_the_node_itself_is_not_used(self, monkeypatch, own):
+        resolve_to(monkeypatch, node1=own)
+        monkeypatch.setattr(nodes, "_outgoing_address", lambda: "10.1.2.3")
+        environ = {"SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1"}
+        assert this_node(document(), environ).address == "10.1.2.3"
+
+
+def resolve_to(monkeypatch, **addresses):
+    def getaddrinfo(name, port, **options):
+        if name not in addresses:
+            raise socket.gaierror(name)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (addresses[name], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "gethostname", lambda: "host")
 
 
 class TestPublish:
-    def test_other_nodes_read_the_verdict_of_node_0(self, tmp_path):
-        layout = AttemptLayout(tmp_path)
-        output = publish(layout, node(), 3)
-        assert await_rendezvous(layout, node(1)) == output
-        assert output.execution == 3
-        assert output.port > 0
+    @pytest.fixture
+    def layout(self, tmp_path):
+        made = AttemptLayout(tmp_path)
+        made.token.write_text("the token\n")
+        return made
 
-    def test_rejected_claim_ends_the_other_nodes(self, tmp_path):
-        layout = AttemptLayout(tmp_path)
+    def test_other_nodes_read_the_decision_of_node_0(self, layout):
+        assert publish(layout, node(), 3) == 3
+        assert await_decision(layout, node(1)) == 3
+
+    def test_rejected_claim_ends_the_other_nodes(self, layout):
         assert publish(layout, node(), None) is None
-        assert await_rendezvous(layout, node(1)) is None
+        assert await_decision(layout, node(1)) is None
 
-    def test_verdict_of_another_scheduler_job_is_ignored(self, tmp_path):
-        layout = AttemptLayout(tmp_path)
+    def test_decision_of_another_scheduler_job_is_ignored(self, layout):
         publish(layout, node(job="6"), 3)
         times = iter([0.0, 1.0, 1000.0])
-        assert await_rendezvous(layout, node(1), now=lambda: next(times)) is None
+        assert await_decision(layout, node(1), now=lambda: next(times)) is None
 
     def test_single_node_writes_nothing(self, tmp_path):
-        assert publish(AttemptLayout(tmp_path), node(count=1), 3) == Rendezvous(3, "127.0.0.1", 0)
+        assert publish(AttemptLayout(tmp_path), node(count=1), 3) == 3
         assert os.listdir(tmp_path) == []
 
 
 class TestCommand:
-    def test_node_0_hosts_the_rendezvous(self):
-        layout, meeting = AttemptLayout(Path("/run/a")), Rendezvous(3, "node1", 4567)
-        first, second = (torchrun.command(layout, document(), node(index), meeting) for index in (0, 1))
-        for parts, host in ((first, "1"), (second, "0")):
-            line = " ".join(parts)
-            assert "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d" in line
-            assert f"--rdzv-endpoint node1:4567 --rdzv-conf is_host={host} --rdzv-id a1-3" in line
+    def test_every_node_uses_our_rendezvous(self):
+        layout = AttemptLayout(Path("/run/a"))
+        first, second = (torchrun.command(layout, document(), node(index), 3) for index in (0, 1))
+        assert [*first[:4], "1", *first[5:]] == second
+        line = " ".join(first)
+        assert "worker.launcher.elastic /run/a 0 7 --nnodes 2 --nproc-per-node 2" in line
+        assert "--rdzv-backend trainyard --rdzv-id a1-3 --local-addr 127.0.0.1" in line
 
-    def test_an_ipv6_address_is_bracketed(self):
-        assert Rendezvous(1, "fe80::1", 5).endpoint == "[fe80::1]:5"
-
-    def test_gloo_uses_loopback_only_on_one_node(self):
-        assert "GLOO_SOCKET_IFNAME" in torchrun.environment(document(nodes=1), 1, {})
-        assert "GLOO_SOCKET_IFNAME" not in torchrun.environment(document(), 1, {})
+    @pytest.mark.parametrize("name", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
+    def test_ranks_use_the_loopback_interface_only_on_one_node(self, name):
+        assert torchrun.environment(document(nodes=1), 1, {})[name] == "lo"
+        assert torchrun.environment(document(nodes=1), 1, {name: "eth1"})[name] == "eth1"
+        assert name not in torchrun.environment(document(), 1, {})
 
     def test_site_interface_applies_to_several_nodes_unless_in_spec(self):
         result = torchrun.environment(document(network_interface="ib0"), 1, {"NCCL_SOCKET_IFNAME": "eth1"})
         assert (result["GLOO_SOCKET_IFNAME"], result["NCCL_SOCKET_IFNAME"]) == ("ib0", "eth1")
-        assert "NCCL_SOCKET_IFNAME" not in torchrun.environment(document(nodes=1, network_interface="ib0"), 1, {})
+        assert torchrun.environment(document(nodes=1, network_interface="ib0"), 1, {})["NCCL_SOCKET_IFNAME"] == "lo"
 
 
 class TestStopLead:
