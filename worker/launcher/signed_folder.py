@@ -13,6 +13,9 @@ from urllib.parse import quote, unquote
 
 from trainyard.contract.layout import write_atomic
 
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_MAX_BYTES = 1 << 20
+
 
 class SignedFolder:
     """Named values. A value is never changed after it has been written, and each node writes names of its own."""
@@ -24,8 +27,8 @@ class SignedFolder:
     def write(self, name: str, value: str) -> None:
         """Write a value, readable by the owner alone."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        document = {"value": value, "signature": self._sign(name, value)}
-        write_atomic(self._folder / quote(name, safe=""), json.dumps(document), mode=0o600)
+        data = value.encode()
+        write_atomic(self._folder / quote(name, safe=""), self._sign(name, data) + data, mode=0o600)
 
     def read(self, name: str) -> str | None:
         """Return the value, or None if it is absent or not signed for this name."""
@@ -33,11 +36,11 @@ class SignedFolder:
         if name not in self.names():
             return None
         try:
-            document = json.loads((self._folder / quote(name, safe="")).read_bytes())
-            value, signature = str(document["value"]), str(document["signature"])
-        except (OSError, ValueError, KeyError, TypeError):
+            with (self._folder / quote(name, safe="")).open("rb") as file:
+                signature, data = file.read(_DIGEST_BYTES), file.read(_MAX_BYTES)
+        except OSError:
             return None
-        return value if hmac.compare_digest(signature.encode(), self._sign(name, value).encode()) else None
+        return data.decode() if hmac.compare_digest(signature, self._sign(name, data)) else None
 
     def names(self, prefix: str = "") -> set[str]:
         """Return the names that begin with `prefix`. Their values may be unsigned."""
@@ -47,7 +50,7 @@ class SignedFolder:
             return set()
         return {name for entry in entries if (name := unquote(entry)).startswith(prefix)}
 
-    def _sign(self, name: str, value: str) -> str:
+    def _sign(self, name: str, data: bytes) -> bytes:
         # With the name of the folder, a value of another scheduler job of the attempt is worthless here.
-        text = json.dumps([self._folder.name, name, value])
-        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+        header = json.dumps([self._folder.name, name]).encode()
+        return hmac.digest(self._key, header + b"\n" + data, "sha256")
