@@ -2,7 +2,15 @@
 
 import sys
 
-from service.main import main
+from trainyard.process_start import speed_up_imports
+
+
+def run() -> int:
+    speed_up_imports()
+    from service.main import main
+
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -162,7 +162,7 @@ def serve(settings: Settings) -> int:
             structlog.get_logger("service").warning(f"users' secrets cannot be read: {problem}")
         _admin_token(app_state)
         database.after_commit.append(Summarizer(database).on_commit)
-        background = _background_services(app_state) if settings.reconcile else []
+        background = background_services(app_state, make_scheduler(app_state)) if settings.reconcile else []
         connections = usable_connections(settings.max_connections)
         config = uvicorn.Config(
             create_app(app_state),
@@ -232,9 +232,9 @@ def _admin_token(app_state: AppState) -> None:
         ensure_admin_token(app_state.database, admin_token_file(app_state.settings.state), app_state.clock())
 
 
-def _background_services(app_state: AppState) -> list[BackgroundService]:
+def background_services(app_state: AppState, scheduler: Scheduler) -> list[BackgroundService]:
     """Build the services that only the leader runs, in the order of their start."""
-    loop = make_loop(app_state, make_scheduler(app_state))
+    loop = make_loop(app_state, scheduler)
     maintenance_task = maintenance.MaintenanceTask(
         app_state.database,
         loop.lease,

@@ -3,10 +3,13 @@
 import gc
 import os
 import shutil
+import sqlite3
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -38,6 +41,9 @@ def write_sync_client() -> None:
 
 # Here, because the conftest files of folders below, which are loaded next, import the client.
 write_sync_client()
+
+# Test modules import torch, transformers and the service; each collection of garbage would scan all of it again.
+gc.set_threshold(50_000, 10, 10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -107,13 +113,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests and what they import from garbage collections, and collect less often.
-
-    With Python's threshold of 700 objects, collections take a tenth of the time of the tests of the service.
-    """
+    """Exclude the collected tests and what they import from garbage collections."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -145,6 +147,13 @@ def plain_tracebacks() -> None:
     )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks() -> Iterator[None]:
+    """Let what this process writes reach the disk later: no test switches the machine off."""
+    with patch("os.fsync", new=lambda _handle: None):
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """Yield a PostgreSQL server. If there is none and it cannot be installed, skip with a hint; in CI fail."""
@@ -166,6 +175,9 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a migrated SQLite file to copy."""
     path = tmp_path_factory.mktemp("sqlite") / "migrated.sqlite"
     upgrade(f"sqlite:///{path}")
+    with closing(sqlite3.connect(path)) as connection:
+        # The file stores the mode; each copy would have to change it otherwise.
+        connection.execute("PRAGMA journal_mode=WAL")
     return path
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
@@ -55,6 +56,33 @@ class Visitor:
         return {"name": self.user.name, "role": self.user.role, "csrf": csrf_of(self.secret)}
 
 
+@cache
+def _assets() -> Assets:
+    return Assets()
+
+
+@cache
+def _templates() -> Environment:
+    """Return the templates, which each process compiles once."""
+    made = Environment(
+        loader=PackageLoader("service.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["pairs"] = format_pairs
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    assets = _assets()
+    made.globals |= {
+        "asset": assets.url,
+        "imports": assets.imports,
+        "library": assets.library_url,
+        "version": __version__,
+    }
+    return made
+
+
 class Pages:
     """Renders templates to responses.
 
@@ -68,22 +96,8 @@ class Pages:
             read_maintenance: Returns the maintenance mode, of which every page of a signed-in user has a banner.
         """
         self._read_maintenance = read_maintenance
-        self.assets = Assets()
-        self._templates = Environment(
-            loader=PackageLoader("service.web"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters["pairs"] = format_pairs
-        self._templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-        self._templates.globals |= {
-            "asset": self.assets.url,
-            "imports": self.assets.imports,
-            "library": self.assets.library_url,
-            "version": __version__,
-        }
+        self.assets = _assets()
+        self._templates = _templates()
 
     def render(self, template: str, visitor: Visitor | None, *, status: int = 200, **context: Any) -> HTMLResponse:
         """Return a page; `visitor` is None if nobody is signed in. `data` in the context is for the page's script."""

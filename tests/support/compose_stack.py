@@ -7,14 +7,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.docker_engine import Engine, base_image
 from tests.support.wait import wait_until
 from trainyard.client import Client
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 COPIED_PATHS = (
@@ -75,17 +77,30 @@ class Stack:
         changed = {"services": {service: {"environment": settings} for service in ("api", "reconciler")}}
         (self.folder / "compose.test.yaml").write_text(json.dumps(changed))
         self.engine.run("docker/init", cwd=self.folder)
-        with self._timed("wheelhouse"):
-            fill_wheelhouse(self.engine, self.folder)
-        with self._timed("base image"):
-            self._environment["BASE_IMAGE"] = base = base_image(self.engine)
-        for service, image in (("migrate", "service"), ("mariadb", "controller"), ("c1", "node")):
-            with self._timed(f"{image} image"):
-                self.compose("build", service, timeout=900)
-        with self._timed("stand-ins for Postgres and nginx"):
-            for name in SUBSTITUTE_IMAGES:
-                self._build_substitute(name, base)
+        base = self._build()
         self._write_certificate(base)
+
+    def _build(self) -> str:
+        """Make wheels and images, at the same time where one does not need the other; return the base image.
+
+        The node begins after the controller, whose first layers are its own too.
+        """
+        with ThreadPoolExecutor(5) as pool:
+            wheels = pool.submit(self._step, "wheelhouse", lambda: fill_wheelhouse(self.engine, self.folder))
+            base = self._step("base image", lambda: base_image(self.engine))
+            self._environment["BASE_IMAGE"] = base
+            controller = pool.submit(self._build_image, "mariadb", "controller")
+            service = pool.submit(self._build_image, "migrate", "service", wheels)
+            node = pool.submit(self._build_image, "c1", "node", wheels, controller)
+            stand_ins = [pool.submit(self._build_substitute, name, base) for name in SUBSTITUTE_IMAGES]
+        for made in (controller, service, node, *stand_ins):
+            made.result()
+        return base
+
+    def _build_image(self, service: str, image: str, *needed: "Future[None]") -> None:
+        for one in needed:
+            one.result()
+        self._step(f"{image} image", lambda: self.compose("build", service, timeout=900))
 
     def _build_substitute(self, name: str, base: str) -> None:
         here = ROOT / "tests" / "compose"
@@ -113,10 +128,12 @@ class Stack:
 
     def up(self, replicas: int = 1) -> None:
         """Start everything; return when the service is ready and both nodes are idle."""
-        with self._timed("up"):
-            self.compose("up", "--detach", "--no-build", "--scale", f"api={replicas}", timeout=300)
-            wait_until(self.ready, 120, "the service to be ready")
-            wait_until(lambda: self.nodes() == ["idle", "idle"], 180, "both nodes to be idle")
+        self._step("up", lambda: self._up(replicas))
+
+    def _up(self, replicas: int) -> None:
+        self.compose("up", "--detach", "--no-build", "--scale", f"api={replicas}", timeout=300)
+        wait_until(self.ready, 120, "the service to be ready")
+        wait_until(lambda: self.nodes() == ["idle", "idle"], 180, "both nodes to be idle")
 
     def down(self) -> None:
         self.compose("down", "--volumes", "--timeout", "2", timeout=180)
@@ -190,11 +207,11 @@ class Stack:
         size = self.engine.run("docker", "image", "inspect", "--format", "{{.Size}}", f"trainyard-test-{name}")
         return int(size) // 1_000_000
 
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
+    def _step(self, name: str, make: Callable[[], T]) -> T:
         began = time.monotonic()
-        yield
-        self.seconds[step] = time.monotonic() - began
+        made = make()
+        self.seconds[name] = time.monotonic() - began
+        return made
 
 
 def fill_wheelhouse(engine: Engine, folder: Path) -> None:

@@ -181,7 +181,7 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
                         f"{name} {problem}"
                         for problem in take_screenshot(page, folder / f"{name}-{scheme}-{form}.png", size)
                     ]
-                problems += [*visit.errors, *visit.foreign_requests]
+                problems += visit.errors
     return sorted(set(problems))
 
 

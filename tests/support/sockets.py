@@ -30,17 +30,17 @@ def _socket_inodes(pid: int) -> set[str]:
 
 
 def _listening() -> dict[str, Endpoint]:
-    found = {}
+    endpoints = {}
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             local, state, inode = (line.split()[index] for index in (1, 3, 9))
             if state == _LISTENING:
-                found[inode] = _endpoint(local, family)
-    return found
+                endpoints[inode] = _endpoint(local, family)
+    return endpoints
 
 
 def _endpoint(text: str, family: int) -> Endpoint:
     address, port = text.split(":")
-    words = [address[start : start + 8] for start in range(0, len(address), 8)]
-    packed = b"".join(struct.pack("=I", int(word, 16)) for word in words)
+    groups = [address[start : start + 8] for start in range(0, len(address), 8)]
+    packed = b"".join(struct.pack("=I", int(group, 16)) for group in groups)
     return socket.inet_ntop(family, packed), int(port, 16)

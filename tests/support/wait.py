@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
+NO_TLS = False
+"""The value of httpx's `verify` for requests without TLS: reading the authorities takes longer than the request."""
 
 
 def wait_until(

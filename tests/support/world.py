@@ -5,17 +5,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
-from unittest.mock import patch
 
-from fastapi import FastAPI
+import httpx
 from fastapi.testclient import TestClient
 
 from service.api.dependencies import AppState
 from service.auth.principals import ensure_admin_token
 from service.auth.tokens import Role, new_user_token, parse_token
 from service.core.failpoints import no_failpoint
-from service.core.settings import Settings
-from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
 from service.main import make_searcher
@@ -35,9 +32,16 @@ from service.scheduler.base import (
     SubmittedJob,
 )
 from service.sweeps.search.searcher import SweepSearcher
-from service.web.app import create_app
 from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.sender import Sender
+from tests.support.shared_parts import (
+    SettingsWithoutEnvironment,
+    SharedLoopClient,
+    WorldDatabase,
+    app_with_shared_routes,
+    ending_requests_only,
+    trusted_authorities,
+)
 from trainyard.contract.layout import AttemptLayout, RunLayout, attempt_folder_name
 from trainyard.contract.wire.cluster import ClusterSnapshot
 from trainyard.contract.wire.launch import LaunchDocument
@@ -69,6 +73,8 @@ class FakeScheduler:
     submitted: list[LaunchPlan] = field(default_factory=list)
     states: dict[str, Observation] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
+    ends_cancelled: bool = False
+    """Whether a job ends as soon as it is cancelled."""
     observe_calls: int = 0
     nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     """The cluster that it reports."""
@@ -103,6 +109,8 @@ class FakeScheduler:
     def cancel(self, job: SubmittedJob) -> None:
         self._check()
         self.cancelled.append(job.tag)
+        if self.ends_cancelled:
+            self.end(job.tag)
 
     def cluster(self) -> ClusterSnapshot:
         self.cluster_calls += 1
@@ -127,34 +135,15 @@ class FakeScheduler:
         self.states[tag] = Observation("ended")
 
 
-_first_app: list[FastAPI] = []
-
-
-def app_with_shared_routes(app_state: AppState) -> FastAPI:
-    """The application on the given state, with the routes and the OpenAPI document of the session's first one.
-
-    FastAPI builds its route tables at the first request to an application, which takes 0.1 s or more of CPU time.
-    Only middleware, exception handlers and `state` belong to one application; they are made anew here.
-    """
-    if not _first_app:
-        _first_app.append(create_app(app_state))
-        return _first_app[0]
-    with patch.object(FastAPI, "include_router"):
-        app = create_app(app_state)
-    app.router = _first_app[0].router
-    app.openapi = _first_app[0].openapi  # type: ignore[method-assign]
-    return app
-
-
 class World:
     """One service with clients, the reconciler and workers, all driven by the test."""
 
-    def __init__(self, url: str, folder: Path, **settings: Any):
+    def __init__(self, url: str, folder: Path, clock: FakeClock | None = None, **settings: Any):
         made = {"accelerator": "cpu", "local_slots": 4, **settings}
-        self.settings = Settings(state_dir=folder, database_url=url, **made)
+        self.settings = SettingsWithoutEnvironment(state_dir=folder, database_url=url, **made)
         self.settings.runs.mkdir(parents=True, exist_ok=True)
-        self.clock = FakeClock()
-        self.database = Database(self.settings.url)
+        self.clock = clock or FakeClock()
+        self.database = WorldDatabase(self.settings.url)
         self.scheduler = FakeScheduler()
         self.app_state = AppState(settings=self.settings, database=self.database, clock=self.clock)
         self.reconciler = self.new_reconciler("one")
@@ -165,7 +154,8 @@ class World:
 
     def new_client(self, token: str | None) -> TestClient:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return TestClient(self.app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
+        app = ending_requests_only(self.app)
+        return SharedLoopClient(app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
 
     def new_reconciler(self, owner: str, pool: SubmitPool | None = None) -> Reconciler:
         """The reconciler of a restarted or of a second service."""
@@ -253,7 +243,9 @@ class World:
         """Run the webhook dispatcher once and return the number of messages that it tried to send."""
         self.reconciler.lease.acquire(self.clock())
         settings = self.app_state.settings
-        made = sender or Sender(settings.webhook_allowed_hosts, self.app_state.resolver, seconds=1.0)
+        made = sender or Sender(
+            settings.webhook_allowed_hosts, self.app_state.resolver, trusted_authorities(), seconds=1.0
+        )
         lease = self.reconciler.lease
         url = "https://trainyard.example"
         return WebhookDispatcher(
@@ -298,7 +290,7 @@ class World:
 class FakeWorker:
     """The worker's side of the protocol."""
 
-    def __init__(self, client: TestClient, attempt_id: str, world: World):
+    def __init__(self, client: TestClient | httpx.Client, attempt_id: str, world: World):
         self.client = client
         self.attempt_id = attempt_id
         self.execution = 1

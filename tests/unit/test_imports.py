@@ -44,3 +44,19 @@ def test_worker_and_contract_load_no_service_packages() -> None:
 @pytest.mark.cpu_seconds(6)
 def test_service_loads_neither_torch_nor_worker() -> None:
     assert forbidden_modules(SERVICE_SIDE) == {}
+
+
+STARTED = """
+import contextlib, gc, runpy
+sys.argv = ["worker"]
+with contextlib.suppress(IndexError):
+    runpy.run_module("worker", run_name="__main__")
+import worker.reporting.service_client
+print(json.dumps([gc.get_threshold()[0] > 10_000, "rich" in sys.modules, "worker.rank.main" in sys.modules]))
+"""
+"""A rank without its argument ends after the imports of its first lines."""
+
+
+def test_a_rank_starts_with_few_collections_and_without_rich() -> None:
+    done = subprocess.run([sys.executable, "-c", f"import json, sys\n{STARTED}"], capture_output=True, check=True)
+    assert json.loads(done.stdout) == [True, False, True]

@@ -1,4 +1,4 @@
-"""Specs of small jobs that train."""
+"""Specs of small jobs."""
 
 from typing import Any
 
@@ -15,34 +15,11 @@ SPEC: dict[str, Any] = {
 ENDLESS_FOUR_RANK_SPEC = {**SPEC, "steps": 1_000_000, "gpus": 4, "batch": {"size": 12}}
 """Uses all worker processes of the service."""
 
-SLOW_CODE = r"""
-import time
-
-from spirals import Spirals
-
-HOSTILE = "<script>alert(1)</script> \x1b[31mred\x1b[0m\na needle here\nlast"
-
-
-class Slow(Spirals):
-    calls = 0
-
-    def loss_sum(self, model, batch):
-        if self.calls % 100 == 0:
-            print(HOSTILE, flush=True)
-        self.calls += 1
-        time.sleep(0.05)
-        return super().loss_sum(model, batch)
-
-
-def build(spec):
-    return Slow(spec)
-"""
-"""User code that trains slowly with little CPU, and logs HTML and escape sequences; it imports `spirals.py`.
-
-Its curves must stay shorter than those that pages read downsampled, for as long as the tests take."""
+HOSTILE = "<script>alert(1)</script> \x1b[31mred\x1b[0m\na needle here\nlast\n"
+"""HTML and escape sequences in a log."""
 
 RUNNING_JOB_NAME = "watched <b>closely</b>"
-"""The name of the job that runs this code."""
+"""The name of the job that trains without end."""
 
 ENDLESS_SPEC: dict[str, Any] = {
     "task": "custom",

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from service.web.assets import Assets
 from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
+from tests.support.live_service import LiveService
 from tests.support.wait import wait_until
 from tests.web.specs import SPEC
 from trainyard.client import Client
 from trainyard.contract.layout import RunLayout
-from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.web]
 
@@ -38,7 +38,7 @@ def job(client: Client) -> Any:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def artifacts(service: ServiceProcess, job: Any) -> None:
+def artifacts(service: LiveService, job: Any) -> None:
     run = RunLayout(service.runs_dir / job.id)
     wait_until(run.spec.exists, what="the run's folder")
     folder = run.artifacts
@@ -120,10 +120,9 @@ def test_artifact_is_downloaded_and_never_opened(visit: Visit, job: Any) -> None
     assert download.value.suggested_filename == "page.html"
 
 
-def test_10000_artifacts_are_read_in_pages(visit: Visit, job: Any) -> None:
-    page = visit.go(f"/jobs/{job.id}")
+def test_10000_artifacts_are_read_in_pages(script_tab: Page) -> None:
     names = [f"media/images/loss_{n}_{n:020x}.png" for n in range(9_000)] + [f"d/{n}.html" for n in range(1_000)]
-    tree = page.evaluate(
+    tree = script_tab.evaluate(
         """async ([url, names]) => {
           const { treeOf } = await import(url);
           const started = performance.now();
@@ -141,10 +140,8 @@ def test_10000_artifacts_are_read_in_pages(visit: Visit, job: Any) -> None:
 
 
 @pytest.fixture
-def files(visit: Visit) -> Callable[..., Any]:
-    visit.go("/jobs")
-    script = "async ([url, name, values]) => (await import(url))[name](...values)"
-    return lambda name, *values: visit.page.evaluate(script, [Assets().url("artifact_files.js"), name, list(values)])
+def files(module: Callable[[str], Callable[..., Any]]) -> Callable[..., Any]:
+    return module("artifact_files.js")
 
 
 def test_kinds_and_steps_of_names(files: Callable[..., Any]) -> None:
@@ -179,7 +176,7 @@ def test_images_are_browsed_with_buttons_and_arrow_keys(visit: Visit, job: Any) 
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     expect(shown).to_have_attribute("alt", "images/b.png")
-    assert_accessible(page)
+    assert_accessible(page, "#artifacts")
 
 
 def test_histograms_are_drawn_by_step(visit: Visit, job: Any) -> None:
@@ -194,4 +191,4 @@ def test_histograms_are_drawn_by_step(visit: Visit, job: Any) -> None:
     slider.press("ArrowLeft")
     expect(shown.get_by_text("Step 2: 6 values from -2 to 3, at most 5 in a bin")).to_be_visible()
     expect(slider).to_have_attribute("max", "2")
-    assert_accessible(page)
+    assert_accessible(page, "#artifacts")

@@ -1,12 +1,11 @@
 """The sections of a job with many metrics: which are open, and what a search shows."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.support.browser import Visit, open_tab_in_new_profile
+from tests.support.browser import Visit, open_signed_in_tab
 from tests.support.live_world import served
 from tests.support.world import World
 
@@ -16,29 +15,24 @@ GROUPS = [f"layer{number:02}" for number in range(20)]
 
 
 @pytest.fixture(scope="module")
-def site(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str, str]]:
-    """A service, its URL, and the id of a job with two metrics in each of twenty groups."""
-    folder = tmp_path_factory.mktemp("sections")
-    (folder / "sections.sqlite").write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{folder / 'sections.sqlite'}", folder / "state")
+def page_of_job(browser: Browser, world: World) -> Iterator[tuple[Visit, str]]:
+    """A tab, and the address of a job with two metrics in each of twenty groups."""
     job = world.submit(name="deep")
     worker = world.start(job)
     worker.metrics([(f"{group}/{name}", step, 1.0) for group in GROUPS for name in ("norm", "mean") for step in (1, 2)])
     worker.end("completed")
     world.reconciler.run_once()
-    with served(world) as url:
-        yield world, url, job
-    world.database.dispose()
+    with served(world) as url, open_signed_in_tab(browser, url, world.token) as tab:
+        yield tab, f"/jobs/{job}"
 
 
 @pytest.fixture
-def visit(browser: Browser, site: tuple[World, str, str]) -> Iterator[Visit]:
+def visit(page_of_job: tuple[Visit, str]) -> Iterator[Visit]:
     """A tab with the page of the job."""
-    world, url, job = site
-    with open_tab_in_new_profile(browser, url) as visit:
-        visit.sign_in(world.token, f"/jobs/{job}")
-        yield visit
-        visit.assert_clean()
+    tab, address = page_of_job
+    with tab.lent():
+        tab.go(address)
+        yield tab
 
 
 def test_the_log_is_not_below_the_charts_of_all_groups(visit: Visit) -> None:

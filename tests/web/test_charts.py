@@ -247,9 +247,8 @@ def test_exports_have_the_points(job_page: Page) -> None:
     assert re.search(r'<path d="M[\d.]+ [\d.]+L', svg)
 
 
-def test_outliers_are_clipped_only_on_request(visit: Visit) -> None:
-    page = visit.go("/compare")
-    ranges = page.evaluate(
+def test_outliers_are_clipped_only_on_request(script_tab: Page) -> None:
+    ranges = script_tab.evaluate(
         """async (url) => {
           const { valueRange } = await import(url);
           const y = Array.from({ length: 100 }, (_, i) => (i === 50 ? 1000 : i / 100));
@@ -266,9 +265,8 @@ def test_outliers_are_clipped_only_on_request(visit: Visit) -> None:
     assert ranges[4] == pytest.approx([1, 3])
 
 
-def test_axis_of_memory_starts_at_zero_and_labels_of_close_values_differ(visit: Visit) -> None:
-    page = visit.go("/compare")
-    ranges, labels = page.evaluate(
+def test_axis_of_memory_starts_at_zero_and_labels_of_close_values_differ(script_tab: Page) -> None:
+    ranges, labels = script_tab.evaluate(
         """async (url) => {
           const { valueRange, valueLabels } = await import(url);
           const curves = [{ x: [0, 1], y: [0.3658, 0.3666] }];
@@ -284,8 +282,8 @@ def test_axis_of_memory_starts_at_zero_and_labels_of_close_values_differ(visit: 
     assert labels == [["0.36661", "0.36662", "0.36663"], ["0", "50", "100"], ["7"]]
 
 
-def test_runs_of_one_name_have_the_end_of_their_id(visit: Visit) -> None:
-    names = visit.go("/compare").evaluate(
+def test_runs_of_one_name_have_the_end_of_their_id(script_tab: Page) -> None:
+    names = script_tab.evaluate(
         """async (url) => (await import(url)).withDistinctNames([
           { id: "job_aaaa1111", name: "a" }, { id: "job_bbbb2222", name: "a" }, { id: "job_cccc3333", name: "b" },
         ]).map(({ name }) => name)""",
@@ -303,8 +301,8 @@ def test_runs_of_one_name_have_the_end_of_their_id(visit: Visit) -> None:
         (0.31, 0.33, [0.31, 0.315, 0.32, 0.325, 0.33]),
     ],
 )
-def test_logarithmic_axis_has_round_values(visit: Visit, low: float, high: float, expected: list[float]) -> None:
-    ticks = visit.go("/compare").evaluate(
+def test_logarithmic_axis_has_round_values(script_tab: Page, low: float, high: float, expected: list[float]) -> None:
+    ticks = script_tab.evaluate(
         "async ([url, range]) => (await import(url)).logTicks(range)", [Assets().url("chart_axes.js"), [low, high]]
     )
     assert ticks == pytest.approx(expected, rel=1e-9, abs=0)
@@ -318,8 +316,10 @@ def test_logarithmic_axis_has_round_values(visit: Visit, low: float, high: float
         ("zoom=1.5:20&x=time&log=1", {"range": [1.5, 20], "axis": "time", "log": True}),
     ],
 )
-def test_invalid_parts_of_an_address_have_their_defaults(visit: Visit, address: str, expected: dict[str, Any]) -> None:
-    view = visit.go("/compare").evaluate(
+def test_invalid_parts_of_an_address_have_their_defaults(
+    script_tab: Page, address: str, expected: dict[str, Any]
+) -> None:
+    view = script_tab.evaluate(
         "async ([url, text]) => (await import(url)).readView(new URLSearchParams(text), ['step', 'time'])",
         [Assets().url("chart_view.js"), address],
     )

@@ -7,14 +7,14 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.support.browser import Visit
+from tests.support.live_service import LiveService
 from tests.web.specs import SPEC
 from trainyard.client import Client
-from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.web]
 
 
-def test_usage_by_user_updates_live(visit: Visit, service: ServiceProcess, client: Client, running_job: Any) -> None:
+def test_usage_by_user_updates_live(visit: Visit, service: LiveService, client: Client, running_job: Any) -> None:
     page = visit.go("/cluster")
     expect(page.locator("#summary")).to_contain_text("up to 4 worker processes at once")
 

@@ -2,7 +2,6 @@
 
 import re
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,11 +12,12 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit, open_tab_in_new_profile
 from tests.support.live import wait_for_status, wait_for_step
+from tests.support.live_service import LiveService
 from tests.support.tcp_proxy import start_proxy
-from tests.web.specs import ENDLESS_FOUR_RANK_SPEC, ENDLESS_SPEC, RUNNING_JOB_NAME, SPEC
+from tests.web.specs import ENDLESS_SPEC, RUNNING_JOB_NAME, SPEC
 from trainyard.client import Client
 from trainyard.client.errors import NotFoundError
-from trainyard.demo import ServiceProcess
+from trainyard.contract.failure_summaries import NON_FINITE_LOSS
 
 pytestmark = [pytest.mark.web]
 
@@ -49,9 +49,9 @@ new PerformanceObserver((list) => {
 """
 
 
-def test_curves_and_log_update_live_without_layout_shift(visit: Visit, running_job: Any) -> None:
-    visit.page.add_init_script(MEASURE_SHIFTS)
-    page = visit.go(f"/jobs/{running_job.id}")
+def test_curves_and_log_update_live_without_layout_shift(new_tab: Visit, running_job: Any) -> None:
+    new_tab.page.add_init_script(MEASURE_SHIFTS)
+    page = new_tab.go(f"/jobs/{running_job.id}")
     page.evaluate("window.untouched = true")
     expect(page.locator("#summary")).to_contain_text(re.compile(r"^Training on .+: step .+ of 1.000.000"))
     wait_for_points(page, 30)
@@ -172,7 +172,7 @@ def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, ru
 
 
 def test_lost_connection_is_shown_and_no_point_is_lost(
-    browser: Browser, service: ServiceProcess, token: str, client: Client, running_job: Any
+    browser: Browser, service: LiveService, token: str, client: Client, running_job: Any
 ) -> None:
     with start_proxy(service.port) as proxy, open_tab_in_new_profile(browser, proxy.url) as visit:
         page = visit.sign_in(token, f"/jobs/{running_job.id}")
@@ -199,10 +199,9 @@ def test_lost_connection_is_shown_and_no_point_is_lost(
         visit.assert_clean()
 
 
-@pytest.mark.heavy
-def test_end_of_a_job_is_no_lost_connection(visit: Visit, client: Client) -> None:
+def test_end_of_a_job_is_no_lost_connection(visit: Visit, client: Client, service: LiveService) -> None:
     job = client.submit({**SPEC, "name": "ends-while-open", "steps": 100_000})
-    wait_for_step(client, job.id, 10)
+    service.start(job.id).report(0, 10)
     page = visit.go(f"/jobs/{job.id}")
     connection = page.locator("#connection")
     expect(connection).to_have_text("Live")
@@ -254,12 +253,8 @@ def test_buttons_pause_and_resume_the_job(visit: Visit, running_job: Any) -> Non
     expect(page.locator("#attempts li")).to_have_count(2)
 
 
-@pytest.mark.slow
-def test_each_restart_within_an_attempt_is_marked(
-    visit: Visit, client: Client, background_jobs: dict[str, str]
-) -> None:
-    wait_for_status(client, background_jobs["saved"], "succeeded")
-    (attempt,) = client.attempts(background_jobs["saved"])
+def test_each_restart_within_an_attempt_is_marked(visit: Visit, client: Client, saved_job: str) -> None:
+    (attempt,) = client.attempts(saved_job)
     assert attempt.started_at is not None
     starts = [(attempt.started_at + timedelta(seconds=n), 100 * n) for n in (1, 2)]
     events = [
@@ -276,7 +271,7 @@ def test_each_restart_within_an_attempt_is_marked(
         route.fulfill(response=answer, json={**series, "data": [*reversed(events), *series["data"]]})
 
     page.route("**/events*", add_events)
-    visit.go(f"/jobs/{background_jobs['saved']}")
+    visit.go(f"/jobs/{saved_job}")
     for kind in ("resumed", "interrupted"):
         page.wait_for_function(
             f"() => {MARKS}.filter(one => one.kind === '{kind}').map(one => one.x).join() === '100,200'"
@@ -284,10 +279,22 @@ def test_each_restart_within_an_attempt_is_marked(
     page.unroute("**/events*")
 
 
-def test_failure_shows_rank_and_fix_and_can_be_retried(
-    visit: Visit, client: Client, background_jobs: dict[str, str]
-) -> None:
-    job = client.job(background_jobs["too-hot"])
+FAILURE = {
+    "rank": 0,
+    "host": "node1",
+    "type": "TrainingError",
+    "message": f"{NON_FINITE_LOSS} at step 5",
+    "traceback": "Traceback (most recent call last):\nworker.core.errors.TrainingError: at step 5\n",
+    "hint": "Lower optimizer.lr, or raise schedule.warmup_steps.",
+    "final": True,
+}
+
+
+def test_failure_shows_rank_and_fix_and_can_be_retried(visit: Visit, client: Client, service: LiveService) -> None:
+    job = client.submit({**SPEC, "name": "too-hot", "optimizer": {"name": "sgd", "lr": 1e9}})
+    worker = service.start(job.id)
+    worker.report(0, 5)
+    worker.end("error", step=5, failure=FAILURE)
     page = visit.go(f"/jobs/{job.id}")
     expect(page.locator("#failure-title")).to_contain_text("First failure: rank 0", timeout=90_000)
     expect(page.locator("#failure-hint")).to_contain_text("Lower optimizer.lr")
@@ -312,37 +319,17 @@ def test_failure_shows_rank_and_fix_and_can_be_retried(
     fork = page.request.get(f"{visit.url}/submit?fork={job.id}").text()
     assert "too-hot" in fork
     assert "resume_from: " not in fork, "it has no checkpoint"
-    # The retried job waits for this one; otherwise it would fail again before it is cancelled.
-    before = client.submit({**ENDLESS_FOUR_RANK_SPEC, "name": "before-the-retry"})
-    wait_for_status(client, before.id, "pending", "running")
     client.retry(job.id)  # by another client: the page of a failed job polls for it
     expect(page.locator("#attempts li")).to_have_count(2, timeout=30_000)
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#status")).to_have_text("cancelled", timeout=60_000)
-    client.cancel(before.id)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("button", name="Delete the job").click()
     page.wait_for_url(visit.url + "/jobs")
     with pytest.raises(NotFoundError):
         client.job(job.id)
-
-
-@pytest.mark.heavy
-def test_error_of_the_program_has_its_line_its_output_and_a_fork_for_code(
-    visit: Visit, client: Client, tmp_path: Path
-) -> None:
-    (tmp_path / "broken.py").write_text("print('the cache is old', flush=True)\ntable = {}\ntable['hot']\n")
-    script = {"task": "script", "argv": ["broken.py"]}
-    job = client.submit({**script, "name": "broken-code"}, code=tmp_path)
-    wait_for_status(client, job.id, "failed")
-    page = visit.go(f"/jobs/{job.id}")
-    expect(page.locator("#failure-place")).to_have_text("broken.py, line 3, in <module>")
-    expect(page.locator("#failure-lines")).to_contain_text("the cache is old")
-    expect(page.locator("#failure-lines")).not_to_contain_text("KeyError")
-    page.get_by_role("link", name="Fork with corrected code").click()
-    expect(page.locator("#editor textarea")).to_have_value(re.compile("name: broken-code-2"))
 
 
 def test_job_without_steps_has_no_empty_charts(visit: Visit, client: Client) -> None:
@@ -354,8 +341,8 @@ def test_job_without_steps_has_no_empty_charts(visit: Visit, client: Client) -> 
     expect(page.get_by_role("heading", name="Log")).to_be_visible()
 
 
-def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, background_jobs: dict[str, str]) -> None:
-    page = visit.go(f"/jobs/{background_jobs['saved']}")
+def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, saved_job: str) -> None:
+    page = visit.go(f"/jobs/{saved_job}")
     link = page.get_by_role("link", name="Download the checkpoint of step 400")
     expect(link).to_be_visible(timeout=90_000)
     with page.expect_download() as download:
@@ -368,7 +355,7 @@ def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, background_
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{id}"])
-def test_page_fits_a_phone(browser: Browser, service: ServiceProcess, token: str, running_job: Any, path: str) -> None:
+def test_page_fits_a_phone(browser: Browser, service: LiveService, token: str, running_job: Any, path: str) -> None:
     with open_tab_in_new_profile(browser, service.url, size=(360, 740)) as visit:
         page = visit.sign_in(token, path.format(id=running_job.id))
         page.wait_for_timeout(500)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.metrics.summaries import back_fill
 from tests.support.accessibility import assert_accessible
-from tests.support.browser import Visit, open_tab_in_new_profile
+from tests.support.browser import Visit, open_signed_in_tab, open_tab_in_new_profile
 from tests.support.live_world import served
 from tests.support.world import SPEC, World
 
@@ -40,25 +39,24 @@ def fill(world: World) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
+def site(world: World) -> Iterator[tuple[World, str]]:
     """A service with six jobs, and its URL."""
-    folder = tmp_path_factory.mktemp("list")
-    (folder / "list.sqlite").write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{folder / 'list.sqlite'}", folder / "state")
     fill(world)
     with served(world) as url:
         yield world, url
-    world.database.dispose()
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Browser, site: tuple[World, str]) -> Iterator[Visit]:
+    world, url = site
+    with open_signed_in_tab(browser, url, world.token, size=(1400, 800)) as visit:
+        yield visit
 
 
 @pytest.fixture
-def visit(browser: Browser, site: tuple[World, str]) -> Iterator[Visit]:
-    """A tab with their table."""
-    world, url = site
-    with open_tab_in_new_profile(browser, url, size=(1400, 800)) as visit:
-        visit.sign_in(world.token)
-        yield visit
-        visit.assert_clean()
+def visit(tab: Visit) -> Iterator[Visit]:
+    with tab.lent():
+        yield tab
 
 
 def names(page: Page) -> list[str]:
@@ -328,7 +326,7 @@ class TestRows:
 
 
 def test_user_named_like_the_role_is_named_once(visit: Visit) -> None:
-    expect(visit.page.locator(".user")).to_have_text("admin")
+    expect(visit.go("/jobs").locator(".user")).to_have_text("admin")
 
 
 def test_column_of_the_evaluation_appears_with_its_first_value(visit: Visit, site: tuple[World, str]) -> None:

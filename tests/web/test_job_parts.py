@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from service.web.assets import Assets
 from tests.support.browser import Visit
@@ -16,13 +16,6 @@ from trainyard.client import Client
 pytestmark = [pytest.mark.web]
 
 Call = Callable[..., Any]
-
-
-@pytest.fixture
-def module(visit: Visit) -> Callable[[str], Call]:
-    visit.go("/jobs")
-    script = "async ([url, name, values]) => (await import(url))[name](...values)"
-    return lambda name: lambda export, *values: visit.page.evaluate(script, [Assets().url(name), export, list(values)])
 
 
 def archive(files: dict[str, bytes], form: int = tarfile.GNU_FORMAT) -> list[int]:
@@ -43,14 +36,13 @@ READ = """async ([url, before, after]) => {
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
-def test_codes_differ_by_files_and_lines(visit: Visit, form: int) -> None:
-    visit.go("/jobs")
+def test_codes_differ_by_files_and_lines(script_tab: Page, form: int) -> None:
     deep = "folder/" * 12 + "a_rather_long_name_of_a_module.py"
     body = b"".join(b"line %d\n" % number for number in range(20))
     before = {"a.py": body, deep: b"x\n", "same.py": b"1\n", "gone.py": b"old\n", "data.bin": b"\0\1"}
     before[".trainyard/uncommitted.diff"] = b"-line 9\n"
     after = {"a.py": body.replace(b"line 9", b"<b>nine</b>"), deep: b"x\n", "same.py": b"1\n", "data.bin": b"\0\2"}
-    names, lines = visit.page.evaluate(
+    names, lines = script_tab.evaluate(
         READ, [Assets().url("code_archive.js"), archive(before, form), archive(after, form)]
     )
     assert names == list(before)
@@ -62,7 +54,7 @@ def test_codes_differ_by_files_and_lines(visit: Visit, form: int) -> None:
     ]  # fmt: skip
 
 
-def test_very_different_files_are_compared_in_bounded_time(visit: Visit, module: Callable[[str], Call]) -> None:
+def test_very_different_files_are_compared_in_bounded_time(module: Callable[[str], Call]) -> None:
     before, after = ([f"{side} {number}" for number in range(2900)] for side in ("a", "b"))
     lines = module("code_archive.js")("hunks", before, after)
     assert len(lines) == 5801
@@ -71,11 +63,10 @@ def test_very_different_files_are_compared_in_bounded_time(visit: Visit, module:
     assert module("code_archive.js")("hunks", ["a", "b", "c"], ["b", "c", "d"]) == ["@@ line 1", "-a", " b", " c", "+d"]
 
 
-def test_damaged_archive_has_the_files_before_the_damage(visit: Visit) -> None:
-    visit.go("/jobs")
+def test_damaged_archive_has_the_files_before_the_damage(script_tab: Page) -> None:
     bytes_ = archive({"a.py": b"1\n", "b.py": b"2\n"})
     damaged = [*bytes_[:1024], *([120] * 700)]
-    names, _ = visit.page.evaluate(READ, [Assets().url("code_archive.js"), damaged, []])
+    names, _ = script_tab.evaluate(READ, [Assets().url("code_archive.js"), damaged, []])
     assert names == ["a.py"]
 
 
@@ -123,9 +114,8 @@ EVENTS = """async (url) => {
 }"""
 
 
-def test_status_messages_that_differ_in_numbers_are_one_event(visit: Visit) -> None:
-    visit.go("/jobs")
-    assert visit.page.evaluate(EVENTS, Assets().url("event_list.js")) == [
+def test_status_messages_that_differ_in_numbers_are_one_event(script_tab: Page) -> None:
+    assert script_tab.evaluate(EVENTS, Assets().url("event_list.js")) == [
         ["saved at step 20", "07"],
         ["saved at step 10", "06"],
         ["Running.", "05"],

@@ -1,4 +1,4 @@
-"""The table of jobs, with jobs that train."""
+"""The table of jobs, with jobs that report."""
 
 import re
 from typing import Any
@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import Visit
 from tests.support.live import wait_for_status
+from tests.support.live_service import LiveService
 from tests.web.specs import ENDLESS_FOUR_RANK_SPEC, SPEC
 from trainyard.client import Client
 
@@ -30,14 +31,19 @@ RECORD_STATUSES = """name => {
 """Records every status that the table has shown for a job; polling could miss one."""
 
 
-def test_job_appears_and_updates_without_a_reload(visit: Visit, client: Client) -> None:
+def test_job_appears_and_updates_without_a_reload(visit: Visit, client: Client, service: LiveService) -> None:
     page = visit.go("/jobs")
     page.evaluate("window.untouched = true")
     job = client.submit({**SPEC, "name": "updated-live"})
     line = row(page, "updated-live")
     expect(line).to_be_visible()
     page.evaluate(RECORD_STATUSES, "updated-live")
-    expect(line.locator(".chip")).to_have_text("succeeded", timeout=120_000)
+    worker = service.start(job.id)
+    worker.report(0, 200)
+    expect(line.locator(".steps")).to_have_text("200 / 400")
+    worker.report(200, 400)
+    worker.succeed()
+    expect(line.locator(".chip")).to_have_text("succeeded")
     assert page.evaluate("window.statuses.at(-2)") == "running"
     expect(line.locator(".steps")).to_have_text("400 / 400")
     expect(line.locator(".sparkline path")).to_have_attribute("d", re.compile(r"^M.+L.+L"))
@@ -104,7 +110,7 @@ def test_sorting_sets_aria_sort_and_the_address(visit: Visit, client: Client) ->
     expect(page).to_have_url(visit.url + "/jobs?sort=-name")
 
 
-def test_processes_on_cpus_are_not_called_gpus(visit: Visit, background_jobs: dict[str, str]) -> None:
+def test_processes_on_cpus_are_not_called_gpus(visit: Visit, saved_job: str) -> None:
     page = visit.go("/jobs?columns=name&columns=gpus")
     expect(page.locator("#jobs thead")).to_contain_text("Processes")
     expect(page.locator("#jobs thead")).not_to_contain_text("GPU")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -10,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from service.web.assets import Assets
-from tests.support.browser import Visit, open_tab_in_new_profile
+from tests.support.browser import Visit, open_signed_in_tab
 from tests.support.live_world import served
 from tests.support.world import SPEC, World
 
@@ -24,10 +23,7 @@ Site = tuple[World, str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def site(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("sweep")
-    (folder / "sweep.sqlite").write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{folder / 'sweep.sqlite'}", folder / "state")
+def site(world: World) -> Iterator[Site]:
     body = {"name": "rates", "spec": {**SPEC, "name": "rates"}, "grid": {"optimizer.lr": RATES}, "max_parallel": 1}
     answer = world.client.post("/v1/sweeps", json=body)
     assert answer.status_code == 201, answer.text
@@ -36,17 +32,22 @@ def site(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     worker.metrics([(f"{group}/{name}", 1, 0.5) for group in ("train", "eval", "layer") for name in ("loss", "norm")])
     with served(world) as url:
         yield world, url, sweep
-    world.database.dispose()
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Browser, site: Site) -> Iterator[Visit]:
+    world, url, _ = site
+    with open_signed_in_tab(browser, url, world.token) as visit:
+        yield visit
 
 
 @pytest.fixture
-def visit(browser: Browser, site: Site) -> Iterator[Visit]:
+def visit(tab: Visit, site: Site) -> Iterator[Visit]:
     """A tab with the page of the sweep."""
-    world, url, sweep = site
-    with open_tab_in_new_profile(browser, url) as visit:
-        visit.sign_in(world.token, f"/compare?sweep={sweep['id']}")
-        yield visit
-        visit.assert_clean()
+    _, _, sweep = site
+    with tab.lent():
+        tab.go(f"/compare?sweep={sweep['id']}")
+        yield tab
 
 
 def work_in_parts(page: Page, aborted: bool) -> tuple[list[int], bool, int]:
@@ -181,8 +182,8 @@ def test_scatter_offers_all_metrics(visit: Visit) -> None:
     expect(page.locator("#scatter circle")).to_have_count(1)
 
 
-def test_changes_of_a_member_are_written_as_in_the_tables(visit: Visit) -> None:
-    changes = visit.page.evaluate(
+def test_changes_of_a_member_are_written_as_in_the_tables(script_tab: Page) -> None:
+    changes = script_tab.evaluate(
         """async ([url, values]) => (await import(url)).memberChanges({ values })""",
         [Assets().url("job_rows.js"), {"optimizer.lr": 0.00026353012, "name": "adamw", "batch.size": 32}],
     )

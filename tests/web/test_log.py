@@ -8,8 +8,6 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.support.browser import Visit
-from tests.support.live import wait_for_status
-from trainyard.client import Client
 
 pytestmark = [pytest.mark.web]
 
@@ -35,12 +33,10 @@ def answer_log(route: Route) -> None:
 
 
 @pytest.fixture
-def page(visit: Visit, client: Client, background_jobs: dict[str, str]) -> Iterator[Page]:
+def page(visit: Visit, saved_job: str) -> Iterator[Page]:
     """The page of a job that has ended, whose log is a long one."""
-    job = background_jobs["saved"]
-    wait_for_status(client, job, "succeeded")
     visit.page.route(re.compile(r"/logs\?"), answer_log)
-    yield visit.go(f"/jobs/{job}")
+    yield visit.go(f"/jobs/{saved_job}")
     visit.page.unroute_all()
 
 

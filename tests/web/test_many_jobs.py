@@ -1,7 +1,6 @@
 """The table with many more jobs than fit the window."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -19,28 +18,30 @@ TO_THE_END = "const frame = document.querySelector('#table-frame'); frame.scroll
 
 
 @pytest.fixture(scope="module")
-def large_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
+def large_service(world: World) -> Iterator[tuple[World, str]]:
     """A service with 1,001 jobs, of which the oldest is named `the oldest`, and its URL."""
-    folder = tmp_path_factory.mktemp("many")
-    (folder / "many.sqlite").write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{folder / 'many.sqlite'}", folder / "state")
     world.client.post(f"/v1/jobs/{world.submit(name='the oldest')}/cancel")
     world.clock.advance(1)
-    fill(world, JOBS)
+    fill(world, JOBS, values=False)
     with served(world) as url:
         yield world, url
-    world.database.dispose()
 
 
-@pytest.fixture
-def large_table(browser: Browser, large_service: tuple[World, str]) -> Iterator[Visit]:
-    """A tab with their table."""
+@pytest.fixture(scope="module")
+def tab(browser: Browser, large_service: tuple[World, str]) -> Iterator[Visit]:
     world, url = large_service
     with open_tab_in_new_profile(browser, url) as visit:
         visit.sign_in(world.token)
         yield visit
-        visit.ignore_errors("/v1/sweeps/")  # the jobs name sweeps that do not exist
-        visit.assert_clean()
+
+
+@pytest.fixture
+def large_table(tab: Visit) -> Iterator[Visit]:
+    """A tab with their table."""
+    with tab.lent():
+        tab.go("/jobs")
+        yield tab
+        tab.ignore_errors("/v1/sweeps/")  # the jobs name sweeps that do not exist
 
 
 def test_only_visible_rows_are_in_the_document(large_table: Visit) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from service.web.assets import Assets
 from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
+from tests.support.live import wait_for_status
+from tests.support.live_service import LiveService
 from tests.web.specs import SPEC
 from trainyard.client import Client
 
@@ -19,23 +20,22 @@ JOB: dict[str, Any] = {"id": "job_1", "name": "chat", "status": "succeeded", "la
 
 
 @pytest.fixture(scope="module")
-def trained(client: Client) -> Any:
+def trained(service: LiveService, client: Client) -> Any:
     """A job that has succeeded, with one registered version, whose description looks like markup."""
     job = client.submit({**SPEC, "name": "usable"})
-    assert job.wait(180).status == "succeeded"
+    service.train(job.id)
+    wait_for_status(client, job.id, "succeeded")
     client.register_model("web-model", job.id, aliases=["prod"], description="<b>bold</b>")
     return job
 
 
 @pytest.fixture
-def uses_of(visit: Visit) -> Callable[..., dict[str, str]]:
+def uses_of(module: Callable[[str], Callable[..., Any]]) -> Callable[..., dict[str, str]]:
     """The lines that a job's page would show, by title."""
-    visit.go("/jobs")
 
     def uses(spec: dict[str, Any], **changes: Any) -> dict[str, str]:
         job = {**JOB, "spec": {"checkpoint": {"export": True}, "task": "causal_lm", **spec}, **changes}
-        call = "async ([url, job]) => (await import(url)).usesOf(job)"
-        return {one["title"]: one["code"] for one in visit.page.evaluate(call, [Assets().url("model_use.js"), job])}
+        return {one["title"]: one["code"] for one in module("model_use.js")("usesOf", job)}
 
     return uses
 

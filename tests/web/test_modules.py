@@ -1,19 +1,18 @@
 """Functions of the scripts that format and choose what pages show."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import Page
 
 from service.web.assets import Assets
-from tests.support.browser import Visit, open_tab
+from tests.support.browser import Visit
 from tests.support.runtimes import NOW, RUNTIMES
 from trainyard.contract.evaluation_metric import HIGHER_IS_BETTER, is_higher_better
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
-from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.web]
 
@@ -32,34 +31,6 @@ JOB: dict[str, Any] = {
     "spec": {"gpus": 2, "strategy": "fsdp", "precision": "bf16", "lora_rank": 8},
     "disk_bytes": None,
 }
-
-
-@pytest.fixture(scope="module")
-def tab(admin_context: BrowserContext, service: ServiceProcess) -> Iterator[Page]:
-    """The page of jobs, in one tab for all tests: the functions that they call leave it as it is."""
-    with open_tab(admin_context, service.url) as visit:
-        yield visit.go("/jobs")
-        visit.assert_clean()
-
-
-@pytest.fixture
-def module(tab: Page) -> Callable[[str], Call]:
-    """A script as a function that calls one of its exported functions, or returns a constant."""
-
-    def load(name: str) -> Call:
-        def call(export: str, *arguments: Any) -> Any:
-            return tab.evaluate(
-                """async ([url, name, values]) => {
-                  const { [name]: exported } = await import(url);
-                  const result = typeof exported === "function" ? exported(...values) : exported;
-                  return result instanceof Set ? [...result] : result;
-                }""",
-                [Assets().url(name), export, list(arguments)],
-            )
-
-        return call
-
-    return load
 
 
 def test_numbers_have_four_significant_digits(module: Callable[[str], Call]) -> None:
@@ -144,12 +115,12 @@ def test_job_facts_have_runtime_and_strategy(module: Callable[[str], Call]) -> N
     assert facts(metrics={"train/loss": "NaN"}, progress={"step": 1, "total_steps": 4})["loss"] == "NaN"
 
 
-def test_runtime_is_that_of_the_command_line(visit: Visit) -> None:
-    visit.go("/jobs")
-    visit.page.clock.set_fixed_time(NOW)
+def test_runtime_is_that_of_the_command_line(new_tab: Visit) -> None:
+    new_tab.go("/jobs")
+    new_tab.page.clock.set_fixed_time(NOW)
     call = "async ([url, jobs]) => { const { runtimeOf } = await import(url); return jobs.map(runtimeOf); }"
     jobs = [{"started_at": started, "finished_at": finished} for started, finished, _ in RUNTIMES]
-    shown = visit.page.evaluate(call, [Assets().url("job_rows.js"), jobs])
+    shown = new_tab.page.evaluate(call, [Assets().url("job_rows.js"), jobs])
     assert shown == [seconds for _, _, seconds in RUNTIMES]
 
 
@@ -172,7 +143,7 @@ def test_fraction_done_of_a_job_without_steps_is_zero(module: Callable[[str], Ca
     assert rows("fractionDone", {"progress": {"step": 1, "total_steps": 4}}) == 0.25
 
 
-def test_row_shows_the_status_message_until_there_is_progress(tab: Page) -> None:
+def test_row_shows_the_status_message_until_there_is_progress(script_tab: Page) -> None:
     job = {**JOB, "id": "job_1", "name": "one", "created_by": "ada", "created_at": "2026-01-01T12:00:00Z", "tags": {}}
     fill = """async ([rowsUrl, columnsUrl, job]) => {
       const { TableRows } = await import(rowsUrl);
@@ -188,11 +159,11 @@ def test_row_shows_the_status_message_until_there_is_progress(tab: Page) -> None
     }"""
     address = [Assets().url("table_rows.js"), Assets().url("table_columns.js")]
     waiting = {**job, "status": "pending", "status_message": "behind another"}
-    assert tab.evaluate(fill, [*address, waiting]) == ["behind another", True, "", ""]
+    assert script_tab.evaluate(fill, [*address, waiting]) == ["behind another", True, "", ""]
     training = {**job, "progress": {"step": 1, "total_steps": 4}, "metrics": {"train/loss": "NaN"}}
-    assert tab.evaluate(fill, [*address, training]) == ["", False, "1 / 4", "NaN"]
+    assert script_tab.evaluate(fill, [*address, training]) == ["", False, "1 / 4", "NaN"]
     failed = {**training, "status": "failed", "status_message": "rank 0: KeyError: 'a'", "cause": "KeyError: 'a'"}
-    assert tab.evaluate(fill, [*address, failed]) == ["KeyError: 'a'", True, "1 / 4", "NaN"]
+    assert script_tab.evaluate(fill, [*address, failed]) == ["KeyError: 'a'", True, "1 / 4", "NaN"]
 
 
 @pytest.mark.parametrize(
@@ -238,9 +209,9 @@ SECONDS_OF = """async ([url, name, text]) => {
         ("yaml_fields.js", "fieldsOf", " #", "\u2028"),
     ],
 )
-def test_hostile_text_takes_linear_time(tab: Page, script: str, export: str, unit: str, end: str) -> None:
+def test_hostile_text_takes_linear_time(script_tab: Page, script: str, export: str, unit: str, end: str) -> None:
     text = "a" + unit * 200_000 + end
-    assert tab.evaluate(SECONDS_OF, [Assets().url(script), export, text]) < 5
+    assert script_tab.evaluate(SECONDS_OF, [Assets().url(script), export, text]) < 5
 
 
 def titles(module: Callable[[str], Call], spec: dict[str, object], keys: list[str]) -> list[str]:
@@ -438,10 +409,10 @@ def test_data_of_a_model_are_named(module: Callable[[str], Call], data: Any, tex
         ("none", "none"),
     ],
 )
-def test_code_in_messages_is_marked(tab: Page, message: str, expected: str) -> None:
+def test_code_in_messages_is_marked(script_tab: Page, message: str, expected: str) -> None:
     script = """async ([url, text]) => {
       const box = document.createElement("p");
       (await import(url)).setMessage(box, text);
       return box.innerHTML;
     }"""
-    assert tab.evaluate(script, [Assets().url("page.js"), message]) == expected
+    assert script_tab.evaluate(script, [Assets().url("page.js"), message]) == expected

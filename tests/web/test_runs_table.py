@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.metrics.summaries import back_fill
-from tests.support.browser import Visit, open_tab_in_new_profile
+from tests.support.browser import Visit, open_signed_in_tab
 from tests.support.live_world import served
 from tests.support.world import World
 
@@ -19,11 +18,8 @@ COLUMNS = ("status", "name", "optimizer.lr", "eval/loss")
 
 
 @pytest.fixture(scope="module")
-def experiment(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
+def experiment(world: World) -> Iterator[tuple[World, str]]:
     """A service with six runs, two seeds of three learning rates, and its URL. The first two have counted tokens."""
-    folder = tmp_path_factory.mktemp("experiment")
-    (folder / "runs.sqlite").write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{folder / 'runs.sqlite'}", folder / "state")
     for number in range(6):
         job = world.submit(name=f"run-{number}", seed=number % 2, optimizer={"lr": 10.0 ** -(1 + number // 2)})
         points = [("eval/loss", step, float(number + 10 - step)) for step in range(10)]
@@ -37,17 +33,19 @@ def experiment(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) 
         after = back_fill(world.database, after)
     with served(world) as url:
         yield world, url
-    world.database.dispose()
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Browser, experiment: tuple[World, str]) -> Iterator[Visit]:
+    world, url = experiment
+    with open_signed_in_tab(browser, url, world.token) as visit:
+        yield visit
 
 
 @pytest.fixture
-def runs(browser: Browser, experiment: tuple[World, str]) -> Iterator[Visit]:
-    """A tab with their table."""
-    world, url = experiment
-    with open_tab_in_new_profile(browser, url) as visit:
-        visit.sign_in(world.token)
-        yield visit
-        visit.assert_clean()
+def runs(tab: Visit) -> Iterator[Visit]:
+    with tab.lent():
+        yield tab
 
 
 def table(visit: Visit, **view: str) -> Page:

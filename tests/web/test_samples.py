@@ -7,11 +7,14 @@ from playwright.sync_api import expect
 
 from tests.support.browser import Visit
 from tests.support.live import wait_for_status
+from tests.support.live_service import LiveService
 from trainyard.client import Client
+from trainyard.contract.wire.samples import Sample, SamplesRecord
 
 pytestmark = [pytest.mark.web]
 
 PROMPT = "import <b>this</b> as "
+PROMPTS = [PROMPT, "x"]
 SPEC: dict[str, Any] = {
     "task": "causal_lm",
     "gpus": 1,
@@ -19,13 +22,20 @@ SPEC: dict[str, Any] = {
     "data": {"source": "builtin", "name": "stdlib", "eval_fraction": 0},
     "steps": 4,
     "batch": {"size": 4},
-    "evaluation": {"every_steps": 2, "first": True, "samples": {"prompts": [PROMPT, "x"], "max_new_tokens": 5}},
+    "evaluation": {"every_steps": 2, "first": True, "samples": {"prompts": PROMPTS, "max_new_tokens": 5}},
 }
 
 
 @pytest.fixture(scope="module")
-def sampled_job(client: Client) -> Any:
+def sampled_job(service: LiveService, client: Client) -> Any:
     job = client.submit({**SPEC, "name": "sampled"})
+    worker = service.start(job.id)
+    worker.run.samples.mkdir(parents=True)
+    for step in (0, 2, 4):
+        samples = tuple(Sample(prompt=prompt, text=f"sys {step}", tokens=5, ended=False) for prompt in PROMPTS)
+        file = worker.run.samples / f"step-{step:010d}.json"
+        file.write_text(SamplesRecord(step=step, samples=samples).model_dump_json())
+    worker.end("completed", step=4)
     wait_for_status(client, job.id, "succeeded")
     return job
 

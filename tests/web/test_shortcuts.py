@@ -1,13 +1,12 @@
 """Keyboard shortcuts: moving between pages and rows, and turning them off."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.browser import open_tab_in_new_profile
+from tests.support.browser import Visit, open_signed_in_tab
 from tests.support.live_world import served
 from tests.support.world import World
 
@@ -17,25 +16,19 @@ NAMES = [f"run-{number}" for number in reversed(range(30))]
 
 
 @pytest.fixture(scope="module")
-def site(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
-    """A service with thirty queued jobs, and its URL."""
-    folder = tmp_path_factory.mktemp("shortcuts")
-    (folder / "jobs.sqlite").write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{folder / 'jobs.sqlite'}", folder / "state")
+def tab(browser: Browser, world: World) -> Iterator[Visit]:
+    """A tab on a service with thirty queued jobs."""
     for name in reversed(NAMES):
         world.submit(name=name)
-    with served(world) as url:
-        yield world, url
-    world.database.dispose()
+    with served(world) as url, open_signed_in_tab(browser, url, world.token) as visit:
+        yield visit
 
 
 @pytest.fixture
-def page(browser: Browser, site: tuple[World, str]) -> Iterator[Page]:
+def page(tab: Visit) -> Iterator[Page]:
     """The table of jobs."""
-    world, url = site
-    with open_tab_in_new_profile(browser, url) as visit:
-        yield visit.sign_in(world.token)
-        visit.assert_clean()
+    with tab.lent():
+        yield tab.go("/jobs")
 
 
 def focused(page: Page) -> str:
@@ -60,8 +53,8 @@ def test_all_rows_are_reached_and_stay_in_sight(page: Page) -> None:
     expect(page.get_by_role("link", name=NAMES[-1], exact=True)).to_be_in_viewport()
 
 
-def test_enter_opens_a_row_without_a_link(page: Page, site: tuple[World, str]) -> None:
-    page.goto(f"{site[1]}/jobs?columns=status")
+def test_enter_opens_a_row_without_a_link(tab: Visit, page: Page) -> None:
+    tab.go("/jobs?columns=status")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=NAMES[0])).to_be_visible()
@@ -71,11 +64,11 @@ def test_enter_opens_a_row_without_a_link(page: Page, site: tuple[World, str]) -
     ("keys", "path"),
     [("gc", "/compare"), ("gs", "/jobs?where=exists+sweep&group=sweep"), ("n", "/submit"), ("gj", "/jobs")],
 )
-def test_keys_lead_to_pages(page: Page, site: tuple[World, str], keys: str, path: str) -> None:
+def test_keys_lead_to_pages(tab: Visit, page: Page, keys: str, path: str) -> None:
     if path == "/jobs":
-        page.goto(site[1] + "/cluster")
+        tab.go("/cluster")
     page.keyboard.type(keys)
-    page.wait_for_url(site[1] + path)
+    page.wait_for_url(tab.url + path)
     expect(page.get_by_role("alert")).to_have_count(0)
 
 

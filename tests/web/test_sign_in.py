@@ -86,7 +86,6 @@ def test_link_from_another_site_keeps_the_session(visit: Visit, other_site: str)
     visit.page.goto(other_site)
     visit.page.get_by_role("link", name="jobs").click()
     expect(visit.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    visit.foreign_requests.clear()
 
 
 def test_code_of_the_address_signs_in_after_a_question(signed_out: Visit, client: Client) -> None:

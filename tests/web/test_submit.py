@@ -1,7 +1,7 @@
 """Writing a spec in the browser: problems, plan, code upload and submission."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ from playwright.sync_api import Page, Response, expect
 
 from service.web.assets import Assets
 from tests.support.browser import Visit
+from tests.support.live_service import LiveService
 from trainyard.client import Client
 from trainyard.contract.spec.user_code import code_archive
-from trainyard.demo import ServiceProcess
 from worker.launcher.code import unpack
 
 pytestmark = [pytest.mark.web]
@@ -139,23 +139,7 @@ def test_invalid_spec_cannot_be_submitted(writing: Page) -> None:
     expect(writing.locator("#sizes")).to_contain_text("200 steps on 1 CPU process")
 
 
-@pytest.mark.heavy
-def test_preset_with_custom_code_is_uploaded_and_runs(visit: Visit) -> None:
-    page = visit.go("/submit?preset=custom_spirals")
-    expect(page.locator("#code-status")).to_have_text("Upload the folder that contains spirals.py.")
-    page.get_by_role("button", name="Submit", exact=True).click()
-    expect(page.get_by_role("heading", name="Submit without spirals.py?")).to_be_visible()
-    page.get_by_role("button", name="Back").click()
-    page.get_by_role("button", name="Upload the preset").click()
-    expect(page.locator("#code-status")).to_contain_text("Code uploaded: sha256:")
-    assert re.search(r"^code: .sha256:[0-9a-f]{64}", page.locator("#spec").input_value(), re.M)
-    page.get_by_role("button", name="Submit", exact=True).click()
-    page.wait_for_url(re.compile("/jobs/job_"))
-    expect(page.locator("#fact-loss")).to_have_text(re.compile(r"\d"), timeout=90_000)
-    expect(page.locator("#status")).to_have_text("succeeded", timeout=90_000)
-
-
-def test_folder_upload_excludes_ignored_files(visit: Visit, service: ServiceProcess, tmp_path: Path) -> None:
+def test_folder_upload_excludes_ignored_files(visit: Visit, service: LiveService, tmp_path: Path) -> None:
     long = "/".join(["deeper" * 5] * 4)
     names = ("mine.py", "data.csv", "sub/part.py", "sub/__pycache__/part.pyc", f"{long}/end.py", ".trainyardignore")
     for name in names:
@@ -195,12 +179,13 @@ def test_draft_is_stored_across_pages(visit: Visit) -> None:
     expect(visit.go("/submit").locator("#spec")).to_have_value(TEXT)
 
 
-def test_spec_is_submitted_once_and_its_job_can_be_forked(visit: Visit, client: Client) -> None:
+def test_spec_is_submitted_once_and_its_job_can_be_forked(visit: Visit, client: Client, service: LiveService) -> None:
     page = written(visit.go("/submit"), f"name: by-hand\n{TEXT}checkpoint: {{every_steps: 100}}\n")
     page.get_by_role("button", name="Submit", exact=True).dblclick()
     page.wait_for_url(re.compile("/jobs/job_"))
-    expect(page.locator("#status")).to_have_text("succeeded", timeout=120_000)
     (job,) = client.jobs(name="by-hand")
+    service.train(job.id, checkpoints=(100, 200))
+    expect(page.locator("#status")).to_have_text("succeeded")
     page.get_by_role("link", name="Fork").click()
     area = page.locator("#spec")
     assert f"resume_from: {job.id}" in area.input_value()
@@ -238,15 +223,14 @@ def test_retried_submission_creates_no_second_job(visit: Visit, client: Client) 
     visit.ignore_network_errors()
 
 
-def test_fields_are_located_and_changed_in_the_text(visit: Visit) -> None:
-    page = visit.go("/submit")
-    module = str(page.locator("script[src$='/submit.js']").get_attribute("src")).replace("submit.js", "yaml_fields.js")
+def test_fields_are_located_and_changed_in_the_text(script_tab: Page) -> None:
+    module = Assets().url("yaml_fields.js")
     text = (
         "name: a # b: c\nmodel: {source: hf,\n  path: /x}\nargv:\n- one\n- two\ngrid:\n  - {lr: 1}\nbatch:\n  size: 8\n"
     )
 
     def evaluate(call: str) -> object:
-        return page.evaluate(f"async text => {{ const it = await import('{module}'); return {call}; }}", text)
+        return script_tab.evaluate(f"async text => {{ const it = await import('{module}'); return {call}; }}", text)
 
     lines = {"name": 0, "model": 1, "model.path": 2, "argv.1": 5, "grid.0.lr": 7, "batch.size": 9}
     for param, line in lines.items():
@@ -272,11 +256,8 @@ def test_fields_are_located_and_changed_in_the_text(visit: Visit) -> None:
         ("m: {x: 1}\n", "m: {x: 1}\n"),
     ],
 )
-def test_field_is_removed_from_the_text(visit: Visit, text: str, removed: str) -> None:
-    url = Assets().url("yaml_fields.js")
-    script = "async ([url, text]) => (await import(url)).removeField(text, 'm.git')"
-    visit.go("/submit")
-    assert visit.page.evaluate(script, [url, text]) == removed
+def test_field_is_removed_from_the_text(module: Callable[[str], Callable[..., str]], text: str, removed: str) -> None:
+    assert module("yaml_fields.js")("removeField", text, "m.git") == removed
 
 
 def test_start_estimate_is_shown(visit: Visit) -> None:

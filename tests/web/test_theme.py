@@ -65,10 +65,9 @@ def test_sign_in_and_its_question_are_accessible(signed_out: Visit, client: Clie
     assert not problems + violations(page)
 
 
-def test_pages_are_accessible(visit: Visit, running_job: Any, background_jobs: dict[str, str]) -> None:
-    saved = background_jobs["saved"]
-    job_pages = [f"/jobs/{one}" for one in (running_job.id, saved)]
-    compared = f"/compare?job={running_job.id}&job={saved}"
+def test_pages_are_accessible(visit: Visit, running_job: Any, saved_job: str) -> None:
+    job_pages = [f"/jobs/{one}" for one in (running_job.id, saved_job)]
+    compared = f"/compare?job={running_job.id}&job={saved_job}"
     admin_pages = ["/admin", "/admin/webhooks", "/admin/audit"]
     problems = []
     for path in [*PAGES, *admin_pages, *job_pages, compared]:

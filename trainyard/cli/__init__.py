@@ -1,13 +1,13 @@
 """The command line. `main` loads the rest, so that naming this package costs nothing."""
 
 import sys
-from types import ModuleType
+
+from trainyard.process_start import speed_up_imports
 
 
 def main() -> None:
     """Entry point of `trainyard`."""
-    # httpx imports Rich, Pygments and Click for a command line of its own, unless this module lacks it.
-    sys.modules.setdefault("httpx._main", ModuleType("httpx._main"))
+    speed_up_imports()
     try:
         from trainyard.cli.app import app
     except KeyboardInterrupt:  # An interrupt during the imports, before any handler exists, must not print a traceback.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainyard.contract.wire.generation import GenerationRequest, GenerationUpdate
 from trainyard.loading.errors import LoadError
+from trainyard.process_start import speed_up_imports
 
 
 def main() -> int:
@@ -52,4 +53,5 @@ def _generate(request: GenerationRequest, report_text: Callable[[str], None]) ->
 
 
 if __name__ == "__main__":
+    speed_up_imports()
     sys.exit(main())

@@ -5,6 +5,7 @@ import sys
 import traceback
 
 from trainyard.contract.wire.export import ExportRequest, ExportUpdate
+from trainyard.process_start import speed_up_imports
 from worker.core.processes import die_with_parent
 
 _DISK_FULL = "the disk became full; name a folder on another disk with --output"
@@ -49,4 +50,5 @@ def _describe(error: Exception) -> str:
 
 
 if __name__ == "__main__":
+    speed_up_imports()
     sys.exit(main())

@@ -106,8 +106,7 @@ def _decide(
     signals: SignalCounter,
     claimed: Claimed | None,
 ) -> int | None:
-    """On node 0, publish and return the execution that runs; None unless the attempt was claimed and its ranks can
-    start."""
+    """On node 0, publish and return the execution that runs: none if the attempt is not claimed, or cannot start."""
     rejection = None
     if claimed:
         log_start(layout, launch, node)

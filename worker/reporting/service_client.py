@@ -92,7 +92,7 @@ class ServiceClient:
             headers={"Authorization": f"Bearer {token}"},
             timeout=timeout,
             transport=transport,
-            verify=_trusted(),
+            verify=_trusted() if service_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             # The proxy variables of the user's shell do not apply to a service of the same site.
             trust_env=False,
         )

@@ -14,7 +14,7 @@ from service.auth.tokens import new_user_token
 from service.reconciler.poll_loop import ChangeWatcher
 from tests.conftest import empty
 from tests.support.postgres import PostgresServer
-from tests.support.wait import wait_until
+from tests.support.wait import NO_TLS, wait_until
 from tests.support.world import SPEC, World
 from trainyard.demo import free_port
 
@@ -59,7 +59,7 @@ def start(migrated_postgres: str, tmp_path: Path) -> Iterator[Start]:
 
 def _ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/readyz", timeout=2).is_success
+        return httpx.get(f"{url}/readyz", timeout=2, verify=NO_TLS).is_success
     except httpx.HTTPError:
         return False
 

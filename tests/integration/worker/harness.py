@@ -357,7 +357,7 @@ def run_layout(
     The processes are forks of one server, so that torch is imported once. Those with an environment of their own, such
     as on GPUs, are new interpreters.
     """
-    main = importlib.import_module("tests.integration.worker.layout_ranks").main
+    ranks_module = importlib.import_module("tests.integration.worker.layout_ranks")
     folder.mkdir(parents=True)
     (folder / "cases.json").write_text(json.dumps(cases))
     group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -366,7 +366,8 @@ def run_layout(
         multiprocessing.set_forkserver_preload(PRELOADED)
     at_import = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
-        context.Process(target=main, args=(rank, at_import | group | (environ or {}), folder)) for rank in range(world)
+        context.Process(target=ranks_module.main, args=(rank, at_import | group | (environ or {}), folder))
+        for rank in range(world)
     ]
     try:
         with patch.dict(os.environ, at_import):
@@ -378,7 +379,7 @@ def run_layout(
             rank.kill()
     logs = "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in sorted(folder.glob("*.log")))
     assert [rank.exitcode for rank in ranks] == [0] * world, logs
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+    return [ranks_module.read_results(folder, rank) for rank in range(world)]
 
 
 def _wait_for_all(ranks: Sequence[BaseProcess], limit: float) -> None:

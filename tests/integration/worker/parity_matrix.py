@@ -32,8 +32,8 @@ PROBLEM = ("model", "trained", "last_batch", "optimizer", "clipped")
 EXAMPLES = {"even": 3 * BATCH, "uneven": 3 * BATCH + 7, "one_example": 3 * BATCH + 1}
 """Sizes of the last batch of an epoch: full; seven, which no number of ranks divides; one, for one rank only."""
 EVAL_EXAMPLES = 13
-STEPS = 12
-"""Three or four epochs."""
+STEPS = 8
+"""Two epochs or more."""
 
 SGD = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 ADAMW = {"name": "adamw", "lr": 0.003, "weight_decay": 0.1}

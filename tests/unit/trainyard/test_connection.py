@@ -2,12 +2,14 @@
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 
-from trainyard.client import TrainyardError
+from trainyard.client import Client, TrainyardError
 from trainyard.client import connection as connection_module
 from trainyard.client.connection import connection
 from trainyard.client.listeners import listener_uids
@@ -149,3 +151,13 @@ class TestImports:
         program = f"import sys; {statement}; print(*({forbidden!r} & set(sys.modules)))"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(("scheme", "times"), [("http", 0), ("https", 1)])
+def test_authorities_are_read_only_for_tls(scheme, times, monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    with patch("ssl.create_default_context", wraps=ssl.create_default_context) as read:
+        Client(f"{scheme}://yard.example", "token").close()
+    assert read.call_count == times

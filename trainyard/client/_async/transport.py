@@ -1,6 +1,7 @@
 """Connection, retries and paging."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -47,6 +48,8 @@ class AsyncTransport:
             timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT_SECONDS),
             transport=transport,
             trust_env=not service.local,
+            # Without TLS no certificates are read, which takes longer than a request.
+            verify=service.url.startswith("https:") or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         )
 
     def __repr__(self) -> str:

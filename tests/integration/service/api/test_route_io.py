@@ -175,6 +175,7 @@ def is_elsewhere(event: str, world: World) -> bool:
     path = Path(event)
     return (
         path.suffix not in CODE
+        and path.parent.name != "__pycache__"
         and (event in STARTS or path.is_absolute())
         and not path.is_relative_to(world.settings.runs)
     )

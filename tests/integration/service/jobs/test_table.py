@@ -44,12 +44,16 @@ def refused(world: World, **params: Any) -> dict[str, Any]:
 @pytest.fixture
 def runs(world: World) -> World:
     """Six jobs: learning rates 0.1 to 0.001 by two seeds; all but the last report `eval/loss`, the third NaN."""
+    jobs = []
     for number, (rate, seed) in enumerate(product([0.1, 0.01, 0.001], [0, 1])):
-        job = world.submit(name=f"r{number}", seed=seed, optimizer={"lr": rate}, metadata={"team": "nlp"})
+        jobs.append(world.submit(name=f"r{number}", seed=seed, optimizer={"lr": rate}, metadata={"team": "nlp"}))
         world.clock.advance(60)
-        if number == 5:
-            continue
-        worker = world.start(job)
+        if number == 4:
+            world.tick()
+    world.scheduler.set_states("running")
+    for number, job in enumerate(jobs[:5]):
+        worker = world.worker(job)
+        worker.claim()
         values = [3.0 - number, 1.0 + number, "NaN" if number == 2 else 2.0 + number / 10]
         worker.metrics([("eval/loss", step, value) for step, value in enumerate(values, 1)])
         worker.post(
@@ -131,6 +135,7 @@ def test_columns_return_the_values(runs: World) -> None:
     assert answer[5]["values"]["eval/loss"] is None
 
 
+@pytest.mark.databases("sqlite")
 def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
     error = refused(runs, where="seed = 1 and optimiser.lr < 1")
     assert (error["param"], error["code"]) == ("where", "unknown_key")
@@ -154,6 +159,7 @@ def test_error_of_a_sort_states_by_what_jobs_can_be_sorted(runs: World) -> None:
     assert "did you mean `optimizer.lr`?" in refused(runs, sort="-optimiser.lr")["message"]
 
 
+@pytest.mark.databases("sqlite")
 def test_columns_joined_by_commas_are_answered_with_repeated_parameters(runs: World) -> None:
     for columns in ("seed,eval/loss", "tags.a,seed", "min(eval/loss),max(eval/loss)"):
         error = refused(runs, columns=columns)
@@ -182,6 +188,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.databases("sqlite")
 def test_conditions_that_no_job_can_meet_are_errors(runs: World) -> None:
     answers = {where: refused(runs, where=where)["message"] for where in IMPOSSIBLE}
     assert {where: answers[where] for where, message in IMPOSSIBLE.items() if message not in answers[where]} == {}

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 
 from service.auth.tokens import Role
 from tests.support.live_world import served
+from tests.support.prepared_interpreter import PreparedInterpreter, prepared_interpreter
 from tests.support.world import World
 
 # The SQL of these reads is tested in test_routes.py, on both databases.
@@ -24,7 +23,6 @@ import json, os, sys
 import mlflow
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-client = MlflowClient()
 def state(run):
     info = run.info
     return {"id": info.run_id, "name": info.run_name, "experiment": info.experiment_id, "status": info.status,
@@ -37,25 +35,22 @@ def error_of(call, *arguments, **options):
 """
 
 
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[PreparedInterpreter]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    settings = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
+    with prepared_interpreter(_HEAD, environ | settings) as made:
+        yield made
+
+
 @pytest.fixture
-def read(world: World, tmp_path: Path) -> Iterator[Read]:
+def read(world: World, tmp_path: Path, interpreter: PreparedInterpreter) -> Iterator[Read]:
     """Return a function that runs Python statements with MLflow's client, and returns what they assign to `out`."""
     with served(world) as url:
 
         def run(text: str, token: str = world.token) -> Any:
-            environ = {
-                **{name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")},
-                "MLFLOW_TRACKING_URI": f"{url}/mlflow",
-                "MLFLOW_TRACKING_TOKEN": token,
-                "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-                "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-            }
-            program = f"{_HEAD}\n{text}\nopen('out.json', 'w').write(json.dumps(out))"
-            done = subprocess.run(
-                [sys.executable, "-c", program], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120
-            )
-            assert done.returncode == 0, done.stderr
-            return json.loads((tmp_path / "out.json").read_text())
+            variables = {"MLFLOW_TRACKING_URI": f"{url}/mlflow", "MLFLOW_TRACKING_TOKEN": token}
+            return interpreter.run(f"client = MlflowClient()\n{text}", tmp_path, variables)
 
         yield run
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.live_world import served
-from tests.support.openai_clients import PARAMETERS, run_program
+from tests.support.openai_clients import PARAMETERS, prepared_client
 from tests.support.seeds import write_models_file
 from tests.support.world import World
 
@@ -24,8 +24,14 @@ PAIR = {
 }
 
 
-@pytest.fixture(params=PARAMETERS)
-def run(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+@pytest.fixture(scope="module", params=PARAMETERS)
+def client_program(request: pytest.FixtureRequest) -> Iterator[Run]:
+    with prepared_client(request.param) as run_program:
+        yield run_program
+
+
+@pytest.fixture
+def run(world: World, tmp_path: Path, client_program: Run) -> Iterator[Run]:
     """Return a function that runs Python statements with the client, and returns what they assign to `out`."""
     for name, line in (("chat", CHAT), ("pairs", PAIR)):
         (tmp_path / f"{name}.jsonl").write_text("\n".join([json.dumps(line)] * 40))
@@ -34,7 +40,7 @@ def run(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
     with served(world) as url:
 
         def run_text(text: str, token: str = world.token) -> Any:
-            return run_program(text, url, token, request.param, tmp_path)
+            return client_program(text, url, token, tmp_path)
 
         yield run_text
 

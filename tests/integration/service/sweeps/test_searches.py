@@ -11,6 +11,9 @@ from service.db.models import SweepTrial
 from tests.integration.service.sweeps.conftest import SEARCH_SPEC, SearchLab
 from tests.support.world import SPEC, World
 
+# On Postgres, the searches of a killed service run all SQL of random and halving searches.
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def test_random_search_runs_all_trials_and_ranks_them(lab: SearchLab) -> None:
     made = lab.submit(algorithm="random", max_trials=5)

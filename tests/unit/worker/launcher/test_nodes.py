@@ -48,8 +48,8 @@ class TestThisNode:
     @pytest.mark.parametrize("name", ["node1", "no-such-host"])
     def test_node_is_identified_by_its_slurm_or_host_name(self, monkeypatch, name):
         resolve_to(monkeypatch, node1="10.1.2.3", host="10.1.2.4")
-        found = this_node(document(), {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": name})
-        assert found == Node(1, 2, "node1" if name == "node1" else "host", "7", name)
+        result = this_node(document(), {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": name})
+        assert result == Node(1, 2, "node1" if name == "node1" else "host", "7", name)
 
     @pytest.mark.parametrize("own", ["127.0.1.1", "::1"])
     def test_a_name_that_is_loopback_on_the_node_itself_is_not_used(self, monkeypatch, own):

@@ -72,7 +72,7 @@ class TestSeveralNodes:
             assert {meeting.world_size for meeting in meetings} == {3}
             assert len({meeting.bootstrap_store_info.master_port for meeting in meetings}) == 1
 
-    def test_a_node_whose_ranks_failed_is_seen_waiting(self, folder):
+    def test_a_waiting_node_is_observed_after_its_ranks_failed(self, folder):
         seconds = itertools.count(1e9, 10.0)
         nodes = [rendezvous(folder, node) for node in range(2)]
         meet(nodes)
