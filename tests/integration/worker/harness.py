@@ -300,9 +300,9 @@ def finish_of(attempt: AttemptLayout, execution: int) -> FinishRecord:
     file = attempt.finish(execution)
     if not file.exists():
         names = sorted(path.name for path in attempt.root.iterdir())
-        raise AssertionError(
-            f"{file.name} is not in {names}; the launcher:\n{(attempt.root / 'outer.log').read_text()}"
-        )
+        logs = [attempt.root / "outer.log", *sorted(attempt.logs.glob("*.log"))]
+        texts = "".join(f"\n{log.name}:\n{log.read_text()[-4000:]}" for log in logs)
+        raise AssertionError(f"{file.name} is not in {names}{texts}")
     return FinishRecord.model_validate_json(file.read_bytes())
 
 
