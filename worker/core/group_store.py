@@ -25,7 +25,8 @@ def open_store(environ: Mapping[str, str], timeout: timedelta) -> Store:
         store.set_timeout(timeout)
         return store
     address, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
-    if rank == 0:
+    # Under plain torchrun its agent serves the store.
+    if rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return serve(listen(address, port), address, timeout)
     return TCPStore(address, port, world, is_master=False, timeout=timeout)
 

@@ -3,7 +3,7 @@ import threading
 from datetime import timedelta
 
 from tests.support.sockets import listening_sockets
-from worker.core.group_store import listen, open_store
+from worker.core.group_store import listen, open_store, serve
 from worker.core.processes import STORE_VARIABLE
 
 TIMEOUT = timedelta(seconds=30)
@@ -50,3 +50,10 @@ def test_ranks_of_several_nodes_meet_at_one_address():
     stores[0].set("a", "b")
     assert stores[1].get("a") == b"b"
     assert listening_sockets() - before == {("127.0.0.1", port)}
+
+
+def test_ranks_of_plain_torchrun_use_the_store_of_its_agent():
+    agent = serve(listen("127.0.0.1"), "127.0.0.1", TIMEOUT)
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    open_store(environ(0, 2, **group), TIMEOUT).set("a", "b")
+    assert agent.get("a") == b"b"
