@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "programs.md"
 RECIPES = ("Hugging Face Trainer", "Lightning", "accelerate", "A loop of your own")
+FREQUENT = ("Hugging Face Trainer", "A loop of your own")
+"""A recipe of a library with checkpoints of its own, and one without; the others run with `make test-slow`."""
 MINE = """
 import atexit
 import os
@@ -61,7 +63,10 @@ def recipe(title: str) -> str:
     return match[1]
 
 
-@pytest.mark.parametrize("title", RECIPES)
+@pytest.mark.parametrize(
+    "title",
+    [title if title in FREQUENT else pytest.param(title, marks=pytest.mark.slow) for title in RECIPES],
+)
 def test_recipe_goes_on_from_its_checkpoint_after_a_kill(
     title: str, run: "Callable[..., subprocess.CompletedProcess[str]]", client: Client, tmp_path: Path
 ) -> None:

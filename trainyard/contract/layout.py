@@ -46,9 +46,9 @@ class AttemptLayout:
         """Created with O_EXCL by the claimant when the service is not reachable."""
         return self.root / "claim.json"
 
-    def rendezvous(self, scheduler_id: str) -> Path:
-        """With several nodes: whether this scheduler job runs the attempt, and the rendezvous address."""
-        return self.root / f"rendezvous-{scheduler_id}.json"
+    def nodes(self, scheduler_id: str) -> Path:
+        """With several nodes: what the nodes of a scheduler job give each other, see `SignedFolder`."""
+        return self.root / f"nodes-{scheduler_id}"
 
     @property
     def stop_request(self) -> Path:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
+from worker.core.group_store import open_store
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,13 @@ def join(spec: TrainingSpec) -> Ranks:
     device = torch.device("cpu")
     if spec.backend == "nccl":
         device = _gpu(local_rank)
-    dist.init_process_group(_backend(spec), timeout=timeout)
+    dist.init_process_group(
+        _backend(spec),
+        store=open_store(os.environ, timeout),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timeout,
+    )
     if dist.get_world_size() != int(os.environ["WORLD_SIZE"]):
         raise RefusedError(
             f"backend `{spec.backend}` made a group of {dist.get_world_size()} of the {os.environ['WORLD_SIZE']} ranks",

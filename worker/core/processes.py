@@ -11,6 +11,8 @@ from pathlib import Path
 
 PARENT_VARIABLE = "TRAINYARD_PARENT"
 """The variable with torchrun's pid, so that a rank notices if torchrun died before the rank started."""
+STORE_VARIABLE = "TRAINYARD_STORE"
+"""The variable with the path of the file in which the ranks of a job of one node meet."""
 WRAPPED_VARIABLE = "TRAINYARD_WRAPPED"
 """The variable that is set where another program runs between torchrun and the ranks."""
 

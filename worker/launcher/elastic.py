@@ -1,8 +1,8 @@
 """torchrun in a process of its own, which sets the spec's variables in the ranks alone and records how they failed.
 
-Run as `python -m worker.launcher.elastic <attempt folder> <node index> <arguments of torchrun>`. torchrun prints which
-rank was killed by which signal, but reports it to no program, and it keeps nothing of a start that it follows with
-another one.
+Run as `python -m worker.launcher.elastic <attempt folder> <node index> <scheduler id> <torchrun's arguments>`. torchrun
+prints which rank was killed by which signal, but reports it to no program, and it keeps nothing of a start that it
+follows with another one.
 """
 
 import json
@@ -11,23 +11,28 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.process_start import speed_up_imports
 from trainyard.script import RESUMED
 from worker.core.full_disk import ended_by_full_disk
-from worker.core.processes import PARENT_VARIABLE, count_oom_kills
+from worker.core.processes import PARENT_VARIABLE, STORE_VARIABLE, count_oom_kills
 from worker.core.rank_exits import RankExit, rank_exits_file, read_rank_exits
 from worker.core.script_failures import are_final, read_tail, signature_of, with_tails
+from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
+from worker.launcher.signed_folder import SignedFolder
+from worker.launcher.torchrun import RENDEZVOUS
 
 _NO_FILE = "<N/A>"
 """torchrun's value where a rank wrote no error file."""
 
 
-def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
+def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[str]) -> int:
     """Run torchrun and return its exit code. The variables of the ranks are JSON on the standard input."""
     variables = json.load(sys.stdin.buffer)
     with open(os.devnull, "rb") as devnull:
@@ -36,10 +41,12 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.run import main as torchrun
 
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     first_execution = int(os.environ["TRAINYARD_EXECUTION"])
+    launch = json.loads(layout.launch.read_bytes())
     log_sizes: dict[int, int] = {}
     agent: Any = LocalElasticAgent
     # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.
@@ -50,12 +57,15 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
         lambda restart: ended_finally(layout, first_execution + restart),
         lambda end: signature_of(end, read_tail(layout.rank_log(end.rank), log_sizes.get(end.rank, 0))),
     )
-    processes: Any = local_elastic_agent
-    processes.start_processes = add_variables(
-        processes.start_processes, variables, lambda ranks: before_start(layout, node, ranks, log_sizes)
-    )
+    rendezvous_handler_registry.register(RENDEZVOUS, partial(create_rendezvous, layout, launch, node, scheduler_id))
     # torchrun would otherwise leave the folder of the ranks' error files on the node.
     with TemporaryDirectory(prefix="trainyard-torchrun-") as folder:
+        processes: Any = local_elastic_agent
+        processes.start_processes = add_variables(
+            processes.start_processes,
+            variables,
+            lambda ranks: before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, Path(folder)),
+        )
         try:
             torchrun(["--log-dir", folder, *arguments])
         except ChildFailedError:
@@ -78,6 +88,31 @@ def add_variables(
     return start_with_variables
 
 
+def create_rendezvous(
+    layout: AttemptLayout, launch: Mapping[str, Any], node: int, scheduler_id: str, parameters: Any
+) -> Any:
+    """Return the rendezvous of this node for torchrun's parameters."""
+    from worker.launcher.rendezvous import NodeRendezvous
+
+    count = parameters.max_nodes
+    folder = SignedFolder(layout.nodes(scheduler_id), layout.token.read_bytes().strip()) if count > 1 else None
+    # The program's torch connects to the store, so it must be ours. Our own ranks do without a server where they can.
+    serves_ranks = launch["spec"]["task"] == "script" and RANK_ENVIRONMENT_VARIABLE not in os.environ
+    return NodeRendezvous(parameters.run_id, node, count, parameters.local_addr, folder, serves_ranks)
+
+
+def store_variable(layout: AttemptLayout, launch: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Return the variable with the file in which the ranks of one node meet, a new one for each start.
+
+    Args:
+        folder: A folder of this node that other accounts cannot enter. The ranks of containers see only the run.
+    """
+    if launch["nodes"] > 1:
+        return {}
+    root = layout.root if launch["spec"]["environment"]["container"] else folder
+    return {STORE_VARIABLE: str(root / f"store-{uuid4().hex}")}
+
+
 def before_start(layout: AttemptLayout, node: int, ranks: list[int], log_sizes: dict[int, int]) -> dict[str, str]:
     """Record which ranks start, and return the variable by which they resume. All ranks must resume or none, so it is
     determined before the first of them can write a checkpoint.
@@ -94,7 +129,7 @@ def before_start(layout: AttemptLayout, node: int, ranks: list[int], log_sizes: 
 
 
 def record_placement(layout: AttemptLayout, node: int, ranks: list[int]) -> None:
-    """Write which ranks this node runs. torchrun chooses the order of the nodes, anew at each start."""
+    """Write which ranks this node runs."""
     document = {"node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(), "ranks": ranks}
     try:
         write_atomic(layout.placement(node), json.dumps(document))
@@ -191,7 +226,7 @@ def _recorded_error(document: Any) -> dict[str, str]:
 
 if __name__ == "__main__":
     speed_up_imports()
-    status = main(AttemptLayout(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3:])
+    status = main(AttemptLayout(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
     sys.stdout.flush()
     sys.stderr.flush()
     # The interpreter takes a third of a second to take torch down, and the end of the job would wait for it.

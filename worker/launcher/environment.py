@@ -23,7 +23,7 @@ from worker.environment.prepare import (
 from worker.environment.prepared import write_prepared
 from worker.environment.select import select_environment
 from worker.launcher.exit_record import not_started, rejected
-from worker.launcher.rendezvous import Node
+from worker.launcher.nodes import Node
 
 log = logging.getLogger(__name__)
 

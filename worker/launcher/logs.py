@@ -13,7 +13,7 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 from worker.core.log_format import file_handler
-from worker.launcher.rendezvous import Node
+from worker.launcher.nodes import Node
 from worker.reporting.service_client import (
     Backoff,
     FailedError,

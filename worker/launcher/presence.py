@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from worker.launcher.rendezvous import Node
+from worker.launcher.nodes import Node
 from worker.launcher.torchrun import SHUTDOWN_SECONDS
 
 _WAIT_SECONDS = SHUTDOWN_SECONDS + 10.0

@@ -11,7 +11,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Point
 from worker.launcher.exit_record import last_execution
-from worker.launcher.rendezvous import Node
+from worker.launcher.nodes import Node
 from worker.launcher.spool_follower import SpoolFollower
 from worker.reporting.service_client import ServiceClient
 from worker.trackers.answers import TrackerRequest
@@ -20,7 +20,7 @@ from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import log_folders
 from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.journal import Journal
-from worker.trackers.listener import TrackerListener
+from worker.trackers.listener import REFUSED, TrackerListener
 from worker.trackers.mlflow import MlflowApi
 from worker.trackers.tensorboard import TRACKER, TensorBoardFollower
 from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
@@ -65,7 +65,7 @@ class ProgramReports:
         )
         self._mlflow = MlflowApi(self._journal, ArtifactFolder(run.artifacts / "mlflow"))
         self._wandb = WandbApi(self._journal, ArtifactFolder(run.artifacts / "wandb"), self._address)
-        self._listener = TrackerListener(self._handle, lambda: max(self._execution, first))
+        self._listener = TrackerListener(self._handle, self._state_refusal)
         self._spools = [SpoolFollower(layout, connect, node.index)]
         if node.is_first:
             self._spools.append(SpoolFollower(layout, connect, None))
@@ -77,6 +77,10 @@ class ProgramReports:
 
     def _address(self) -> tuple[str, str]:
         return self._listener.url, self._listener.secret
+
+    def _state_refusal(self) -> None:
+        """State that a program used another key. Another account of the node that tries one looks the same."""
+        self._journal.state_once(max(self._execution, self._first), "tracker_key", REFUSED)
 
     def _handle(self, request: TrackerRequest) -> dict[str, Any] | Path:
         api = self._wandb if self._wandb.serves(request.path) else self._mlflow

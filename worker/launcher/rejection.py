@@ -10,7 +10,7 @@ from worker.launcher import exit_record, torchrun
 from worker.launcher.claim import Claimed, missing_secrets
 from worker.launcher.code import prepare_code
 from worker.launcher.environment import prepare_environment
-from worker.launcher.rendezvous import Node
+from worker.launcher.nodes import Node
 
 log = logging.getLogger(__name__)
 

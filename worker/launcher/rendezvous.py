@@ -1,116 +1,196 @@
-"""On several nodes, node 0 decides whether the attempt runs and where the ranks meet; the others read its file."""
+"""How torchrun's agents meet: without a socket and without a pickle.
+
+torchrun's own rendezvous listens on all interfaces, accepts every client, and unpickles what it finds there. The nodes
+of a job are known from the start, so files of the run directory are enough: each node writes which start of the ranks
+it has arrived at, and a start begins when all have arrived.
+"""
 
 import json
-import logging
-import os
-import socket
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
 
-from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.wire.launch import LaunchDocument
+from torch._C._distributed_c10d import HashStore, Store
+from torch.distributed import DistStoreError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousTimeoutError,
+)
+from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
-log = logging.getLogger(__name__)
+from worker.core.group_store import listen, serve
+from worker.launcher.signed_folder import SignedFolder
+from worker.launcher.torchrun import RENDEZVOUS
 
-_WAIT_SECONDS = 180.0
-"""Node 0 may start later, its claim takes seconds, and a shared filesystem may show the file late."""
+_JOIN_SECONDS = 600.0
 _POLL_SECONDS = 0.2
+_WAITING_SECONDS = 2.0
+"""How often a node looks whether others wait for it; torchrun asks several times a second."""
+_CLOSED = "closed"
 
 
 @dataclass(frozen=True)
-class Node:
-    """This node among those of its job."""
+class Clock:
+    """Time, which tests replace."""
 
-    index: int
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class NodeStore(Store):
+    """torchrun's values of one start of the ranks, in the signed folder. Each is written once, by one node."""
+
+    def __init__(self, folder: SignedFolder, prefix: str, node: int, clock: Clock = Clock()) -> None:
+        super().__init__()
+        self._folder = folder
+        self._prefix = prefix
+        self._node = node
+        self._clock = clock
+        self._timeout = timedelta(seconds=_JOIN_SECONDS)
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._folder.write(self._prefix + key, value if isinstance(value, str) else value.decode())
+
+    def get(self, key: str) -> bytes:
+        """Wait for a value and return it.
+
+        Raises:
+            DistStoreError: No node wrote it within the store's timeout.
+        """
+        deadline = self._clock.now() + self._timeout.total_seconds()
+        while (value := self._folder.read(self._prefix + key)) is None:
+            if self._clock.now() >= deadline:
+                raise DistStoreError(f"no node wrote `{key}` within {self._timeout}")
+            self._clock.sleep(_POLL_SECONDS)
+        return value.encode()
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def add(self, key: str, number: int) -> int:
+        """Add this node's number, once, and return the sum over the nodes that have added theirs."""
+        name = f"{self._prefix}{key}/"
+        self._folder.write(f"{name}{self._node}", str(number))
+        return sum(int(self._folder.read(other) or 0) for other in self._folder.names(name))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait for values. See `get`."""
+        before = self._timeout
+        try:
+            self._timeout = timeout or before
+            self.multi_get(keys)
+        finally:
+            self._timeout = before
+
+
+@dataclass
+class NodeRendezvous(RendezvousHandler):
+    """The meetings of the nodes of one execution, and of those that follow it in the same attempt.
+
+    Node 0 has rank 0, and determines where the ranks meet.
+    """
+
+    run_id: str
+    node: int
     count: int
     address: str
-    """The host name or address at which the other nodes reach it."""
-    scheduler_id: str
-    """Part of file names, so that two scheduler jobs of one attempt never read each other's files."""
-    name: str = ""
-    """Its name in the scheduler."""
+    """Where the ranks meet if this is node 0: its address for the other nodes, or the loopback address."""
+    folder: SignedFolder | None
+    """Where several nodes meet."""
+    serves_ranks: bool
+    """Whether the ranks are clients of a store in this process. Otherwise rank 0 makes one."""
+    clock: Clock = field(default_factory=Clock)
+    _start: int = 0
+    _server: Any = None
+    _waiting: tuple[float, int] = (float("-inf"), 0)
+    """When the nodes that wait were counted, and how many there were."""
+
+    def get_backend(self) -> str:
+        return RENDEZVOUS
+
+    def get_run_id(self) -> str:
+        return self.run_id
 
     @property
-    def is_first(self) -> bool:
-        return self.index == 0
+    def use_agent_store(self) -> bool:
+        return self.serves_ranks
 
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait until all nodes have arrived at the next start.
 
-@dataclass(frozen=True)
-class Rendezvous:
-    """Node 0's decision to run the attempt: which execution, and at which endpoint the nodes meet."""
+        Raises:
+            RendezvousClosedError: A node has ended.
+            RendezvousTimeoutError: Not all nodes arrived in time.
+        """
+        self._start += 1
+        store: Store = HashStore()
+        if self.folder is not None:
+            self._meet(self.folder)
+            store = NodeStore(self.folder, f"{self._start}/", self.node, self.clock)
+        if self.node == 0:
+            store.set("endpoint", json.dumps([self.address, self._open_port()]))
+        address, port = json.loads(store.get("endpoint"))
+        return RendezvousInfo(store, self.node, self.count, RendezvousStoreInfo(address, port))
 
-    execution: int
-    host: str
-    port: int
+    def _meet(self, folder: SignedFolder) -> None:
+        folder.write(f"{self._arrived()}{self.node}", "")
+        deadline = self.clock.now() + _JOIN_SECONDS
+        while not self._have_all_arrived(folder):
+            if self.is_closed():
+                raise RendezvousClosedError("another node of the job has ended")
+            if self.clock.now() >= deadline:
+                raise RendezvousTimeoutError(f"not all {self.count} nodes arrived within {_JOIN_SECONDS:.0f} s")
+            self.clock.sleep(_POLL_SECONDS)
 
-    @property
-    def endpoint(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+    def _have_all_arrived(self, folder: SignedFolder) -> bool:
+        names = folder.names(self._arrived())
+        return len(names) >= self.count and sum(folder.read(name) is not None for name in names) == self.count
 
+    def _arrived(self, later: int = 0) -> str:
+        return f"{self._start + later}/arrived/"
 
-def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:
-    """Return this node from Slurm's variables; a job of one node needs none."""
-    scheduler_id = environ.get("SLURM_JOB_ID", "local")
-    if launch.nodes == 1:
-        return Node(0, 1, "127.0.0.1", scheduler_id)
-    name = environ.get("SLURMD_NODENAME", "")
-    return Node(int(environ["SLURM_PROCID"]), launch.nodes, _address(launch.host_suffix, environ), scheduler_id, name)
+    def _open_port(self) -> int:
+        """Return the port at which the ranks meet. Each start has a store of its own: in the one before, gloo would
+        find the addresses of dead ranks (pytorch#135712)."""
+        self._server = None
+        listener = listen(self.address)
+        port = int(listener.getsockname()[1])
+        if self.serves_ranks:
+            self._server = serve(listener, self.address)
+        else:
+            listener.close()
+        return port
 
+    def num_nodes_waiting(self) -> int:
+        """Return how many nodes have arrived at the next start, since their ranks failed."""
+        now = self.clock.now()
+        if self.folder is not None and now - self._waiting[0] >= _WAITING_SECONDS:
+            self._waiting = now, len(self.folder.names(self._arrived(later=1)))
+        return self._waiting[1]
 
-def publish(layout: AttemptLayout, node: Node, execution: int | None) -> Rendezvous | None:
-    """On node 0, publish that this job runs `execution`, or with None that it does not run the attempt."""
-    rendezvous = None
-    if execution is not None:
-        # On one node torchrun chooses a free port.
-        port = _free_port() if node.count > 1 else 0
-        rendezvous = Rendezvous(execution, node.address, port)
-    if node.count > 1:
-        write_atomic(layout.rendezvous(node.scheduler_id), json.dumps(rendezvous.__dict__ if rendezvous else None))
-    return rendezvous
+    def is_closed(self) -> bool:
+        return self.folder is not None and self.folder.read(_CLOSED) is not None
 
+    def set_closed(self) -> None:
+        if self.folder is not None:
+            self.folder.write(_CLOSED, "")
 
-def await_rendezvous(
-    layout: AttemptLayout, node: Node, preparation: float = 0.0, *, now: Callable[[], float] = time.monotonic
-) -> Rendezvous | None:
-    """On the other nodes, return node 0's decision; None if the attempt does not run, or node 0 published nothing.
-
-    Args:
-        preparation: Seconds that node 0 may need to prepare the environment of the ranks.
-    """
-    path = layout.rendezvous(node.scheduler_id)
-    wait = _WAIT_SECONDS + preparation
-    deadline = now() + wait
-    while now() < deadline:
-        try:
-            document = json.loads(path.read_text())
-        except OSError:
-            # Listing the folder makes a network filesystem refresh its cache.
-            os.listdir(layout.root)
-            time.sleep(_POLL_SECONDS)
-            continue
-        return Rendezvous(**document) if document else None
-    log.error("node %d got no decision of node 0 within %d seconds", node.index, wait)
-    return None
-
-
-def _address(suffix: str, environ: Mapping[str, str]) -> str:
-    """Return Slurm's name of the node if it resolves, else the host name if it does, else the loopback address."""
-    for name in (environ.get("SLURMD_NODENAME"), socket.gethostname()):
-        if name and _resolves(name + suffix):
-            return name + suffix
-    return "127.0.0.1"
-
-
-def _resolves(name: str) -> bool:
-    try:
-        return bool(socket.getaddrinfo(name, None))
-    except OSError:
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    def shutdown(self) -> bool:
+        self.set_closed()
+        self._server = None
+        return True

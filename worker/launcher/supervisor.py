@@ -23,9 +23,9 @@ from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream, log_start
+from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.rejection import reject_claimed, reject_node
-from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
     SUSPENDED_SECONDS,
@@ -71,12 +71,12 @@ def run(attempt_folder: str) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     node = this_node(launch, os.environ)
     claimed = _claim(layout, launch, connect) if node.is_first else None
-    rendezvous = (
+    execution = (
         _decide(layout, launch, connect, node, signals, claimed)
         if node.is_first
         else _follow(layout, launch, connect, node, signals)
     )
-    if rendezvous is None:
+    if execution is None:
         return
     if node.is_first and launch.settle_seconds:
         log.info("the preceding attempt left no exit record; starting in %d s", launch.settle_seconds)
@@ -86,16 +86,16 @@ def run(attempt_folder: str) -> None:
         secrets = claimed.secrets if claimed else _repeat_claim(layout, launch, connect)
         variables = rank_variables(launch.spec, secrets)
         scripted = launch.spec.task == "script"
-        reports = ProgramReports(layout, launch, node, rendezvous.execution, connect, variables) if scripted else None
+        reports = ProgramReports(layout, launch, node, execution, connect, variables) if scripted else None
         variables |= reports.variables if reports else {}
-        process = torchrun.start(layout, launch, node, rendezvous, variables)
+        process = torchrun.start(layout, launch, node, execution, variables)
     except (OSError, ServiceError) as error:
         log.exception("torchrun could not be started")
         message, kind = f"torchrun cannot start: {error}", type(error).__name__
-        _post_finish(connect, exit_record.not_started(layout, rendezvous.execution, message, type_=kind))
+        _post_finish(connect, exit_record.not_started(layout, execution, message, type_=kind))
         return
     late_claim = claimed.claim if claimed and not claimed.known_to_service else None
-    Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim, reports).run()
+    Supervisor(layout, launch, node, execution, process, connect, signals, limit, late_claim, reports).run()
 
 
 def _decide(
@@ -105,8 +105,8 @@ def _decide(
     node: Node,
     signals: SignalCounter,
     claimed: Claimed | None,
-) -> Rendezvous | None:
-    """On node 0, publish whether the attempt runs: it was claimed, and nothing prevents its ranks from starting."""
+) -> int | None:
+    """On node 0, publish and return the execution that runs: none if the attempt is not claimed, or cannot start."""
     rejection = None
     if claimed:
         log_start(layout, launch, node)
@@ -123,21 +123,21 @@ def _follow(
     connect: "partial[ServiceClient]",
     node: Node,
     signals: SignalCounter,
-) -> Rendezvous | None:
+) -> int | None:
     """On the other nodes, wait for node 0's decision and prepare this node.
 
     Raises:
         SystemExit: This node cannot run the spec.
     """
-    rendezvous = await_rendezvous(layout, node, preparation_seconds(launch))
-    if rendezvous is None:
+    execution = await_decision(layout, node, preparation_seconds(launch))
+    if execution is None:
         return None
     log_start(layout, launch, node)
-    if rejection := reject_node(layout, launch, node, rendezvous.execution, lambda: signals.any):
+    if rejection := reject_node(layout, launch, node, execution, lambda: signals.any):
         _post_finish(connect, rejection)
         # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).
         sys.exit(1)
-    return rendezvous
+    return execution
 
 
 def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> Claimed | None:
@@ -160,7 +160,7 @@ class Supervisor:
         layout: AttemptLayout,
         launch: LaunchDocument,
         node: Node,
-        rendezvous: Rendezvous,
+        first_execution: int,
         process: subprocess.Popen[bytes],
         connect: "partial[ServiceClient]",
         signals: SignalCounter,
@@ -170,7 +170,7 @@ class Supervisor:
     ) -> None:
         self._layout = layout
         self._node = node
-        self._first_execution = rendezvous.execution
+        self._first_execution = first_execution
         self._connect = connect
         self._signals = signals
         self._time_limit = limit

@@ -18,17 +18,20 @@ from worker.core.processes import WRAPPED_VARIABLE, usable_processors
 from worker.environment.prepare import names_environment
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.gpu_environment import gpu_environment
-from worker.launcher.rendezvous import Node, Rendezvous
+from worker.launcher.nodes import Node
 
 _PR_SET_PDEATHSIG = 1
 SHUTDOWN_SECONDS = 60
 NSYS = "nsys"
+RENDEZVOUS = "trainyard"
+"""The name of our rendezvous among torchrun's."""
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SCRIPT_SECONDS = 10
 """A script's ranks ignore the signal with which torchrun ends the peers of a failed rank."""
 
 
 def start(
-    layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous, variables: Mapping[str, str]
+    layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int, variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start torchrun. Must be called before any thread exists, since Python code runs between fork and exec.
 
@@ -41,7 +44,7 @@ def start(
         # torch's flight recorder does not create the folder of its files.
         RunLayout(layout.root.parent.parent).flight_records(layout.root.name).mkdir(parents=True, exist_ok=True)
     launcher = os.getpid()
-    own = environment(launch, rendezvous.execution, {**defaults, **os.environ})
+    own = environment(launch, execution, {**defaults, **os.environ})
     if names_environment(launch):
         own[RANK_ENVIRONMENT_VARIABLE] = str(layout.rank_environment(node.index))
 
@@ -59,7 +62,7 @@ def start(
         stdin_file.write(json.dumps(variables).encode())
         stdin_file.seek(0)
         return subprocess.Popen(
-            command(layout, launch, node, rendezvous),
+            command(layout, launch, node, execution),
             env=own,
             stdin=stdin_file,
             stdout=output,
@@ -69,16 +72,14 @@ def start(
         )
 
 
-def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> list[str]:
-    """Return the command: the same on every node but for the address and the host of the rendezvous."""
+def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int) -> list[str]:
+    """Return the command: the same on every node but for its index and address."""
     return [
-        *(sys.executable, "-m", "worker.launcher.elastic", str(layout.root), str(node.index)),
+        *(sys.executable, "-m", "worker.launcher.elastic", str(layout.root), str(node.index), node.scheduler_id),
         *("--nnodes", str(node.count)),
         *("--nproc-per-node", str(launch.processes_per_node)),
-        *("--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", rendezvous.endpoint),
-        *("--rdzv-conf", f"is_host={int(node.is_first)}"),
-        *("--rdzv-id", f"{launch.attempt_id}-{rendezvous.execution}"),
+        *("--rdzv-backend", RENDEZVOUS),
+        *("--rdzv-id", f"{launch.attempt_id}-{execution}"),
         *("--local-addr", node.address),
         *("--max-restarts", str(launch.max_restarts)),
         *("--signals-to-handle", "SIGINT"),
@@ -122,9 +123,6 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SCRIPT_SECONDS if launch.spec.task == "script" else SHUTDOWN_SECONDS),
         **base,
         "TRAINYARD_EXECUTION": str(execution),
-        # torchrun's own store outlives the ranks, and after an in-place restart gloo would read the addresses of dead
-        # ranks from it (pytorch#135712). With this variable each execution has a store of its own.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         # Do not import from the current folder, which may be anything.
         "PYTHONSAFEPATH": "1",
     }
@@ -132,10 +130,12 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         variables[WRAPPED_VARIABLE] = "1"
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback and launch.nodes == 1:
-        # Otherwise gloo resolves this host's name, which fails on machines without a DNS or hosts entry.
-        variables.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        # Hosts of the network then cannot connect to the ranks. Besides, gloo would resolve this host's name, which
+        # fails on machines without a DNS or hosts entry.
+        for name in _INTERFACES:
+            variables.setdefault(name, loopback)
     if launch.network_interface and launch.nodes > 1:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        for name in _INTERFACES:
             variables.setdefault(name, launch.network_interface)
     source = str(Path(worker.__file__).parents[1])
     if "site-packages" not in source:

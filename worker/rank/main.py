@@ -163,11 +163,10 @@ def _run_task(run: RankRun) -> None:
 
 def _train(run: RankRun, progress: ProgressCounter) -> None:
     from worker.checkpoint.manager import CheckpointManager
-    from worker.core import distributed
     from worker.data.uploaded import UploadNames, locate_uploads
     from worker.tasks.select import select_task
 
-    ranks = distributed.join(run.spec)
+    ranks = _join(run)
     if ranks.device.type == "cpu":
         ignore_missing_gpu_kernels()
     progress.mark("starting")
@@ -209,6 +208,14 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     progress.mark("ending")
     reason = "completed" if outcome.completed else "paused" if outcome.paused else run.stop.reason()
     _leave(run, ranks, reporter, step=outcome.step, reason=reason, best_step=outcome.best_step)
+
+
+def _join(run: RankRun) -> "Ranks":
+    from worker.core import distributed
+    from worker.core.signed_objects import sign_objects
+
+    sign_objects(run.layout.token.read_bytes().strip())
+    return distributed.join(run.spec)
 
 
 def _data_access(run: RankRun, ranks: "Ranks", progress: ProgressCounter, roots: "AllowedRoots") -> "DataAccess":
@@ -274,9 +281,8 @@ def _build_trainer(
 
 def _check_communication(run: RankRun) -> None:
     from worker.comm_check.run import CommCheck
-    from worker.core import distributed
 
-    ranks = distributed.join(run.spec)
+    ranks = _join(run)
     reporter = _open_reporter(run, 0, first=ranks.is_first)
     check = CommCheck(ranks, run.spec.backend, reporter, run.stop)
     completed = check.run(run.run_layout)

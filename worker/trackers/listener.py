@@ -3,13 +3,16 @@
 import base64
 import contextlib
 import hmac
+import io
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,15 +20,25 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from worker.trackers.answers import Reporter, TrackerError, TrackerRequest
-from worker.trackers.variables import SECRET_BYTES, parse_token
+from worker.trackers.variables import SECRET_BYTES, parse_token, signature_of
 
 log = logging.getLogger(__name__)
 
 Api = Callable[[TrackerRequest], dict[str, Any] | Path]
 """Carries out a request; a path is answered by the file's content."""
 
+REFUSED = (
+    "the trackers of this job need the key that Trainyard sets in the environment; remove from the program "
+    "`wandb.login(key=...)`, and what sets WANDB_API_KEY, MLFLOW_TRACKING_TOKEN, MLFLOW_TRACKING_USERNAME or "
+    "MLFLOW_TRACKING_PASSWORD"
+)
+_HEAD_SECONDS = 5.0
+"""In which a client must have sent the head of its first request, which has the key."""
 _REQUEST_SECONDS = 60.0
-_MAX_CONNECTIONS = 256
+_MAX_STRANGERS = 64
+"""Connections without a key so far. A further one replaces the oldest."""
+_MAX_CLIENTS = 256
+"""Connections with the key of the job."""
 _MAX_BODY = 1024**4
 """Artifacts are written, or left out, as they arrive; each API limits what it reads at once."""
 
@@ -33,10 +46,14 @@ _MAX_BODY = 1024**4
 class TrackerListener:
     """Serves the APIs of all trackers. The port is bound at construction; threads begin with `start`."""
 
-    def __init__(self, api: Api, current_execution: Callable[[], int]) -> None:
+    def __init__(self, api: Api, on_refused: Callable[[], None]) -> None:
+        """
+        Args:
+            on_refused: Called after a request without the job's key.
+        """
         self.secret = secrets.token_hex(SECRET_BYTES)
         """The secret of this attempt; with execution and rank it is a token."""
-        self._server = _Server(api, self.secret, current_execution)
+        self._server = _Server(api, self.secret, on_refused)
         self._thread = threading.Thread(target=self._server.serve_forever, name="tracker-listener", daemon=True)
 
     @property
@@ -52,30 +69,76 @@ class TrackerListener:
         self._server.server_close()
 
 
+class _Strangers:
+    """The connections whose clients have not proved that they belong to the job, the oldest first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, None] = {}
+
+    def add(self, connection: socket.socket) -> None:
+        """Add a connection; where there are too many, the oldest ends."""
+        with self._lock:
+            oldest = next(iter(self._connections)) if len(self._connections) >= _MAX_STRANGERS else None
+            if oldest is not None:
+                del self._connections[oldest]
+            self._connections[connection] = None
+        if oldest is not None:
+            # Its thread notices, and closes it.
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, api: Api, secret: str, current_execution: Callable[[], int]) -> None:
+    def __init__(self, api: Api, secret: str, on_refused: Callable[[], None]) -> None:
         self.api = api
-        self.current_execution = current_execution
+        self.on_refused = on_refused
         self.secret = secret
-        self._room = threading.Semaphore(_MAX_CONNECTIONS)
+        self.strangers = _Strangers()
+        self.room_for_clients = threading.Semaphore(_MAX_CLIENTS)
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.hosts = {f"{name}:{self.server_address[1]}" for name in ("127.0.0.1", "localhost")}
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._room.acquire()
+        self.strangers.add(request)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self.strangers.remove(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a connection of a tracker broke", exc_info=True)
+
+
+class _Incoming(io.RawIOBase):
+    """What a client sends, up to a deadline that applies to all reads together."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.deadline = time.monotonic() + _HEAD_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the client has sent no request with the job's key")
+        self._connection.settimeout(min(left, _REQUEST_SECONDS))
+        received = self._connection.recv_into(buffer)
+        self._connection.settimeout(_REQUEST_SECONDS)
+        return received
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -86,6 +149,16 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._incoming = _Incoming(self.connection)
+        self.rfile = io.BufferedReader(self._incoming)
+        self._is_client = False
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:
+            if self._is_client:
+                self.server.room_for_clients.release()
 
     def do_GET(self) -> None:
         self._serve()
@@ -126,7 +199,10 @@ class _Handler(BaseHTTPRequestHandler):
         Raises:
             TrackerError: It is not authenticated, or its body has no valid length.
         """
+        if self.headers.get("Host", "") not in self.server.hosts or "Origin" in self.headers:
+            raise TrackerError(403, "PERMISSION_DENIED", "this listener is for programs on the same machine")
         reporter = self._reporter()
+        self._count_as_client()
         text = self.headers.get("Content-Length", "0")
         if not text.isdigit() or int(text) > _MAX_BODY or "Transfer-Encoding" in self.headers:
             raise TrackerError(411, "BAD_REQUEST", f"Content-Length must be a number up to {_MAX_BODY}")
@@ -136,34 +212,35 @@ class _Handler(BaseHTTPRequestHandler):
         return TrackerRequest(self.command, url.path, query, reporter, self.rfile, int(text), encoding)
 
     def _reporter(self) -> Reporter:
-        """Return the rank that sends the request. A program of this user that has another key is rank 0.
+        """Return the rank that sends the request; rank 0 for what reads a file by its signed address.
 
         Raises:
-            TrackerError: The client is none of the job's program.
+            TrackerError: The request has no token of this attempt.
         """
-        given = self.headers.get("Authorization", "")
-        scheme, _, value = given.partition(" ")
+        scheme, _, value = self.headers.get("Authorization", "").partition(" ")
         if scheme == "Basic":
             with contextlib.suppress(ValueError):
                 value = base64.b64decode(value).decode().partition(":")[2]
+        url = urlsplit(self.path)
+        signature = dict(parse_qsl(url.query, max_num_fields=100)).get("signature", "")
+        expected = signature_of(self.server.secret, url.path)
+        if self.command == "GET" and hmac.compare_digest(signature.encode(), expected.encode()):
+            return Reporter(0, 0)
         token = parse_token(value.strip())
         if token and hmac.compare_digest(token[0], self.server.secret):
             return token[1]
-        if _is_of_this_user(self.client_address, self.server.server_address):
-            return Reporter(self.server.current_execution(), 0)
-        message = "this listener is for the program of one Trainyard job; the key of this request is not the job's"
-        raise TrackerError(401, "UNAUTHENTICATED", message)
+        self.server.on_refused()
+        raise TrackerError(401, "UNAUTHENTICATED", REFUSED)
+
+    def _count_as_client(self) -> None:
+        if self._is_client:
+            return
+        if not self.server.room_for_clients.acquire(blocking=False):
+            message = f"the program has {_MAX_CLIENTS} connections to its trackers; close some"
+            raise TrackerError(503, "TEMPORARILY_UNAVAILABLE", message)
+        self._is_client = True
+        self.server.strangers.remove(self.connection)
+        self._incoming.deadline = math.inf
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)
-
-
-def _is_of_this_user(client: tuple[str, int], server: Any) -> bool:
-    """Whether the other end of a connection on this node belongs to this user, by the kernel's table of connections."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            fields = line.split()
-            local, remote = fields[1].partition(":")[2], fields[2].partition(":")[2]
-            if (int(local, 16), int(remote, 16)) == (client[1], server[1]):
-                return int(fields[7]) == os.getuid()
-    return False

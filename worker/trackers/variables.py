@@ -1,5 +1,6 @@
 """The environment variables with which trackers find the listener, and the token that names the reporting rank."""
 
+import hmac
 import re
 from collections.abc import Mapping
 
@@ -27,6 +28,11 @@ def parse_token(token: str) -> tuple[str, Reporter] | None:
     return (match[1], Reporter(int(match[2]), int(match[3]))) if match else None
 
 
+def signature_of(secret: str, path: str) -> str:
+    """Return what makes the address of one file readable without a token. W&B's older client sends none there."""
+    return hmac.new(secret.encode(), path.encode(), "sha256").hexdigest()
+
+
 def tracker_variables(base: Mapping[str, str], execution: int, job_page: str | None = None) -> dict[str, str]:
     """Return the variables of trackers for a rank; none for a tracker whose server the job has set itself.
 
@@ -43,6 +49,9 @@ def tracker_variables(base: Mapping[str, str], execution: int, job_page: str | N
         # The client prints links to the server that it reports to, which has no pages.
         quiet = {_NO_LINKS: base.get(_NO_LINKS, "true")}
         variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": token} | quiet
+        if "MLFLOW_TRACKING_USERNAME" in base:
+            # Those of another server, which the client would send instead of the token.
+            variables |= {"MLFLOW_TRACKING_USERNAME": "trainyard", "MLFLOW_TRACKING_PASSWORD": token}
     if not _OWN_WANDB & base.keys():
         # By default the client sends every 15 seconds, and loses what it has not sent when it is killed. It takes parts
         # of a second for the default.

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from worker.trackers.answers import Reporter, TrackerError
-from worker.trackers.variables import tracker_token
+from worker.trackers.variables import signature_of, tracker_token
 
 ARTIFACTS = "artifacts/"
 """Where uploaded files of artifacts are, below the address and the folder of all uploads."""
@@ -143,7 +143,10 @@ class WandbArtifacts:
         return {"artifact": self._address_of_manifest(self._artifact(str(variables.get("id"))))}
 
     def _address_of_manifest(self, artifact: _Artifact) -> Document:
-        file = {"id": GLOBAL_ID, "directUrl": self._address()[0] + _path(artifact, _MANIFEST)}
+        url, secret = self._address()
+        path = _path(artifact, _MANIFEST)
+        signature = signature_of(secret, urlsplit(url + path).path)
+        file = {"id": GLOBAL_ID, "directUrl": f"{url}{path}?signature={signature}"}
         return {"id": artifact.artifact_id, "currentManifest": {"id": GLOBAL_ID, "file": file}}
 
     def _artifact(self, artifact_id: str) -> _Artifact:

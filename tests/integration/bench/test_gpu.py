@@ -37,6 +37,7 @@ def records(output):
     return [json.loads(line) for line in output.read_text().splitlines()[1:]]
 
 
+@pytest.mark.slow
 def test_dry_run_passes_every_case_and_does_not_repeat_them(environment, tmp_path):
     output = tmp_path / "results" / "dry.jsonl"
     ran = run(environment, output)

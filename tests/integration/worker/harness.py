@@ -201,14 +201,18 @@ class Run:
         *,
         template: str = "mlp_parity",
         max_restarts: int = 2,
+        nodes: int = 1,
         site: Site | None = None,
     ) -> None:
+        self.nodes = nodes
         self.site = site or Site()
         self.layout = RunLayout(root)
         self.service_url = service_url
         self.spec = resolve(parse_spec(fill_template(template, overrides)), self.site)
         self.max_restarts = max_restarts
         self.process: subprocess.Popen[bytes] | None = None
+        """The launcher of node 0."""
+        self.other_nodes: list[subprocess.Popen[bytes]] = []
 
     def prepare(self, number: int = 1) -> AttemptLayout:
         """Write the attempt's folder as the service does."""
@@ -222,7 +226,8 @@ class Run:
             service_url=self.service_url,
             execution=number * 10 - 9,
             max_restarts=self.max_restarts,
-            ranks_per_node=self.spec.gpus,
+            nodes=self.nodes,
+            ranks_per_node=self.spec.gpus // self.nodes,
             heartbeat_seconds=1,
             container_runtime=self.site.container_runtime,
             spec=self.spec,
@@ -239,7 +244,14 @@ class Run:
 
     def start(self, number: int = 1, faults: Faults = (), environ: Environ = None) -> AttemptLayout:
         attempt = self.prepare(number)
-        self.process = launch(attempt, faults, environ)
+        if self.nodes == 1:
+            self.process = launch(attempt, faults, environ)
+            return attempt
+        slurm = {"SLURM_JOB_ID": "7"} | (environ or {})
+        self.process, *self.other_nodes = (
+            launch(attempt, faults, slurm | {"SLURM_PROCID": str(node), "SLURMD_NODENAME": f"node{node}"})
+            for node in range(self.nodes)
+        )
         return attempt
 
     def run(self, number: int = 1, faults: Faults = (), seconds: float = 100, environ: Environ = None) -> AttemptLayout:
@@ -249,10 +261,12 @@ class Run:
 
     def wait(self, seconds: float = 100) -> None:
         assert self.process is not None
+        launchers = [self.process, *self.other_nodes]
         try:
-            assert self.process.wait(seconds) == 0
+            assert [launcher.wait(seconds) for launcher in launchers] == [0] * len(launchers)
         finally:
-            self.process.kill()
+            for launcher in launchers:
+                launcher.kill()
 
     def manifest(self, step: int) -> str:
         return str(self.layout.checkpoint(step).manifest)
@@ -277,7 +291,7 @@ def launch(
         "TRAINYARD_TEST_FAULTS": json.dumps(list(faults)),
         "OMP_NUM_THREADS": "1",
     }
-    with (attempt.root / "outer.log").open("wb") as output:
+    with (attempt.root / "outer.log").open("ab") as output:
         command = [sys.executable, *program, str(attempt.root)]
         return subprocess.Popen(command, env=env, stdout=output, stderr=output, cwd=attempt.root)
 
@@ -286,9 +300,9 @@ def finish_of(attempt: AttemptLayout, execution: int) -> FinishRecord:
     file = attempt.finish(execution)
     if not file.exists():
         names = sorted(path.name for path in attempt.root.iterdir())
-        raise AssertionError(
-            f"{file.name} is not in {names}; the launcher:\n{(attempt.root / 'outer.log').read_text()}"
-        )
+        logs = [attempt.root / "outer.log", *sorted(attempt.logs.glob("*.log"))]
+        texts = "".join(f"\n{log.name}:\n{log.read_text()[-4000:]}" for log in logs)
+        raise AssertionError(f"{file.name} is not in {names}{texts}")
     return FinishRecord.model_validate_json(file.read_bytes())
 
 

@@ -53,8 +53,15 @@ FAILPOINTS = (
 
 
 @pytest.mark.databases
-@pytest.mark.parametrize(("kills", "trials"), [(8, 5), pytest.param(20, 30, marks=pytest.mark.heavy)])
-@pytest.mark.parametrize("algorithm", ["tpe", "asha"])
+@pytest.mark.parametrize(
+    ("algorithm", "kills", "trials"),
+    [
+        ("tpe", 8, 5),
+        ("asha", 8, 5),
+        pytest.param("asha", 20, 30, marks=pytest.mark.heavy),
+        pytest.param("tpe", 20, 30, marks=pytest.mark.slow),
+    ],
+)
 def test_a_service_that_is_killed_proposes_nothing_twice_and_loses_nothing(
     lab: SearchLab, algorithm: str, kills: int, trials: int
 ) -> None:

@@ -1,6 +1,6 @@
 """Causes faults in real ranks; imported by each Python process that has this folder on its path.
 
-`TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, value?, trace?}.
+`TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, until?, value?, trace?}.
 """
 
 import errno
@@ -107,7 +107,8 @@ def _inject(fault, stepper, step):
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "sleep":
-            time.sleep(fault["seconds"])
+            if not os.path.exists(fault.get("until", "")):
+                time.sleep(fault["seconds"])
         case "wait_for_checkpoint":
             # A test that kills a rank must wait for the asynchronous save.
             stepper_wait(fault["path"])

@@ -1,6 +1,5 @@
 """The launcher of a node: rejected specs, and a suspended or blocked loop."""
 
-import json
 import subprocess
 import threading
 import time
@@ -10,14 +9,14 @@ from typing import cast
 
 import pytest
 
-from tests.unit.worker.launcher.test_rendezvous import SPEC, document, node
+from tests.unit.worker.launcher.test_nodes import SPEC, document, node
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord
 from trainyard.progress_file import ProgressRecord
 from worker.launcher import supervisor as launch
 from worker.launcher.claim import Claimed
-from worker.launcher.rendezvous import Rendezvous, publish
+from worker.launcher.nodes import await_decision, publish
 from worker.launcher.stop_signals import TimeLimit
 from worker.launcher.watchdog import Watchdog
 from worker.reporting.service_client import ServiceClient
@@ -49,7 +48,8 @@ def refusal(layout: AttemptLayout) -> FinishRecord:
 def test_the_first_node_sends_the_others_home(layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")
     launch.run(str(layout.root))
-    assert json.loads(layout.rendezvous("7").read_text()) is None, "the other nodes must not wait"
+    waits = iter([0.0, 0.0])
+    assert await_decision(layout, node(1), now=lambda: next(waits)) is None, "the other nodes must not wait"
     assert refusal(layout).reason == "rejected"
 
 
@@ -96,9 +96,8 @@ def test_a_blocked_disk_is_no_stall_and_does_not_extend_the_limit(layout: Attemp
     limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
     connect = partial(ServiceClient, "http://127.0.0.1:1", "a1", "secret")
     process = cast("subprocess.Popen[bytes]", None)
-    launch_document, rendezvous = document(nodes=1), Rendezvous(3, "127.0.0.1", 0)
     supervisor = launch.Supervisor(
-        layout, launch_document, node(count=1), rendezvous, process, connect, launch.SignalCounter(), limit, None, None
+        layout, document(nodes=1), node(count=1), 3, process, connect, launch.SignalCounter(), limit, None, None
     )
     watchdog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
     layout.progress.mkdir()

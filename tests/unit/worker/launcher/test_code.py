@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from tests.unit.worker.launcher.test_rendezvous import document
+from tests.unit.worker.launcher.test_nodes import document
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.spec.user_code import code_archive

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.unit.worker.launcher.test_rendezvous import document
+from tests.unit.worker.launcher.test_nodes import document
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec

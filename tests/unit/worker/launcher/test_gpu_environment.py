@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.worker.launcher.test_rendezvous import SPEC, document
+from tests.unit.worker.launcher.test_nodes import SPEC, document
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.launcher.gpu_environment import gpu_environment
 

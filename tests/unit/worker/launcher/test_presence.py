@@ -1,8 +1,8 @@
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout
+from worker.launcher.nodes import Node
 from worker.launcher.presence import await_others, mark_alive, mark_exited
-from worker.launcher.rendezvous import Node
 
 
 def node(index: int, count: int = 3, job: str = "7") -> Node:

@@ -1,113 +1,119 @@
-import os
-import socket
-from pathlib import Path
+"""Nodes are threads here; real ones are in tests/integration/worker/test_several_nodes.py and in the Slurm lab."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
+from torch.distributed import DistStoreError
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
 
-from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.spec.sections import Restart, WarningSignal
-from trainyard.contract.spec.training_spec import parse_spec
-from trainyard.contract.wire.launch import LaunchDocument
-from worker.launcher import torchrun
-from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
-
-SPEC = {
-    "task": "regression",
-    "steps": 1,
-    "gpus": 4,
-    "batch": {"size": 4},
-    "model": {"source": "builtin", "name": "mlp"},
-    "data": {"source": "builtin", "name": "parity"},
-}
+from tests.support.sockets import listening_sockets
+from tests.support.wait import wait_until
+from worker.launcher.rendezvous import Clock, NodeRendezvous, NodeStore
+from worker.launcher.signed_folder import SignedFolder
 
 
-def document(**changes):
-    plain = {
-        "job_id": "job-1",
-        "attempt_id": "a1",
-        "attempt": 1,
-        "tag": "ty-main-a1",
-        "service_url": "http://127.0.0.1:1",
-        "execution": 3,
-        "max_restarts": 1,
-        "nodes": 2,
-        "ranks_per_node": 2,
-        "spec": parse_spec(SPEC),
-    }
-    return LaunchDocument(**(plain | changes))
+@pytest.fixture
+def folder(tmp_path):
+    return SignedFolder(tmp_path / "nodes-7", b"the token")
 
 
-def node(index=0, count=2, job="7"):
-    return Node(index, count, "127.0.0.1", job)
+def rendezvous(folder, node=0, count=2, *, serves_ranks=False, clock=None):
+    return NodeRendezvous("a1-3", node, count, "127.0.0.1", folder, serves_ranks, clock or Clock())
 
 
-class TestThisNode:
-    def test_single_node_is_node_0(self):
-        assert this_node(document(nodes=1), {"SLURM_PROCID": "3"}) == Node(0, 1, "127.0.0.1", "local")
-
-    def test_node_is_identified_by_its_slurm_name(self):
-        environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "localhost"}
-        assert this_node(document(), environ) == Node(1, 2, "localhost", "7", "localhost")
-
-    def test_node_is_identified_by_its_host_name_otherwise(self):
-        environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "no-such-host.invalid"}
-        assert this_node(document(), environ).address in (socket.gethostname(), "127.0.0.1")
+def meet(nodes):
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        return list(pool.map(lambda node: node.next_rendezvous(), nodes))
 
 
-class TestPublish:
-    def test_other_nodes_read_the_verdict_of_node_0(self, tmp_path):
-        layout = AttemptLayout(tmp_path)
-        output = publish(layout, node(), 3)
-        assert await_rendezvous(layout, node(1)) == output
-        assert output.execution == 3
-        assert output.port > 0
+class PassingTime(Clock):
+    """A clock on which every sleep takes a minute."""
 
-    def test_rejected_claim_ends_the_other_nodes(self, tmp_path):
-        layout = AttemptLayout(tmp_path)
-        assert publish(layout, node(), None) is None
-        assert await_rendezvous(layout, node(1)) is None
+    def __init__(self):
+        self.seconds = 0.0
+        super().__init__(lambda: self.seconds, self.pass_minute)
 
-    def test_verdict_of_another_scheduler_job_is_ignored(self, tmp_path):
-        layout = AttemptLayout(tmp_path)
-        publish(layout, node(job="6"), 3)
-        times = iter([0.0, 1.0, 1000.0])
-        assert await_rendezvous(layout, node(1), now=lambda: next(times)) is None
-
-    def test_single_node_writes_nothing(self, tmp_path):
-        assert publish(AttemptLayout(tmp_path), node(count=1), 3) == Rendezvous(3, "127.0.0.1", 0)
-        assert os.listdir(tmp_path) == []
+    def pass_minute(self, _):
+        self.seconds += 60
 
 
-class TestCommand:
-    def test_node_0_hosts_the_rendezvous(self):
-        layout, meeting = AttemptLayout(Path("/run/a")), Rendezvous(3, "node1", 4567)
-        first, second = (torchrun.command(layout, document(), node(index), meeting) for index in (0, 1))
-        for parts, host in ((first, "1"), (second, "0")):
-            line = " ".join(parts)
-            assert "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d" in line
-            assert f"--rdzv-endpoint node1:4567 --rdzv-conf is_host={host} --rdzv-id a1-3" in line
+class TestOneNode:
+    def test_meets_itself_without_a_socket_or_file(self, tmp_path):
+        before = listening_sockets()
+        node = rendezvous(None, count=1)
+        info = node.next_rendezvous()
+        assert (info.rank, info.world_size) == (0, 1)
+        assert info.bootstrap_store_info.master_addr == "127.0.0.1"
+        assert not node.use_agent_store
+        assert listening_sockets() == before
+        assert list(tmp_path.iterdir()) == []
+        assert (node.num_nodes_waiting(), node.is_closed(), node.shutdown()) == (0, False, True)
 
-    def test_an_ipv6_address_is_bracketed(self):
-        assert Rendezvous(1, "fe80::1", 5).endpoint == "[fe80::1]:5"
-
-    def test_gloo_uses_loopback_only_on_one_node(self):
-        assert "GLOO_SOCKET_IFNAME" in torchrun.environment(document(nodes=1), 1, {})
-        assert "GLOO_SOCKET_IFNAME" not in torchrun.environment(document(), 1, {})
-
-    def test_site_interface_applies_to_several_nodes_unless_in_spec(self):
-        result = torchrun.environment(document(network_interface="ib0"), 1, {"NCCL_SOCKET_IFNAME": "eth1"})
-        assert (result["GLOO_SOCKET_IFNAME"], result["NCCL_SOCKET_IFNAME"]) == ("ib0", "eth1")
-        assert "NCCL_SOCKET_IFNAME" not in torchrun.environment(document(nodes=1, network_interface="ib0"), 1, {})
+    def test_store_for_a_program_listens_on_the_loopback_interface_alone(self):
+        before = listening_sockets()
+        node = rendezvous(None, count=1, serves_ranks=True)
+        first = node.next_rendezvous().bootstrap_store_info.master_port
+        assert listening_sockets() - before == {("127.0.0.1", first)}
+        second = node.next_rendezvous().bootstrap_store_info.master_port
+        assert listening_sockets() - before == {("127.0.0.1", second)}, "each start has a store of its own"
+        node.shutdown()
+        assert listening_sockets() == before
 
 
-class TestStopLead:
-    @pytest.mark.parametrize(("minutes", "lead"), [(1, 15.0), (10, 60.0), (600, 180.0), (None, 180.0)])
-    def test_lead_leaves_time_for_training(self, minutes, lead):
-        assert document(time_limit_minutes=minutes).lead == lead
+class TestSeveralNodes:
+    def test_each_start_begins_when_all_nodes_have_arrived(self, folder):
+        nodes = [rendezvous(folder, index, 3) for index in range(3)]
+        for _ in range(2):
+            meetings = meet(nodes)
+            assert [meeting.rank for meeting in meetings] == [0, 1, 2]
+            assert {meeting.world_size for meeting in meetings} == {3}
+            assert len({meeting.bootstrap_store_info.master_port for meeting in meetings}) == 1
 
-    @pytest.mark.parametrize(("minutes", "lead"), [(1, 30.0), (60, 300.0), (None, 300.0)])
-    def test_lead_of_the_spec_is_at_most_half_of_the_limit(self, minutes, lead):
-        launch = document(time_limit_minutes=minutes)
-        restart = Restart(signal=WarningSignal(lead_minutes=5.0))
-        spec = launch.spec.model_copy(update={"restart": restart})
-        assert launch.model_copy(update={"spec": spec}).lead == lead
+    def test_a_waiting_node_is_observed_after_its_ranks_failed(self, folder):
+        seconds = itertools.count(1e9, 10.0)
+        nodes = [rendezvous(folder, node) for node in range(2)]
+        meet(nodes)
+        assert nodes[0].num_nodes_waiting() == 0
+        failed = threading.Thread(target=nodes[1].next_rendezvous)
+        failed.start()
+        nodes[0].clock = Clock(lambda: next(seconds))
+        wait_until(nodes[0].num_nodes_waiting, 30, "the other node to wait")
+        nodes[0].clock = Clock()
+        assert nodes[0].next_rendezvous().rank == 0
+        failed.join()
+        nodes[0].clock = Clock(lambda: next(seconds))
+        assert nodes[0].num_nodes_waiting() == 0
+
+    def test_nodes_do_not_wait_for_one_that_has_ended(self, folder):
+        nodes = [rendezvous(folder, index) for index in range(2)]
+        meet(nodes)
+        nodes[1].shutdown()
+        with pytest.raises(RendezvousClosedError):
+            nodes[0].next_rendezvous()
+
+    def test_a_node_that_never_arrives_is_an_error(self, folder):
+        with pytest.raises(RendezvousTimeoutError, match="not all 2 nodes arrived"):
+            rendezvous(folder, clock=PassingTime()).next_rendezvous()
+
+    def test_unsigned_arrivals_are_not_counted(self, tmp_path, folder):
+        (tmp_path / "nodes-7").mkdir()
+        (tmp_path / "nodes-7" / "1%2Farrived%2F1").write_text("")
+        with pytest.raises(RendezvousTimeoutError):
+            rendezvous(folder, clock=PassingTime()).next_rendezvous()
+
+
+class TestStore:
+    def test_nodes_exchange_values(self, folder):
+        first, second = (NodeStore(folder, "1/", node) for node in range(2))
+        first.multi_set(["a", "b"], ["1", b"2"])
+        assert second.multi_get(["a", "b"]) == [b"1", b"2"]
+        assert [first.add("count", 1), second.add("count", 1)] == [1, 2]
+
+    def test_absent_value_is_an_error_after_the_timeout(self, folder):
+        store = NodeStore(folder, "1/", 0, PassingTime())
+        with pytest.raises(DistStoreError, match="no node wrote `a`"):
+            store.wait(["a"], timedelta(minutes=5))
+        assert store.timeout == timedelta(minutes=10)

@@ -5,7 +5,7 @@ import itertools
 import httpx
 import pytest
 
-from tests.unit.worker.launcher.test_rendezvous import document
+from tests.unit.worker.launcher.test_nodes import document
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import Claim
 from worker.launcher.claim import repeat_claim

@@ -26,7 +26,7 @@ def layout(tmp_path: Path) -> AttemptLayout:
 @pytest.fixture
 def listener(layout: AttemptLayout) -> Iterator[TrackerListener]:
     artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "mlflow", limit=100_000)
-    made = TrackerListener(MlflowApi(Journal(layout, 0), artifacts).handle, lambda: 1)
+    made = TrackerListener(MlflowApi(Journal(layout, 0), artifacts).handle, lambda: None)
     made.start()
     yield made
     made.close()

@@ -104,19 +104,12 @@ def test_unknown_call_is_stated_once(call: Callable[..., httpx.Response], layout
     assert "of-a-newer-client/0" in event.message
 
 
-@pytest.mark.parametrize("token", ["x", "x.1", "a" * 40, "\u00e4", "0" * 39])
-def test_other_tokens_of_another_user_are_refused(
-    call: Callable[..., httpx.Response], layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch, token: str
+def test_user_and_password_of_another_server_are_replaced(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("worker.trackers.listener.os.getuid", lambda: -1)
-    answer = call("POST", f"{API}runs/create", token, json={})
-    assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED")
-    assert not layout.spool.exists()
-
-
-def test_program_with_a_key_of_its_own_is_served(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
-    metric = {"run_id": "a", "key": "x", "value": 1.5, "timestamp": 1700000000000, "step": 3}
-    assert call("POST", f"{API}runs/log-metric", "my-own-key", json=metric).status_code == 200
+    base = {"TRAINYARD_TRACKER_URL": listener.url, "TRAINYARD_TRACKER_SECRET": listener.secret}
+    own = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "mine"}
+    run_program("import mlflow; mlflow.log_metric('x', 1.5, step=3)", tmp_path, own | tracker_variables(base | own, 1))
     assert points(layout) == [("x", 3, 1.5)]
 
 

@@ -105,7 +105,7 @@ def api(layout: AttemptLayout, address: list[str]) -> WandbApi:
 
 @pytest.fixture
 def listener(api: WandbApi, address: list[str]) -> Iterator[TrackerListener]:
-    made = TrackerListener(api.handle, lambda: 1)
+    made = TrackerListener(api.handle, lambda: None)
     address += [made.url, made.secret]
     made.start()
     yield made
@@ -329,8 +329,12 @@ def test_files_stay_in_the_folder_of_the_run(
     listener: TrackerListener, call: Callable[..., httpx.Response], tmp_path: Path
 ) -> None:
     request = {"query": "mutation CreateRunFiles {}", "variables": {"run": "run", "files": ["a b.txt", "../../../x"]}}
-    files = call("/graphql", request).json()["data"]["createRunFiles"]["files"]
-    statuses = [httpx.put(file["uploadUrl"], content=b"1", trust_env=False).status_code for file in files]
+    made = call("/graphql", request).json()["data"]["createRunFiles"]
+    files, (header,) = made["files"], made["uploadHeaders"]
+    headers = dict([header.split(": ")])
+    statuses = [
+        httpx.put(file["uploadUrl"], content=b"1", headers=headers, trust_env=False).status_code for file in files
+    ]
     assert statuses == [200, 400]
     assert [path.name for path in (tmp_path / "job" / "artifacts").rglob("*") if path.is_file()] == ["a b.txt"]
 

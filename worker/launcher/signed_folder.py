@@ -1,0 +1,56 @@
+"""Values that the nodes of an attempt give each other: files of the run directory, signed with the attempt's token.
+
+Other accounts may be able to write to the folder, for example because the site's umask lets a group write. A value
+without the signature is treated as absent.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from trainyard.contract.layout import write_atomic
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_MAX_BYTES = 1 << 20
+
+
+class SignedFolder:
+    """Named values. A value is never changed after it has been written, and each node writes names of its own."""
+
+    def __init__(self, folder: Path, token: bytes) -> None:
+        self._folder = folder
+        self._key = hmac.digest(token, b"values of the nodes", "sha256")
+
+    def write(self, name: str, value: str) -> None:
+        """Write a value, readable by the owner alone."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data = value.encode()
+        write_atomic(self._folder / quote(name, safe=""), self._sign(name, data) + data, mode=0o600)
+
+    def read(self, name: str) -> str | None:
+        """Return the value, or None if it is absent or not signed for this name."""
+        # Listing the folder makes a network filesystem refresh its cache.
+        if name not in self.names():
+            return None
+        try:
+            with (self._folder / quote(name, safe="")).open("rb") as file:
+                signature, data = file.read(_DIGEST_BYTES), file.read(_MAX_BYTES)
+        except OSError:
+            return None
+        return data.decode() if hmac.compare_digest(signature, self._sign(name, data)) else None
+
+    def names(self, prefix: str = "") -> set[str]:
+        """Return the names that begin with `prefix`. Their values may be unsigned."""
+        try:
+            entries = os.listdir(self._folder)
+        except FileNotFoundError:
+            return set()
+        return {name for entry in entries if (name := unquote(entry)).startswith(prefix)}
+
+    def _sign(self, name: str, data: bytes) -> bytes:
+        # With the name of the folder, a value of another scheduler job of the attempt is worthless here.
+        header = json.dumps([self._folder.name, name]).encode()
+        return hmac.digest(self._key, header + b"\n" + data, "sha256")
