@@ -12,6 +12,7 @@ from service.api.dependencies import (
     AppState,
     AppStateDep,
     CreatedByQuery,
+    EditorDep,
     FileWindowDep,
     NowDep,
     UploadWindowDep,
@@ -64,7 +65,7 @@ _MAX_NAME = 120
 async def upload(
     request: Request,
     app_state: AppStateDep,
-    user: UserDep,
+    user: EditorDep,
     now: NowDep,
     format: Annotated[FileFormat | None, Query(description="Default: the format of the first line.")] = None,
 ) -> DataFileResource:
@@ -159,14 +160,14 @@ def content(app_state: AppStateDep, _user: UserDep, file_id: FileId, conditions:
 
 
 @router.delete("/{file_id}", status_code=204, operation_id="delete_file")
-def delete(app_state: AppStateDep, user: UserDep, file_id: FileId) -> None:
+def delete(app_state: AppStateDep, user: EditorDep, file_id: FileId) -> None:
     """Delete a data file. Its content stays while other files, or jobs that have not ended, use it."""
     app_state.files.delete(user, file_id)
     app_state.notify_cleanup()
 
 
 @uploads_router.post("", status_code=201, operation_id="start_upload")
-def start(app_state: AppStateDep, user: UserDep, now: NowDep, body: UploadRequest) -> UploadResource:
+def start(app_state: AppStateDep, user: EditorDep, now: NowDep, body: UploadRequest) -> UploadResource:
     """Start an upload in parts, which an interruption does not lose."""
     return app_state.files.upload_resource(app_state.files.start(user, body, now))
 
@@ -193,7 +194,7 @@ def get_upload(app_state: AppStateDep, user: UserDep, upload_id: UploadId) -> Up
 async def send_part(
     request: Request,
     app_state: AppStateDep,
-    user: UserDep,
+    user: EditorDep,
     now: NowDep,
     upload_id: UploadId,
     offset: Annotated[
@@ -217,13 +218,13 @@ async def send_part(
 
 
 @uploads_router.post("/{upload_id}/complete", status_code=201, operation_id="complete_upload")
-def complete(app_state: AppStateDep, user: UserDep, now: NowDep, upload_id: UploadId) -> DataFileResource:
+def complete(app_state: AppStateDep, user: EditorDep, now: NowDep, upload_id: UploadId) -> DataFileResource:
     """Check all lines and the digest, and make the upload a data file. Repeating the request returns the same file."""
     with full_disk_reported():
         return file_resource(app_state.files.complete(user, upload_id, now))
 
 
 @uploads_router.delete("/{upload_id}", status_code=204, operation_id="abandon_upload")
-def abandon(app_state: AppStateDep, user: UserDep, upload_id: UploadId) -> None:
+def abandon(app_state: AppStateDep, user: EditorDep, upload_id: UploadId) -> None:
     """Remove an upload and what was received of it."""
     app_state.files.abandon(user, upload_id)
