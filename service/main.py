@@ -32,6 +32,7 @@ from service.db.engine import Database
 from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine_slurm, run_checks
+from service.diagnostics.root_checks import ROOTS_FIX, root_problems
 from service.maintenance import task as maintenance
 from service.maintenance.run_removal import RunRemoval
 from service.metrics import summaries
@@ -96,8 +97,8 @@ def main(argv: list[str] | None = None) -> int:
             structlog.get_logger("service").warning(
                 f"TRAINYARD_ALLOWED_VARIABLES: {pattern} has no effect: no spec may set such a variable"
             )
-        if arguments.command == "serve" and (message := describe_missing(sys.version_info[:3])) is not None:
-            structlog.get_logger("service").warning(message)
+        if arguments.command == "serve":
+            _warn(settings)
         if arguments.command == "doctor":
             return doctor(settings, scheduler_alone=arguments.scheduler)
         if arguments.command == "backup":
@@ -117,6 +118,20 @@ def main(argv: list[str] | None = None) -> int:
     except (ServiceError, StartError, OSError) as error:
         print(f"trainyard: {error}", file=sys.stderr)
         return 1
+
+
+def _warn(settings: Settings) -> None:
+    """Log what is unsafe about this Python and the settings."""
+    messages = [f"{problem}, which users can read through a job: {ROOTS_FIX}" for problem in root_problems(settings)]
+    if (missing := describe_missing(sys.version_info[:3])) is not None:
+        messages.append(missing)
+    if settings.public_url.startswith("https:") and not settings.trusted_proxies:
+        messages.append(
+            "TRAINYARD_PUBLIC_URL is https and TRAINYARD_TRUSTED_PROXIES is empty, so limits and the audit take all "
+            "clients for the proxy; set it to the address from which the proxy connects"
+        )
+    for message in messages:
+        structlog.get_logger("service").warning(message)
 
 
 def migrate(settings: Settings) -> int:

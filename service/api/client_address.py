@@ -18,7 +18,7 @@ def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str
     """
     address = peer
     for text in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
-        if not _is_trusted(address, trusted):
+        if not is_trusted(address, trusted):
             break
         try:
             address = str(ip_address(text))
@@ -44,6 +44,7 @@ def client_network(text: str) -> str:
     return text if address is None else str(address)
 
 
-def _is_trusted(text: str, trusted: Sequence[Network]) -> bool:
+def is_trusted(text: str, trusted: Sequence[Network]) -> bool:
+    """Return whether an address belongs to a trusted proxy."""
     address = parse_address(text)
     return address is not None and any(address in network for network in trusted)

@@ -1,7 +1,7 @@
 """The application state, and the dependencies of routes: its parts, the caller and common query parameters."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
 from fastapi import Path as PathParam
+from fastapi.dependencies.models import Dependant
 from pydantic import BeforeValidator
 
 from service.api.query_params import refuse_unknown
@@ -21,8 +22,9 @@ from service.auth.sessions import CSRF_HEADER, Cookie, require_csrf
 from service.auth.sign_in import MungeSignIn
 from service.auth.unix_accounts import AccountLookup, NameService
 from service.checkpoints.listings import FileListings
+from service.code.service import require_code_role
 from service.core.clock import Clock
-from service.core.errors import AuthenticationError, InvalidRequestError, PermissionDeniedError
+from service.core.errors import AuthenticationError, InvalidRequestError, NotFoundError, PermissionDeniedError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
@@ -35,6 +37,7 @@ from service.db.paging import PageRequest
 from service.db.visibility import show_jobs_of
 from service.files.service import FileService
 from service.jobs.quota import UserQuotas
+from service.jobs.service import require_change
 from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
@@ -187,21 +190,39 @@ def get_caller(request: Request) -> Caller:
     return caller
 
 
-async def get_user(request: Request) -> Principal:
-    """Return the user that sends the request, with an API token or a browser session.
+class CallerCheck:
+    """A dependency that returns the user of a request: an API token or a browser session whose role permits the route.
 
-    Raises:
-        AuthenticationError: the request has no valid token or session.
-        PermissionDeniedError: it has an attempt token, or a session without the CSRF token.
-        InvalidRequestError: the query has unknown parameters.
+    Routes call it before they read the query and the body, and FastAPI calls it again to pass on the user.
     """
-    principal = await get_lenient_user(request)
-    refuse_unknown(request)
-    return principal
+
+    def __init__(
+        self, require: Callable[[Principal, Settings], None] = lambda user, settings: None, *, any_query: bool = False
+    ):
+        """
+        Args:
+            require: Raises PermissionDeniedError for users whom the route refuses, whatever they send.
+            any_query: The query may have unknown parameters.
+        """
+        self._require = require
+        self._any_query = any_query
+
+    async def __call__(self, request: Request) -> Principal:
+        """Return the user.
+
+        Raises:
+            AuthenticationError: the request has no valid token or session.
+            PermissionDeniedError: it has an attempt token, or a session without the CSRF token, or the role is refused.
+            InvalidRequestError: the query has unknown parameters.
+        """
+        user = _user_of(request)
+        self._require(user, request.app.state.app_state.settings)
+        if not self._any_query:
+            refuse_unknown(request)
+        return user
 
 
-async def get_lenient_user(request: Request) -> Principal:
-    """Return the user like `get_user`, whatever the query is."""
+def _user_of(request: Request) -> Principal:
     caller = get_caller(request)
     principal = caller.principal
     set_audit_caller(request, principal)
@@ -229,26 +250,31 @@ def set_audit_caller(request: Request, principal: Principal) -> None:
         context.target = "/".join(str(value) for value in request.path_params.values()) or None
 
 
-UserDep = Annotated[Principal, Depends(get_user)]
-LenientUserDep = Annotated[Principal, Depends(get_lenient_user)]
+def _require_editor(user: Principal, _settings: Settings) -> None:
+    require_change(user)
 
 
-async def get_admin(user: UserDep) -> Principal:
-    """Authenticate an administrator."""
+def _require_admin(user: Principal, _settings: Settings) -> None:
     if user.role != "admin":
         raise PermissionDeniedError("requires the role admin", code="admin_required")
-    return user
 
 
-AdminDep = Annotated[Principal, Depends(get_admin)]
+def code_role(what: str) -> CallerCheck:
+    """Return the check of routes for users who may run their own code; `what` begins the message for others."""
+    return CallerCheck(lambda user, settings: require_code_role(user, settings.code_roles, what))
 
-AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$", description="Id of the attempt.")]
+
+UserDep = Annotated[Principal, Depends(CallerCheck())]
+"""Every user, viewers included."""
+EditorDep = Annotated[Principal, Depends(CallerCheck(_require_editor))]
+"""Every user but viewers."""
+AdminDep = Annotated[Principal, Depends(CallerCheck(_require_admin))]
+LenientUserDep = Annotated[Principal, Depends(CallerCheck(any_query=True))]
+LenientEditorDep = Annotated[Principal, Depends(CallerCheck(_require_editor, any_query=True))]
+
+_ATTEMPT_ID = r"^[0-9a-f]{16}$"
+AttemptId = Annotated[str, PathParam(pattern=_ATTEMPT_ID, description="Id of the attempt.")]
 JobId = Annotated[str, PathParam(description="Id of the job: `job_...`.")]
-
-
-async def get_worker(request: Request, aid: AttemptId) -> Principal:
-    """Return the worker that sends the request, which must be the one of the attempt in the path."""
-    return require_worker(request, aid)
 
 
 def require_worker(request: Request, attempt_id: str) -> Principal:
@@ -265,7 +291,25 @@ def require_worker(request: Request, attempt_id: str) -> Principal:
     return principal
 
 
-WorkerDep = Annotated[Principal, Depends(get_worker)]
+class WorkerCheck:
+    """A dependency that returns the worker of a request, which must be the one of the attempt in the path."""
+
+    async def __call__(self, request: Request) -> Principal:
+        attempt_id: str = request.path_params["aid"]
+        if not re.fullmatch(_ATTEMPT_ID, attempt_id):
+            raise NotFoundError(f"there is no attempt {attempt_id!r}", code="attempt_not_found", param="aid")
+        return require_worker(request, attempt_id)
+
+
+WorkerDep = Annotated[Principal, Depends(WorkerCheck())]
+
+
+def caller_checks(dependant: Dependant) -> Iterator[CallerCheck | WorkerCheck]:
+    """Yield the checks of the caller among the dependencies of a route."""
+    for dependency in dependant.dependencies:
+        if isinstance(dependency.call, CallerCheck | WorkerCheck):
+            yield dependency.call
+        yield from caller_checks(dependency)
 
 
 def after_query(pattern: str, *, max_length: int = 64) -> Any:

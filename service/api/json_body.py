@@ -9,7 +9,7 @@ from fastapi._compat import ModelField
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from service.api.dependencies import SAFE_METHODS
+from service.api.dependencies import SAFE_METHODS, caller_checks
 from service.core.errors import ClientGoneError, MalformedRequestError
 from service.core.thread_slots import caller_thread_slot, ended_with_client, run_in_thread_slot
 from trainyard.contract.base import sanitize
@@ -36,10 +36,24 @@ def parse_body(body: bytes, *, max_values: int = MAX_VALUES, unique_keys: bool =
 
 
 class SlotRoute(APIRoute):
-    """Runs an endpoint that is a plain function in a thread slot of its caller."""
+    """Runs an endpoint that is a plain function in a thread slot of its caller, who is checked before the body."""
 
     def get_route_handler(self) -> Handler:
-        handler = super().get_route_handler()
+        handler = self.reading_body(self._in_slot(super().get_route_handler()))
+        checks = tuple(caller_checks(self.dependant))
+
+        async def handle(request: Request) -> Response:
+            for check in checks:
+                await check(request)
+            return await handler(request)
+
+        return handle
+
+    def reading_body(self, handler: Handler) -> Handler:
+        """Return the handler with what comes before it, once the caller may send the request."""
+        return handler
+
+    def _in_slot(self, handler: Handler) -> Handler:
         if iscoroutinefunction(self.endpoint):
             return handler  # It takes slots by `run_in_thread_slot`.
 
@@ -67,9 +81,7 @@ class JsonRoute(SlotRoute):
     def parse(self, request: Request, body: bytes) -> Any:
         return parse_body(body)
 
-    def get_route_handler(self) -> Handler:
-        handler = super().get_route_handler()
-
+    def reading_body(self, handler: Handler) -> Handler:
         async def handle(request: Request) -> Response:
             if self.body_field is not None and (body := await request.body()):
                 if len(body) <= _MAX_INLINE_BYTES:

@@ -75,8 +75,8 @@ class Settings(UploadSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Further host names of the service, comma-separated; its own name and that of PUBLIC_URL are always allowed."""
     allowed_roots: Annotated[tuple[str, ...], NoDecode] = ()
-    """Folders that may contain the models and data of specs, comma-separated, as the nodes see them; default: the home
-    directory of the service's account and the runs directory."""
+    """Folders that may contain the models and data of specs beside the runs directory, comma-separated, as the nodes
+    see them; every user can read them through a job, but for names below them that begin with a dot. Default: none."""
     container_runtime: ContainerRuntime | None = None
     """What starts containers on the nodes: `apptainer`, `charliecloud`, `docker`, `enroot`, `podman` or `pyxis`;
     default: none, and specs with `environment.container` are rejected."""
@@ -179,7 +179,8 @@ class Settings(UploadSettings):
     max_sweep_members: Annotated[int, Field(ge=1, le=1000)] = 200
     """Maximum number of jobs in one sweep."""
     webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Hosts (`name` or `name:port`, comma-separated) whose webhooks may use http and private addresses."""
+    """Hosts whose webhooks may use http and private addresses, comma-separated: `name:port`, or `name` with all its
+    ports. Other hosts are reached by https on ports 443 and 80 alone."""
     session_hours: Annotated[float, Field(gt=0)] = 168.0
     """Lifetime of a browser session; it also ends with its token."""
     audit_retention_days: Annotated[int, Field(ge=1)] = 365
@@ -218,7 +219,7 @@ class Settings(UploadSettings):
             text = values.get(name)
             if isinstance(text, str):
                 values[name] = tuple(part.strip() for part in text.split(",") if part.strip())
-        return values
+        return {name: value for name, value in values.items() if name != "worker_ca_file" or value}
 
     @field_validator("allowed_roots")
     @classmethod
@@ -365,12 +366,13 @@ class Settings(UploadSettings):
 
     @property
     def site(self) -> Site:
+        # Where jobs run as their owners, the service can read runs that a user cannot.
+        private_runs = self.run_as == "owner"
         return Site(
             accelerator=self.known_accelerator,
             scheduler=self.backend,
-            roots=self.allowed_roots or (str(Path.home()), str(self.runs)),
-            # Where jobs run as their owners, the service can read runs that a user cannot.
-            excluded_roots=(*self._own_files, *([str(self.runs)] if self.run_as == "owner" else [])),
+            roots=(*self.allowed_roots, *(() if private_runs else (str(self.runs),))),
+            excluded_roots=(*self._own_files, *((str(self.runs),) if private_runs else ())),
             container_runtime=self.container_runtime,
             container_images=self.container_images,
             gpus_per_node=self.slurm_gpus_per_node,

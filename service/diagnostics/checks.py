@@ -27,6 +27,7 @@ from service.diagnostics.container_checks import containers
 from service.diagnostics.model_checks import models
 from service.diagnostics.munge_checks import munge
 from service.diagnostics.owner_checks import owners
+from service.diagnostics.root_checks import roots
 from service.scheduler.local.policy import visible_gpus
 from service.secrets.encryption import SecretCipher, SecretKeyError
 from service.secrets.repository import OLDEST
@@ -64,7 +65,7 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
         checks += [slurm.controller] if query_scheduler else []
-    checks += [_route, _gpus, containers, munge, owners, models, _interpreter, _versions]
+    checks += [_route, _gpus, containers, munge, owners, roots, models, _interpreter, _versions]
     yield from _run(settings, checks)
 
 

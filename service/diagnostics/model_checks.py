@@ -31,7 +31,10 @@ def models(settings: Settings) -> Finding:
 
 def _problems(settings: Settings, entry: BaseModelEntry) -> Iterator[str]:
     yield from (f"spec.{problem}" for problem in entry_problems(entry))
-    if not settings.site.allowed_roots.contains(Path(entry.path)):
+    roots = settings.site.allowed_roots
+    if not roots.contains(Path(entry.path)):
         yield f"{entry.path} is outside of TRAINYARD_ALLOWED_ROOTS"
+    elif problem := roots.hidden_problem(Path(entry.path)):
+        yield f"{entry.path} {problem}"
     elif problem := folder_problem(entry.path, shared=settings.backend == "local", template=True):
         yield problem

@@ -62,7 +62,9 @@ def interpreter(settings: Settings) -> Finding:
         return ok_finding("python", f"{python} is here; whether on the nodes too: {node_check}")
     message = f"{python} is not here, and jobs end at once where a node does not have it"
     fix = f"set TRAINYARD_SLURM_PYTHON to the worker's interpreter; check on a node: {node_check}"
-    shared = any(python.is_relative_to(root) for root in (*settings.site.roots, str(settings.runs.parent)))
+    shared = any(
+        python.is_relative_to(root) for root in (*settings.site.roots, str(settings.runs.parent), str(Path.home()))
+    )
     return error_finding("python", message, fix) if shared else warning_finding("python", message, fix)
 
 

@@ -140,7 +140,7 @@ def _shards(folder: Path, roots: AllowedRoots) -> list[str]:
             raise FolderError(f"{INDEX} has no `weight_map` from tensors to files")
         names = sorted(set(weights.values()))
     else:
-        names = sorted(name for name in _listed(folder) if name.endswith(".safetensors"))
+        names = sorted(name for name in _listed(folder) if name.endswith(".safetensors") and not name.startswith("."))
     if not names:
         raise FolderError("there is no *.safetensors file in the folder")
     if len(names) > MAX_SHARDS:

@@ -1,4 +1,6 @@
-"""The policy for webhook URLs: https to public addresses, or hosts that an administrator allows. Pure functions.
+"""The policy for webhook URLs: https to public addresses on ports of the web, or hosts that an administrator allows.
+
+Pure functions.
 
 The addresses of a host are checked when the webhook is created and before every delivery. The connection goes to the
 checked address, so that a DNS answer that changes in between (DNS rebinding) has no effect.
@@ -14,6 +16,8 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _NOT_PUBLIC = (IPv4Network("192.0.0.0/24"), IPv4Network("168.63.129.16/32"), IPv6Network("3fff::/20"))
 """Networks that `is_global` may call public: protocol assignments, where some clouds serve metadata (192.0.0.192), the
 address at which Azure serves it, and documentation."""
+_PORTS = (80, 443)
+"""Ports of hosts that no administrator allows: others are of mail, databases and the like, which a user could probe."""
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
@@ -33,7 +37,7 @@ class Target:
     path: str
     """Includes the query."""
     exempt: bool
-    """Whether an administrator allows http and private addresses for this host."""
+    """Whether an administrator allows http, private addresses and other ports for this host."""
 
     @property
     def authority(self) -> str:
@@ -47,7 +51,7 @@ def parse_target(url: str, allowed: Collection[str]) -> Target:
     """Parse a webhook's URL and check all but its addresses.
 
     Args:
-        allowed: The exempt hosts, each as `name` or `name:port`.
+        allowed: The exempt hosts, each as `name`, with all its ports, or `name:port`.
 
     Raises:
         ForbiddenTargetError: the URL is malformed or not allowed.
@@ -69,6 +73,11 @@ def parse_target(url: str, allowed: Collection[str]) -> Target:
     if parts.scheme == "http" and not exempt:
         raise ForbiddenTargetError(
             "must begin with https://; an administrator can allow http for single hosts "
+            "(TRAINYARD_WEBHOOK_ALLOWED_HOSTS)"
+        )
+    if port not in _PORTS and not exempt:
+        raise ForbiddenTargetError(
+            f"names port {port}, and only 80 and 443 are allowed; an administrator can allow `{host}:{port}` "
             "(TRAINYARD_WEBHOOK_ALLOWED_HOSTS)"
         )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

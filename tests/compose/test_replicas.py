@@ -32,6 +32,7 @@ def assert_stream_is_not_buffered(stack: Stack, run: LongRun) -> None:
     url = f"https://127.0.0.1:{stack.secure_port}/v1/jobs/{run.id}/stream"
     with httpx.stream("GET", url, headers=headers, verify=tls_context, timeout=60) as answer:
         assert answer.status_code == 200
+        assert "strict-transport-security" in answer.headers, "the service does not trust the proxy"
         assert "event: metrics" in answer.iter_lines()
 
 

@@ -55,6 +55,8 @@ class Stack:
             "TRAINYARD_PORTS": f"{first}-{first + _REPLICAS - 1}",
             "TRAINYARD_TLS_BIND": "127.0.0.1",
             "TRAINYARD_TLS_PORT": str(self.secure_port),
+            "TRAINYARD_TLS_NETWORK": f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}",
+            "TRAINYARD_PUBLIC_URL": "http://api:8470",
             "WORKER_EXTRAS": EXTRAS,
             "DOCKER_BUILDKIT": "0",
             **{variable: f"trainyard-test-{name}" for name, variable in (IMAGES | SUBSTITUTE_IMAGES).items()},

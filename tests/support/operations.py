@@ -158,8 +158,8 @@ def file_form(name: str, content: bytes) -> bytes:
     return (purpose + head).encode() + content + f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
-async def status_of(app: FastAPI, request: RawRequest, headers: Mapping[str, str]) -> int:
-    """Return the status of the response. The client disconnects then, since some streams do not end."""
+async def status_of(app: FastAPI, request: RawRequest, headers: Mapping[str, str], address: str = "127.0.0.1") -> int:
+    """Return the status of the response to a client with this address. It disconnects then: some streams do not end."""
     sent = {"host": "localhost", "content-type": request.content_type, **headers}
     scope = {
         "type": "http",
@@ -172,7 +172,7 @@ async def status_of(app: FastAPI, request: RawRequest, headers: Mapping[str, str
         "query_string": request.query.encode(),
         "root_path": "",
         "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
-        "client": ("127.0.0.1", 1),
+        "client": (address, 1),
         "server": ("localhost", 80),
     }
     messages = [{"type": "http.request", "body": request.body, "more_body": False}]

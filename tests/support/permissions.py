@@ -24,6 +24,8 @@ class Rule(Enum):
     OWN_READ = "the owner and administrators; for others it does not exist"
     OWN_CHANGE = "the same, and viewers are refused"
     OWNER_ONLY = "the owner alone; for others it does not exist, and viewers are refused"
+    CODE = "users with the code role, and administrators"
+    OWN_CODE = "the owner with the code role, and administrators"
     ADMIN = "administrators"
     WORKER = "the worker of the attempt"
     PAGE = "every user with a browser session"
@@ -73,9 +75,9 @@ RULES: Mapping[str, Rule] = {
     "revoke_own_token": Rule.READ,
     "create_sign_in_code": Rule.TOKEN,
     **dict.fromkeys(("resolve_lost_jobs", "link_unix_user"), Rule.ADMIN),
-    **dict.fromkeys(("set_maintenance", "get_doctor", "put_code", "get_code", "has_code"), Rule.ADMIN),
-    # The owner may, too, with the code role.
-    "enter_job": Rule.ADMIN,
+    **dict.fromkeys(("set_maintenance", "get_doctor"), Rule.ADMIN),
+    **dict.fromkeys(("put_code", "get_code", "has_code"), Rule.CODE),
+    "enter_job": Rule.OWN_CODE,
     **dict.fromkeys(("claim_attempt", "send_heartbeat", "report_metrics", "report_events"), Rule.WORKER),
     **dict.fromkeys(("report_checkpoint", "report_parameters", "append_log", "finish_attempt"), Rule.WORKER),
     **dict.fromkeys(("search_mlflow_experiments", "get_mlflow_experiment", "find_mlflow_experiment"), Rule.READ),
@@ -104,6 +106,9 @@ class Identity:
     name: str
     role: Role
     headers: Mapping[str, str]
+    may_run_code: bool = False
+    """Whether it has the code role; administrators always have it here."""
+    address: str = "127.0.0.1"
     cookie: bool = False
     same_origin: bool = True
     """Whether `Origin` names the service."""
@@ -122,8 +127,12 @@ _ALLOWED: Mapping[Rule, frozenset[Role]] = {
     Rule.OWN_CHANGE: frozenset({"owner", "admin"}),
     Rule.OWNER_ONLY: frozenset({"owner"}),
     Rule.ADMIN: frozenset({"admin"}),
+    Rule.CODE: frozenset({"other", "owner", "admin"}),
+    Rule.OWN_CODE: frozenset({"owner", "admin"}),
     Rule.WORKER: frozenset({"worker"}),
 }
+_OWNERSHIP = (Rule.CHANGE, Rule.OWN_CODE)
+"""Rules by which another user is refused for who the owner is."""
 _HIDDEN: Mapping[Rule, frozenset[Role]] = {
     Rule.OWN_READ: frozenset({"viewer", "other"}),
     Rule.OWN_CHANGE: frozenset({"other"}),
@@ -131,11 +140,26 @@ _HIDDEN: Mapping[Rule, frozenset[Role]] = {
 }
 
 
-def expected_status(rule: Rule, identity: Identity, *, safe: bool) -> int | None:
+def refused_by_role(rule: Rule, identity: Identity, *, safe: bool) -> bool:
+    """Return whether a route of the API refuses an identity, whatever it names and sends."""
+    if rule in (Rule.PUBLIC, Rule.SIGN_IN, Rule.SIGN_OUT, Rule.PAGE, Rule.ADMIN_PAGE, Rule.TOKEN):
+        return False
+    if rule in _OWNERSHIP and identity.role == "other" and _has_code_role(rule, identity):
+        return False
+    return expected_status(rule, identity, safe=safe) in (401, 403)
+
+
+def _has_code_role(rule: Rule, identity: Identity) -> bool:
+    """Return whether the identity has the code role, or the rule does not need it."""
+    return rule not in (Rule.CODE, Rule.OWN_CODE) or identity.may_run_code or identity.role == "admin"
+
+
+def expected_status(rule: Rule, identity: Identity, *, safe: bool, private: bool = False) -> int | None:
     """Return the status of the refusal; None if the identity is permitted.
 
     Args:
         safe: Whether the method of the request changes nothing.
+        private: Whether jobs run as their owners, and the request names what belongs to one.
     """
     cross_site = identity.cookie and not identity.same_origin
     if rule is Rule.PUBLIC and cross_site and not safe:
@@ -154,6 +178,10 @@ def expected_status(rule: Rule, identity: Identity, *, safe: bool) -> int | None
         return 403
     if rule is Rule.TOKEN and identity.cookie:
         return 403
-    if identity.role in _ALLOWED[rule]:
+    allowed = identity.role in _ALLOWED[rule] and _has_code_role(rule, identity)
+    owned = rule in _OWNERSHIP and identity.role == "other" and _has_code_role(rule, identity)
+    if private and identity.role in ("viewer", "other") and (allowed or owned):
+        return 404
+    if allowed:
         return None
     return 404 if identity.role in _HIDDEN.get(rule, ()) else 403

@@ -12,37 +12,66 @@ _Root = Annotated[str, StringConstraints(max_length=4096)]
 _Roots = Annotated[tuple[_Root, ...], Field(max_length=256)]
 
 
+_OUTSIDE = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
+
+
 class OutsideRootsError(ValueError):
-    """A path whose links lead out of the allowed folders."""
+    """A path that is not allowed once its links are resolved."""
+
+    def __init__(self, path: PurePath, problem: str) -> None:
+        """`problem`: continues a sentence that begins with the path, and names the remedy."""
+        super().__init__(f"{path} {problem}")
+        self.problem = problem
 
 
 class AllowedRoots(Strict):
-    """Allowed folders, and excluded files and folders below them. The deepest one that contains a path decides."""
+    """Allowed folders, and excluded files and folders below them. The deepest one that contains a path decides.
+
+    Credentials are in files and folders whose names begin with a dot (`.ssh`, `.aws`, `.netrc`), so such a name is
+    allowed in the path of a root alone: `/home/ada/.cache/huggingface` can be a root, and `.cache` below another cannot
+    be read.
+    """
 
     allowed: _Roots = ("/",)
     excluded: _Roots = ()
+    hidden: bool = False
+    """Whether names below a root may begin with a dot."""
 
     def contains(self, path: PurePath) -> bool:
-        """Return whether a path is allowed, by its text alone."""
+        """Return whether a path is below an allowed root and not excluded, by its text alone."""
         return _depth(path, map(PurePath, self.allowed)) > _depth(path, map(PurePath, self.excluded))
+
+    def hidden_problem(self, path: PurePath) -> str | None:
+        """Return why a path is hidden, by its text alone; None if it is not."""
+        return self._hidden_problem(path, map(PurePath, self.allowed))
 
     def resolve(self, path: Path) -> Path:
         """Return the real path, with links resolved.
 
         Raises:
             OSError: There is nothing at this path.
-            OutsideRootsError: The real path is not allowed.
+            OutsideRootsError: The real path is not allowed, or is hidden.
         """
         real = path.resolve(strict=True)
-        allowed, excluded = ((Path(root).resolve() for root in roots) for roots in (self.allowed, self.excluded))
+        allowed, excluded = ([Path(root).resolve() for root in roots] for roots in (self.allowed, self.excluded))
         if _depth(real, allowed) <= _depth(real, excluded):
-            raise OutsideRootsError(
-                f"{path} leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
-            )
+            raise OutsideRootsError(path, _OUTSIDE)
+        if (problem := self._hidden_problem(real, allowed)) is not None:
+            raise OutsideRootsError(path, problem)
         return real
 
+    def _hidden_problem(self, path: PurePath, allowed: Iterable[PurePath]) -> str | None:
+        below = path.parts[_depth(path, allowed) :]
+        name = next((part for part in below if part.startswith(".")), None)
+        if name is None or self.hidden:
+            return None
+        return (
+            f"has the hidden name `{name}` in its path, which no spec may read: move the files, or let an "
+            "administrator name their folder in TRAINYARD_ALLOWED_ROOTS"
+        )
 
-UNRESTRICTED_ROOTS = AllowedRoots()
+
+UNRESTRICTED_ROOTS = AllowedRoots(hidden=True)
 
 
 def _depth(path: PurePath, folders: Iterable[PurePath]) -> int:

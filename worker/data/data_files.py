@@ -16,7 +16,6 @@ from worker.core.errors import RefusedError
 CHUNK_BYTES = 2**22
 """About the size of a part of a file that one process reads at once."""
 MAX_FILES = 100_000
-OUTSIDE = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
 
 RecordKind = Literal["jsonl", "parquet", "arrow"]
 
@@ -104,8 +103,8 @@ def opened_path(field: str, path: str, roots: AllowedRoots) -> Iterator[BinaryIO
             # Of the open file, so that nobody can replace a link in between.
             roots.resolve(Path(f"/proc/self/fd/{handle.fileno()}"))
             yield handle
-    except OutsideRootsError:
-        raise RefusedError(f"{field}: {path} {OUTSIDE}") from None
+    except OutsideRootsError as error:
+        raise RefusedError(f"{field}: {path} {error.problem}") from None
     except OSError as error:
         raise RefusedError(
             f"{field}: {path} cannot be read: {error.strerror or error}",

@@ -17,7 +17,7 @@ from trainyard.contract.formats.records import is_encodable
 from trainyard.contract.spec.text_sources import FileSource, Paths, listed_paths
 from worker.core.errors import RefusedError
 from worker.data.arrow_tables import schema_metadata
-from worker.data.data_files import OUTSIDE, DataFile, find_files, opened_path, state_of
+from worker.data.data_files import DataFile, find_files, opened_path, state_of
 from worker.data.image_decoding import MAX_BYTES, BadImageError
 from worker.data.records import numbered_records
 
@@ -168,8 +168,8 @@ def _folder(field: str, path: str, roots: AllowedRoots) -> ImageFolder:
             files += [(label, entry.name) for entry in inside]
             if len(files) > MAX_IMAGES:
                 raise RefusedError(f"{field}: {path} has more than {MAX_IMAGES:,} images")
-    except OutsideRootsError:
-        raise RefusedError(f"{field}: {path} {OUTSIDE}") from None
+    except OutsideRootsError as error:
+        raise RefusedError(f"{field}: {path} {error.problem}") from None
     except OSError as error:
         raise RefusedError(
             f"{field}: {error.filename or path} cannot be read: {error.strerror or error}",

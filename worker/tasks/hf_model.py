@@ -128,9 +128,16 @@ class HfFolder:
             if number > _MAX_FILES:
                 raise RefusedError(f"{prefix} contains more than {_MAX_FILES} files")
             try:
-                self._roots.resolve(path)
+                if not self._is_own_hidden_file(path):
+                    self._roots.resolve(path)
             except (OutsideRootsError, OSError, RuntimeError) as error:
                 raise RefusedError(f"model.path: {error}") from None
+
+    def _is_own_hidden_file(self, path: Path) -> bool:
+        """Whether a path is hidden in the folder and no link out of it, such as `.git` and the `.cache` of downloads,
+        which no loader opens."""
+        hidden = any(part.startswith(".") for part in path.relative_to(self.path).parts)
+        return hidden and path.resolve(strict=True).is_relative_to(self.path.resolve())
 
     def _check_index(self, prefix: str) -> None:
         """Check the names in the index of the weights, each of which transformers opens as a path."""
@@ -142,7 +149,7 @@ class HfFolder:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise RefusedError(f"{prefix} has a {INDEX} without a `weight_map` from tensors to files") from None
         for name in names:
-            if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
+            if not isinstance(name, str) or "/" in name or name.startswith(".") or not name.endswith(".safetensors"):
                 raise RefusedError(f"{prefix} has a {INDEX} that names {name!r}, which is no *.safetensors file of it")
 
     def read(self, kind: str, load: Callable[..., Any]) -> Any:

@@ -8,16 +8,19 @@ from ipaddress import ip_network
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.client_address import client_address
-from service.api.middleware.errors import header_map
+from service.api.client_address import client_address, is_trusted
+from service.api.middleware.errors import HeaderMap, header_map
 from service.api.middleware.head import METHODS
 from service.api.paths import is_api
 from service.audit.log import CURRENT_REQUEST, RequestContext
 from service.core.observability import ServiceMetrics
 
+_HSTS = (b"strict-transport-security", b"max-age=15552000")
+"""For 180 days, browsers reach this host by https alone. Not its subdomains, which may be of others."""
+
 
 class RequestIdMiddleware:
-    """Sets the `RequestContext`, adds `X-Request-ID` to the response, and records the request in the metrics."""
+    """Sets the `RequestContext`, adds headers to the response, and records the request in the metrics."""
 
     def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics, trusted_proxies: Sequence[str]):
         self._app = app
@@ -35,6 +38,7 @@ class RequestIdMiddleware:
         context = RequestContext(request_id(headers.get(b"x-request-id", b"")), address, scope["method"])
         CURRENT_REQUEST.set(context)
         own = [(b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        own += [_HSTS] if self._is_secure(scope, peer, headers) else []
         status = 500
 
         async def send_with_id(message: Message) -> None:
@@ -50,6 +54,11 @@ class RequestIdMiddleware:
                 await self._app(scope, receive, send_with_id)
             finally:
                 self._record(scope, status, time.monotonic() - started)
+
+    def _is_secure(self, scope: Scope, peer: str, headers: HeaderMap) -> bool:
+        """Whether the client reached the service, or a trusted proxy before it, by https."""
+        by_proxy = headers.get(b"x-forwarded-proto") == b"https" and is_trusted(peer, self._proxies)
+        return scope["scheme"] == "https" or by_proxy
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         # No label may have a value of the client's choice: each new value is a series for the life of the process.

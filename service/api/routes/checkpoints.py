@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from fastapi import Path as PathParam
 from starlette.responses import Response
 
-from service.api.dependencies import AppState, AppStateDep, CheckpointWindowDep, JobId, NowDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, CheckpointWindowDep, EditorDep, JobId, NowDep, UserDep
 from service.api.file_responses import (
     TAR_RESPONSES,
     AfterFile,
@@ -65,7 +65,7 @@ def get(
 
 
 @router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
-def delete(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, checkpoint_id: CheckpointId) -> None:
+def delete(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId, checkpoint_id: CheckpointId) -> None:
     """Delete a checkpoint; its files are removed soon after. An active job's latest checkpoint cannot be deleted."""
     job_service.delete_checkpoint(app_state.database, user, job_id, checkpoint_id, now)
     app_state.notify_cleanup()

@@ -13,6 +13,7 @@ from service.api.dependencies import (
     AppState,
     AppStateDep,
     CreatedByQuery,
+    EditorDep,
     FileWindowDep,
     NowDep,
     UploadWindowDep,
@@ -73,7 +74,7 @@ _TOO_EXPENSIVE = (
 async def upload(
     request: Request,
     app_state: AppStateDep,
-    user: UserDep,
+    user: EditorDep,
     now: NowDep,
     format: Annotated[FileFormat | None, Query(description="Default: the format of the first line.")] = None,
 ) -> DataFileResource:
@@ -190,14 +191,14 @@ def content(app_state: AppStateDep, _user: UserDep, file_id: FileId, conditions:
 
 
 @router.delete("/{file_id}", status_code=204, operation_id="delete_file")
-def delete(app_state: AppStateDep, user: UserDep, file_id: FileId) -> None:
+def delete(app_state: AppStateDep, user: EditorDep, file_id: FileId) -> None:
     """Delete a data file. Its content stays while other files, or jobs that have not ended, use it."""
     app_state.files.delete(user, file_id)
     app_state.notify_cleanup()
 
 
 @uploads_router.post("", status_code=201, operation_id="start_upload")
-def start(app_state: AppStateDep, user: UserDep, now: NowDep, body: UploadRequest) -> UploadResource:
+def start(app_state: AppStateDep, user: EditorDep, now: NowDep, body: UploadRequest) -> UploadResource:
     """Start an upload in parts, which an interruption does not lose."""
     return app_state.files.upload_resource(app_state.files.start(user, body, now))
 
@@ -224,7 +225,7 @@ def get_upload(app_state: AppStateDep, user: UserDep, upload_id: UploadId) -> Up
 async def send_part(
     request: Request,
     app_state: AppStateDep,
-    user: UserDep,
+    user: EditorDep,
     now: NowDep,
     upload_id: UploadId,
     offset: Annotated[
@@ -252,7 +253,7 @@ async def send_part(
 
 
 @uploads_router.post("/{upload_id}/complete", status_code=201, operation_id="complete_upload")
-async def complete(app_state: AppStateDep, user: UserDep, now: NowDep, upload_id: UploadId) -> DataFileResource:
+async def complete(app_state: AppStateDep, user: EditorDep, now: NowDep, upload_id: UploadId) -> DataFileResource:
     """Check the rest of the lines and the digest, and make the upload a data file. Repeated, it returns the same."""
     change_thread_slots(app_state.files.check_slots)
     with full_disk_reported():
@@ -260,6 +261,6 @@ async def complete(app_state: AppStateDep, user: UserDep, now: NowDep, upload_id
 
 
 @uploads_router.delete("/{upload_id}", status_code=204, operation_id="abandon_upload")
-def abandon(app_state: AppStateDep, user: UserDep, upload_id: UploadId) -> None:
+def abandon(app_state: AppStateDep, user: EditorDep, upload_id: UploadId) -> None:
     """Remove an upload and what was received of it."""
     app_state.files.abandon(user, upload_id)

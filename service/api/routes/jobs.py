@@ -4,7 +4,7 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 
 from service.api.dependencies import (
@@ -14,12 +14,14 @@ from service.api.dependencies import (
     AttemptNumberQuery,
     AttemptWindowDep,
     CreatedByQuery,
+    EditorDep,
     EventWindowDep,
     JobId,
     JobWindowDep,
     NowDep,
     QueryTimestamp,
     UserDep,
+    code_role,
 )
 from service.api.idempotency import REPLAYED, IdempotencyKey
 from service.api.json_body import JsonRoute
@@ -27,7 +29,7 @@ from service.api.query_params import metadata_filter, parameters_filter
 from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import add_audit_detail
 from service.auth.principals import Principal
-from service.code.service import check_code, check_code_permission, require_code_role
+from service.code.service import check_code, check_code_permission
 from service.core.errors import NotFoundError
 from service.core.thread_slots import run_in_thread_slot
 from service.jobs import operator_resolution
@@ -60,6 +62,8 @@ from trainyard.contract.wire.views import JobChanges
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 lost_router = APIRouter(prefix="/v1/lost-jobs", tags=["jobs"], route_class=JsonRoute)
 
+EnteringUserDep = Annotated[Principal, Depends(code_role("a shell or a command in a job"))]
+
 _MAX_RESOLVED = 500
 """Lost jobs that one request resolves."""
 _MAX_AUDITED = 100
@@ -77,7 +81,7 @@ _MAX_AUDITED = 100
 async def submit_job(
     request: Request,
     app_state: AppStateDep,
-    user: UserDep,
+    user: EditorDep,
     now: NowDep,
     idempotency_key: IdempotencyKey = None,
     force: Annotated[bool, Query(description="Submit the job even if it cannot fit the GPUs' memory.")] = False,
@@ -209,7 +213,7 @@ def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> J
 
 
 @router.patch("/{job_id}", operation_id="edit_job")
-def edit_job(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: JobChanges) -> JobResource:
+def edit_job(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId, body: JobChanges) -> JobResource:
     """Rename, tag or archive a job, or write its notes. Its run is not affected."""
     add_audit_detail(fields=sorted(body.model_fields_set))
     return job_service.apply_action(app_state.database, user, job_id, edit(body), runs=app_state.settings.runs, now=now)
@@ -218,7 +222,7 @@ def edit_job(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")
 def delete_job(
     app_state: AppStateDep,
-    user: UserDep,
+    user: EditorDep,
     now: NowDep,
     job_id: JobId,
     only: Annotated[Literal["checkpoints"] | None, Query(description="Keep the job and its reports.")] = None,
@@ -231,26 +235,26 @@ def delete_job(
 
 
 @router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
-def cancel(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId) -> JobResource:
+def cancel(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId) -> JobResource:
     """Request that a job ends; the status becomes `cancelled` once nothing of it is running."""
     return _apply(app_state, user, job_id, job_service.cancel, now)
 
 
 @router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
-def pause(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId) -> JobResource:
+def pause(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId) -> JobResource:
     """Request that a job writes a checkpoint and releases its allocation; `resume` continues it from there."""
     return _apply(app_state, user, job_id, job_service.pause, now)
 
 
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
-def resume(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId) -> JobResource:
+def resume(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId) -> JobResource:
     """Continue a paused job from its last checkpoint."""
     return _apply(app_state, user, job_id, job_service.resume, now, runs_code=True)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
 def retry(
-    app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: RetryRequest | None = None
+    app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId, body: RetryRequest | None = None
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
     action = job_service.retry((body or RetryRequest()).start, app_state.quotas)
@@ -258,17 +262,18 @@ def retry(
 
 
 @router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
-def profile(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: ProfileRequest) -> JobResource:
+def profile(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId, body: ProfileRequest) -> JobResource:
     """Request a trace of the next steps of a running job; an event reports the path when it is written."""
     return _apply(app_state, user, job_id, job_service.request_profile(body), now)
 
 
 @router.post("/{job_id}/access", operation_id="enter_job")
-def enter(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: AccessRequest) -> AccessResource:
+def enter(
+    app_state: AppStateDep, user: EnteringUserDep, now: NowDep, job_id: JobId, body: AccessRequest
+) -> AccessResource:
     """Return what starts a shell or a command beside the ranks of a running job; the audit has an entry for each."""
     add_audit_detail(**body.model_dump(exclude_none=True))
     settings = app_state.settings
-    require_code_role(user, settings.code_roles, "a shell or a command in a job")
     return read_access(
         app_state.database,
         user,
@@ -282,7 +287,7 @@ def enter(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, bod
 
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
-def resolve(app_state: AppStateDep, user: UserDep, now: NowDep, job_id: JobId, body: ResolveRequest) -> JobResource:
+def resolve(app_state: AppStateDep, user: AdminDep, now: NowDep, job_id: JobId, body: ResolveRequest) -> JobResource:
     """Settle a job that is lost or whose submission is unconfirmed; for administrators."""
     job = _apply(app_state, user, job_id, operator_resolution.resolve(user, body), now)
     if body.action == "adopt":

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from service.api.dependencies import AppStateDep, NowDep, UserDep
+from service.api.dependencies import AppStateDep, EditorDep, NowDep, UserDep
 from service.api.json_body import JsonRoute
 from service.db.paging import PageRequest
 from service.jobs.schemas import page_of
@@ -47,7 +47,7 @@ def get(app_state: AppStateDep, _user: UserDep, model_name: ModelName) -> ModelD
 
 @router.post("/{model_name}/versions", status_code=201, operation_id="register_model_version")
 def register(
-    app_state: AppStateDep, user: UserDep, now: NowDep, model_name: ModelName, body: ModelVersionRequest
+    app_state: AppStateDep, user: EditorDep, now: NowDep, model_name: ModelName, body: ModelVersionRequest
 ) -> ModelVersionResource:
     """Register the export of a job, or a checkpoint of one that has ended, as the model's next version.
 
@@ -58,25 +58,27 @@ def register(
 
 @router.put("/{model_name}/aliases/{alias}", operation_id="set_model_alias")
 def set_alias(
-    app_state: AppStateDep, user: UserDep, now: NowDep, model_name: ModelName, alias: Alias, body: AliasRequest
+    app_state: AppStateDep, user: EditorDep, now: NowDep, model_name: ModelName, alias: Alias, body: AliasRequest
 ) -> ModelDetail:
     """Let an alias such as `prod` name a version. An alias names one version at a time."""
     return app_state.registry.set_alias(user, model_name, alias, body.version, now)
 
 
 @router.delete("/{model_name}/aliases/{alias}", status_code=204, operation_id="delete_model_alias")
-def delete_alias(app_state: AppStateDep, user: UserDep, now: NowDep, model_name: ModelName, alias: Alias) -> None:
+def delete_alias(app_state: AppStateDep, user: EditorDep, now: NowDep, model_name: ModelName, alias: Alias) -> None:
     """Delete an alias. The version stays."""
     app_state.registry.delete_alias(user, model_name, alias, now)
 
 
 @router.delete("/{model_name}/versions/{version}", status_code=204, operation_id="delete_model_version")
-def delete_version(app_state: AppStateDep, user: UserDep, now: NowDep, model_name: ModelName, version: Version) -> None:
+def delete_version(
+    app_state: AppStateDep, user: EditorDep, now: NowDep, model_name: ModelName, version: Version
+) -> None:
     """Delete a version that no alias names. The files belong to its job, which can be deleted then."""
     app_state.registry.delete_version(user, model_name, version, now)
 
 
 @router.delete("/{model_name}", status_code=204, operation_id="delete_model")
-def delete(app_state: AppStateDep, user: UserDep, model_name: ModelName) -> None:
+def delete(app_state: AppStateDep, user: EditorDep, model_name: ModelName) -> None:
     """Delete a registered model with its versions and aliases. The files belong to the jobs and stay."""
     app_state.registry.delete(user, model_name)

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from service.api.dependencies import AppState, AppStateDep, LenientUserDep, NowDep
+from service.api.dependencies import AppState, AppStateDep, LenientEditorDep, LenientUserDep, NowDep
 from service.api.json_body import JsonRoute, SlotRoute
 from service.api.query_params import metadata_filter
 from service.auth.principals import Principal
@@ -42,7 +42,7 @@ After = Annotated[str | None, Query(max_length=80)]
 @router.post(_JOBS, operation_id="create_fine_tune")
 def create(
     app_state: AppStateDep,
-    user: LenientUserDep,
+    user: LenientEditorDep,
     body: CreateJob,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -96,19 +96,19 @@ def get(app_state: AppStateDep, _user: LenientUserDep, now: NowDep, job_id: str)
 
 
 @router.post(f"{_JOBS}/{{job_id}}/cancel", operation_id="cancel_fine_tune")
-def cancel(app_state: AppStateDep, user: LenientUserDep, job_id: str) -> Response:
+def cancel(app_state: AppStateDep, user: LenientEditorDep, job_id: str) -> Response:
     """Request that a job ends; its status becomes `cancelled` once nothing of it is running."""
     return _change(app_state, user, job_id, cancel_job)
 
 
 @router.post(f"{_JOBS}/{{job_id}}/pause", operation_id="pause_fine_tune")
-def pause(app_state: AppStateDep, user: LenientUserDep, job_id: str) -> Response:
+def pause(app_state: AppStateDep, user: LenientEditorDep, job_id: str) -> Response:
     """Request that a job writes a checkpoint and releases its GPUs."""
     return _change(app_state, user, job_id, job_service.pause)
 
 
 @router.post(f"{_JOBS}/{{job_id}}/resume", operation_id="resume_fine_tune")
-def resume(app_state: AppStateDep, user: LenientUserDep, job_id: str) -> Response:
+def resume(app_state: AppStateDep, user: LenientEditorDep, job_id: str) -> Response:
     """Continue a paused job from its last checkpoint."""
     return _change(app_state, user, job_id, job_service.resume, runs_code=True)
 
@@ -151,7 +151,7 @@ def get_model(app_state: AppStateDep, _user: LenientUserDep, model: str) -> Resp
 
 
 @router.delete(f"{PREFIX}models/{{model:file}}", operation_id="delete_openai_model")
-def delete_model(app_state: AppStateDep, user: LenientUserDep, now: NowDep, model: str) -> Response:
+def delete_model(app_state: AppStateDep, user: LenientEditorDep, now: NowDep, model: str) -> Response:
     """Delete a fine-tuned model and its checkpoints; the job remains."""
     deleted = app_state.fine_tunes.delete_model(user, model, now)
     app_state.notify_cleanup()

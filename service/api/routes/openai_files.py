@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from service.api.dependencies import AppStateDep, LenientUserDep, NowDep
+from service.api.dependencies import AppStateDep, LenientEditorDep, LenientUserDep, NowDep
 from service.api.file_responses import ConditionsDep, content_response, file_response
 from service.api.json_body import SlotRoute
 from service.api.routes.files import receive_form
@@ -24,7 +24,7 @@ router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 
 @router.post(_FILES, operation_id="create_openai_file")
-async def create(request: Request, app_state: AppStateDep, user: LenientUserDep, now: NowDep) -> Response:
+async def create(request: Request, app_state: AppStateDep, user: LenientEditorDep, now: NowDep) -> Response:
     """Upload a JSONL file for training or validation."""
     row = await receive_form(
         request, app_state, user, now, None, check_fields=_check_fields, limit=MAX_OPENAI_FILE_BYTES
@@ -90,7 +90,7 @@ def content(
 
 
 @router.delete(f"{_FILES}/{{file_id}}", operation_id="delete_openai_file")
-def delete(app_state: AppStateDep, user: LenientUserDep, file_id: str) -> Response:
+def delete(app_state: AppStateDep, user: LenientEditorDep, file_id: str) -> Response:
     """Delete an uploaded file; its content stays while unfinished jobs use it. Results of jobs are refused."""
     app_state.fine_tunes.refuse_to_delete_results(file_id)
     app_state.files.delete(user, file_id)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from service.api.dependencies import AppStateDep, NowDep, UserDep
+from service.api.dependencies import AppStateDep, EditorDep, NowDep, UserDep
 from service.api.json_body import JsonRoute
 from service.db.models import Secret
 from service.jobs.schemas import page_of
@@ -34,14 +34,14 @@ def list_all(app_state: AppStateDep, caller: UserDep, user: OwnerName = None) ->
 
 @router.put("/{secret_name}", operation_id="set_secret")
 def put(
-    app_state: AppStateDep, caller: UserDep, now: NowDep, secret_name: SecretName, body: SecretRequest
+    app_state: AppStateDep, caller: EditorDep, now: NowDep, secret_name: SecretName, body: SecretRequest
 ) -> SecretResource:
     """Store a secret of yours, or replace its value. Jobs that start later get the new value."""
     return _secret_resource(app_state.secrets.store(caller, secret_name, body.value, now))
 
 
 @router.delete("/{secret_name}", status_code=204, operation_id="delete_secret")
-def delete(app_state: AppStateDep, caller: UserDep, secret_name: SecretName, user: OwnerName = None) -> None:
+def delete(app_state: AppStateDep, caller: EditorDep, secret_name: SecretName, user: OwnerName = None) -> None:
     """Delete a secret of yours, or as an administrator one of a user. Jobs that name it and start later fail."""
     app_state.secrets.delete(caller, secret_name, user)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from service.api.dependencies import AppState, AppStateDep, NowDep, SweepWindowDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, EditorDep, NowDep, SweepWindowDep, UserDep
 from service.api.idempotency import REPLAYED, IdempotencyKey
 from service.api.json_body import JsonRoute
 from service.auth.principals import Principal
@@ -81,7 +81,7 @@ SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$", description="Id of 
 async def submit(
     response: Response,
     app_state: AppStateDep,
-    user: UserDep,
+    user: EditorDep,
     now: NowDep,
     body: SweepRequest,
     idempotency_key: IdempotencyKey = None,
@@ -127,7 +127,7 @@ def get(app_state: AppStateDep, _user: UserDep, now: NowDep, sweep_id: SweepId) 
 
 
 @router.post("/{sweep_id}/cancel", status_code=202, operation_id="cancel_sweep")
-def cancel(app_state: AppStateDep, user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
+def cancel(app_state: AppStateDep, user: EditorDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
     """Cancel every member that has not ended."""
     sweep = sweep_service.cancel(app_state.database, user, sweep_id, now)
     app_state.notify_reconciler()

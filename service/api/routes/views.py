@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
 
-from service.api.dependencies import AppStateDep, NowDep, UserDep, window_of
+from service.api.dependencies import AppStateDep, EditorDep, NowDep, UserDep, window_of
 from service.api.json_body import JsonRoute
 from service.db.paging import PageRequest
 from service.jobs.schemas import page_of
@@ -36,18 +36,18 @@ def list_all(app_state: AppStateDep, user: UserDep, window: ViewWindowDep) -> Pa
 
 
 @router.post("", status_code=201, operation_id="create_view")
-def create(app_state: AppStateDep, user: UserDep, now: NowDep, body: ViewRequest) -> ViewResource:
+def create(app_state: AppStateDep, user: EditorDep, now: NowDep, body: ViewRequest) -> ViewResource:
     """Save a view of the runs table under a name of yours that is not in use."""
     return views.create(app_state.database, user, body, now)
 
 
 @router.put("/{view_id}", operation_id="replace_view")
-def replace(app_state: AppStateDep, user: UserDep, now: NowDep, view_id: ViewId, body: ViewRequest) -> ViewResource:
+def replace(app_state: AppStateDep, user: EditorDep, now: NowDep, view_id: ViewId, body: ViewRequest) -> ViewResource:
     """Replace a saved view, name included."""
     return views.replace(app_state.database, user, view_id, body, now)
 
 
 @router.delete("/{view_id}", status_code=204, operation_id="delete_view")
-def delete(app_state: AppStateDep, user: UserDep, view_id: ViewId) -> None:
+def delete(app_state: AppStateDep, user: EditorDep, view_id: ViewId) -> None:
     """Delete a saved view."""
     views.delete(app_state.database, user, view_id)

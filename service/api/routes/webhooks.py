@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from service.api.dependencies import AppStateDep, DeliveryWindowDep, NowDep, UserDep, WebhookWindowDep
+from service.api.dependencies import AppStateDep, DeliveryWindowDep, EditorDep, NowDep, UserDep, WebhookWindowDep
 from service.api.idempotency import UnsupportedKey, reject_key
 from service.api.json_body import JsonRoute
 from service.db.models import Delivery, Webhook
@@ -26,7 +26,7 @@ WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$", description="Id o
 
 @router.post("", status_code=201, operation_id="create_webhook")
 def create(
-    app_state: AppStateDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
+    app_state: AppStateDep, user: EditorDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
 ) -> NewWebhookResource:
     """Subscribe a URL to status changes. The response contains, this one time, the `secret` that signs deliveries."""
     reject_key(idempotency_key)
@@ -57,13 +57,13 @@ def get(app_state: AppStateDep, user: UserDep, webhook_id: WebhookId) -> Webhook
 
 
 @router.delete("/{webhook_id}", status_code=204, operation_id="delete_webhook")
-def delete(app_state: AppStateDep, user: UserDep, webhook_id: WebhookId) -> None:
+def delete(app_state: AppStateDep, user: EditorDep, webhook_id: WebhookId) -> None:
     """Delete a webhook, with its deliveries."""
     webhook_service.delete(app_state.database, user, webhook_id)
 
 
 @router.post("/{webhook_id}/test", status_code=202, operation_id="test_webhook")
-def test(app_state: AppStateDep, user: UserDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
+def test(app_state: AppStateDep, user: EditorDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
     """Send a test delivery; `deliveries` shows its result. A successful one enables a disabled webhook again."""
     delivery = webhook_service.test(app_state.database, user, webhook_id, now)
     app_state.notify_webhooks()

@@ -75,6 +75,38 @@ def test_link_out_of_the_allowed_roots_is_refused(copy, tmp_path, name):
     HfFolder(str(copy), AllowedRoots(allowed=(str(tmp_path),)))
 
 
+def test_hidden_files_of_a_folder_are_its_own(copy, tmp_path):
+    """Downloads and git leave hidden files, which no loader opens. Links to them and out of them are refused."""
+    roots = AllowedRoots(allowed=(str(tmp_path),))
+    (copy / ".cache" / "download").mkdir(parents=True)
+    (copy / ".cache" / "download" / "config.json.metadata").write_text("x")
+    (copy / ".gitattributes").write_text("x")
+    HfFolder(str(copy), roots)
+    for name, target in ((".link", "outside"), ("vocab.txt", "model/.gitattributes"), ("merges.txt", ".netrc")):
+        (tmp_path / target).touch()
+        (copy / name).symlink_to(tmp_path / target)
+        HfFolder(str(copy), AllowedRoots(allowed=(str(tmp_path),), hidden=True))
+        narrow = roots if name != ".link" else AllowedRoots(allowed=(str(copy),))
+        with pytest.raises(RefusedError, match=r"^model\.path: .*(has the hidden name|leads out of)"):
+            HfFolder(str(copy), narrow)
+        (copy / name).unlink()
+    (copy / "model.safetensors").rename(copy / ".model.safetensors")
+    index = {"weight_map": {"a": ".model.safetensors"}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    shutil.copy(copy / ".model.safetensors", copy / "other.safetensors")
+    with pytest.raises(RefusedError, match=r"names '\.model\.safetensors', which is no"):
+        HfFolder(str(copy), roots)
+
+
+def test_hidden_folder_is_refused(copy, tmp_path):
+    hidden = copy.rename(tmp_path / ".model")
+    (tmp_path / "link").symlink_to(hidden)
+    for path in (hidden, tmp_path / "link"):
+        with pytest.raises(RefusedError, match=r"^model\.path: .* has the hidden name `\.model`"):
+            HfFolder(str(path), AllowedRoots(allowed=(str(tmp_path),)))
+    HfFolder(str(hidden), AllowedRoots(allowed=(str(hidden),)))
+
+
 def rewrite(change):
     def apply(path):
         tensors = load_file(path)

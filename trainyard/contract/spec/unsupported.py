@@ -269,7 +269,7 @@ def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 
 def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple[str, str]]:
-    """Yield the paths of models, data, images and mounts that are not under one of the roots. No file is accessed."""
+    """Yield the paths of models, data, images and mounts that the roots do not allow. No file is accessed."""
     paths: list[tuple[str, str]] = []
     if isinstance(spec.model, HfModel):
         paths.append(("model.path", spec.model.path))
@@ -292,3 +292,5 @@ def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple
             yield param, f"is outside the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): {allowed}"
         elif not roots.contains(path):
             yield param, "is in a folder of the service itself, which no spec may read"
+        elif (problem := roots.hidden_problem(path)) is not None:
+            yield param, problem

@@ -203,6 +203,7 @@ class TestCase19:
             "http://1.1.1.1/",
             "file:///etc/passwd",
             "https://user@1.1.1.1/",
+            "https://1.1.1.1:22/",
         ],
     )
     def test_case_19_private_webhook_url_is_rejected_at_creation(self, world: World, url: str) -> None:
@@ -228,12 +229,9 @@ class TestCase19:
             return ["93.184.215.14"] if len(lookups) == 1 else [later]
 
         world.app_state.resolver = rebinding
-        with receiver() as target:
-            url = f"https://rebind.example:{target.port}/"
-            webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
-            world.client.post(f"/v1/webhooks/{webhook}/test")
-            assert world.deliver_webhooks() == 1
-            assert target.messages == []
+        webhook = world.client.post("/v1/webhooks", json={"url": "https://rebind.example/"}).json()["id"]
+        world.client.post(f"/v1/webhooks/{webhook}/test")
+        assert world.deliver_webhooks() == 1
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
         assert delivery["error"].startswith(f"not sent: the URL resolves to {later}, which is not a public address")
         assert len(lookups) == 2, "resolved once for each sending: the address judged is the address called"

@@ -4,8 +4,11 @@ The routes are those of the application, so a new one is included, and fails unt
 """
 
 import asyncio
+import os
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,12 @@ import sqlalchemy as sa
 
 from service.auth.sessions import csrf_of
 from service.auth.sign_in_codes import create_code
+from service.db.models import UnixUser
 from service.scheduler.base import Observation
 from tests.support.operations import Operation, all_operations, request_for, status_of
-from tests.support.permissions import RULES, Identity, Role, expected_status
+from tests.support.permissions import RULES, Identity, Role, expected_status, refused_by_role
 from tests.support.seeds import Seeds, seed
-from tests.support.world import World
+from tests.support.world import SPEC, World
 
 UNSUCCESSFUL = {"enter_job", "pause_job", "resume_job", "retry_job", "resolve_job", "get_static_file"}
 UNSUCCESSFUL |= {f"refuse_mlflow_{verb}" for verb in ("get", "post", "put", "patch", "delete")}
@@ -28,12 +32,21 @@ UNSUCCESSFUL |= {"create_sign_in_nonce", "sign_in_with_munge", "revoke_own_token
 which is switched off."""
 
 HERE = "http://localhost"
+PRIVATE = ("{job_id}", "{sweep_id}", "{estimate_id}", "{model_name}", "{file_id}")
+"""Parameters of paths that name what belongs to the owner of jobs."""
+PRIVATE_QUERIES = {"compare_metrics", "get_mlflow_run", "get_mlflow_history", "list_mlflow_artifacts"}
+PRIVATE_QUERIES |= {"delete_openai_model"}
+"""Operations that name a job by other means."""
 
 
 @pytest.fixture(scope="module")
 def seeded(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
-    folder = tmp_path_factory.mktemp("permissions")
-    shutil.copy(migrated_sqlite, folder / "test.sqlite")
+    yield from seeded_world(migrated_sqlite, tmp_path_factory.mktemp("permissions"))
+
+
+def seeded_world(migrated: Path, folder: Path) -> Iterator[tuple[World, Seeds]]:
+    """Yield a service whose resources belong to `olga`."""
+    shutil.copy(migrated, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6, worker_rate_burst=10**6)
     seeds = seed(world)
     with world.database.write() as session:
@@ -57,8 +70,20 @@ def sign_in(world: World, token: str) -> str:
     return str(browser.cookies["trainyard"])
 
 
-def bearer(name: str, role: Role, token: str) -> Identity:
-    return Identity(name, role, {"Authorization": f"Bearer {token}", "Origin": HERE})
+def bearer(name: str, role: Role, token: str, *, may_run_code: bool = False) -> Identity:
+    return Identity(name, role, {"Authorization": f"Bearer {token}", "Origin": HERE}, may_run_code=may_run_code)
+
+
+def local_account(attempt: str) -> Identity:
+    """Another account of a node: it knows the attempt's id, which is in the command line of its processes."""
+    headers = {"Authorization": f"Bearer tyw_{attempt}_{'x' * 43}"}
+    return Identity("another account on the node", "none", headers, same_origin=False)
+
+
+def host_in_network() -> Identity:
+    """A host that claims to be a proxy before a client of this machine."""
+    forged = {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": "https", "Forwarded": "for=127.0.0.1"}
+    return Identity("a host in the network", "none", forged, address="10.9.8.7", same_origin=False)
 
 
 def cookie(name: str, role: Role, secret: str, *, csrf: str | None = None, origin: str | None = HERE) -> Identity:
@@ -109,8 +134,11 @@ def make_identities(world: World, seeds: Seeds) -> list[Identity]:
     stale_cookie = sign_in(world, revoked)
     world.client.delete(f"/v1/tokens/{revoked.split('_')[1]}")
     session, second, weak = sign_in(world, world.token), sign_in(world, world.token), sign_in(world, viewer)
+    coder, coding_owner = (new_token(world, name, "user", may_run_code=True) for name in ("otto", "olga"))
     return [
         Identity("nobody", "none", {"Origin": HERE}),
+        local_account(seeds.values["aid"][0]),
+        host_in_network(),
         Identity("malformed token", "none", {"Authorization": "Bearer nonsense", "Origin": HERE}),
         Identity("Basic", "none", {"Authorization": "Basic YWRtaW46YWRtaW4=", "Origin": HERE}),
         Identity("token as Basic", "none", {"Authorization": f"Basic {world.token}", "Origin": HERE}),
@@ -131,24 +159,55 @@ def make_identities(world: World, seeds: Seeds) -> list[Identity]:
         bearer("viewer", "viewer", viewer),
         cookie("viewer's cookie", "viewer", weak),
         bearer("another user", "other", other),
+        bearer("another user with the code role", "other", coder, may_run_code=True),
         bearer("worker", "worker", seeds.worker_token),
         bearer("owner", "owner", owner),
+        bearer("owner with the code role", "owner", coding_owner, may_run_code=True),
         bearer("admin", "admin", world.token),
         cookie("admin's cookie", "admin", session),
     ]
 
 
-def permitted(operation: Operation, identity: Identity) -> bool:
-    return expected_status(RULES[operation.id], identity, safe=operation.safe) is None
+def status_expected(world: World, operation: Operation, identity: Identity) -> int | None:
+    """Return the status of the refusal of an operation; None if the identity is permitted."""
+    names_job = any(part in operation.path for part in PRIVATE) or operation.id in PRIVATE_QUERIES
+    private = world.app_state.settings.run_as == "owner" and names_job
+    return expected_status(RULES[operation.id], identity, safe=operation.safe, private=private)
 
 
-def judge(operation: Operation, identity: Identity, status: int) -> str | None:
+def judge(world: World, operation: Operation, identity: Identity, status: int) -> str | None:
     """Return what is wrong with a status; None if nothing is."""
-    expected = expected_status(RULES[operation.id], identity, safe=operation.safe)
+    expected = status_expected(world, operation, identity)
     if status == expected or (expected is None and status not in (401, 403, 405) and status < 500):
         return None
     expectation = "permitted" if expected is None else str(expected)
     return f"{operation.method} {operation.path} ({operation.id}), {identity.name}: {status}, expected {expectation}"
+
+
+def statuses_of(world: World, seeds: Seeds, identities: list[Identity]) -> dict[tuple[str, str], int]:
+    """Send each operation as each identity; assert that the statuses are those of the rules, and return them."""
+
+    async def send_all() -> dict[tuple[str, str], int]:
+        statuses = {}
+        for operation in all_operations(world):
+            # Those who are refused come first: they must be refused what exists.
+            in_order = sorted(identities, key=lambda identity: status_expected(world, operation, identity) is None)
+            for number, identity in enumerate(in_order):
+                form = {"csrf": identity.csrf_token, "token": world.token}
+                if operation.id.endswith("sign_in_code") or operation.id == "sign_in_with_code":
+                    form["code"] = create_code(world.database, world.token.split("_")[1], world.clock())[0]
+                request = request_for(operation, seeds, number, form)
+                status = await status_of(world.app, request, identity.headers, identity.address)
+                statuses[operation.id, identity.name] = status
+                if (problem := judge(world, operation, identity, status)) is not None:
+                    problems.append(problem)
+        return statuses
+
+    problems: list[str] = []
+    statuses = asyncio.run(send_all())
+    assert not problems, "\n".join(problems)
+    assert len(statuses) == len(all_operations(world)) * len(identities)
+    return statuses
 
 
 def test_every_operation_has_a_rule(seeded: tuple[World, Seeds]) -> None:
@@ -158,28 +217,106 @@ def test_every_operation_has_a_rule(seeded: tuple[World, Seeds]) -> None:
     assert not stale, f"remove {sorted(stale)} from RULES in tests/support/permissions.py: no such operation exists"
 
 
+INVALID = {
+    "malformed body": {"body": b"{", "content_type": "application/json"},
+    "body of another form": {"body": b'{"none": [1]}', "content_type": "application/json"},
+    "no body": {"body": b""},
+    "unknown query parameter": {"query": "none=1"},
+}
+"""Changes to a request that make it invalid, at least where a route reads that part of it."""
+
+
 @pytest.mark.cpu_seconds(20)
-def test_every_identity_gets_the_status_of_the_rule(seeded: tuple[World, Seeds]) -> None:
+def test_role_is_checked_before_query_and_body(seeded: tuple[World, Seeds]) -> None:
+    """What is wrong with a request is nobody's business who may not send it; and no time is spent on its body."""
     world, seeds = seeded
     identities = make_identities(world, seeds)
+    tested: Counter[str] = Counter()
 
-    async def check_all() -> dict[tuple[str, str], int]:
-        statuses = {}
+    async def problems() -> AsyncIterator[str]:
         for operation in all_operations(world):
-            # Those who are refused come first: they must be refused what exists.
-            for number, identity in enumerate(sorted(identities, key=lambda identity: permitted(operation, identity))):
-                form = {"csrf": identity.csrf_token, "token": world.token}
-                if operation.id.endswith("sign_in_code") or operation.id == "sign_in_with_code":
-                    form["code"] = create_code(world.database, world.token.split("_")[1], world.clock())[0]
-                request = request_for(operation, seeds, number, form)
-                statuses[operation.id, identity.name] = await status_of(world.app, request, identity.headers)
-                if (problem := judge(operation, identity, statuses[operation.id, identity.name])) is not None:
-                    problems.append(problem)
-        return statuses
+            rule, safe = RULES[operation.id], operation.safe
+            for identity in (each for each in identities if refused_by_role(rule, each, safe=safe)):
+                expected = expected_status(rule, identity, safe=safe)
+                for name, changes in INVALID.items() if identity.role != "none" else ():
+                    request = replace(request_for(operation, seeds, 0, {}), **changes)
+                    status = await status_of(world.app, request, identity.headers, identity.address)
+                    tested[identity.name] += 1
+                    if status != expected:
+                        yield f"{operation.id}, {identity.name}, {name}: {status}, expected {expected}"
 
-    problems: list[str] = []
-    statuses = asyncio.run(check_all())
-    assert not problems, "\n".join(problems)
+    async def collect() -> list[str]:
+        return [problem async for problem in problems()]
+
+    assert asyncio.run(collect()) == []
+    assert tested["viewer"] > 200
+    assert tested["another user"] > 50
+    assert tested["worker of another attempt"] > 200
+
+
+@pytest.mark.cpu_seconds(25)
+def test_every_identity_gets_the_status_of_the_rule(seeded: tuple[World, Seeds]) -> None:
+    world, seeds = seeded
+    statuses = statuses_of(world, seeds, make_identities(world, seeds))
     succeeded = {operation for (operation, _), status in statuses.items() if status < 400}
     assert {operation.id for operation in all_operations(world)} - succeeded == UNSUCCESSFUL
-    assert len(statuses) == len(all_operations(world)) * len(identities) > 1900
+
+
+CODE_FIELDS = {
+    "task": {"task": "script", "argv": ["/bin/true"]},
+    "variable": {"environment": {"variables": {"ANY": "1"}}},
+    "python": {"environment": {"python": "/usr/bin/python3"}},
+    "setup": {"environment": {"setup": ["true"]}},
+}
+
+
+@pytest.mark.parametrize("field", CODE_FIELDS)
+@pytest.mark.parametrize("operation", ["submit_job", "submit_sweep"])
+def test_code_in_a_spec_needs_the_code_role(seeded: tuple[World, Seeds], operation: str, field: str) -> None:
+    world, _ = seeded
+    spec = {"task": "script", "gpus": 1, **CODE_FIELDS[field]} if field == "task" else {**SPEC, **CODE_FIELDS[field]}
+    sweep = {"spec": spec, "grid": {"restart.max_retries": [0, 1]}}
+    path, body = ("/v1/jobs", spec) if operation == "submit_job" else ("/v1/sweeps", sweep)
+    statuses = {}
+    for name, role, may_run_code in (("vera", "viewer", False), ("otto", "user", False), ("otto", "user", True)):
+        client = world.new_client(new_token(world, name, role, may_run_code=may_run_code))
+        answer = client.post(path, json=body)
+        statuses[role, may_run_code] = (answer.status_code, (answer.json().get("error") or {}).get("code"))
+    refused = (403, "code_role_required")
+    assert statuses == {("viewer", False): (403, "forbidden"), ("user", False): refused, ("user", True): (201, None)}
+
+
+@pytest.fixture(scope="module")
+def owned(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
+    """Yield a service whose jobs run as their owners, `olga` and `otto`, who both have the code role."""
+    for world, seeds in seeded_world(migrated_sqlite, tmp_path_factory.mktemp("owners")):
+        world.settings.run_as, world.settings.code_roles = "owner", ("admin", "user")
+        # Specs do not read the runs there.
+        models = shutil.move(world.settings.runs / "base-model", world.settings.state.parent / "base-model")
+        world.settings.allowed_roots = (str(models),)
+        file = world.settings.state / "models.yaml"
+        file.write_text(file.read_text().replace(str(world.settings.runs / "base-model"), str(models)))
+        with world.database.write() as session:
+            session.execute(sa.text("UPDATE jobs SET unix_uid = :uid"), {"uid": os.getuid()})
+            for number, name in enumerate(("olga", "otto", "admin")):
+                session.add(UnixUser(name=name, uid=os.getuid() + number, created_at=world.clock()))
+        yield world, seeds
+
+
+@pytest.mark.cpu_seconds(20)
+def test_owners_get_the_statuses_of_the_rules_where_jobs_run_as_them(owned: tuple[World, Seeds]) -> None:
+    world, seeds = owned
+    names = {"olga": "user", "otto": "user", "vera": "viewer"}
+    tokens = {name: new_token(world, name, role) for name, role in names.items()}
+    identities = [
+        Identity("nobody", "none", {"Origin": HERE}),
+        local_account(seeds.values["aid"][0]),
+        bearer("viewer", "viewer", tokens["vera"]),
+        bearer("another owner", "other", tokens["otto"], may_run_code=True),
+        bearer("worker", "worker", seeds.worker_token),
+        bearer("owner", "owner", tokens["olga"], may_run_code=True),
+        bearer("admin", "admin", world.token),
+        replace(cookie("another owner's cookie", "other", sign_in(world, tokens["otto"])), may_run_code=True),
+    ]
+    statuses = statuses_of(world, seeds, identities)
+    assert sum(status == 404 for (_, name), status in statuses.items() if name == "another owner") > 40

@@ -1,11 +1,13 @@
 """Responses that must not be stored, and the API reference, which loads nothing from other hosts."""
 
 import re
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from service.core.errors import UnavailableError
+from tests.support.shared_parts import SharedLoopClient
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -18,6 +20,36 @@ def test_answers_of_the_api_are_not_stored(world: World) -> None:
     for path in ("/v1/jobs", f"/v1/jobs/{job_id}", "/v1/tokens", f"/v1/jobs/{job_id}/export/files", "/v1/nope"):
         assert "no-store" in world.client.get(path).headers["cache-control"], path
     assert "no-store" in world.new_client(None).get("/v1/jobs").headers["cache-control"]
+
+
+@pytest.mark.parametrize(
+    ("url", "peer", "headers", "secure"),
+    [
+        ("http://localhost", "10.0.0.2", {"X-Forwarded-Proto": "https"}, True),
+        ("https://localhost", "10.9.9.9", {}, True),
+        ("http://localhost", "10.0.0.2", {"X-Forwarded-Proto": "http"}, False),
+        ("http://localhost", "10.0.0.2", {}, False),
+        ("http://localhost", "10.9.9.9", {"X-Forwarded-Proto": "https"}, False),
+        ("http://localhost", "10.9.9.9", {"X-Forwarded-Proto": "https", "X-Forwarded-For": "10.0.0.2"}, False),
+    ],
+)
+def test_answers_over_tls_keep_browsers_to_it(
+    database_url: str, tmp_path: Path, url: str, peer: str, headers: dict[str, str], secure: bool
+) -> None:
+    world = World(database_url, tmp_path / "state", trusted_proxies=("10.0.0.0/30",))
+    client = SharedLoopClient(world.app, base_url=url, client=(peer, 1), headers=headers)
+    for path, status in (
+        ("/v1/jobs", 401),
+        ("/sign-in", 200),
+        ("/livez", 200),
+        ("/none", 404),
+        ("/v1/x?" + "a&" * 300, 431),
+    ):
+        answer = client.get(path)
+        assert answer.status_code == status, path
+        expected = "max-age=15552000" if secure else None
+        assert answer.headers.get("strict-transport-security") == expected, path
+    world.database.dispose()
 
 
 def test_api_docs_require_a_session(world: World) -> None:

@@ -172,6 +172,30 @@ def test_allowed_variables_without_effect_are_logged(monkeypatch: pytest.MonkeyP
     ]
 
 
+@pytest.mark.parametrize(
+    ("url", "proxies", "warned"),
+    [("https://a.example", "", True), ("https://a.example", "127.0.0.1", False), ("http://a.example", "", False)],
+)
+def test_https_without_trusted_proxies_is_a_warning_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, url: str, proxies: str, warned: bool
+) -> None:
+    monkeypatch.setenv("TRAINYARD_PUBLIC_URL", url)
+    monkeypatch.setenv("TRAINYARD_TRUSTED_PROXIES", proxies)
+    monkeypatch.setattr("service.main.configure_logging", lambda _format: None)
+    monkeypatch.setattr("service.main.serve", lambda _settings: 0)
+    with capture_logs() as logs:
+        assert main(["serve"]) == 0
+    assert any("TRAINYARD_TRUSTED_PROXIES is empty" in one["event"] for one in logs) == warned
+
+
+def test_empty_file_of_authorities_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose passes a variable that `.env` does not have as an empty text."""
+    monkeypatch.setenv("TRAINYARD_WORKER_CA_FILE", "")
+    assert Settings().worker_ca_file is None
+    monkeypatch.setenv("TRAINYARD_WORKER_CA_FILE", "/shared/ca.pem")
+    assert Settings().worker_ca_file == Path("/shared/ca.pem")
+
+
 def test_invalid_setting_is_explained_in_plain_english(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

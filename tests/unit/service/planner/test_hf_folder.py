@@ -71,6 +71,17 @@ def test_folder_outside_of_the_roots_is_rejected(model, tmp_path):
         read_folder(str(model), AllowedRoots(allowed=(str(tmp_path / "elsewhere"),)))
 
 
+def test_hidden_files_are_not_read(model):
+    (model / "._model.safetensors").write_bytes(b"resource fork")
+    assert set(read(model).tensors) == {"a.weight"}
+    (model / hf_folder.INDEX).write_text(json.dumps({"weight_map": {"a.weight": "._model.safetensors"}}))
+    assert "has the hidden name `._model.safetensors`" in refusal(model)
+    hidden = model.rename(model.parent / ".hidden")
+    (model.parent / "link").symlink_to(hidden)
+    for name in (".hidden", "link"):
+        assert "has the hidden name `.hidden`" in refusal(model.parent / name)
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_link_out_of_the_roots_is_rejected(model, tmp_path, name):
     secret = tmp_path / "secret"

@@ -71,6 +71,9 @@ def test_internet_addresses_are_public(address: str) -> None:
         ("https://\u2460\u2461\u2466.0.0.1/", "contains a character"),
         ("https://[::1/", "is not a URL"),
         ("https://example.com:99999/", "is not a URL"),
+        ("https://example.com:22/", r"names port 22, and only 80 and 443 are allowed; .*allow `example.com:22`"),
+        ("https://1.1.1.1:8443/", "names port 8443"),
+        ("https://[2606:4700::1111]:6379/", "names port 6379"),
         ("https://ex%61mple.com/", "does not contain a valid host name"),
         ("https://a..b/", "does not contain a valid host name"),
     ],
@@ -91,10 +94,15 @@ def test_one_forbidden_address_among_several_forbids_the_host() -> None:
 
 
 def test_allowed_hosts_are_matched_by_name_and_port() -> None:
-    allowed = ("hooks.internal", "127.0.0.1:9000")
+    allowed = ("hooks.internal", "127.0.0.1:9000", "chat.example:8443")
+    assert parse_target("https://chat.example:8443/hook", allowed).port == 8443
+    for other in ("https://chat.example:8444/hook", "https://chat.example.org:8443/hook"):
+        with pytest.raises(ForbiddenTargetError, match="only 80 and 443"):
+            parse_target(other, allowed)
+    assert parse_target("https://chat.example:80/hook", ()).port == 80
     assert parse_target("http://hooks.internal:81/", allowed).exempt
     assert choose_address(parse_target("http://127.0.0.1:9000/", allowed), ["127.0.0.1"]) == "127.0.0.1"
     with pytest.raises(ForbiddenTargetError):
         parse_target("http://127.0.0.1:9001/", allowed)
-    with pytest.raises(ForbiddenTargetError):
-        choose_address(parse_target("https://127.0.0.1:9001/", allowed), ["127.0.0.1"])
+    with pytest.raises(ForbiddenTargetError, match="not a public address"):
+        choose_address(parse_target("https://127.0.0.1/", allowed), ["127.0.0.1"])

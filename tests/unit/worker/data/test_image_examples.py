@@ -290,6 +290,15 @@ class TestFolders:
         with pytest.raises(RefusedError, match="leads out of the folders"):
             load(format_, folder, access=access)
 
+    def test_links_to_hidden_files_are_refused(self, tmp_path, format_, folder, pairs):
+        hidden = write_folder(tmp_path / ".hidden", pairs)
+        (folder / pairs[0][1] / "link.png").symlink_to(hidden / pairs[0][1] / "000.png")
+        access = DataAccess(roots=AllowedRoots(allowed=(str(tmp_path),)))
+        with pytest.raises(RefusedError, match=r"data\.path: .* has the hidden name `\.hidden`"):
+            load(format_, folder, access=access)
+        with pytest.raises(RefusedError, match=r"data\.path: .* has the hidden name `\.hidden`"):
+            load(format_, hidden, access=access)
+
     def test_columns_and_too_many_images_are_refused(self, format_, folder, monkeypatch):
         with pytest.raises(RefusedError, match=r"data\.columns: has no effect for folders"):
             load(format_, folder, columns={"image": "a"})

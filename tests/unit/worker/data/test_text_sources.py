@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -168,6 +169,16 @@ class TestFiles:
         (allowed / "b.jsonl").symlink_to(secret / "x")
         roots = AllowedRoots(allowed=(str(allowed),))
         assert "b.jsonl leads out of the folders" in str(refusal(TextFiles(path=str(allowed / "*.jsonl")), roots=roots))
+
+    @pytest.mark.parametrize("named", [".aws/a.jsonl", "[.]aws/*.jsonl", "link.jsonl", "linked/a.jsonl", ".a.jsonl"])
+    def test_hidden_files_are_refused(self, tmp_path, named):
+        (tmp_path / ".aws").mkdir()
+        for name in (".aws/a.jsonl", ".a.jsonl"):
+            write_jsonl(tmp_path / name, [{"text": "secret"}])
+        (tmp_path / "link.jsonl").symlink_to(tmp_path / ".aws" / "a.jsonl")
+        (tmp_path / "linked").symlink_to(tmp_path / ".aws")
+        error = refusal(TextFiles(path=str(tmp_path / named)), roots=AllowedRoots(allowed=(str(tmp_path),)))
+        assert re.search(r"^data\.path: .*(has the hidden name `\.a|no file matches)", str(error))
 
     def test_file_that_changes_while_it_is_read_is_refused(self, tmp_path, monkeypatch):
         path = tmp_path / "data"

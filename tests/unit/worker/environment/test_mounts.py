@@ -53,6 +53,16 @@ class TestContainerMounts:
         with pytest.raises(EnvironmentRejectedError, match=r"^environment\.container\.mounts\.1: .* leads out"):
             container_mounts(container, run, AllowedRoots(allowed=(str(data),)))
 
+    def test_hidden_source_is_refused(self, data, run):
+        (data / ".ssh").mkdir()
+        (data / "link").symlink_to(data / ".ssh")
+        for name in (".ssh", "link"):
+            container = Container(image="a", mounts=(f"{data}/{name}:/a",))
+            with pytest.raises(EnvironmentRejectedError, match=r"mounts\.0: .*has the hidden name `\.ssh`"):
+                container_mounts(container, run, AllowedRoots(allowed=(str(data),)))
+            with pytest.raises(EnvironmentRejectedError, match=r"image: .*has the hidden name `\.ssh`"):
+                image_argument(Container(image=f"{data}/{name}"), AllowedRoots(allowed=(str(data),)))
+
     def test_missing_source_is_refused(self, data, run):
         container = Container(image="a", mounts=(f"{data}/absent:/a",))
         with pytest.raises(EnvironmentRejectedError, match=r"mounts\.0: .*No such file"):
