@@ -1,4 +1,4 @@
-"""Nodes are threads here; real ones are in tests/integration/worker/test_several_nodes.py and in the Slurm lab."""
+"""Nodes are threads here; real ones are in tests/integration/worker/test_node.py and in the Slurm lab."""
 
 import itertools
 import threading
