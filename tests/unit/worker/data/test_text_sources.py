@@ -259,6 +259,7 @@ class TestBadLines:
             error.hint == "Correct that line, or set data.format. To leave bad lines out, set data.on_bad_line: skip."
         )
 
+    @pytest.mark.cpu_seconds(8)
     def test_more_than_the_limit_are_refused(self, long_file):
         error = refusal(TextFiles(path=str(long_file), on_bad_line="skip", max_bad_lines=3))
         assert str(error).startswith("data.path: more than 3 bad lines (data.max_bad_lines), the first of which are: ")

@@ -123,8 +123,10 @@ def test_records_put_aside_for_internal_errors_are_sent_again_at_the_end(layout)
 def test_internal_errors_at_the_end_leave_the_records_to_the_service(layout):
     """The service reads what is not acknowledged itself when the attempt ends, record by record."""
     fill(layout, 1, range(10))
-    service = Service(lambda *_: 500)
-    send(layout, service)
+    service = Service(lambda *_: 500 if sending._closing.wait(20) else None)
+    sending = sender(layout, service)
+    sending.start()
+    sending.close(20)
     assert read_acknowledged(layout.spool_acknowledged(1)) == 0
     assert service.requests <= 10
 
