@@ -95,7 +95,7 @@ def create_rendezvous(
     from worker.launcher.rendezvous import NodeRendezvous
 
     count = parameters.max_nodes
-    folder = SignedFolder(layout.nodes(scheduler_id), layout.token.read_bytes().strip()) if count > 1 else None
+    folder = SignedFolder.of_nodes(layout, scheduler_id) if count > 1 else None
     # The program's torch connects to the store, so it must be ours. Our own ranks do without a server where they can.
     serves_ranks = launch["spec"]["task"] == "script" and RANK_ENVIRONMENT_VARIABLE not in os.environ
     return NodeRendezvous(parameters.run_id, node, count, parameters.local_addr, folder, serves_ranks)

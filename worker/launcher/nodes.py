@@ -47,15 +47,10 @@ def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:
     return Node(int(environ["SLURM_PROCID"]), launch.nodes, _address(launch.host_suffix, environ), scheduler_id, name)
 
 
-def open_folder(layout: AttemptLayout, node: Node) -> SignedFolder:
-    """Return the folder through which the nodes of this node's scheduler job meet."""
-    return SignedFolder(layout.nodes(node.scheduler_id), layout.token.read_bytes().strip())
-
-
 def publish(layout: AttemptLayout, node: Node, execution: int | None) -> int | None:
     """On node 0, publish that this job runs `execution`, or with None that it does not run the attempt."""
     if node.count > 1:
-        open_folder(layout, node).write(_DECISION, json.dumps(execution))
+        SignedFolder.of_nodes(layout, node.scheduler_id).write(_DECISION, json.dumps(execution))
     return execution
 
 
@@ -68,7 +63,7 @@ def await_decision(
     Args:
         preparation: Seconds that node 0 may need to prepare the environment of the ranks.
     """
-    folder = open_folder(layout, node)
+    folder = SignedFolder.of_nodes(layout, node.scheduler_id)
     wait = _WAIT_SECONDS + preparation
     deadline = now() + wait
     while now() < deadline:

@@ -30,7 +30,6 @@ _JOIN_SECONDS = 600.0
 _POLL_SECONDS = 0.2
 _WAITING_SECONDS = 2.0
 """How often a node looks whether others wait for it; torchrun asks several times a second."""
-_CLOSED = "closed"
 
 
 @dataclass(frozen=True)
@@ -141,28 +140,32 @@ class NodeRendezvous(RendezvousHandler):
         store: Store = HashStore()
         if self.folder is not None:
             self._meet(self.folder)
-            store = NodeStore(self.folder, f"{self._start}/", self.node, self.clock)
+            store = NodeStore(self.folder, self._prefix(self._start), self.node, self.clock)
         if self.node == 0:
             store.set("endpoint", json.dumps([self.address, self._open_port()]))
         address, port = json.loads(store.get("endpoint"))
         return RendezvousInfo(store, self.node, self.count, RendezvousStoreInfo(address, port))
 
     def _meet(self, folder: SignedFolder) -> None:
-        folder.write(f"{self._arrived()}{self.node}", "")
+        folder.write(f"{self._prefix(self._start)}arrived/{self.node}", "")
         deadline = self.clock.now() + _JOIN_SECONDS
-        while not self._have_all_arrived(folder):
+        while self._count_arrived(folder, self._start) < self.count:
             if self.is_closed():
                 raise RendezvousClosedError("another node of the job has ended")
             if self.clock.now() >= deadline:
                 raise RendezvousTimeoutError(f"not all {self.count} nodes arrived within {_JOIN_SECONDS:.0f} s")
             self.clock.sleep(_POLL_SECONDS)
 
-    def _have_all_arrived(self, folder: SignedFolder) -> bool:
-        names = folder.names(self._arrived())
-        return len(names) >= self.count and sum(folder.read(name) is not None for name in names) == self.count
+    def _count_arrived(self, folder: SignedFolder, start: int) -> int:
+        return sum(folder.read(name) is not None for name in folder.names(f"{self._prefix(start)}arrived/"))
 
-    def _arrived(self, later: int = 0) -> str:
-        return f"{self._start + later}/arrived/"
+    def _prefix(self, start: int) -> str:
+        # With the execution in it: an administrator may run a scheduler job once more under the same id.
+        return f"{self.run_id}/{start}/"
+
+    @property
+    def _closed(self) -> str:
+        return f"{self.run_id}/closed"
 
     def _open_port(self) -> int:
         """Return the port at which the ranks meet. Each start has a store of its own: in the one before, gloo would
@@ -180,15 +183,15 @@ class NodeRendezvous(RendezvousHandler):
         """Return how many nodes have arrived at the next start, since their ranks failed."""
         now = self.clock.now()
         if self.folder is not None and now - self._waiting[0] >= _WAITING_SECONDS:
-            self._waiting = now, len(self.folder.names(self._arrived(later=1)))
+            self._waiting = now, self._count_arrived(self.folder, self._start + 1)
         return self._waiting[1]
 
     def is_closed(self) -> bool:
-        return self.folder is not None and self.folder.read(_CLOSED) is not None
+        return self.folder is not None and self.folder.read(self._closed) is not None
 
     def set_closed(self) -> None:
         if self.folder is not None:
-            self.folder.write(_CLOSED, "")
+            self.folder.write(self._closed, "")
 
     def shutdown(self) -> bool:
         self.set_closed()

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from trainyard.contract.layout import write_atomic
+from trainyard.contract.layout import AttemptLayout, write_atomic
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _MAX_BYTES = 1 << 20
@@ -19,6 +19,11 @@ _MAX_BYTES = 1 << 20
 
 class SignedFolder:
     """Named values. A value is never changed after it has been written, and each node writes names of its own."""
+
+    @classmethod
+    def of_nodes(cls, layout: AttemptLayout, scheduler_id: str) -> "SignedFolder":
+        """Return the folder through which the nodes of a scheduler job meet."""
+        return cls(layout.nodes(scheduler_id), layout.token.read_bytes().strip())
 
     def __init__(self, folder: Path, token: bytes) -> None:
         self._folder = folder
@@ -32,13 +37,12 @@ class SignedFolder:
 
     def read(self, name: str) -> str | None:
         """Return the value, or None if it is absent or not signed for this name."""
-        # Listing the folder makes a network filesystem refresh its cache.
-        if name not in self.names():
-            return None
         try:
             with (self._folder / quote(name, safe="")).open("rb") as file:
                 signature, data = file.read(_DIGEST_BYTES), file.read(_MAX_BYTES)
         except OSError:
+            # Listing the folder makes a network filesystem refresh its cache, for the next call.
+            self.names()
             return None
         return data.decode() if hmac.compare_digest(signature, self._sign(name, data)) else None
 

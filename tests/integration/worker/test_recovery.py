@@ -90,6 +90,20 @@ class TestKilledRank:
         assert [event["data"]["step"] for event in resumed] == [10]
 
 
+@pytest.mark.heavy
+class TestSeveralNodes:
+    def test_all_nodes_restart_when_a_rank_of_one_is_killed(self, tmp_path):
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, MOMENTUM, nodes=2)
+            attempt = run.run(faults=killed_after_checkpoint(run, 1, checkpoint=10, step=13))
+        expected = undisturbed(run, tmp_path / "reference")
+        assert spooled(attempt, 2) == {step: expected[step] for step in range(11, 37)}
+        record = finish_of(attempt, 2)
+        assert (record.reason, record.step, record.restarts) == ("completed", 36, 1)
+        placements = [json.loads(attempt.placement(node).read_text())["ranks"] for node in range(2)]
+        assert placements == [[0], [1]]
+
+
 class TestSignalToLauncher:
     @pytest.mark.heavy
     def test_run_saves_and_the_next_attempt_continues(self, tmp_path):

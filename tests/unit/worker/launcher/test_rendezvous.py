@@ -20,8 +20,8 @@ def folder(tmp_path):
     return SignedFolder(tmp_path / "nodes-7", b"the token")
 
 
-def rendezvous(folder, node=0, count=2, *, serves_ranks=False, clock=None):
-    return NodeRendezvous("a1-3", node, count, "127.0.0.1", folder, serves_ranks, clock or Clock())
+def rendezvous(folder, node=0, count=2, *, run_id="a1-3", serves_ranks=False, clock=None):
+    return NodeRendezvous(run_id, node, count, "127.0.0.1", folder, serves_ranks, clock or Clock())
 
 
 def meet(nodes):
@@ -100,9 +100,21 @@ class TestSeveralNodes:
 
     def test_unsigned_arrivals_are_not_counted(self, tmp_path, folder):
         (tmp_path / "nodes-7").mkdir()
-        (tmp_path / "nodes-7" / "1%2Farrived%2F1").write_text("")
+        for start in (1, 2):
+            (tmp_path / "nodes-7" / f"a1-3%2F{start}%2Farrived%2F1").write_text("")
+        node = rendezvous(folder, clock=PassingTime())
+        with pytest.raises(RendezvousTimeoutError):
+            node.next_rendezvous()
+        assert node.num_nodes_waiting() == 0
+
+    def test_an_earlier_execution_in_the_same_scheduler_job_is_ignored(self, folder):
+        earlier = [rendezvous(folder, index, run_id="a1-2") for index in range(2)]
+        meet(earlier)
+        for node in earlier:
+            node.shutdown()
         with pytest.raises(RendezvousTimeoutError):
             rendezvous(folder, clock=PassingTime()).next_rendezvous()
+        assert [meeting.rank for meeting in meet([rendezvous(folder, index) for index in range(2)])] == [0, 1]
 
 
 class TestStore:
