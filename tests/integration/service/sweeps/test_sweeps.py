@@ -48,8 +48,10 @@ def test_each_member_adds_at_most_one_statement(world: World) -> None:
     for size in (10, 10, 100):  # The first also inserts the keys of the values.
         statements: list[str] = []
 
-        def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any, to: list[str] = statements) -> None:
-            to.append(statement)
+        def count(connection: Any, _cursor: Any, statement: str, *_rest: Any, to: list[str] = statements) -> None:
+            # Services of other tests of this process may still write.
+            if connection.engine.url == world.app_state.database.url:
+                to.append(statement)
 
         sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count)
         try:
@@ -59,7 +61,7 @@ def test_each_member_adds_at_most_one_statement(world: World) -> None:
             sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", count)
         assert len(sweep["members"]) == size
         counts.append(len(statements))
-    assert counts[2] <= counts[1] + 90, counts
+    assert 10 < counts[1] <= counts[2] <= counts[1] + 90, counts
     last = sweep["members"][-1]["job_id"]
     events = world.client.get(f"/v1/jobs/{last}/events").json()["data"]
     assert [(event["id"], event["type"]) for event in events] == [("evt_2", "status"), ("evt_1", "created")]
