@@ -372,6 +372,7 @@ class Settings(UploadSettings):
             accelerator=self.known_accelerator,
             scheduler=self.backend,
             roots=(*self.allowed_roots, *(() if private_runs else (str(self.runs),))),
+            runs=None if private_runs else str(self.runs),
             excluded_roots=(*self._own_files, *((str(self.runs),) if private_runs else ())),
             container_runtime=self.container_runtime,
             container_images=self.container_images,

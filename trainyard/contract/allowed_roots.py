@@ -1,6 +1,6 @@
 """The folders from which specs may read models and data, checked by the service and again by the worker."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated
 
@@ -12,6 +12,8 @@ _Root = Annotated[str, StringConstraints(max_length=4096)]
 _Roots = Annotated[tuple[_Root, ...], Field(max_length=256)]
 
 
+_RESULTS = (("checkpoints",), ("export",), ("artifacts",))
+"""What jobs make, in their folders in the runs directory."""
 _OUTSIDE = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
 
 
@@ -34,12 +36,16 @@ class AllowedRoots(Strict):
 
     allowed: _Roots = ("/",)
     excluded: _Roots = ()
+    runs: _Root | None = None
+    """The runs directory, if it is a root. Below it only data files and what jobs made are allowed: the folders of
+    attempts hold tokens, and what a job knows of its owner."""
     hidden: bool = False
     """Whether names below a root may begin with a dot."""
 
     def contains(self, path: PurePath) -> bool:
         """Return whether a path is below an allowed root and not excluded, by its text alone."""
-        return _depth(path, map(PurePath, self.allowed)) > _depth(path, map(PurePath, self.excluded))
+        roots = [PurePath(root) for root in self.allowed]
+        return self._contains(path, roots, map(PurePath, self.excluded), self.runs and PurePath(self.runs))
 
     def hidden_problem(self, path: PurePath) -> str | None:
         """Return why a path is hidden, by its text alone; None if it is not."""
@@ -54,11 +60,19 @@ class AllowedRoots(Strict):
         """
         real = path.resolve(strict=True)
         allowed, excluded = ([Path(root).resolve() for root in roots] for roots in (self.allowed, self.excluded))
-        if _depth(real, allowed) <= _depth(real, excluded):
+        if not self._contains(real, allowed, excluded, self.runs and Path(self.runs).resolve()):
             raise OutsideRootsError(path, _OUTSIDE)
         if (problem := self._hidden_problem(real, allowed)) is not None:
             raise OutsideRootsError(path, problem)
         return real
+
+    @staticmethod
+    def _contains(
+        path: PurePath, allowed: Sequence[PurePath], excluded: Iterable[PurePath], runs: "PurePath | str | None"
+    ) -> bool:
+        depth = _depth(path, allowed)
+        is_of_runs = bool(runs) and depth == len(PurePath(runs or "").parts) and path.is_relative_to(runs or "")
+        return depth > _depth(path, excluded) and not (is_of_runs and _is_private(path.parts[depth:]))
 
     def _hidden_problem(self, path: PurePath, allowed: Iterable[PurePath]) -> str | None:
         below = path.parts[_depth(path, allowed) :]
@@ -72,6 +86,11 @@ class AllowedRoots(Strict):
 
 
 UNRESTRICTED_ROOTS = AllowedRoots(hidden=True)
+
+
+def _is_private(below: tuple[str, ...]) -> bool:
+    """Return whether the parts of a path below the runs directory lead to something else than data and results."""
+    return below[:1] != ("files",) and below[1:2] not in _RESULTS
 
 
 def _depth(path: PurePath, folders: Iterable[PurePath]) -> int:

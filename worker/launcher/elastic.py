@@ -8,12 +8,14 @@ follows with another one.
 import json
 import os
 import socket
+import stat
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir, mkdtemp
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +30,7 @@ from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.signed_folder import SignedFolder
 from worker.launcher.torchrun import RENDEZVOUS
 
+COMPILED_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _NO_FILE = "<N/A>"
 """torchrun's value where a rank wrote no error file."""
 
@@ -38,6 +41,9 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)
 
+    launch = json.loads(layout.launch.read_bytes())
+    os.environ.setdefault(COMPILED_VARIABLE, str(compiled_code_folder(layout, launch)))
+
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -46,7 +52,6 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
 
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     first_execution = int(os.environ["TRAINYARD_EXECUTION"])
-    launch = json.loads(layout.launch.read_bytes())
     log_sizes: dict[int, int] = {}
     agent: Any = LocalElasticAgent
     # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.
@@ -99,6 +104,24 @@ def create_rendezvous(
     # The program's torch connects to the store, so it must be ours. Our own ranks do without a server where they can.
     serves_ranks = launch["spec"]["task"] == "script" and RANK_ENVIRONMENT_VARIABLE not in os.environ
     return NodeRendezvous(parameters.run_id, node, count, parameters.local_addr, folder, serves_ranks)
+
+
+def compiled_code_folder(layout: AttemptLayout, launch: Mapping[str, Any]) -> Path:
+    """Return the folder in which torch keeps compiled code, which it unpickles, and which only this account can write.
+
+    Its default, `/tmp/torchinductor_<account>`, is of whoever makes it first. Ours stays for later jobs, unless another
+    account has made the folder of that name. Containers share only the attempt's folder.
+    """
+    if launch["spec"]["environment"]["container"]:
+        return layout.root / "compiled"
+    folder = Path(gettempdir(), f"trainyard-compiled-{os.getuid()}")
+    with suppress(OSError):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+            return folder
+    return Path(mkdtemp(prefix="trainyard-compiled-"))
 
 
 def store_variable(layout: AttemptLayout, launch: Mapping[str, Any], folder: Path) -> dict[str, str]:

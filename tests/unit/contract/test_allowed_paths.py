@@ -184,7 +184,7 @@ def test_services_own_files_are_never_allowed(tmp_path):
     database = ("db.sqlite", "db.sqlite-wal", "db.sqlite-shm", "db.sqlite-journal")
     for name in ("state", "state/admin_token", "state/code/x", "key", *database):
         assert not roots.contains(tmp_path / name), name
-    assert roots.contains(tmp_path / "state" / "runs" / "x")
+    assert roots.contains(tmp_path / "state" / "runs" / "job_1" / "export")
 
 
 def test_runs_are_the_only_default_root(tmp_path):
@@ -196,3 +196,46 @@ def test_runs_are_the_only_default_root(tmp_path):
     assert not owner.site.allowed_roots.contains(tmp_path / "state" / "runs" / "job_1" / "export")
     assert default.contains(tmp_path / "state" / "runs" / "job_1" / "export")
     assert not default.contains(tmp_path / "state" / "admin_token")
+
+
+class TestRunsDirectory:
+    """What attempts keep there is no data: their tokens, claims, launch documents, logs and reports."""
+
+    ROOTS = AllowedRoots(allowed=("/data", "/data/runs", "/data/runs/job_1/attempts/1-a/shared"), runs="/data/runs")
+
+    @pytest.mark.parametrize(
+        ("path", "allowed"),
+        [
+            ("files/0a.jsonl", True),
+            ("job_1/export", True),
+            ("job_*/export/*.jsonl", True),
+            ("job_1/checkpoints/step-000010", True),
+            ("job_1/artifacts/mlflow/x.jsonl", True),
+            ("job_1/attempts/1-a/shared/x", True),
+            ("", False),
+            ("job_1", False),
+            ("job_1/attempts/1-a/token", False),
+            ("job*/attempts/*/claim.json", False),
+            ("*/*/*/token", False),
+            ("job_1/spec.json", False),
+            ("cache/1000", False),
+            ("files2/x", False),
+        ],
+    )
+    def test_only_data_and_results_are_allowed(self, path, allowed):
+        assert self.ROOTS.contains(PurePosixPath("/data/runs", path)) == allowed
+
+    def test_links_into_attempts_are_refused(self, tmp_path):
+        runs = tmp_path / "runs"
+        attempt, export = runs / "job_1" / "attempts" / "1-a", runs / "job_1" / "export"
+        for folder in (attempt, export):
+            folder.mkdir(parents=True)
+            (folder / "token").touch()
+        (tmp_path / "linked").symlink_to(runs)
+        roots = AllowedRoots(allowed=(str(tmp_path), str(tmp_path / "linked")), runs=str(tmp_path / "linked"))
+        assert roots.resolve(tmp_path / "linked" / "job_1" / "export" / "token") == export / "token"
+        link = export / "link"
+        link.symlink_to(attempt / "token")
+        for path in (link, attempt / "token", tmp_path / "linked" / "job_1" / "attempts" / "1-a" / "token"):
+            with pytest.raises(OutsideRootsError):
+                roots.resolve(path)

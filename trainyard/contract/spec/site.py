@@ -21,6 +21,8 @@ class Site:
     """Slurm only: default of `resources.gpus_per_node`. None: all ranks on one node."""
     roots: tuple[str, ...] = ("/",)
     """Folders that a spec may read models and data from."""
+    runs: str | None = None
+    """The runs directory, if it is one of them: only data files and what jobs made can be read there."""
     excluded_roots: tuple[str, ...] = ()
     """Files and folders below them that it may not read, such as the service's state folder."""
     sbatch_options: frozenset[str] = frozenset(DEFAULT_OPTIONS)
@@ -39,4 +41,4 @@ class Site:
     @property
     def allowed_roots(self) -> AllowedRoots:
         """Where models and data may be."""
-        return AllowedRoots(allowed=self.roots, excluded=self.excluded_roots)
+        return AllowedRoots(allowed=self.roots, excluded=self.excluded_roots, runs=self.runs)
