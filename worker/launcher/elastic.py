@@ -10,12 +10,12 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir, mkdtemp
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 from uuid import uuid4
 
@@ -30,7 +30,6 @@ from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.signed_folder import SignedFolder
 from worker.launcher.torchrun import RENDEZVOUS
 
-COMPILED_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _NO_FILE = "<N/A>"
 """torchrun's value where a rank wrote no error file."""
 
@@ -41,9 +40,6 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)
 
-    launch = json.loads(layout.launch.read_bytes())
-    os.environ.setdefault(COMPILED_VARIABLE, str(compiled_code_folder(layout, launch)))
-
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -52,6 +48,7 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
 
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     first_execution = int(os.environ["TRAINYARD_EXECUTION"])
+    launch = json.loads(layout.launch.read_bytes())
     log_sizes: dict[int, int] = {}
     agent: Any = LocalElasticAgent
     # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.
@@ -64,12 +61,16 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
     )
     rendezvous_handler_registry.register(RENDEZVOUS, partial(create_rendezvous, layout, launch, node, scheduler_id))
     # torchrun would otherwise leave the folder of the ranks' error files on the node.
-    with TemporaryDirectory(prefix="trainyard-torchrun-") as folder:
+    with private_temporary_folder() as temporary, TemporaryDirectory(prefix="torchrun-", dir=temporary) as folder:
+        os.environ["TMPDIR"] = temporary
+        more = container_variables(layout, launch)
         processes: Any = local_elastic_agent
         processes.start_processes = add_variables(
             processes.start_processes,
             variables,
-            lambda ranks: before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, Path(folder)),
+            lambda ranks: (
+                more | before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, Path(folder))
+            ),
         )
         try:
             torchrun(["--log-dir", folder, *arguments])
@@ -106,22 +107,32 @@ def create_rendezvous(
     return NodeRendezvous(parameters.run_id, node, count, parameters.local_addr, folder, serves_ranks)
 
 
-def compiled_code_folder(layout: AttemptLayout, launch: Mapping[str, Any]) -> Path:
-    """Return the folder in which torch keeps compiled code, which it unpickles, and which only this account can write.
+@contextmanager
+def private_temporary_folder() -> Iterator[str]:
+    """Yield the folder for temporary files of the ranks, which only this account can enter.
 
-    Its default, `/tmp/torchinductor_<account>`, is of whoever makes it first. Ours stays for later jobs, unless another
-    account has made the folder of that name. Containers share only the attempt's folder.
+    torch keeps code there, which it unpickles and compiles, in a folder that is named after the account, and does not
+    ask who made it. Ours stays for later jobs, unless another account has made the folder of that name.
     """
-    if launch["spec"]["environment"]["container"]:
-        return layout.root / "compiled"
-    folder = Path(gettempdir(), f"trainyard-compiled-{os.getuid()}")
-    with suppress(OSError):
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-            return folder
-    return Path(mkdtemp(prefix="trainyard-compiled-"))
+    folder = Path(gettempdir(), f"trainyard-{os.getuid()}")
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+        yield str(folder)
+    else:
+        with TemporaryDirectory(prefix="trainyard-") as made:
+            yield made
+
+
+def container_variables(layout: AttemptLayout, launch: Mapping[str, Any]) -> dict[str, str]:
+    """Return variables by which torch in a container, which may share the node's /tmp, keeps code in the attempt."""
+    if not launch["spec"]["environment"]["container"]:
+        return {}
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(layout.root / "compiled"),
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    }
 
 
 def store_variable(layout: AttemptLayout, launch: Mapping[str, Any], folder: Path) -> dict[str, str]:
