@@ -20,7 +20,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"trainyard-{os.getuid()}"
 
 
-def test_own_folder_is_kept_for_later_jobs(own_folder: Path) -> None:
+def test_later_jobs_use_the_same_folder(own_folder: Path) -> None:
     for _ in range(2):
         with private_temporary_folder() as folder:
             assert Path(folder) == own_folder
