@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.forks import in_a_fork
+from tests.support.service_transport import service_transport
 from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport
@@ -49,7 +50,7 @@ class Service:
         return [point["step"] for route, body in self.requests if route == "metrics" for point in body["points"]]
 
     def client(self):
-        return ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(self))
+        return ServiceClient("http://service", "a1", "secret", transport=service_transport(self))
 
 
 def reporter(layout, service, execution=1):
@@ -274,7 +275,7 @@ class TestReportBatches:
 
 class TestServiceClient:
     def client(self, *answers, **options):
-        transport = httpx.MockTransport(Service(*answers))
+        transport = service_transport(Service(*answers))
         return ServiceClient("http://service", "a1", "secret", transport=transport, **options)
 
     def test_requests_carry_the_attempt_token(self):
@@ -284,7 +285,7 @@ class TestServiceClient:
             observed.append((str(request.url), request.headers["Authorization"], request.headers["Content-Type"]))
             return httpx.Response(200, json={"next_offset": 3})
 
-        client = ServiceClient("http://service/", "a1", "secret", transport=httpx.MockTransport(answer))
+        client = ServiceClient("http://service/", "a1", "secret", transport=service_transport(answer))
         assert client.post("logs", b"abc", params={"rank": "launch", "offset": 0}) == {"next_offset": 3}
         url = "http://service/v1/attempts/a1/logs?rank=launch&offset=0"
         assert observed == [(url, "Bearer secret", "application/octet-stream")]
@@ -311,13 +312,13 @@ class TestServiceClient:
             client.post("claim", "{}")
 
     def test_proxy_success_page_is_not_an_acknowledgement(self):
-        transport = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>Log in</html>"))
+        transport = service_transport(lambda request: httpx.Response(200, text="<html>Log in</html>"))
         with pytest.raises(UnavailableError):
             ServiceClient("http://service", "a1", "secret", transport=transport).post("metrics", "{}")
 
     @pytest.mark.parametrize("status", [401, 403, 404])
     def test_proxy_error_page_is_not_a_rejection(self, status):
-        transport = httpx.MockTransport(lambda request: httpx.Response(status, text="<html>default backend</html>"))
+        transport = service_transport(lambda request: httpx.Response(status, text="<html>default backend</html>"))
         with pytest.raises(UnavailableError):
             ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
 
