@@ -120,6 +120,12 @@ def whole_body(response: httpx.Response) -> bytes:
     return response.content
 
 
+def whole_text(response: httpx.Response) -> str:
+    """Return a body of text."""
+    require_own(response)
+    return response.text
+
+
 def force_param(force: bool) -> dict[str, str]:
     """Return the query parameters of a submission."""
     return {"force": "true"} if force else {}
