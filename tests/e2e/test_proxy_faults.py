@@ -123,8 +123,8 @@ def test_answers_of_a_proxy_lose_nothing(tmp_path: Path) -> None:
         last = int(re.findall(rb"line (\d+)", log)[-1])
         assert stored_steps(client, job.id) == list(range(1, last + 1))
         assert client.logs(job.id).data == log
-        events = [event.type for event in client.events(job.id)]
-        assert not {"reports_rejected", "points_lost"} & set(events)
+        events = {event.type for event in client.events(job.id)}
+        assert not {"reports_rejected", "worker.reports_rejected", "worker.points_lost"} & events
 
 
 def stored_steps(client: Client, job_id: str) -> list[int]:
