@@ -4,7 +4,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.support.live import attempt_of, run_of, wait_for_status
 from tests.support.packages import install
 from tests.support.wait import wait_until
 from trainyard.client import Client
+from trainyard.contract.wire.spool import PUT_ASIDE_SUFFIX
 from trainyard.demo import ServiceProcess, free_port
 
 pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
@@ -24,7 +24,8 @@ pid {folder}/nginx.pid;
 error_log {folder}/error.log;
 events {{}}
 http {{
-    access_log off;
+    log_format answers "$request_uri $status";
+    access_log {folder}/answers.log answers;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
@@ -53,7 +54,10 @@ while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.1)
 """
 FAULTS = {
-    **{f"answers {status}": f'return {status} "<html>not the service</html>";' for status in range(400, 600)},
+    **{
+        f"answers {status}": f'return {status} "<html>not the service</html>";'
+        for status in (400, 401, 403, 404, 409, 413, 418, 422, 429, 500, 503, 599)
+    },
     "signs in": 'return 200 "<html>sign in</html>";',
     "accepts": "return 204;",
     "redirects": "return 302 https://sso.example/;",
@@ -69,6 +73,7 @@ class Proxy:
     def __init__(self, folder: Path, port: int, service: str) -> None:
         if shutil.which("nginx") is None:
             install("nginx", "nginx-light")
+        self._answers = folder / "answers.log"
         self._fault = folder / "fault.conf"
         self._fault.touch()
         configuration = folder / "nginx.conf"
@@ -79,6 +84,11 @@ class Proxy:
     def set_fault(self, directives: str) -> None:
         self._fault.write_text(directives)
         self._process.send_signal(signal.SIGHUP)
+
+    def await_report(self) -> None:
+        """Wait until the next request with points was answered."""
+        size = self._answers.stat().st_size
+        wait_until(lambda: "/metrics " in self._answers.read_text()[size:], 60, "a report to meet the fault")
 
     def stop(self) -> None:
         self._process.terminate()
@@ -109,22 +119,26 @@ def test_answers_of_a_proxy_lose_nothing(tmp_path: Path) -> None:
     with service_behind_proxy(tmp_path) as (service, proxy), service.client() as client:
         spec = {"version": 1, "task": "script", "argv": ["train.py", str(ended)], "code": client.upload(code)}
         job = client.submit(spec)
-        wait_until(lambda: stored_steps(client, job.id), 60, "the first points")
-        for directives in FAULTS.values():
+        for fault, directives in FAULTS.items():
+            await_new_point(client, job.id, f"points before the proxy {fault}")
             proxy.set_fault(directives)
-            time.sleep(0.15)  # the fault itself: the worker must meet it, and nothing tells when it has
-        proxy.set_fault("")
-        before = len(stored_steps(client, job.id))
-        wait_until(lambda: len(stored_steps(client, job.id)) > before, 90, "points after the faults")
+            proxy.await_report()
+            proxy.set_fault("")
+        await_new_point(client, job.id, "points after the faults")
         ended.touch()
         done = wait_for_status(client, job.id, "succeeded", "failed", seconds=120)
         assert done.status == "succeeded", done.status_message
-        log = attempt_of(run_of(service.runs_dir, job.id), 1).rank_log(0).read_bytes()
+        attempt = attempt_of(run_of(service.runs_dir, job.id), 1)
+        log = attempt.rank_log(0).read_bytes()
         last = int(re.findall(rb"line (\d+)", log)[-1])
         assert stored_steps(client, job.id) == list(range(1, last + 1))
         assert client.logs(job.id).data == log
-        events = {event.type for event in client.events(job.id)}
-        assert not {"reports_rejected", "worker.reports_rejected", "worker.points_lost"} & events
+        assert not list(attempt.spool.glob(f"*{PUT_ASIDE_SUFFIX}")), "no record was at fault"
+
+
+def await_new_point(client: Client, job_id: str, what: str) -> None:
+    before = len(stored_steps(client, job_id))
+    wait_until(lambda: len(stored_steps(client, job_id)) > before, 90, what)
 
 
 def stored_steps(client: Client, job_id: str) -> list[int]:

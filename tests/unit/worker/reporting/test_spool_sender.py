@@ -21,6 +21,7 @@ from worker.reporting.reporter import SpoolReporter
 from worker.reporting.service_client import (
     Backoff,
     FailedError,
+    ForeignAnswerError,
     RefusedError,
     RejectedError,
     ServiceClient,
@@ -311,14 +312,23 @@ class TestServiceClient:
         with pytest.raises(error):
             client.post("claim", "{}")
 
-    def test_proxy_success_page_is_not_an_acknowledgement(self):
-        transport = service_transport(lambda request: httpx.Response(200, text="<html>Log in</html>"))
-        with pytest.raises(UnavailableError):
-            ServiceClient("http://service", "a1", "secret", transport=transport).post("metrics", "{}")
+    @pytest.mark.parametrize("statuses", [(200, 201, 204), (301, 302, 307), range(400, 500), range(500, 600)])
+    def test_answer_of_a_proxy_is_neither_success_nor_refusal(self, statuses):
+        for status in statuses:
+            transport = service_transport(lambda request: httpx.Response(status, text="<html>"))  # noqa: B023
+            client = ServiceClient("http://service", "a1", "secret", transport=transport)
+            with pytest.raises(ForeignAnswerError, match=f"with {status}: "):
+                client.post("claim", "{}")
 
-    @pytest.mark.parametrize("status", [401, 403, 404])
-    def test_proxy_error_page_is_not_a_rejection(self, status):
-        transport = service_transport(lambda request: httpx.Response(status, text="<html>default backend</html>"))
+    def test_errors_of_the_service_are_known_by_their_body_too(self):
+        body = {"error": {"message": "no", "type": "conflict_error", "code": "claimed"}}
+        transport = service_transport(lambda request: httpx.Response(409, json=body, headers={"Server": "proxy"}))
+        with pytest.raises(RefusedError):
+            ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
+
+    @pytest.mark.parametrize("content", [b'{"execution": 1', b"[]"])
+    def test_cut_answer_is_not_an_acknowledgement(self, content):
+        transport = service_transport(lambda request: httpx.Response(200, content=content))
         with pytest.raises(UnavailableError):
             ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
 
