@@ -34,7 +34,7 @@ from trainyard.contract.wire.reports import (
     MetricsBatch,
     ParametersReport,
 )
-from trainyard.contract.wire.spool import SpoolRecord, parse_spool
+from trainyard.contract.wire.spool import MAX_PUT_ASIDE, PUT_ASIDE_SUFFIX, SpoolRecord, parse_put_aside, parse_spool
 
 JOB_SECONDS = 2.0
 """Time that one job's reports take of a tick."""
@@ -47,6 +47,7 @@ RETRY_SECONDS = 60.0
 """Time for which files are read again after an error of the filesystem that may pass."""
 MAX_SPOOL_BYTES = 1 << 30
 """Bytes that are read of one execution's spool; reports after them are lost."""
+_MAX_PUT_ASIDE_BYTES = 20 * MAX_PUT_ASIDE
 _MAX_ENTRIES = 20_000
 """Entries of a folder that are looked at. A job has one spool per execution and one log per rank."""
 
@@ -222,17 +223,42 @@ class SpoolIngest:
         spool = self.files.open_file(path)
         if offset > os.fstat(spool.fileno()).st_size:
             offset = 0
+        for start in self._put_aside_before(offset, path):
+            yield from self._ingest_put_aside(path, start)
         limit = offset + MAX_SPOOL_BYTES
         for record in parse_spool(spool, offset):
             if record.end > limit:
                 raise ValueError(f"reports after the limit of {MAX_SPOOL_BYTES:,} bytes are not read")
-            try:
-                self._ingest_record(record)
-            except UnavailableError:
-                raise
-            except Exception as error:
-                self._reject(f"{path.name}, record {record.seq}", error)
+            self._ingest_or_reject(path, record)
             yield False
+
+    def _put_aside_before(self, offset: int, path: Path) -> list[int]:
+        """Return the offsets of acknowledged records of a spool that the worker has put aside."""
+        try:
+            content = self.files.read(path.with_suffix(PUT_ASIDE_SUFFIX), 0, _MAX_PUT_ASIDE_BYTES)
+        except OSError:
+            return []
+        return [start for start in parse_put_aside(content) if start < offset][:MAX_PUT_ASIDE]
+
+    def _ingest_put_aside(self, path: Path, start: int) -> Iterator[bool]:
+        """Ingest one record that the worker could not send, or that the service has refused before."""
+        try:
+            with self.files.open_file(path) as spool:
+                record = next(parse_spool(spool, start), None)
+        except ValueError as error:
+            self._reject(f"{path.name}, byte {start}", error)
+        else:
+            if record is not None:
+                self._ingest_or_reject(path, record)
+        yield False
+
+    def _ingest_or_reject(self, path: Path, record: SpoolRecord) -> None:
+        try:
+            self._ingest_record(record)
+        except UnavailableError:
+            raise
+        except Exception as error:
+            self._reject(f"{path.name}, record {record.seq}", error)
 
     def _ingest_log(self, path: Path) -> Iterator[bool]:
         rank = path.stem.removeprefix("rank-")

@@ -21,6 +21,7 @@ from trainyard.cli.partition_checks import check_partitions
 from trainyard.cli.service_program import service_command, service_problem
 from trainyard.client import AuthenticationError, Client, TrainyardError
 from trainyard.client.connection import own_admin_token_file
+from trainyard.contract.http import describe_foreign, describe_tls_error, has_api_header, trust
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _SECONDS = 60.0
@@ -93,16 +94,13 @@ def _service_diagnostics(client: Client) -> Iterator[Finding]:
 
 def _check_service(client: Client) -> Iterator[Finding]:
     try:
-        answer = httpx.get(f"{client.url}/readyz", timeout=10.0, trust_env=not client.local)
+        answer = httpx.get(f"{client.url}/readyz", timeout=10.0, trust_env=not client.local, verify=trust(client.url))
     except httpx.HTTPError as error:
-        message = f"{client.url} does not answer: {error or type(error).__name__}"
+        message = f"{client.url} does not answer: {describe_tls_error(error) or error or type(error).__name__}"
         yield error_finding("service", message, "start it with: trainyard serve; or set TRAINYARD_URL")
         return
-    if not _is_trainyard_response(answer):
-        message = f"{client.url} answers {answer.status_code} with a body that is not Trainyard's"
-        yield error_finding(
-            "service", message, "set TRAINYARD_URL to the service's address; is there a proxy in between?"
-        )
+    if not has_api_header(answer):
+        yield error_finding("service", describe_foreign(answer), "set TRAINYARD_URL to the service's address")
         return
     if answer.status_code == 200:
         yield ok_finding("service", f"{client.url} is ready")
@@ -111,14 +109,6 @@ def _check_service(client: Client) -> Iterator[Finding]:
             "service", f"{client.url} answers {answer.status_code}: {answer.text[:200]}", "fix the failed checks"
         )
     yield clock_finding(answer.headers.get("date"), datetime.now(UTC))
-
-
-def _is_trainyard_response(answer: httpx.Response) -> bool:
-    try:
-        body = answer.json()
-    except ValueError:
-        return False
-    return isinstance(body, dict) and ("checks" in body or "error" in body)
 
 
 def clock_finding(date: str | None, now: datetime) -> Finding:

@@ -1,14 +1,12 @@
 """The errors of the client. Errors of httpx and error responses of the service are translated here."""
 
-import json
 from collections.abc import Sequence
 
 import httpx
-from pydantic import ValidationError
 
+from trainyard.contract.http import describe_foreign, describe_tls_error, error_envelope, has_api_header
 from trainyard.contract.local_paths import is_loopback
 from trainyard.contract.problems import Problem
-from trainyard.contract.wire.pages import ErrorEnvelope
 
 
 class TrainyardError(Exception):
@@ -36,6 +34,10 @@ class ConnectionFailedError(TrainyardError):
     """The service could not be reached, or the connection broke."""
 
 
+class ForeignAnswerError(ConnectionFailedError):
+    """Something other than the service answered, such as a proxy. Its status says nothing about the request."""
+
+
 class WaitTimeoutError(TrainyardError):
     """The job has not ended within the timeout."""
 
@@ -61,7 +63,7 @@ class RateLimitedError(TrainyardError):
 
 
 class ServerError(TrainyardError):
-    """The service failed, or the response is not one of a Trainyard service."""
+    """The service failed."""
 
 
 class InvalidRequestError(TrainyardError):
@@ -101,8 +103,8 @@ def connection_failed(url: str, error: Exception) -> ConnectionFailedError:
 
 
 def _suggestion(url: str, error: httpx.ConnectError) -> str:
-    if "ssl" in str(error).lower():
-        return f"{error}; should TRAINYARD_URL start with http://?"
+    if (problem := describe_tls_error(error)) is not None:
+        return problem
     if is_loopback(httpx.URL(url).host):
         return "is the service running? Start it with: trainyard serve"
     return "is TRAINYARD_URL correct, and is the service running?"
@@ -123,22 +125,34 @@ _HEAD_MESSAGES: dict[int, str] = {
 
 def error_of(response: httpx.Response) -> TrainyardError:
     """Return the error for a response that is not successful and whose body has been read."""
-    error = _head_error(response.status_code) if response.request.method == "HEAD" else _translated(response)
+    is_bare = response.request.method == "HEAD" and has_api_header(response)
+    error = _head_error(response.status_code) if is_bare else _translated(response)
     error.retry_after = _retry_after(response)
     return error
 
 
-def not_trainyard(response: httpx.Response) -> ServerError:
+def require_own(response: httpx.Response) -> None:
+    """Raise ForeignAnswerError unless the service itself sent a successful response, whose body does not prove it."""
+    if not has_api_header(response):
+        raise not_trainyard(response)
+
+
+def unreadable(response: httpx.Response) -> TrainyardError:
+    """Return the error for a response whose body is not the expected one."""
+    if has_api_header(response):
+        message = "the service's answer cannot be read; are the client and the service of the same release?"
+        return ServerError(message, status=response.status_code)
+    return not_trainyard(response)
+
+
+def not_trainyard(response: httpx.Response) -> ForeignAnswerError:
     """Return the error for a response that a Trainyard service would not send."""
-    message = f"{response.request.url} returned {response.status_code} with a body that is not Trainyard's"
-    return ServerError(f"{message}; is TRAINYARD_URL correct?", status=response.status_code)
+    return ForeignAnswerError(f"{describe_foreign(response)}; is TRAINYARD_URL correct?", status=response.status_code)
 
 
 def _translated(response: httpx.Response) -> TrainyardError:
-    try:
-        envelope = ErrorEnvelope.model_validate(json.loads(response.content))
-    except (ValueError, ValidationError):
-        return not_trainyard(response)
+    if (envelope := error_envelope(response)) is None:
+        return unreadable(response)
     body, status = envelope.error, response.status_code
     if status in _BY_STATUS:
         return _BY_STATUS[status](body.message, status=status, code=body.code, param=body.param)

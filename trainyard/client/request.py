@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from trainyard.client.errors import InvalidRequestError, NotFoundError, TrainyardError, not_trainyard
+from trainyard.client.errors import InvalidRequestError, NotFoundError, TrainyardError, require_own, unreadable
 from trainyard.contract.base import wire_time
 from trainyard.contract.wire.pages import Page
 
@@ -52,18 +52,19 @@ class Request(Generic[T]):
 
     def already_deleted(self, error: TrainyardError, failures: int) -> bool:
         """Return whether a 404 means that an earlier try, whose response was lost, has deleted the resource."""
-        return self.method == "DELETE" and error.status == 404 and failures > 1
+        return self.method == "DELETE" and isinstance(error, NotFoundError) and failures > 1
 
     def read(self, response: httpx.Response) -> T:
         """Parse a successful response.
 
         Raises:
-            ServerError: the response is not one of a Trainyard service.
+            ForeignAnswerError: the response is not one of a Trainyard service.
+            ServerError: it is one of another release.
         """
         try:
             return self.parse(response)
         except (ValidationError, ValueError, KeyError):
-            raise not_trainyard(response) from None
+            raise unreadable(response) from None
 
 
 def next_page(request: Request[Page[T]], page: Page[T]) -> Request[Page[T]] | None:
@@ -110,6 +111,19 @@ def model(kind: type[M]) -> Callable[[httpx.Response], M]:
 
 def no_result(response: httpx.Response) -> None:
     """Parse a response without a body."""
+    require_own(response)
+
+
+def whole_body(response: httpx.Response) -> bytes:
+    """Return a body that is no JSON."""
+    require_own(response)
+    return response.content
+
+
+def whole_text(response: httpx.Response) -> str:
+    """Return a body of text."""
+    require_own(response)
+    return response.text
 
 
 def force_param(force: bool) -> dict[str, str]:

@@ -15,8 +15,10 @@ from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 from worker.core.log_format import file_handler
 from worker.launcher.nodes import Node
 from worker.reporting.service_client import (
+    TOO_LARGE,
     Backoff,
     FailedError,
+    ForeignAnswerError,
     RefusedError,
     RejectedError,
     ServiceClient,
@@ -27,7 +29,8 @@ from worker.reporting.service_client import (
 log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 8
-"""Internal errors of the service in a row before a stream is not sent any more."""
+"""Internal errors of the service, or answers of a proxy, in a row before a stream is not sent any more."""
+_MIN_CHUNK = 4096
 _PUNCH_HOLE_KEEP_SIZE = 0x03
 _BLOCK = 4096
 
@@ -40,8 +43,10 @@ class LogStream:
     """`launch`, or the number of a rank."""
     path: Path
     offset: int = 0
+    chunk_bytes: int = MAX_LOG_CHUNK
+    """How much is sent at once; less than the service's limit where a proxy has a lower one."""
     failures: int = 0
-    """Internal errors of the service in a row."""
+    """Internal errors of the service, or answers of a proxy, in a row."""
     refused: bool = False
     """Whether the service cannot store it. The rest stays in the file, which the service reads after the attempt."""
 
@@ -110,9 +115,12 @@ class LogShipper:
                 stream.failures = 0
                 self._backoff.reset()
             except UnavailableError as error:
-                failed = isinstance(error, FailedError)
+                failed = isinstance(error, FailedError | ForeignAnswerError)
                 stream.failures += failed
-                if stream.failures == _MAX_FAILURES:
+                if isinstance(error, ForeignAnswerError) and error.status == TOO_LARGE:
+                    stream.chunk_bytes = max(_MIN_CHUNK, stream.chunk_bytes // 2)
+                # A proxy that refuses everything is waited for.
+                if failed and stream.failures % _MAX_FAILURES == 0 and _concerns_stream(client, error):
                     _refuse(stream, error)
                     return
                 pause = self._backoff.pause(error.retry_after)
@@ -132,6 +140,10 @@ class LogShipper:
                     stream.offset = offset
 
 
+def _concerns_stream(client: ServiceClient, error: UnavailableError) -> bool:
+    return isinstance(error, FailedError) or client.is_reached()
+
+
 def _refuse(stream: LogStream, error: ServiceError) -> None:
     log.error("the service cannot store the log %s, which is not sent any more: %s", stream.name, error)
     stream.refused = True
@@ -141,7 +153,7 @@ def _read(stream: LogStream) -> bytes:
     try:
         with stream.path.open("rb") as file:
             file.seek(stream.offset)
-            return file.read(MAX_LOG_CHUNK)
+            return file.read(stream.chunk_bytes)
     except FileNotFoundError:
         return b""
 

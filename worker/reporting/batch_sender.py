@@ -7,13 +7,21 @@ from dataclasses import dataclass, field
 
 from trainyard.contract.wire.reports import MAX_POINTS
 from trainyard.contract.wire.spool import SpoolRecord
-from worker.reporting.service_client import FailedError, RejectedError, ServiceClient, ServiceError, UnavailableError
+from worker.reporting.service_client import (
+    TOO_LARGE,
+    FailedError,
+    ForeignAnswerError,
+    RejectedError,
+    ServiceClient,
+    ServiceError,
+    UnavailableError,
+)
 
 log = logging.getLogger(__name__)
 
 _ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints", "parameters": "parameters"}
 _TRIES = 8
-"""Internal errors of the service in answer to one batch before it is divided; with the backoff about 15 seconds."""
+"""Internal errors, or answers of a proxy, to one batch before it is divided; with the backoff about 15 seconds."""
 _TRIES_OF_PART = 2
 _MAX_RESENT = 1000
 
@@ -68,9 +76,10 @@ def batch_records(records: list[SpoolRecord]) -> list[ReportBatch]:
 class BatchSender:
     """Sends each batch until the service has stored it, and divides one that the service cannot store.
 
-    A service that is down is waited for. A batch that is invalid, or that the service answers with an internal error
-    several times, is divided until the records are found that cause it. Those are put aside, so that they do not hold
-    up the reports after them. The ones that caused internal errors are sent once more by `send_failed`.
+    A service that is down is waited for. A batch is divided until the records are found that cause it if it is invalid,
+    if the service answers it with an internal error several times, or if a proxy refuses it several times and passes
+    other requests on. Those are put aside, so that they do not hold up the reports after them, and are sent once more
+    by `send_again`, unless the service found them invalid.
     """
 
     def __init__(
@@ -81,6 +90,7 @@ class BatchSender:
         wait: Callable[[UnavailableError], bool],
         reset_wait: Callable[[], None],
         on_put_aside: Callable[[SpoolRecord, str], None],
+        on_stored: Callable[[SpoolRecord], None],
     ) -> None:
         """
         Args:
@@ -89,12 +99,14 @@ class BatchSender:
             wait: Waits before a retry; returns False if there is no time for one.
             reset_wait: Called after each request that succeeds.
             on_put_aside: Called with each record that is put aside, and the reason.
+            on_stored: Called with each record that was put aside and is stored after all.
         """
         self._client = client
         self._is_closing = is_closing
         self._wait = wait
         self._reset_wait = reset_wait
         self._on_put_aside = on_put_aside
+        self._on_stored = on_stored
         self._failed: list[ReportBatch] = []
 
     def send(self, batch: ReportBatch, *, tries: int = _TRIES) -> bool:
@@ -109,18 +121,24 @@ class BatchSender:
                 self._client.post(_ROUTES[batch.records[0].kind], batch.body())
             except RejectedError as error:
                 return self._divide(batch, error)
+            except ForeignAnswerError as error:
+                failures += 1
+                if self._is_refused_by_proxy(batch, error, failures, tries):
+                    return self._divide(batch, error)
+                if not self._wait(error):
+                    return False
             except UnavailableError as error:
                 failures += isinstance(error, FailedError)
-                if failures == tries and not self._is_closing():
-                    return self._divide(batch, error)
-                if failures >= tries or not self._wait(error):
+                if failures >= tries and isinstance(error, FailedError):
+                    return not self._is_closing() and self._divide(batch, error)
+                if not self._wait(error):
                     return False
             else:
                 self._reset_wait()
                 return True
 
-    def send_failed(self, has_time: Callable[[], bool]) -> None:
-        """Send the records once more that caused internal errors: the service may have been restarted or updated."""
+    def send_again(self, has_time: Callable[[], bool]) -> None:
+        """Send the records once more that were put aside: the service may have been restarted, or the proxy changed."""
         failed, self._failed = self._failed, []
         for batch in failed:
             if not has_time():
@@ -129,13 +147,21 @@ class BatchSender:
                 self._client.post(_ROUTES[batch.records[0].kind], batch.body())
             except ServiceError as error:
                 log.error("spool record %d could not be stored: %s", batch.records[0].seq, error)
+            else:
+                self._on_stored(batch.records[0])
+
+    def _is_refused_by_proxy(self, batch: ReportBatch, error: ForeignAnswerError, failures: int, tries: int) -> bool:
+        """Return whether a proxy refuses this batch alone. While it refuses everything, that is an outage."""
+        if error.status == TOO_LARGE and len(batch.records) > 1:
+            return True
+        return failures % tries == 0 and not self._is_closing() and self._client.is_reached()
 
     def _divide(self, batch: ReportBatch, error: ServiceError) -> bool:
         if len(batch.records) > 1:
             return all(self.send(half, tries=_TRIES_OF_PART) for half in batch.halves())
         (record,) = batch.records
         log.error("the service cannot store spool record %d, which is put aside: %s", record.seq, error)
-        if isinstance(error, FailedError) and len(self._failed) < _MAX_RESENT:
+        if isinstance(error, UnavailableError) and len(self._failed) < _MAX_RESENT:
             self._failed.append(batch)
         self._on_put_aside(record, str(error))
         return True

@@ -195,7 +195,7 @@ class SpoolReporter:
             self.event("points_lost", message, level="warning", data={"reports": count})
 
     def _report_put_aside(self, count: int, reason: str) -> None:
-        message = f"{count} report(s) could not be stored and were put aside; the last one: {reason}"
+        message = f"{count} report(s) could not be stored; they are tried again when the attempt ends; last: {reason}"
         self.event(REPORTS_REJECTED, message, level="warning", data={"count": count})
 
     def _next(self) -> _Points | _Event | CheckpointReport | _Flush | None:

@@ -1,15 +1,17 @@
 """HTTP client of the worker routes, with the attempt token and retries."""
 
 import random
-import ssl
 import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 
+from trainyard.contract.http import describe_foreign, describe_tls_error, error_envelope, has_api_header, trust
+
 _RETRIED = frozenset({408, 425, 429})
 _REJECTED = frozenset({400, 413, 422})
+TOO_LARGE = 413
 _UNKNOWN = frozenset({401, 404})
 _UNKNOWN_PAUSE_SECONDS = 30.0
 """Pause after an answer that the attempt is unknown. It is known again when the service has its own database back."""
@@ -25,6 +27,14 @@ class UnavailableError(ServiceError):
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class ForeignAnswerError(UnavailableError):
+    """Something else answered than the service, such as a proxy. That decides nothing, whatever its status."""
+
+    def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after)
+        self.status = status
 
 
 class FailedError(UnavailableError):
@@ -87,12 +97,13 @@ class ServiceClient:
         self._sleep = sleep
         self._now = now
         self._uniform = uniform
+        self._probe_url = f"{service_url.rstrip('/')}/livez"
         self._http = httpx.Client(
             base_url=f"{service_url.rstrip('/')}/v1/attempts/{attempt_id}/",
             headers={"Authorization": f"Bearer {token}"},
             timeout=timeout,
             transport=transport,
-            verify=_trusted() if service_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=trust(service_url),
             # The proxy variables of the user's shell do not apply to a service of the same site.
             trust_env=False,
         )
@@ -102,6 +113,7 @@ class ServiceClient:
 
         Raises:
             UnavailableError: A retry may succeed.
+            ForeignAnswerError: The same; something else than the service answered.
             FailedError: The same, but this request may be the cause.
             RejectedError: The body is invalid.
             RefusedError: The service refuses this worker for good.
@@ -110,8 +122,15 @@ class ServiceClient:
         try:
             answer = self._http.post(route, content=body, params=params, headers={"Content-Type": kind})
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise UnavailableError(f"{type(error).__name__}: {error}") from None
+            raise UnavailableError(describe_tls_error(error) or f"{type(error).__name__}: {error}") from None
         return _read(answer)
+
+    def is_reached(self) -> bool:
+        """Return whether the service itself answers now, so that a foreign answer concerns one request alone."""
+        try:
+            return has_api_header(self._http.get(self._probe_url))
+        except (httpx.TransportError, httpx.InvalidURL):
+            return False
 
     def post_until(self, deadline: float, route: str, body: str | bytes) -> dict[str, Any]:
         """Retry with jitter until there is an answer or `deadline` (of the injected clock) is near.
@@ -133,36 +152,27 @@ class ServiceClient:
         self._http.close()
 
 
-def _trusted() -> ssl.SSLContext:
-    """Trust the public authorities or those of `SSL_CERT_FILE`, and those of this machine: a site may have its own."""
-    context = httpx.create_ssl_context()
-    context.load_default_certs()
-    return context
-
-
 def _read(answer: httpx.Response) -> dict[str, Any]:
-    status = answer.status_code
-    document = _document(answer)
-    if status // 100 == 2 and document is not None:
-        return document
+    status, retry_after = answer.status_code, _seconds(answer.headers.get("retry-after"))
+    if not has_api_header(answer) and (status < 400 or error_envelope(answer) is None):
+        raise ForeignAnswerError(describe_foreign(answer), status, retry_after)
     message = f"{status}: {answer.text[:300]}"
-    # An error without JSON comes from a proxy.
-    if status == httpx.codes.INTERNAL_SERVER_ERROR and answer.content and document is not None:
+    document = _document(answer)
+    if document is None or status in _RETRIED or status // 100 == 3 or status > 500:
+        raise UnavailableError(message, retry_after)
+    if status < 300:
+        return document
+    if status == httpx.codes.INTERNAL_SERVER_ERROR:
         raise FailedError(message)
-    # A 2xx that is not JSON comes from a proxy, and acknowledges nothing.
-    if status in _RETRIED or status >= 500 or status < 400:
-        raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
     if status in _REJECTED:
         raise RejectedError(message)
-    if document is None:
-        # An error that is not JSON comes from a proxy too, such as a 404 while the service starts: no refusal.
-        raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
     if status in _UNKNOWN:
         raise UnknownAttemptError(message, _UNKNOWN_PAUSE_SECONDS)
     raise RefusedError(message, status, document)
 
 
 def _document(answer: httpx.Response) -> dict[str, Any] | None:
+    """Return the body; None if it is no object, as after a connection that broke."""
     if not answer.content:
         return {}
     try:

@@ -4,11 +4,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.wire.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
+from trainyard.contract.wire.spool import (
+    MAX_PUT_ASIDE,
+    PUT_ASIDE_SUFFIX,
+    SpoolCorruptError,
+    SpoolRecord,
+    format_put_aside,
+    parse_spool,
+    read_acknowledged,
+    read_put_aside,
+)
 from worker.reporting.batch_sender import BatchSender, batch_records
 from worker.reporting.service_client import Backoff, RefusedError, ServiceClient, UnavailableError
 
@@ -32,6 +41,15 @@ class _Spool:
     written: int = 0
     """The offset that the acknowledgement file holds."""
     own: bool = False
+    put_aside: list[int] = field(default_factory=list)
+    """The offsets of records that were put aside, as the file beside the spool lists them."""
+    held: int | None = None
+    """The offset of the first record that the list had no room for. Nothing from there on is acknowledged, so that the
+    service reads it."""
+
+    @property
+    def acknowledged(self) -> int:
+        return self.offset if self.held is None else min(self.offset, self.held)
 
 
 class SpoolSender:
@@ -64,6 +82,7 @@ class SpoolSender:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._deadline = float("inf")
+        self._current: _Spool
         self._put_aside = 0
         self.on_put_aside: Callable[[int, str], None] = lambda _count, _reason: None
         """Called with the number of records that were put aside and the reason of the last, each time that the number
@@ -90,12 +109,13 @@ class SpoolSender:
             is_closing=self._closing.is_set,
             wait=self._wait,
             reset_wait=self._backoff.reset,
-            on_put_aside=self._count_put_aside,
+            on_put_aside=self._put_record_aside,
+            on_stored=self._forget_put_aside,
         )
         try:
             for spool in self._spools():
+                self._current = spool
                 self._follow(sender, spool)
-            sender.send_failed(lambda: self._now() < self._deadline)
         except RefusedError as error:
             log.warning("the service refuses reports, and none are sent any more: %s", error)
         except Exception:
@@ -116,7 +136,9 @@ class SpoolSender:
         for path in [*earlier, own]:
             acknowledged = path.with_suffix(".acknowledged")
             offset = read_acknowledged(acknowledged)
-            spools.append(_Spool(path, acknowledged, offset=offset, written=offset, own=path == own))
+            spools.append(
+                _Spool(path, acknowledged, offset, offset, path == own, put_aside=read_put_aside(_put_aside_file(path)))
+            )
         return spools
 
     def _follow(self, sender: BatchSender, spool: _Spool) -> None:
@@ -136,10 +158,12 @@ class SpoolSender:
                 if records and len(records) < _READ_AHEAD:
                     self._closing.wait(_COLLECTING_SECONDS - _SPACING_SECONDS)
                 if not records:
+                    if last:
+                        sender.send_again(lambda: self._now() < self._deadline)
                     self._acknowledge(spool, now=last)
                     if last:
                         return
-                    self._wake.wait(self._acknowledge_seconds if spool.written != spool.offset else None)
+                    self._wake.wait(self._acknowledge_seconds if spool.written < spool.acknowledged else None)
         finally:
             self._acknowledge(spool, now=True)
 
@@ -151,20 +175,40 @@ class SpoolSender:
             time.sleep(min(0.1, pause))
         return self._now() < self._deadline
 
-    def _count_put_aside(self, record: SpoolRecord, reason: str) -> None:
+    def _put_record_aside(self, record: SpoolRecord, reason: str) -> None:
+        """List a record for the service, which reads it when the attempt ends, and count it."""
+        spool = self._current
+        if len(spool.put_aside) < MAX_PUT_ASIDE:
+            spool.put_aside.append(record.start)
+            self._write_put_aside(spool)
+        elif spool.held is None:
+            spool.held = record.start
         if record.kind == "events" and REPORTS_REJECTED.encode() in record.body_text:
             return  # an event about it would be put aside too
         self._put_aside += 1
         if self._put_aside.bit_count() == 1:
             self.on_put_aside(self._put_aside, reason)
 
+    def _forget_put_aside(self, record: SpoolRecord) -> None:
+        if record.start in self._current.put_aside:
+            self._current.put_aside.remove(record.start)
+            self._write_put_aside(self._current)
+
+    def _write_put_aside(self, spool: _Spool) -> None:
+        try:
+            write_atomic(_put_aside_file(spool.path), format_put_aside(spool.put_aside))
+        except OSError as error:
+            log.warning("the list of reports that were put aside cannot be written: %s", error)
+            spool.held = min(spool.put_aside)
+
     def _acknowledge(self, spool: _Spool, *, now: bool) -> None:
         due = self._now() - self._acknowledged_at >= self._acknowledge_seconds
-        if spool.offset == spool.written or not (now or due):
+        offset = spool.acknowledged
+        if offset == spool.written or not (now or due):
             return
         self._acknowledged_at = self._now()
         try:
-            write_atomic(spool.acknowledged_path, str(spool.offset))
+            write_atomic(spool.acknowledged_path, str(offset))
         except OSError as error:
             # It only saves sending the records again; the service stores each once.
             if not self._acknowledge_failed:
@@ -172,7 +216,11 @@ class SpoolSender:
             self._acknowledge_failed = True
         else:
             self._acknowledge_failed = False
-            spool.written = spool.offset
+            spool.written = offset
+
+
+def _put_aside_file(spool: Path) -> Path:
+    return spool.with_suffix(PUT_ASIDE_SUFFIX)
 
 
 def _read_some(spool: _Spool) -> list[SpoolRecord]:

@@ -41,6 +41,7 @@ class MlflowApi:
         self._artifacts = artifacts
         self._models = MlflowModels(journal)
         self._lock = threading.Lock()
+        self._log_lock = threading.Lock()
         self._runs: dict[str, Run] = {}
         self._histories = PointHistories(stored_points)
         self._routes: dict[tuple[str, str], Callable[[Reporter, Document], Document]] = {
@@ -171,18 +172,31 @@ class MlflowApi:
         return {"metrics": [point.document(key) for point in points]} | next_page
 
     def _log(self, reporter: Reporter, run: Run, metrics: list[Document]) -> None:
-        values = [
-            TrackedValue(run.prefix + _field(one, "key"), one.get("value"), _integer(one.get("step")), _time(one))
-            for one in metrics
-        ]
-        self._journal.log(reporter.execution, "mlflow", values)
-        for one, value in zip(metrics, values, strict=True):
-            number, key = parse_value(value.value), str(one["key"])
-            if number is not None:
+        """Record the points that the run does not have.
+
+        The client repeats requests whose answer was lost. `log_model` sends points of the run again, with the id of the
+        model, to link them to it.
+        """
+        with self._log_lock:
+            new: dict[tuple[str, MetricPoint] | int, TrackedValue] = {}
+            for index, one in enumerate(metrics):
+                key, step, time = _field(one, "key"), _integer(one.get("step")), _time(one)
+                value = TrackedValue(run.prefix + key, one.get("value"), step, time)
+                number = parse_value(value.value)
+                if number is None:
+                    new[index] = value  # The journal states it.
+                    continue
                 given = _integer(one.get("timestamp"))
-                point = MetricPoint(number, value.step or 0, given or int(value.time.timestamp() * 1000))
-                run.add_point(key, point)
-                self._histories.add(run.run_id, key, point)
+                point = MetricPoint(number, step, given or int(time.timestamp() * 1000))
+                known = self._histories.has(run.run_id, key, point) if given else False
+                is_link = known is None and bool(one.get("model_id"))
+                if not (known or is_link):
+                    new.setdefault((key, point), value)
+            self._journal.log(reporter.execution, "mlflow", new.values())
+            for identity in new:
+                if not isinstance(identity, int):
+                    run.add_point(*identity)
+                    self._histories.add(run.run_id, *identity)
 
     def _describe(self, reporter: Reporter, run: Run, parameters: Mapping[str, str]) -> None:
         if parameters:

@@ -1,8 +1,10 @@
 """Runs of a program as MLflow's client reads them back, and the points of their metrics."""
 
 import math
+import struct
 import threading
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -111,6 +113,10 @@ class _History:
 
     def __init__(self) -> None:
         self.values, self.steps, self.times = array("d"), array("q"), array("q")
+        self._is_ordered = True
+        """Whether no time is before the one of an earlier point, as long as the client's clock gives the times."""
+        self._identities: set[tuple[int, int, bytes]] | None = None
+        """Of all points, once they are not ordered and one was looked for."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -119,9 +125,25 @@ class _History:
         return MetricPoint(self.values[index], self.steps[index], self.times[index])
 
     def append(self, point: MetricPoint) -> None:
+        self._is_ordered = self._is_ordered and (not self.times or self.times[-1] <= point.time)
+        if self._identities is not None:
+            self._identities.add(_identity(point))
         self.values.append(point.value)
         self.steps.append(point.step)
         self.times.append(point.time)
+
+    def __contains__(self, point: MetricPoint) -> bool:
+        if not self._is_ordered:
+            if self._identities is None:
+                self._identities = {_identity(self.point(index)) for index in range(len(self))}
+            return _identity(point) in self._identities
+        first, end = bisect_left(self.times, point.time), bisect_right(self.times, point.time)
+        return any(_identity(self.point(index)) == _identity(point) for index in range(first, end))
+
+
+def _identity(point: MetricPoint) -> tuple[int, int, bytes]:
+    """Return what distinguishes a point from others of its metric, as on a server of MLflow. NaN equals itself."""
+    return point.step, point.time, struct.pack("d", point.value)
 
 
 class PointHistories:
@@ -134,14 +156,20 @@ class PointHistories:
         self._histories: dict[tuple[str, str], _History | None] = {}
         """By run and metric; None: forgotten."""
 
+    def has(self, run_id: str, key: str, point: MetricPoint) -> bool | None:
+        """Return whether a point is among those of its metric; None if they were forgotten."""
+        with self._lock:
+            history = self._histories.get((run_id, key), _History())
+            return None if history is None else point in history
+
     def add(self, run_id: str, key: str, point: MetricPoint) -> None:
-        """Append a point, unless it repeats the one before: a client repeats a request that was not answered."""
+        """Append a point."""
         with self._lock:
             if (run_id, key) not in self._histories:
                 self._histories[run_id, key] = _History()
                 self._size += _HISTORY_COST
             history = self._histories[run_id, key]
-            if history is None or (len(history) and history.point(-1) == point):
+            if history is None:
                 return
             history.append(point)
             self._size += 1

@@ -14,7 +14,10 @@ from service.api.middleware.head import METHODS
 from service.api.paths import is_api
 from service.audit.log import CURRENT_REQUEST, RequestContext
 from service.core.observability import ServiceMetrics
+from trainyard.contract.http import API_HEADER, API_VERSION
 
+_API = (API_HEADER.encode(), API_VERSION.encode())
+"""Proof for clients that the service itself answers, and not a proxy."""
 _HSTS = (b"strict-transport-security", b"max-age=15552000")
 """For 180 days, browsers reach this host by https alone. Not its subdomains, which may be of others."""
 
@@ -37,7 +40,7 @@ class RequestIdMiddleware:
         address = client_address(peer, headers.get(b"x-forwarded-for", b"").decode("latin-1"), self._proxies)
         context = RequestContext(request_id(headers.get(b"x-request-id", b"")), address, scope["method"])
         CURRENT_REQUEST.set(context)
-        own = [(b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        own = [_API, (b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
         own += [_HSTS] if self._is_secure(scope, peer, headers) else []
         status = 500
 

@@ -21,6 +21,7 @@ from unittest.mock import patch
 from urllib.parse import ParseResult, parse_qs, urlparse
 
 from trainyard.client.code_archive import pack
+from trainyard.contract.http import API_HEADER, API_VERSION
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
@@ -115,6 +116,7 @@ class FakeService:
                 text = json.dumps(document).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
+                self.send_header(API_HEADER, API_VERSION)
                 self.end_headers()
                 self.wfile.write(text)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.service_transport import service_transport
 from trainyard.client import AsyncClient, Client
 
 Answer = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
@@ -36,14 +37,14 @@ class FakeService:
         return [listed for listed in jobs if fields.items() <= listed.items()]
 
     def client(self, token: str | None = "secret", **options: Any) -> Client:
-        transport = httpx.MockTransport(self._answer)
+        transport = service_transport(self._answer)
         return Client("http://trainyard.test", token, transport=transport, sleep=self.slept.append, **options)
 
     def async_client(self) -> AsyncClient:
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
 
-        return AsyncClient("http://trainyard.test", "secret", transport=httpx.MockTransport(self._answer), sleep=sleep)
+        return AsyncClient("http://trainyard.test", "secret", transport=service_transport(self._answer), sleep=sleep)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.unit.trainyard.fake_service import TIME, FakeService, error, page
-from trainyard.client import ConnectionFailedError, InvalidRequestError, ServerError
+from trainyard.client import ConnectionFailedError, ForeignAnswerError, InvalidRequestError
 
 TOKEN = {"id": "abc123abc123", "name": "ada", "role": "user", "created_at": TIME}
 HOOK = {
@@ -20,7 +20,8 @@ HOOK = {
 
 
 def test_token_creation_is_not_retried_after_an_unknown_outcome() -> None:
-    for failure, kind in ((httpx.ReadError("cut"), ConnectionFailedError), (httpx.Response(502), ServerError)):
+    proxy_error = httpx.Response(502, text="<html>")
+    for failure, kind in ((httpx.ReadError("cut"), ConnectionFailedError), (proxy_error, ForeignAnswerError)):
         service = FakeService().on("POST", "/v1/tokens", failure)
         with pytest.raises(kind):
             service.client().create_token("ada")

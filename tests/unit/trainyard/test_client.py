@@ -12,6 +12,7 @@ from trainyard.client import (
     AuthenticationError,
     ConflictError,
     ConnectionFailedError,
+    ForeignAnswerError,
     InvalidRequestError,
     NotFoundError,
     PermissionDeniedError,
@@ -19,7 +20,9 @@ from trainyard.client import (
     ServerError,
     WaitTimeoutError,
 )
+from trainyard.client.code_archive import pack
 from trainyard.client.errors import connection_failed, error_of
+from trainyard.client.retry import ATTEMPTS
 from trainyard.contract.spec.training_spec import parse_spec
 
 SPEC = {
@@ -32,6 +35,9 @@ SPEC = {
 
 _CYCLIC: dict[str, object] = {}
 _CYCLIC["a"] = [_CYCLIC]
+
+
+OTHER = {"Server": "other"}
 
 
 class TestDelete:
@@ -266,17 +272,34 @@ class TestErrors:
         assert [str(problem) for problem in caught.value.problems] == ["limit: must be at most 200"]
 
     @pytest.mark.parametrize(
-        "answer",
+        ("answer", "cause"),
         [
-            httpx.Response(404, text="<html>nginx</html>"),
-            httpx.Response(500, json={"detail": "boom"}),
-            httpx.Response(200, text="<html>hello</html>"),
-            httpx.Response(200, json={"object": "job"}),
+            (httpx.Response(404, text="<html>nginx</html>"), "does not pass this path on"),
+            (httpx.Response(413, text="<html>nginx</html>"), "client_max_body_size"),
+            (httpx.Response(500, json={"detail": "boom"}, headers=OTHER), r"\(Server: other\) with 500"),
+            (httpx.Response(200, text="<html>hello</html>"), "the sign-in page of a network"),
+            (httpx.Response(200, json={"object": "job"}, headers=OTHER), "another program"),
+            (httpx.Response(302, headers=OTHER | {"Location": "https://sso/"}), "it redirects to https://sso/"),
         ],
     )
-    def test_response_of_another_program_is_a_server_error(self, service, answer):
+    def test_answer_of_another_program_is_an_outage(self, service, answer, cause):
         service.on("GET", "/v1/jobs/a1", answer)
-        with pytest.raises(ServerError, match=r"a body that is not Trainyard's; is TRAINYARD_URL correct\?$"):
+        with pytest.raises(ForeignAnswerError, match=rf"{cause}.*; is TRAINYARD_URL correct\?$"):
+            service.client().job("a1")
+        assert len(service.requests) == ATTEMPTS
+
+    @pytest.mark.parametrize(("method", "status"), [("DELETE", 200), ("DELETE", 404), ("HEAD", 200), ("HEAD", 404)])
+    def test_sign_in_page_is_no_success_and_no_refusal(self, service, tmp_path, method, status):
+        page = httpx.Response(status, text="<html>sign in</html>")
+        (tmp_path / "train.py").touch()
+        service.on("DELETE", "/v1/jobs/a1", page).on("HEAD", f"/v1/code/{pack(tmp_path).digest}", page)
+        client = service.client()
+        with pytest.raises(ForeignAnswerError):
+            client.delete("a1") if method == "DELETE" else client.upload(tmp_path)
+
+    def test_answer_of_another_release_is_a_server_error(self, service):
+        service.on("GET", "/v1/jobs/a1", httpx.Response(200, json={"object": "job"}))
+        with pytest.raises(ServerError, match="of the same release"):
             service.client().job("a1")
 
     def test_refused_connection_error_has_url_and_fix(self, service):
@@ -290,7 +313,7 @@ class TestErrors:
         ("url", "reason", "way_out"),
         [
             ("http://127.0.0.1:8470", "refused", "is the service running? Start it with: trainyard serve"),
-            ("https://localhost:8470", "[SSL] wrong version number", "should TRAINYARD_URL start with http://?"),
+            ("https://localhost:8470", "[SSL] wrong version number", "should the URL start with http://?"),
         ],
     )
     def test_suggested_fix_depends_on_the_address(self, url, reason, way_out):

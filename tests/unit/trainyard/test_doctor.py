@@ -9,6 +9,7 @@ import pytest
 from service.diagnostics.checks import filesystem_of
 from tests.unit.trainyard.fake_service import error
 from trainyard.cli.doctor import clock_finding
+from trainyard.contract.http import API_HEADER, API_VERSION
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -41,7 +42,8 @@ def test_unreachable_service_is_an_error_with_a_fix(run, monkeypatch):
 
 def ready(monkeypatch):
     health = {"status": "ok", "checks": {}}
-    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200, json=health))
+    answer = httpx.Response(200, json=health, headers={API_HEADER: API_VERSION})
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: answer)
 
 
 def test_running_service_is_checked_instead_of_shell_settings(service, run, monkeypatch):
@@ -72,10 +74,12 @@ def test_local_settings_are_not_checked_for_a_remote_service(run, monkeypatch):
 @pytest.mark.parametrize("status", [200, 404])
 def test_another_program_at_the_address_is_an_error(run, monkeypatch, status):
     monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(status, text="<html>welcome</html>"))
+    page = httpx.Response(status, text="<html>welcome</html>", request=httpx.Request("GET", "http://127.0.0.1:9"))
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: page)
     wrong = [line for line in run("doctor").stdout.splitlines() if line.startswith("ERROR")]
     assert len(wrong) == 1
-    assert "not Trainyard's. Fix: set TRAINYARD_URL" in wrong[0]
+    assert "something other than Trainyard" in wrong[0]
+    assert "Fix: set TRAINYARD_URL" in wrong[0]
 
 
 def test_invalid_token_is_reported_once(service, run, monkeypatch):

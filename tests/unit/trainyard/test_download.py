@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
+from tests.support.service_transport import service_transport
 from trainyard.client import AsyncClient, Client, NotFoundError, ServerError, TargetExistsError
 from trainyard.client.download import safe_name
 from trainyard.contract.wire.files import CheckpointResource
@@ -80,7 +81,7 @@ class Server:
         return {"path": name, "size_bytes": size, "modified_at": "2026-01-01T00:00:00Z"}
 
     def client(self):
-        return Client("http://x", TOKEN, transport=httpx.MockTransport(self), sleep=lambda _: None)
+        return Client("http://x", TOKEN, transport=service_transport(self), sleep=lambda _: None)
 
 
 def test_broken_download_resumes_at_its_offset(tmp_path):
@@ -205,7 +206,7 @@ def test_async_client_downloads_an_export(tmp_path):
         async def sleep(_):
             pass
 
-        transport = httpx.MockTransport(server)
+        transport = service_transport(server)
         async with AsyncClient("http://x", TOKEN, transport=transport, sleep=sleep) as client:
             await client.download("j1", tmp_path)
 

@@ -5,6 +5,7 @@ import asyncio
 import httpx
 import pytest
 
+from tests.support.service_transport import service_transport
 from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
 from trainyard.client import Client, ConflictError
 
@@ -182,7 +183,7 @@ def test_job_has_the_address_of_its_page() -> None:
 
 
 def test_client_is_represented_by_its_service_without_secrets() -> None:
-    transport = httpx.MockTransport(lambda _: httpx.Response(404))
+    transport = service_transport(lambda _: httpx.Response(404))
     with Client("https://anna:secret@yard.test/base", "secret", transport=transport) as client:
         assert repr(client) == "<Client of https://yard.test/base>"
         assert client.job_url("job_1") == "https://yard.test/base/jobs/job_1"

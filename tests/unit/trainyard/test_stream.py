@@ -82,7 +82,7 @@ class TestStream:
 
     def test_malformed_event_data_is_a_server_error(self, service):
         service.on("GET", PATH, streamed(sse(1, "status", {"state": "?"})))
-        with pytest.raises(ServerError, match="not Trainyard's"):
+        with pytest.raises(ServerError, match="of the same release"):
             list(service.client().stream("a1"))
 
 

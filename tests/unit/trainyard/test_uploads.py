@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from tests.support.service_transport import service_transport
 from trainyard.client import Client
 from trainyard.client.errors import InvalidRequestError
 
@@ -57,7 +58,7 @@ def refusal(status, code, message, headers=None):
 def test_refused_line_is_reported_and_not_the_removed_upload(tmp_path):
     (tmp_path / "bad.jsonl").write_text("{bad\n")
     service = Service()
-    client = Client("http://x", "secret", transport=httpx.MockTransport(service), sleep=lambda _: None)
+    client = Client("http://x", "secret", transport=service_transport(service), sleep=lambda _: None)
     with pytest.raises(InvalidRequestError, match="line 57 is not JSON"):
         client.upload_file(tmp_path / "bad.jsonl")
     assert service.completions == 2

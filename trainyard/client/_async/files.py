@@ -16,10 +16,10 @@ from trainyard.client.download import (
     no_export,
     no_progress,
 )
-from trainyard.client.errors import connection_failed, error_of
+from trainyard.client.errors import connection_failed, error_of, require_own
 from trainyard.client.job_samples import samples_artifact
 from trainyard.client.references import require_checkpoint
-from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged
+from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged, whole_body
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
@@ -49,7 +49,7 @@ class AsyncFileCalls(AsyncTransport):
 
     async def read_file(self, job_id: str, path: str, folder: str = "export") -> bytes:
         """Return the content of a small file of the `export`, or of `checkpoints/<id>`."""
-        return await self._send(Request("GET", file_path(job_id, folder, path), lambda response: response.content))
+        return await self._send(Request("GET", file_path(job_id, folder, path), whole_body))
 
     async def artifacts(self, job_id: str) -> list[ArtifactResource]:
         """Return the job's artifacts: traces and tables that it wrote beside its weights."""
@@ -120,6 +120,7 @@ class AsyncFileCalls(AsyncTransport):
                 if not response.is_success:
                     await response.aread()
                     raise error_of(response)
+                require_own(response)
                 with atomic_file(Path(to), overwrite=overwrite) as file:
                     async for chunk in response.aiter_bytes():
                         file.write(chunk)
@@ -135,6 +136,7 @@ class AsyncFileCalls(AsyncTransport):
                     if not response.is_success:
                         await response.aread()
                         raise error_of(response)
+                    require_own(response)
                     with download.receive(response) as file:
                         async for chunk in response.aiter_bytes():
                             file.write(chunk)

@@ -12,7 +12,7 @@ from trainyard.client._async.handle import AsyncJobHandle
 from trainyard.client._async.job_list import AsyncJobList
 from trainyard.client._async.transport import AsyncTransport
 from trainyard.client.code_archive import CodeArchive, pack
-from trainyard.client.errors import ConflictError, NotFoundError, TrainyardError
+from trainyard.client.errors import ConflictError, NotFoundError
 from trainyard.client.references import LAST, MIN_ABBREVIATION, SEARCH_LIMIT, id_part, is_abbreviation, is_whole_id
 from trainyard.client.request import (
     JSON,
@@ -89,9 +89,7 @@ class AsyncJobCalls(AsyncTransport):
         path = f"/v1/code/{folder.digest}"
         try:
             await self._send(Request("HEAD", path, no_result))
-        except TrainyardError as error:
-            if error.status != 404:
-                raise
+        except NotFoundError:
             headers = {"Content-Type": "application/x-tar"}
             await self._send(Request("PUT", path, no_result, headers=headers, content=folder.data))
         return folder.digest

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.client._async.jobs import AsyncJobCalls
 from trainyard.client.references import is_whole_id
-from trainyard.client.request import Request, as_list, job_path, model, paged, without_none
+from trainyard.client.request import Request, as_list, job_path, model, paged, whole_text, without_none
 from trainyard.contract.metric_name import requested_keys
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, CurvesOfJobs, MetricsResource, PointResource
 
@@ -77,7 +77,7 @@ class AsyncMetricsCalls(AsyncJobCalls):
     ) -> str:
         """Return the same as CSV with the columns `key,step,value,time`, and `seconds` or `tokens`."""
         params = {**_curve_params(keys, from_step, max_points, x), "format": "csv"}
-        return await self._send(Request("GET", job_path(job_id, "metrics"), lambda response: response.text, params))
+        return await self._send(Request("GET", job_path(job_id, "metrics"), whole_text, params))
 
     async def metrics_csv_of(
         self,
@@ -90,7 +90,7 @@ class AsyncMetricsCalls(AsyncJobCalls):
     ) -> str:
         """Return the curves of several jobs as CSV, with the column `job` before those of `metrics_csv`."""
         params = {"job": await self._ids(job_ids), **_curve_params(keys, from_step, max_points, x), "format": "csv"}
-        return await self._send(Request("GET", "/v1/metrics", lambda response: response.text, params))
+        return await self._send(Request("GET", "/v1/metrics", whole_text, params))
 
     async def _ids(self, references: Keys) -> list[str]:
         return [one if is_whole_id(one) else (await self.job(one)).id for one in as_list(references)]

@@ -7,7 +7,7 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.client._async.transport import AsyncTransport
-from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
+from trainyard.client.errors import TrainyardError, connection_failed, error_of, require_own, unreadable
 from trainyard.client.request import EVENT_STREAM, Request, job_path, model, no_result
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import STREAM_TIMEOUT, Wait
@@ -106,6 +106,7 @@ class AsyncStreamCalls(AsyncTransport):
                 if not response.is_success:
                     await response.aread()
                     raise error_of(response)
+                require_own(response)
                 cursor.connected(response.status_code)
                 async for chunk in response.aiter_bytes():
                     for event in cursor.feed(chunk):
@@ -113,4 +114,4 @@ class AsyncStreamCalls(AsyncTransport):
         except httpx.HTTPError as error:
             raise connection_failed(self.url, error) from error
         except ValidationError:
-            raise not_trainyard(response) from None
+            raise unreadable(response) from None

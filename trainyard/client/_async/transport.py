@@ -1,7 +1,6 @@
 """Connection, retries and paging."""
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,6 +12,7 @@ from trainyard.client.errors import TrainyardError, connection_failed, error_of
 from trainyard.client.request import Request, next_page
 from trainyard.client.retry import retry_delay
 from trainyard.client.waiting import CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS
+from trainyard.contract.http import API_HEADER, API_VERSION, trust
 from trainyard.contract.wire.pages import Page
 
 T = TypeVar("T")
@@ -48,8 +48,7 @@ class AsyncTransport:
             timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT_SECONDS),
             transport=transport,
             trust_env=not service.local,
-            # Without TLS no certificates are read, which takes longer than a request.
-            verify=service.url.startswith("https:") or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=trust(service.url),
         )
 
     def __repr__(self) -> str:
@@ -81,7 +80,7 @@ class AsyncTransport:
             except TrainyardError as error:
                 failures += 1
                 if request.already_deleted(error, failures):
-                    return request.read(httpx.Response(204))
+                    return request.read(httpx.Response(204, headers={API_HEADER: API_VERSION}))
                 delay = retry_delay(error, failures, repeatable=request.repeatable)
                 if delay is None:
                     raise

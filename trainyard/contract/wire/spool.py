@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,10 @@ _LINE = re.compile(
     rb'"kind": "(?P<kind>metrics|events|checkpoint|parameters)", "body": (?P<body>.*)\}'
 )
 
-
+PUT_ASIDE_SUFFIX = ".put_aside"
+"""Of the file beside a spool that lists the acknowledged records that the service has not stored."""
+MAX_PUT_ASIDE = 1000
+"""Records of one spool that are listed as put aside."""
 _MAX_LINE = 16 * 1024 * 1024
 """Maximum bytes of a line, so that a file without line breaks is not read into memory as a whole."""
 _MAX_COMMAS = 100_000
@@ -46,8 +49,10 @@ class SpoolRecord:
     kind: SpoolKind
     body_text: bytes
     """The body as JSON; `body()` reads it."""
+    start: int
+    """The offset of the record's line."""
     end: int
-    """The offset of the byte after the record's line."""
+    """The offset of the byte after it."""
 
     def body(self) -> SpoolBody:
         """Parse the body.
@@ -95,9 +100,9 @@ def _records(lines: Iterator[bytes], offset: int) -> Iterator[SpoolRecord]:
             raise SpoolCorruptError(offset, "not a record")
         if zlib.crc32(match["body"]) != int(match["crc"], 16):
             raise SpoolCorruptError(offset, "the checksum does not match")
-        offset += len(line)
+        start, offset = offset, offset + len(line)
         kind: SpoolKind = match["kind"].decode()  # type: ignore[assignment]  # the pattern allows no other
-        yield SpoolRecord(seq=int(match["seq"]), kind=kind, body_text=match["body"], end=offset)
+        yield SpoolRecord(seq=int(match["seq"]), kind=kind, body_text=match["body"], start=start, end=offset)
 
 
 def read_acknowledged(path: Path) -> int:
@@ -106,3 +111,21 @@ def read_acknowledged(path: Path) -> int:
         return int(path.read_text())
     except (FileNotFoundError, ValueError):
         return 0
+
+
+def format_put_aside(starts: Iterable[int]) -> str:
+    """Return the content of the file that lists the records that begin at these offsets of a spool."""
+    return "".join(f"{start}\n" for start in starts)
+
+
+def parse_put_aside(content: bytes) -> list[int]:
+    """Return the offsets in that file, each once and in order; a line that is no number is left out."""
+    return sorted({int(line) for line in content.split(b"\n") if re.fullmatch(rb"\d{1,18}", line)})
+
+
+def read_put_aside(path: Path) -> list[int]:
+    """Return the offsets in that file; none if there is no such file."""
+    try:
+        return parse_put_aside(path.read_bytes())
+    except FileNotFoundError:
+        return []

@@ -13,7 +13,7 @@ from service.reconciler import run_dir, spool_ingest
 from tests.support.cpu_limit import at_most
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import CheckpointReport, FinishRecord
-from trainyard.contract.wire.spool import format_record
+from trainyard.contract.wire.spool import format_record, parse_spool
 
 pytestmark = pytest.mark.databases("sqlite")
 
@@ -102,6 +102,35 @@ def test_a_file_that_can_never_be_read_is_put_aside_at_once(
     worker.end("completed")
     world.tick()
     assert (world.status(job), len(rejections(world, job)), failed_ticks(world)) == ("succeeded", 1, 0)
+
+
+def acknowledge(world: World, job: str, count: int) -> list[int]:
+    """Acknowledge records of the spool; return the offsets at which all of them begin."""
+    spool = world.folder(job).spool_file(1)
+    records = list(parse_spool(spool))
+    spool.with_suffix(".acknowledged").write_text(str(records[count - 1].end))
+    return [record.start for record in records]
+
+
+def test_records_that_the_worker_put_aside_are_read(world: World) -> None:
+    job, worker = start_with_spool(world, 5, 6, 7, 8)
+    starts = acknowledge(world, job, 3)
+    world.folder(job).spool_file(1).with_suffix(".put_aside").write_text(f"{starts[1]}\n")
+    worker.end("completed")
+    world.tick()
+    assert (world.status(job), stored_steps(world, job), rejections(world, job)) == ("succeeded", [6, 8], [])
+
+
+def test_falsified_list_of_records_harms_nothing(world: World) -> None:
+    job, worker = start_with_spool(world, 5, 6, 7)
+    starts = acknowledge(world, job, 2)
+    listed = f"{starts[0] + 1}\n-3\nx\n{10**30}\n{starts[1]}\n{starts[1]}\n"
+    world.folder(job).spool_file(1).with_suffix(".put_aside").write_text(listed)
+    worker.end("completed")
+    world.tick()
+    assert (world.status(job), stored_steps(world, job)) == ("succeeded", [6, 7])
+    (rejected,) = rejections(world, job)
+    assert rejected["data"]["count"] == 1
 
 
 def plant_fifo(path: Path) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 import httpx
 import pytest
 
+from tests.support.service_transport import service_transport
 from tests.support.wait import wait_until
 from trainyard.contract.wire.reports import Claim, HeartbeatReply
 from worker.launcher.heartbeat import HeartbeatThread
@@ -30,7 +31,7 @@ class Service:
         return httpx.Response(status, json=REPLY if status == 200 else {"error": {"code": "x"}})
 
     def heartbeats(self, *, late_claim: Claim | None = None) -> HeartbeatThread:
-        connect = partial(ServiceClient, "http://service", "a1", "token", transport=httpx.MockTransport(self))
+        connect = partial(ServiceClient, "http://service", "a1", "token", transport=service_transport(self))
         return HeartbeatThread(0.01, connect, lambda: 1, self.replies.append, late_claim=late_claim)
 
 

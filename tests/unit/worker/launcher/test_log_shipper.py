@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from tests.support.service_transport import service_transport
 from tests.support.wait import wait_until
 from worker.launcher.logs import LogShipper, LogStream
 from worker.reporting.service_client import Backoff, ServiceClient
@@ -28,7 +29,7 @@ class Service:
         return httpx.Response(200, json={"next_offset": len(self.stored[rank])})
 
     def client(self):
-        return ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(self))
+        return ServiceClient("http://service", "a1", "secret", transport=service_transport(self))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import itertools
 import httpx
 import pytest
 
+from tests.support.service_transport import service_transport
 from tests.unit.worker.launcher.test_nodes import document
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import Claim
@@ -28,7 +29,7 @@ class TestRepeatClaim:
         claim = Claim(nonce="nonce-0001", host="node1", pid=7, scheduler_id="5")
         if write_claim:
             layout.claim.write_text(claim.model_dump_json())
-        client = ServiceClient("http://service", "a1", "token", transport=httpx.MockTransport(respond))
+        client = ServiceClient("http://service", "a1", "token", transport=service_transport(respond))
         times = itertools.count(step=20.0)
         result = repeat_claim(layout, launch, client, now=lambda: next(times))
         assert [Claim.model_validate_json(request.content) for request in sent] == [claim] * len(sent)

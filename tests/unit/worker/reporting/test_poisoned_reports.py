@@ -1,19 +1,28 @@
 """Reports that the service cannot store: they are put aside, and never stop or delay the reports after them."""
 
 import json
+from functools import partial
 
 import httpx
 import pytest
 from pydantic import BaseModel
 
+from tests.support.service_transport import service_transport
 from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.wire.spool import format_record, parse_spool, read_acknowledged
+from trainyard.contract.wire.spool import (
+    PUT_ASIDE_SUFFIX,
+    format_record,
+    parse_spool,
+    read_acknowledged,
+    read_put_aside,
+)
 from worker.reporting.reporter import SpoolReporter
 from worker.reporting.service_client import Backoff, ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 
 HTML = httpx.Response(500, text="<html>proxy error</html>")
+HTML_403 = httpx.Response(403, text="<html>blocked by a rule</html>", headers={"Retry-After": "0"})
 
 
 class Service:
@@ -40,8 +49,9 @@ class Service:
             self.events += body.get("events", ())
         return httpx.Response(answer or 200, json={}, headers={"Retry-After": "0"})
 
-    def client(self):
-        return ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(self))
+    def client(self, *, reached=True):
+        transport = service_transport(self, reached=reached)
+        return ServiceClient("http://service", "a1", "secret", transport=transport)
 
 
 @pytest.fixture
@@ -56,16 +66,21 @@ def fill(layout, execution, steps):
     spooling.close(0)
 
 
-def sender(layout, service, execution=1):
-    return SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
+def sender(layout, service, execution=1, *, reached=True):
+    connect = partial(service.client, reached=reached)
+    return SpoolSender(layout, execution, connect, backoff=Backoff(uniform=lambda low, high: 0.0))
 
 
-def send(layout, service, until=lambda: True):
+def send(layout, service, until=lambda: True, *, reached=True):
     """Send the spool of execution 1; end the run when `until` is true."""
-    sending = sender(layout, service)
+    sending = sender(layout, service, reached=reached)
     sending.start()
     wait_until(until, 20, "the reports")
     sending.close(20)
+
+
+def put_aside(layout):
+    return read_put_aside(layout.spool_file(1).with_suffix(PUT_ASIDE_SUFFIX))
 
 
 def acknowledged_all(layout):
@@ -94,6 +109,57 @@ def test_poisoned_record_does_not_stop_later_reports_of_a_run(layout):
     (event,) = service.events
     assert (event["type"], event["level"], event["data"]) == ("reports_rejected", "warning", {"count": 1})
     assert "500" in event["message"]
+
+
+@pytest.mark.parametrize(
+    "status", [200, 204, 302, 400, 401, 403, 404, 409, 413, 418, 422, 429, 499, 500, 501, 520, 599]
+)
+def test_proxy_that_answers_everything_is_an_outage(layout, status):
+    """Its answers acknowledge nothing and refuse nothing."""
+    fill(layout, 1, range(10))
+    page = httpx.Response(status, text="<html>", headers={"Retry-After": "0"})
+    service = Service(lambda *_: page if service.requests < 20 else None)
+    send(layout, service, lambda: service.requests >= 20, reached=False)
+    assert service.steps == list(range(10))
+    assert acknowledged_all(layout)
+    assert not put_aside(layout)
+
+
+def test_record_that_a_proxy_refuses_alone_holds_up_no_other_and_is_listed(layout):
+    fill(layout, 1, range(100))
+    service = Service(lambda steps, _: HTML_403 if 41 in steps else None)
+    send(layout, service, lambda: len(service.steps) == 99)
+    assert acknowledged_all(layout)
+    (start,) = put_aside(layout)
+    assert next(parse_spool(layout.spool_file(1), start)).body().points[0].step == 41
+
+
+def test_record_that_a_proxy_refused_is_sent_again_at_the_end(layout):
+    fill(layout, 1, range(100))
+    service = Service(lambda steps, _: HTML_403 if 41 in steps and len(service.steps) < 99 else None)
+    send(layout, service, lambda: len(service.steps) == 99)
+    assert sorted(service.steps) == list(range(100))
+    assert not put_aside(layout)
+
+
+def test_requests_become_smaller_where_a_proxy_limits_their_size(layout):
+    fill(layout, 1, range(100))
+    too_large = httpx.Response(413, text="<html>", headers={"Retry-After": "0"})
+    service = Service(lambda steps, _: too_large if len(steps) > 10 else None)
+    send(layout, service)
+    assert sorted(service.steps) == list(range(100))
+    assert service.requests < 40
+    assert not put_aside(layout)
+
+
+def test_what_the_list_has_no_room_for_is_not_acknowledged(layout, monkeypatch):
+    monkeypatch.setattr("worker.reporting.spool_sender.MAX_PUT_ASIDE", 3)
+    fill(layout, 1, range(10))
+    service = Service(lambda steps, _: 422 if set(steps) & {1, 2, 4, 6, 8} else None)
+    send(layout, service, lambda: len(service.steps) == 5)
+    records = {record.body().points[0].step: record for record in parse_spool(layout.spool_file(1))}
+    assert put_aside(layout) == [records[step].start for step in (1, 2, 4)]
+    assert read_acknowledged(layout.spool_acknowledged(1)) == records[6].start
 
 
 @pytest.mark.parametrize("down", [502, 503, 504, 429, 408, httpx.ConnectError("refused"), httpx.ReadTimeout("x"), HTML])
@@ -153,7 +219,7 @@ def test_record_that_cannot_be_merged_does_not_stop_the_others(layout):
 
     service = Service(lambda *_: None)
     sending = SpoolSender(
-        layout, 1, lambda: ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(handle))
+        layout, 1, lambda: ServiceClient("http://service", "a1", "secret", transport=service_transport(handle))
     )
     sending.start()
     sending.close(20)

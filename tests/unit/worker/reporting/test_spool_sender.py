@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.forks import in_a_fork
+from tests.support.service_transport import service_transport
 from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport
@@ -20,6 +21,7 @@ from worker.reporting.reporter import SpoolReporter
 from worker.reporting.service_client import (
     Backoff,
     FailedError,
+    ForeignAnswerError,
     RefusedError,
     RejectedError,
     ServiceClient,
@@ -49,7 +51,7 @@ class Service:
         return [point["step"] for route, body in self.requests if route == "metrics" for point in body["points"]]
 
     def client(self):
-        return ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(self))
+        return ServiceClient("http://service", "a1", "secret", transport=service_transport(self))
 
 
 def reporter(layout, service, execution=1):
@@ -274,7 +276,7 @@ class TestReportBatches:
 
 class TestServiceClient:
     def client(self, *answers, **options):
-        transport = httpx.MockTransport(Service(*answers))
+        transport = service_transport(Service(*answers))
         return ServiceClient("http://service", "a1", "secret", transport=transport, **options)
 
     def test_requests_carry_the_attempt_token(self):
@@ -284,7 +286,7 @@ class TestServiceClient:
             observed.append((str(request.url), request.headers["Authorization"], request.headers["Content-Type"]))
             return httpx.Response(200, json={"next_offset": 3})
 
-        client = ServiceClient("http://service/", "a1", "secret", transport=httpx.MockTransport(answer))
+        client = ServiceClient("http://service/", "a1", "secret", transport=service_transport(answer))
         assert client.post("logs", b"abc", params={"rank": "launch", "offset": 0}) == {"next_offset": 3}
         url = "http://service/v1/attempts/a1/logs?rank=launch&offset=0"
         assert observed == [(url, "Bearer secret", "application/octet-stream")]
@@ -310,14 +312,23 @@ class TestServiceClient:
         with pytest.raises(error):
             client.post("claim", "{}")
 
-    def test_proxy_success_page_is_not_an_acknowledgement(self):
-        transport = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>Log in</html>"))
-        with pytest.raises(UnavailableError):
-            ServiceClient("http://service", "a1", "secret", transport=transport).post("metrics", "{}")
+    @pytest.mark.parametrize("statuses", [(200, 201, 204), (301, 302, 307), range(400, 500), range(500, 600)])
+    def test_answer_of_a_proxy_is_neither_success_nor_refusal(self, statuses):
+        for status in statuses:
+            transport = service_transport(lambda request: httpx.Response(status, text="<html>"))  # noqa: B023
+            client = ServiceClient("http://service", "a1", "secret", transport=transport)
+            with pytest.raises(ForeignAnswerError, match=f"with {status}: "):
+                client.post("claim", "{}")
 
-    @pytest.mark.parametrize("status", [401, 403, 404])
-    def test_proxy_error_page_is_not_a_rejection(self, status):
-        transport = httpx.MockTransport(lambda request: httpx.Response(status, text="<html>default backend</html>"))
+    def test_errors_of_the_service_are_known_by_their_body_too(self):
+        body = {"error": {"message": "no", "type": "conflict_error", "code": "claimed"}}
+        transport = service_transport(lambda request: httpx.Response(409, json=body, headers={"Server": "proxy"}))
+        with pytest.raises(RefusedError):
+            ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
+
+    @pytest.mark.parametrize("content", [b'{"execution": 1', b"[]"])
+    def test_cut_answer_is_not_an_acknowledgement(self, content):
+        transport = service_transport(lambda request: httpx.Response(200, content=content))
         with pytest.raises(UnavailableError):
             ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
 

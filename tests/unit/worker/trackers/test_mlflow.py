@@ -250,3 +250,55 @@ def test_hidden_files_are_artifacts_under_a_visible_name(
     )
     assert "a: 1" in run(listener, tmp_path, text, clients)
     assert len(list((tmp_path / "job" / "artifacts" / "mlflow").glob("0/*/artifacts/out/_.hydra/config.yaml"))) == 1
+
+
+LINKED_MODELS = """
+import mlflow
+import mlflow.pyfunc
+
+class Model(mlflow.pyfunc.PythonModel):
+    def predict(self, context, model_input, params=None):
+        return model_input
+
+with mlflow.start_run():
+    for epoch in range(5):
+        mlflow.log_metric("acc", epoch / 10)
+        mlflow.log_metric("loss", epoch, step=epoch)
+        made = mlflow.pyfunc.log_model(name=f"epoch-{epoch}", python_model=Model(), pip_requirements=[])
+    mlflow.log_metric("score", 0.5, model_id=made.model_id)
+    run = mlflow.active_run().info.run_id
+print("history", len(mlflow.MlflowClient().get_metric_history(run, "acc")))
+"""
+
+
+def test_metrics_that_are_linked_to_models_are_recorded_once(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path
+) -> None:
+    """MLflow 3 sends the points of a run again with each model, and with its id."""
+    assert "history 5" in run(listener, tmp_path, LINKED_MODELS, "installed")
+    stored = points(layout)
+    assert [(step, value) for key, step, value in stored if key == "acc"] == [(n, n / 10) for n in range(5)]
+    assert [(step, value) for key, step, value in stored if key == "loss"] == [(n, float(n)) for n in range(5)]
+    assert [value for key, _, value in stored if key == "score"] == [0.5]
+
+
+@pytest.mark.parametrize("order", [range(20), range(19, -1, -1)])
+def test_replayed_requests_change_nothing(
+    call: Callable[..., httpx.Response], layout: AttemptLayout, order: range
+) -> None:
+    """Of any request of the run, in any order, also with points without steps and times that go back."""
+    metrics = [
+        {"key": key, "value": value, "timestamp": 1700000000000 + at // 2, "step": step}
+        for at in order
+        for key, value, step in (("x", at, at), ("counted", at, 0), ("nan", "NaN", at))
+    ]
+    requests = [{"run_id": "a", "metrics": metrics[start : start + 7]} for start in range(0, len(metrics), 7)]
+    for request in requests:
+        assert call("POST", f"{API}runs/log-batch", json=request).status_code == 200
+    first = [str(point) for point in points(layout)]
+    assert len(first) == len(metrics)
+    for request in [*reversed(requests), *requests]:
+        halves = request["metrics"][:3], request["metrics"][3:]
+        for half in halves:
+            assert call("POST", f"{API}runs/log-batch", json={"run_id": "a", "metrics": half}).status_code == 200
+    assert [str(point) for point in points(layout)] == first

@@ -227,12 +227,17 @@ class TestPointHistories:
         with pytest.raises(Exception, match="keeps 100 points"):
             histories.read("a", "long", 0, 100)
 
-    def test_a_repeated_point_is_one(self) -> None:
+    @pytest.mark.parametrize("times", [(3, 3, 5), (5, 3, 3)])
+    def test_point_is_known_by_value_step_and_time(self, times: tuple[int, int, int]) -> None:
         histories = PointHistories()
-        for _ in range(2):
-            histories.add("a", "x", MetricPoint(1.0, 2, 3))
-        assert histories.read("a", "x", 0, 9) == ([MetricPoint(1.0, 2, 3)], False)
-        assert histories.read("b", "x", 0, 9) == ([], False)
+        points = [MetricPoint(value, 2, time) for value, time in zip((1.0, float("nan"), 4.0), times, strict=True)]
+        for point in points:
+            assert histories.has("a", "x", point) is False
+            histories.add("a", "x", point)
+        assert all(histories.has("a", "x", MetricPoint(*point)) for point in points)
+        changed = [points[0]._replace(value=1.5), points[0]._replace(step=1), points[1]._replace(time=4)]
+        assert not any(histories.has("a", "x", point) for point in changed)
+        assert histories.has("b", "x", points[0]) is False
 
     def test_parts_are_read(self) -> None:
         histories = PointHistories()
