@@ -108,7 +108,10 @@ def _headers(status: str, *, private: bool, limited: bool) -> dict[str, Any]:
     Args:
         private: the route requires a token, and its answers must not be stored.
     """
-    descriptions = {"X-Request-ID": "Id of this request in the service's log."} | (_RATE if limited else {})
+    descriptions = {
+        "X-Request-ID": "Id of this request in the service's log.",
+        "X-Trainyard-API": "Version of the API. An answer without it is of a proxy or of another program.",
+    } | (_RATE if limited else {})
     descriptions |= {"Cache-Control": "`no-store`: the answer is private."} if private else {}
     return described_headers(descriptions | _STATUS_HEADERS.get(status, {}))
 

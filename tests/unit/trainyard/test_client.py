@@ -195,7 +195,7 @@ class TestReads:
 
     def test_csv_is_returned_as_text(self, service):
         text = "key,step,value,time\ntrain/loss,1,0.5,2026-01-02T03:04:05.000Z\n"
-        service.on("GET", "/v1/jobs/a1/metrics", httpx.Response(200, text=text))
+        service.on("GET", "/v1/jobs/a1/metrics", httpx.Response(200, text=text, headers={"Content-Type": "text/csv"}))
         assert service.client().metrics_csv("a1") == text
         assert dict(service.requests[0].url.params) == {"format": "csv", "max_points": "1000000"}
 
