@@ -14,6 +14,7 @@ from service.api.middleware.head import METHODS
 from service.api.paths import is_api
 from service.audit.log import CURRENT_REQUEST, RequestContext
 from service.core.observability import ServiceMetrics
+from service.core.thread_slots import forget_caller
 
 _HSTS = (b"strict-transport-security", b"max-age=15552000")
 """For 180 days, browsers reach this host by https alone. Not its subdomains, which may be of others."""
@@ -37,6 +38,7 @@ class RequestIdMiddleware:
         address = client_address(peer, headers.get(b"x-forwarded-for", b"").decode("latin-1"), self._proxies)
         context = RequestContext(request_id(headers.get(b"x-request-id", b"")), address, scope["method"])
         CURRENT_REQUEST.set(context)
+        forget_caller()
         own = [(b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
         own += [_HSTS] if self._is_secure(scope, peer, headers) else []
         status = 500
