@@ -105,7 +105,8 @@ def receive_answers(connection: socket.socket, count: int, end: bytes) -> bytes:
     """Receive as many answers as have this end."""
     received = b""
     while received.count(end) < count:
-        assert (chunk := connection.recv(65536)), received
+        chunk = connection.recv(65536)
+        assert chunk, received
         received += chunk
     return received
 
