@@ -91,7 +91,7 @@ def spec(task: str, image: Path | None, attacked: Path) -> dict[str, Any]:
     return common | training | {"target": "task:Task", "strategy": "ddp", "precision": "fp32", "steps": STEPS}
 
 
-def found_in(paths: Iterable[Path], texts: Iterable[str], user: UnixUser | None = None) -> set[str]:
+def matches_in(paths: Iterable[Path], texts: Iterable[str], user: UnixUser | None = None) -> set[str]:
     """Return the files in which an account finds one of the texts; None: root."""
     command = ["grep", "-lsaF", *(f"-e{text}" for text in texts), "--", *map(str, paths)]
     account: dict[str, Any] = {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}
@@ -120,6 +120,7 @@ def test_attacked_job_of_an_owner_ends_as_an_undisturbed_one(
         processes = {each for one in processes_of(attempt.id) for each in (one, *one.children(recursive=True))}
         assert {each.uids().real for each in processes} == {owner.uid}
         endpoints, stores = attack_everywhere([each.pid for each in processes], host, marker)
+        assert not marker.exists()
         check_secrets(RunLayout(service.runs_dir / job.id), [each.pid for each in processes], owner, other)
         assert client.job(job.id).resource.status == "running", "the attack took longer than the job"
         attacked.touch()
@@ -141,8 +142,8 @@ def check_secrets(run: RunLayout, pids: Iterable[int], owner: UnixUser, other: U
     processes = [Path("/proc", str(pid), name) for pid in pids for name in ("cmdline", "environ")]
     files = files_of(owner, run.root, Path("/tmp"), Path("/dev/shm"))
     assert "spool" in {path.parent.name for path in files}
-    assert found_in([*processes, *files], texts, other) == set()
+    assert matches_in([*processes, *files], texts, other) == set()
     expected = {str(token), *(str(path) for path in processes if path.name == "environ")}
-    found = found_in([*processes, *files], texts)
-    assert found <= expected
-    assert len(found - {str(token)}) >= 2, "the ranks have the secret"
+    matches = matches_in([*processes, *files], texts)
+    assert matches <= expected
+    assert len(matches - {str(token)}) >= 2, "the ranks have the secret"
