@@ -24,6 +24,7 @@ from worker.core.full_disk import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, STORE_VARIABLE, count_oom_kills
 from worker.core.rank_exits import RankExit, rank_exits_file, read_rank_exits
 from worker.core.script_failures import are_final, read_tail, signature_of, with_tails
+from worker.environment.containers.init_process import temporary_variable
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.signed_folder import SignedFolder
 from worker.launcher.torchrun import RENDEZVOUS
@@ -63,7 +64,8 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
         processes: Any = local_elastic_agent
         processes.start_processes = add_variables(
             processes.start_processes,
-            variables,
+            # In containers, the first process makes the folder: runtimes read the variable themselves.
+            variables if launch["spec"]["environment"]["container"] else {**temporary_variable(), **variables},
             lambda ranks: before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, Path(folder)),
         )
         try:

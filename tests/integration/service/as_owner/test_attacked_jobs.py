@@ -94,8 +94,12 @@ def spec(task: str, image: Path | None, attacked: Path) -> dict[str, Any]:
 def matches_in(paths: Iterable[Path], texts: Iterable[str], user: UnixUser | None = None) -> set[str]:
     """Return the files in which an account finds one of the texts; None: root."""
     command = ["grep", "-lsaF", *(f"-e{text}" for text in texts), "--", *map(str, paths)]
+    return set(act_as(user, *command).stdout.split())
+
+
+def act_as(user: UnixUser | None, *command: str) -> "subprocess.CompletedProcess[str]":
     account: dict[str, Any] = {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}
-    return set(subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **account).stdout.split())
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **account)
 
 
 def files_of(owner: UnixUser, *folders: Path) -> list[Path]:
@@ -121,6 +125,11 @@ def test_attacked_job_of_an_owner_ends_as_an_undisturbed_one(
         assert {each.uids().real for each in processes} == {owner.uid}
         endpoints, stores = attack_everywhere([each.pid for each in processes], host, marker)
         assert not marker.exists()
+        # Libraries make and trust folders with known names there. What starts containers has no such library.
+        ranks = [each.environ() for each in processes if "rank_process" not in " ".join(each.cmdline())]
+        temporary = {one.get("TMPDIR", "/tmp") for one in ranks if "RANK" in one}
+        assert temporary
+        assert [each for each in temporary if act_as(other, "ls", each).returncode == 0] == []
         check_secrets(RunLayout(service.runs_dir / job.id), [each.pid for each in processes], owner, other)
         assert client.job(job.id).resource.status == "running", "the attack took longer than the job"
         attacked.touch()
