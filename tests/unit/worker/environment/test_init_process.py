@@ -10,33 +10,33 @@ from worker.environment.containers.init_process import temporary_variable
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def retained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder that the ranks of this account share on a node."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path / f"trainyard-{os.getuid()}"
 
 
-def test_private_folder_is_made_once_and_kept(kept: Path) -> None:
-    assert temporary_variable() == {"TMPDIR": str(kept)} == temporary_variable()
-    assert kept.stat().st_mode & 0o777 == 0o700
+def test_private_folder_is_made_once_and_retained(retained: Path) -> None:
+    assert temporary_variable() == {"TMPDIR": str(retained)} == temporary_variable()
+    assert retained.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("made", ["open", "link", "file", "another's"])
-def test_folder_that_another_account_could_have_made_is_not_used(tmp_path: Path, kept: Path, made: str) -> None:
+def test_folder_that_another_account_could_have_made_is_not_used(tmp_path: Path, retained: Path, made: str) -> None:
     if made == "link":
-        kept.symlink_to(tmp_path)
+        retained.symlink_to(tmp_path)
     elif made == "file":
-        kept.touch(mode=0o600)
+        retained.touch(mode=0o600)
     else:
-        kept.mkdir(mode=0o700)
+        retained.mkdir(mode=0o700)
         if made == "open":
-            kept.chmod(0o770)
+            retained.chmod(0o770)
         elif os.geteuid() == 0:
-            os.chown(kept, 65534, 65534)
+            os.chown(retained, 65534, 65534)
         else:
             pytest.skip("only root can give a folder to another account")
     folder = Path(temporary_variable()["TMPDIR"])
-    assert folder != kept
+    assert folder != retained
     assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
 
 
